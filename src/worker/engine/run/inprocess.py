@@ -3,16 +3,11 @@
 import asyncio
 import gc
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, aclosing
-from pathlib import Path
+from contextlib import aclosing
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
-from worker.asgi import Head
-from worker.engine import Delta
 from worker.engine.arguments import EngineArguments
 from worker.engine.description import described
 from worker.engine.run.adapters import Adapters
@@ -24,8 +19,6 @@ from worker.engine.run.healing.healer import Healer
 from worker.engine.run.requests.media import media_of
 from worker.engine.run.server import Server
 from worker.engine.seam.protocols import Client
-from worker.job import RawJob
-from worker.record import Usage
 from worker.settings import Settings
 
 STATS_INTERVAL_S = 10.0
@@ -46,21 +39,16 @@ class InProcessEngine:
         died: Future[None],
         start_again: Callable[[], Core],
     ) -> None:
-        """Take a started core; ``open`` has to be called next.
+        """Take a started core; ``open`` has to be called next, on the loop.
 
-        Args:
-            core: the first one.
-            arguments: vLLM's.
-            settings: the worker's.
-            loop: where the engine runs.
-            died: resolved when the engine is dead and is not started again; engines share it.
-            start_again: called in a thread when the core has died.
+        ``died``, which engines share, is resolved when the engine is dead and is not started again.
+        ``start_again`` is called in a thread when the core has died.
         """
         self.loop = loop
         self._died = died
         self._arguments = arguments
         self._settings = settings
-        self._healer = Healer(
+        self._healer = healer = Healer(
             arguments.vllm.served_model_name[0],
             core,
             start_again,
@@ -68,6 +56,7 @@ class InProcessEngine:
             restarts=settings.max_engine_restarts,
             hang_s=settings.engine_hang_s,
         )
+        self.aside, self.admit, self.back = healer.aside, healer.absence.admit, healer.back
         self._trial: Trial | None = None
         self._watchers: list[asyncio.Task[Any]] = []
 
@@ -110,7 +99,7 @@ class InProcessEngine:
         # From the model's generation_config; it applies to the raw path only if it was asked for.
         own = client.model_config.get_diff_sampling_param()
         applies = arguments.given.keys() & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
-        self.generation = Generation(
+        self.generation = generation = Generation(
             client,
             server,
             adapters,
@@ -119,7 +108,12 @@ class InProcessEngine:
             system_prompt=settings.system_prompt,
         )
         self.model = described(arguments, client.vllm_config, frozenset(tasks))
+        self.metrics = core.metrics
         self._server = server
+        self.keys, self.call = server.keys, server.call
+        self.generate, self.check = generation.deltas, generation.check
+        self.unload, self.adapters_on_volume = adapters.unload, adapters.on_volume
+        self.check_adapter = adapters.checks.refuse_broken
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
@@ -130,14 +124,6 @@ class InProcessEngine:
         self._client.shutdown()
 
     @property
-    def _client(self) -> Client:
-        return self._healer.core.client
-
-    @property
-    def metrics(self) -> CollectorRegistry:
-        return self._healer.core.metrics
-
-    @property
     def dead(self) -> bool:
         return self._healer.dead
 
@@ -145,30 +131,16 @@ class InProcessEngine:
     def is_aside(self) -> bool:
         return self._healer.absence.lasts
 
-    def aside(self, patience_s: float, drain_s: float) -> AbstractAsyncContextManager[None]:
-        return self._healer.aside(patience_s, drain_s)
-
-    async def admit(self) -> None:
-        await self._healer.absence.admit()
-
-    async def back(self, request_id: str) -> None:
-        await self._healer.back(request_id)
-
     @property
     def schema(self) -> dict[str, Any]:
         return self._server.schema
 
-    def keys(self, path: str) -> frozenset[str] | None:
-        return self._server.keys(path)
+    @property
+    def _client(self) -> Client:
+        return self._healer.core.client
 
-    def call(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None,
-        request_id: str,
-        usage: Usage | None = None,
-    ) -> AsyncGenerator[Head | bytes, None]:
-        return self._server.call(path, body, request_id, usage)
+    async def adopt(self, name: str) -> None:
+        await self.generation.adapters.get(name, "model")
 
     async def cards(self, request_id: str) -> list[dict[str, Any]]:
         async with aclosing(self.call("/v1/models", None, request_id)) as parts:
@@ -189,26 +161,6 @@ class InProcessEngine:
     def unfinished_requests(self) -> int:
         """How many requests hold a slot in the engine, on both paths together."""
         return self._client.output_processor.get_num_unfinished_requests()
-
-    def generate(
-        self, job: RawJob, request_id: str, *, in_list: bool = False
-    ) -> AsyncGenerator[Delta, None]:
-        return self.generation.deltas(job, request_id, in_list=in_list)
-
-    async def check(self, job: RawJob) -> None:
-        await self.generation.check(job)
-
-    async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        return await self.generation.adapters.on_volume()
-
-    async def adopt(self, name: str) -> None:
-        await self.generation.adapters.get(name, "model")
-
-    async def check_adapter(self, directory: Path) -> None:
-        await self.generation.adapters.checks.refuse_broken(directory)
-
-    async def unload(self, name: str) -> None:
-        await self.generation.adapters.unload(name)
 
     def _give_up(self, watch: asyncio.Task[None]) -> None:
         if not (watch.cancelled() or self._died.done()):
