@@ -4,8 +4,8 @@
 rows of ``STEPS``, ``RETREATS`` and ``RESTART`` changes them, and each returns a changed copy.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
@@ -53,41 +53,20 @@ CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ...] = (
 # What a core would refuse, checked before there is one by the arguments and vLLM's configuration;
 # the first refusal is raised, in vLLM's words where it has some.
 FORESIGHT: tuple[Callable[[EngineArguments, Any], None], ...] = (
-    foresight.check_task,
-    foresight.check_adapters,
-    foresight.check_load_format,
-    foresight.check_packages,
-    foresight.check_launcher,
-    foresight.check_seed,
-    # On CPUs only.
-    foresight.check_processes,
-    foresight.check_quantization,
-    foresight.check_offloading,
-    foresight.check_blocks,
+    foresight.check_anywhere,
+    foresight.check_on_cpu,
 )
 
 
-class Retreat(NamedTuple):
-    """Something to do without in a second try.
-
-    Attributes:
-        change: returns the arguments for it by those of the first try, vLLM's configuration and the
-            reason of the failure; None if there is nothing to do without.
-        doing: the sentence for the log.
-    """
-
-    change: Callable[[EngineArguments, Any, str], EngineArguments | None]
-    doing: str
-
-
-# What a second core does without if the first one did not start.
-RETREATS = (
-    Retreat(
-        loading.without_fast_loader,
-        "it did not start with the loader that was chosen, so vLLM's own reads the weights",
+# What a second core does without if the first one did not start, and the sentence for the log. By
+# the first one's arguments, vLLM's configuration and the reason of the failure a function returns
+# the arguments of the second one; None if there is nothing to do without.
+RETREATS: Mapping[Callable[[EngineArguments, Any, str], EngineArguments | None], str] = {
+    loading.without_fast_loader: (
+        "it did not start with the loader that was chosen, so vLLM's own reads the weights"
     ),
-    Retreat(fitting.with_less, "the memory was full, so it is started once more with less"),
-)
+    fitting.with_less: "the memory was full, so it is started once more with less",
+}
 
 
 def mistakes_in(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
@@ -104,7 +83,7 @@ def second_try(
     The arguments and the configuration are those of the first one, which failed for the reason.
     """
     second = None
-    for retreat in RETREATS:
-        if changed := retreat.change(arguments, config, reason):
-            arguments, second = changed, (changed, retreat.doing)
+    for change, doing in RETREATS.items():
+        if changed := change(arguments, config, reason):
+            arguments, second = changed, (changed, doing)
     return second

@@ -30,7 +30,7 @@ from worker.settings.names import EMBEDDER
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 OTHER = "RuntimeError: the file is no file of weights"
 FAST = LOAD_FORMAT, "instanttensor", "it is the fastest"
-OTHER_LOADER, SECOND_TRY = (retreat.doing for retreat in RETREATS)
+OTHER_LOADER, SECOND_TRY = RETREATS.values()
 OWN = {LOAD_FORMAT: "auto"}
 LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
 
