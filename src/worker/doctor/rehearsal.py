@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from worker.doctor.candidate import Candidate, directory
@@ -12,7 +13,7 @@ from worker.engine.machine import Gpu
 from worker.engine.model_config import load_classes
 from worker.engine.start import configuring
 from worker.engine.start.configuring import Refusal
-from worker.engine.start.first_request import renders
+from worker.engine.start.first_request import check_rendering
 from worker.engine.start.needs import wanted_by_arguments
 from worker.engine.start.steps import with_directories
 from worker.store import Found, Kind, Snapshot, Wanted
@@ -61,7 +62,8 @@ def rehearse(
     engine, findings = model.engine, list[Finding]()
     pools = bool(model.engine.prefix) or model.arguments.runner == "pooling"
     with _placed(model, parts, context) as (placed, names):
-        also = renders(system_prompt) if _has_tokenizer(model, parts) else None
+        render = partial(check_rendering, system_prompt=system_prompt)
+        also = render if _has_tokenizer(model, parts) else None
         for refusal in configuring.refusals(placed, context, also, gpu):
             if refusal.unset == ("MAX_MODEL_LEN",) and pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.
@@ -95,7 +97,8 @@ def _findings(
         # The code that may be trusted is not here.
         change = "" if model.arguments.trust_remote_code else change
     level = Level.UNKNOWN if _depends_on_files(model, refusal.unset) else Level.FAIL
-    if elsewhere and refusal.unlike:
+    # A GPU may not share it.
+    if elsewhere and refusal.on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
         text = f"not known without the GPU, where vLLM may not say: {text}"
     yield Finding(level, topic, text, change)

@@ -30,9 +30,6 @@ class Configured(NamedTuple):
     config: Any
 
 
-Check = Callable[[Configured], None]
-
-
 class Refusal(NamedTuple):
     """Why a start would be refused, and for which settings.
 
@@ -48,11 +45,6 @@ class Refusal(NamedTuple):
     remedy: str
     unset: tuple[str, ...]
     on_gpu: str | None = None
-
-    @property
-    def unlike(self) -> bool:
-        """Whether a GPU may not share it."""
-        return self.on_gpu != self.problem
 
 
 def configure(arguments: EngineArguments, context: StartContext) -> Configured:
@@ -73,18 +65,13 @@ def configure(arguments: EngineArguments, context: StartContext) -> Configured:
 def refusals(
     arguments: EngineArguments,
     context: StartContext,
-    also: Check | None = None,
+    also: Callable[[Configured], None] | None = None,
     gpu: Gpu | None = None,
 ) -> list[Refusal]:
     """Return everything that a start would be refused for, one after the other.
 
-    Args:
-        arguments: of an engine, with directories as models.
-        context: for the steps.
-        also: a further check of what they make.
-        gpu: what the engine is to run on, if it is not here.
-
-    What is about the model and no setting is the last.
+    The arguments have directories as models, ``also`` is a further check, and ``gpu`` what the
+    engine is to run on, if it is not here. What is about the model and no setting is the last.
     """
     _import_plugins(arguments.vllm)
     ask = partial(_problem, context=context, also=also)
@@ -130,7 +117,9 @@ def _configured(arguments: EngineArguments, context: StartContext) -> Configured
 
 
 def _problem(
-    arguments: EngineArguments, context: StartContext, also: Check | None = None
+    arguments: EngineArguments,
+    context: StartContext,
+    also: Callable[[Configured], None] | None = None,
 ) -> str | None:
     """Return why vLLM refuses arguments, in its words; None if it does not."""
     try:

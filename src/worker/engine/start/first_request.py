@@ -11,7 +11,7 @@ from worker.engine.run.generation.prompts import greeting
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import accepted, translated
-from worker.engine.start.configuring import Check, Configured
+from worker.engine.start.configuring import Configured
 from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
@@ -30,31 +30,23 @@ def not_to_be_refused() -> Iterator[None]:
         raise ValueError(f"a first request is refused: {refused.message}") from refused
 
 
-def renders(system_prompt: str | None) -> Check:
-    """Return a check that loads the tokenizer, and renders a first message as the warm-up does.
-
-    Args:
-        system_prompt: opens conversations that have no system message.
-    """
-
-    def check(configured: Configured) -> None:
-        model = configured.config.model_config
-        if model.skip_tokenizer_init:
-            return
-        find("cached_tokenizer_from_config")(model)
-        # A model that neither generates nor embeds is not asked anything by the warm-up.
-        if model.runner_type == "generate" or model.convert_type == "embed":
-            asyncio.run(_render(configured, system_prompt))
-
-    return check
-
-
-async def _render(configured: Configured, system_prompt: str | None) -> None:
-    """Render with vLLM's server for machines that only render.
+def check_rendering(configured: Configured, *, system_prompt: str | None) -> None:
+    """Load the tokenizer, and render a first message as the warm-up does.
 
     Raises:
         Exception: one of ``START_ERRORS``.
     """
+    model = configured.config.model_config
+    if model.skip_tokenizer_init:
+        return
+    find("cached_tokenizer_from_config")(model)
+    # A model that neither generates nor embeds is not asked anything by the warm-up.
+    if model.runner_type == "generate" or model.convert_type == "embed":
+        asyncio.run(_render(configured, system_prompt))
+
+
+async def _render(configured: Configured, system_prompt: str | None) -> None:
+    """Render with vLLM's server for machines that only render."""
     state = SimpleNamespace()
     await find("init_render_app_state")(configured.config, state, configured.arguments.vllm)
     chats = state.online_renderer
