@@ -12,8 +12,7 @@ from typing import Any, Self
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
 from worker.engine.machine import Gpu
-from worker.engine.model_config import ModelShape, read_model_shape
-from worker.engine.options.architectures import Support, support
+from worker.engine.model_config import ModelShape, Support, read_model_shape, support
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.settings.values import is_directory

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
-from worker.engine.model_config import UNSERVED
-from worker.engine.options.architectures import Support, knows_quantization
+from worker.engine.model_config import UNSERVED, Support, knows_quantization
 from worker.engine.options.combinations import AUTO, REASONING, TOOLS
 from worker.engine.start.parsers import chosen
 from worker.estimates import TOO_MUCH
