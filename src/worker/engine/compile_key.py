@@ -27,12 +27,9 @@ def key_of_models(models: Sequence[str]) -> str:
 def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
     """Return the key of the code that is compiled for engines.
 
-    vLLM's own cache uses hashes of the same things. They contain the path of the model, so the same
-    model in another directory has another key.
-
-    Args:
-        configurations: vLLM's, as ``create_engine_config`` makes them, before an engine starts.
-        machine: what the engines run on.
+    The configurations are vLLM's, before an engine starts. Its own cache uses hashes of the same
+    things. They contain the path of the model, so the same model in another directory has another
+    key.
     """
     gpus = [gpu.name for gpu in machine.gpus]
     devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"

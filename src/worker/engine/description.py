@@ -47,11 +47,8 @@ def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) ->
 def summary(arguments: EngineArguments, config: Any, wanted: Jobs, slots: int) -> str:
     """Return a line with what someone who helps with a problem would ask for.
 
-    Args:
-        arguments: of the engine.
-        config: vLLM's whole configuration, once the engine has started.
-        wanted: MAX_CONCURRENCY, or how many jobs it stands for.
-        slots: how many requests the engine computes at once.
+    ``config`` is vLLM's, once the engine has started, and ``wanted`` is MAX_CONCURRENCY, or how
+    many jobs it stands for.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     folder = Path(arguments.model_name)

@@ -44,10 +44,8 @@ class Machine:
 def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
     """Let vLLM make configurations by no rule for CPUs, but as on a GPU that is not here.
 
-    Args:
-        gpu: the device that vLLM sees.
-        cuda: let vLLM take its platform for CUDA's, too. Modules that are imported then would look
-            for kernels that are not here.
+    With ``cuda`` vLLM takes its platform for CUDA's, too. Modules that are imported then would look
+    for kernels that are not here.
     """
     from vllm.platforms import interface  # noqa: PLC0415 - after the ports are open, as below
 

@@ -47,12 +47,7 @@ class Option:
     """An option of vLLM as an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Describe an option of vLLM's parser.
-
-        Args:
-            action: the parser's.
-            config: vLLM's configuration class that takes the value, if one does.
-        """
+        """Describe an option of vLLM's parser; ``config`` is the class that takes the value."""
         self.action = action
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
@@ -95,12 +90,7 @@ class Option:
         return (numeric and self.default) or EXAMPLES.get(self.kind)
 
     def advice(self, reason: str, value: str) -> str:
-        """Return the message about a wrong value: the reason, if there is one, and what to write.
-
-        Args:
-            reason: why the value was refused (``why``).
-            value: what was refused.
-        """
+        """Return the message about a wrong value: the reason (``why``), and what to write."""
         accepted = in_words(self.kind, self.bounds)
         if self.name == "LORA_MODULES":
             accepted = 'name=path, or a JSON list of objects with "name" and "path"'
@@ -130,9 +120,8 @@ class Option:
     def check(self, value: str, converted: Any) -> None:
         """Check a value against what vLLM's configuration class declares.
 
-        Args:
-            value: the text; blank if it is unknown.
-            converted: what the parser made of it.
+        ``value`` is the text, or blank if it is unknown, and ``converted`` what the parser made of
+        it.
 
         Raises:
             ValueError: with the reason; blank if what is accepted says all.

@@ -40,11 +40,7 @@ RESPONSES = "/v1/responses"
 class Server:
     """Use on the engine's loop.
 
-    Args:
-        client: vLLM's.
-        arguments: vLLM's.
-        tasks: vLLM's supported tasks.
-        media: replaces those of requests by what vLLM may read.
+    ``media`` replaces those of requests by what vLLM may read.
     """
 
     def __init__(

@@ -14,11 +14,7 @@ from worker.volume.adapters import adapter_names, directory
 class UnservedModel:
     """Satisfies ``worker.engine.Base``, which describes it.
 
-    Args:
-        arguments: those that an engine would be started with.
-        config: vLLM's configuration, made from them.
-        volume: where the adapters are.
-        loop: the loop that its coroutines run on.
+    It takes what an engine would be started with, and vLLM's configuration made from that.
     """
 
     dead = is_aside = False
@@ -26,11 +22,7 @@ class UnservedModel:
     slots = 8
 
     def __init__(
-        self,
-        arguments: EngineArguments,
-        config: Any,
-        volume: Path,
-        loop: asyncio.AbstractEventLoop,
+        self, arguments: EngineArguments, config: Any, volume: Path, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
         self.model = described(arguments, config, frozenset({"generate"}))

@@ -115,9 +115,7 @@ class Start:
 def ready(given: Given, offline: bool = False) -> Start:
     """Read all settings, and find or download meanwhile what they name.
 
-    Args:
-        given: all settings that are set.
-        offline: keep the process from asking the hub for anything else.
+    With ``offline`` the process asks the hub for nothing else.
 
     Raises:
         SettingsError: mistakes in the settings.
@@ -146,11 +144,7 @@ def ready(given: Given, offline: bool = False) -> Start:
 
 
 def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
-    """Import vLLM, make its arguments, and check everything that is set.
-
-    Args:
-        bootstrap: the worker's own settings, and the text of all others.
-        machine: what engines will run on; by default this machine.
+    """Import vLLM, make its arguments for this or another machine, and check all that is set.
 
     Raises:
         SettingsError: all mistakes.

@@ -73,11 +73,7 @@ def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | N
 
 
 def spawn(arguments: EngineArguments, config: Any) -> Core:
-    """Start a new core for an engine that died, in a process that has threads by now.
-
-    Raises:
-        Exception: one of ``START_ERRORS``.
-    """
+    """Start a new core for an engine that died, in a process that has threads by now."""
     # A fork would copy locks that other threads hold. A spawned core gets the number of threads,
     # which a forked one inherits, from the environment.
     overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
@@ -87,11 +83,7 @@ def spawn(arguments: EngineArguments, config: Any) -> Core:
 
 
 def _start(arguments: EngineArguments, config: Any) -> Core:
-    """Start a core.
-
-    Raises:
-        Exception: one of ``START_ERRORS``.
-    """
+    """Start a core; one of ``START_ERRORS`` is raised if it does not start."""
     heartbeat, output = Heartbeat(), CoreOutput()
     with _starting:
         try:

@@ -39,11 +39,8 @@ def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArg
 def told(arguments: EngineArguments, config: Any, own: int, floor: int) -> str | None:
     """Return what to log where the memory holds less than the model's context; None: all of it.
 
-    Args:
-        arguments: of the engine.
-        config: vLLM's, once the engine has started.
-        own: the context that the model has, in tokens.
-        floor: MIN_MODEL_LEN.
+    ``config`` is vLLM's, once the engine has started, ``own`` the model's context, and ``floor``
+    MIN_MODEL_LEN.
 
     Raises:
         StartFailed: the context is below the floor.

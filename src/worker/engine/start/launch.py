@@ -48,9 +48,7 @@ CLOSE_TIMEOUT_S = 15.0
 def launched(start: Start, also_import: Sequence[str] = ()) -> Iterator[Engines]:
     """Start the engines and warm them up; stop them on leaving. Call on the main thread.
 
-    Args:
-        start: everything that they are started with.
-        also_import: modules that will be needed, to be imported while the last core starts.
+    ``also_import`` are modules that will be needed, to be imported while the last core starts.
 
     Raises:
         StartFailed: with vLLM's message, and no traceback.
@@ -141,11 +139,7 @@ def _configure_all(start: Start) -> list[Configured]:
 def _start(
     one: Configured, context: StartContext, also_import: Sequence[str] | None
 ) -> tuple[Configured, Core]:
-    """Start an engine's first core, and a second one if there is something to do without.
-
-    Raises:
-        Exception: one of ``START_ERRORS``.
-    """
+    """Start an engine's first core, and a second one if there is something to do without."""
     try:
         return one, cores.fork(*one, also_import)
     except START_ERRORS as error:
@@ -159,11 +153,7 @@ def _start(
 
 
 def _start_again(one: Configured, context: StartContext) -> Core:
-    """Start a new core for an engine that died.
-
-    Raises:
-        Exception: one of ``START_ERRORS``, or ``StartFailed``.
-    """
+    """Start a new core for an engine that died."""
     arguments = one.arguments
     for change in RESTART:
         arguments = change(arguments, one.config)

@@ -136,17 +136,14 @@ def _draft(model: Wanted, speculative: Mapping[str, Any]) -> Wanted | None:
     name, revision, method = (speculative.get(key) for key in ("model", "revision", "method"))
     if not isinstance(name, str) or not isinstance(revision, str | None) or method in _DRAFTLESS:
         return None
-    if method is None and (name in {"ngram", "[ngram]"} or _is_class(name)):
+    # vLLM takes a name such as package.module.Class for a class.
+    is_class = "." in name and all(map(str.isidentifier, name.split(".")))
+    if method is None and (name in {"ngram", "[ngram]"} or is_class):
         return None
     # With the name of the model it is the model, unless it has a revision of its own.
     if not name or (name == model.model and revision in {None, model.revision}):
         return None
     return replace(model, model=name, revision=revision)
-
-
-def _is_class(name: str) -> bool:
-    """True if vLLM takes the name of a draft model for a class: package.module.Class."""
-    return "." in name and all(map(str.isidentifier, name.split(".")))
 
 
 def found_by_store(wanted: Wanted) -> bool:

@@ -73,13 +73,7 @@ class Chosen:
 
 
 def choose(name: str, architectures: Sequence[str], template: str | None) -> Chosen:
-    """Choose a model's family.
-
-    Args:
-        name: the model's.
-        architectures: those of its config.json; none if they are not known.
-        template: its chat template; None if it is not known.
-    """
+    """Choose a model's family by its name, its architectures and its chat template, if known."""
     alike = [one for one in FAMILIES if {*one.architectures} & {*architectures}]
     listed = ", ".join(architectures)
     if architectures and not alike:

@@ -111,10 +111,7 @@ def failure(
 
 
 def words(error: BaseException, most: int = LONGEST_MESSAGE) -> str:
-    """Return vLLM's message in one line, with settings in place of its options.
-
-    ``most``: characters; what is longer is cut at a word.
-    """
+    """Return vLLM's message in one line, cut at a word, with settings in place of its options."""
     match error:
         case ValidationError():  # its own text repeats values, and refers to pages about pydantic
             text = reasons(error)
@@ -128,12 +125,9 @@ def words(error: BaseException, most: int = LONGEST_MESSAGE) -> str:
 
 
 def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) -> str:
-    """Return what to set instead.
+    """Return what to set instead of what vLLM complains about.
 
-    Args:
-        problem: in vLLM's words.
-        arguments: of the engine.
-        unset: options without any one of which vLLM would not say it.
+    ``unset`` are options without any one of which it would not.
     """
     changes = {
         name: f"set {arguments.setting(name)}{value.format(*match.groups())}"
@@ -151,11 +145,8 @@ def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) 
 def blamed(error: Exception, message: str, given: Collection[str] = ()) -> StartFailed:
     """Return the error of a failed start, of the class that says whose fault it is.
 
-    Args:
-        error: what vLLM, or a library below it, has raised. An error of a core is a
-            ``RuntimeError`` with the error's line, raised from vLLM's own for the core's end.
-        message: for the log and for callers.
-        given: settings that the operator has set.
+    ``error`` was raised by vLLM, or by a library below it. An error of a core is a ``RuntimeError``
+    with the error's line, raised from vLLM's own for the core's end.
     """
     said = str(error)
     ended = f"{said}\n{error.__cause__ or ''}"

@@ -33,12 +33,9 @@ class _VolumeRequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,call-a
 class Adapters:
     """All adapters of one client. Use on the engine's loop.
 
-    Args:
-        volume: its ``adapters`` directory, if there is one, has a directory for each adapter, as
-            PEFT writes it.
-        client: vLLM's.
-        state: that of vLLM's server, which lists what it serves.
-        copies: of the volume's adapters; they bound how many are loaded.
+    The volume's ``adapters`` directory, if there is one, has a directory for each adapter, as PEFT
+    writes it. ``copies`` of them bound how many are loaded. ``state`` is that of vLLM's server,
+    which lists what it serves.
     """
 
     def __init__(
@@ -85,9 +82,7 @@ class Adapters:
     async def get(self, name: str, param: str = "lora") -> LoRARequest:
         """Return the adapter of a name, loaded as the volume has it now.
 
-        Args:
-            name: the adapter's.
-            param: where the caller named it, for the error.
+        ``param`` is where the caller named it, for the error.
 
         Raises:
             WorkerError: there is no such adapter, or it can't be loaded.

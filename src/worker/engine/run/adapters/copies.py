@@ -27,11 +27,8 @@ class Copies:
     """The copies of one client's adapters; not for several threads, but for ``fill``.
 
     A copy is kept while its adapter is served, then until no request uses it, and a minute more.
-    Copies on their way out may take as much room again as those that are served.
-
-    Args:
-        adapters: how many may be served at once.
-        size: the most bytes of those that are served; None: a quarter of the free disk.
+    Copies on their way out may take as much room again as those that are served, which is ``size``
+    bytes at most; None: a quarter of the free disk.
     """
 
     def __init__(self, adapters: int = 1_000, size: int | None = None) -> None:

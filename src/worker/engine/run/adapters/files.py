@@ -62,11 +62,7 @@ class _Config(BaseModel):
 
 
 class AdapterChecks:
-    """Checks adapters for one model.
-
-    Args:
-        vllm_config: vLLM's configuration of the model.
-    """
+    """Checks adapters for one model."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
@@ -75,11 +71,7 @@ class AdapterChecks:
         self._lock = threading.Lock()
 
     def check(self, folder: Path, *, values: bool = True) -> None:
-        """Check an adapter's files.
-
-        Args:
-            folder: holds both files.
-            values: whether to read the weights themselves, not only what they are.
+        """Check an adapter's files; without ``values`` the weights themselves are not read.
 
         Raises:
             BrokenAdapter: vLLM would refuse it, or answer wrongly with it.
@@ -115,11 +107,8 @@ class AdapterChecks:
     def reasons(self, root: Path, loaded: Mapping[str, Look]) -> dict[str, str | None]:
         """Return the adapters that have all their files, sorted, as ``Base`` does.
 
-        An adapter's files are read once for each version of them. Call in a thread.
-
-        Args:
-            root: has a directory for each adapter.
-            loaded: what loading adapters has found out, which is more than a look does.
+        An adapter's files are read once for each version of them. Call in a thread. ``loaded`` is
+        what loading adapters has found out, which is more than a look does.
         """
         with self._lock:
             versions = adapter_versions(root)
@@ -149,10 +138,6 @@ class AdapterChecks:
 
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     """Check the adapters of LORA_MODULES that lie in local directories.
-
-    Args:
-        modules: vLLM's ``LoRAModulePath``s.
-        vllm_config: vLLM's.
 
     Raises:
         BrokenAdapter: naming the first that is broken.
@@ -188,12 +173,9 @@ def _with_rank(message: str) -> str:
 
 
 def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
-    """Check that an adapter's matrices fit each other and the model's weights.
+    """Check that an adapter's matrices fit each other and the model's weights, by their names.
 
-    Args:
-        shapes: of the adapter's tensors, by name.
-        rank: of all of them; None if they differ.
-        base: shapes of the model's tensors, by name; those that are missing are not checked.
+    The rank is None if they differ in it. What ``base`` lacks is not checked.
 
     Raises:
         BrokenAdapter: naming the first matrix that does not fit.
@@ -218,9 +200,7 @@ def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
 def base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
     """Return the shapes of a model's tensors by name, () for packed ones; {} if none are found.
 
-    Args:
-        model_config: vLLM's.
-        cache: the hub's cache directory, if not the default one.
+    ``cache`` is the hub's cache directory, if not the default one.
     """
     shapes = {}
     folder = _model_folder(model_config, cache)

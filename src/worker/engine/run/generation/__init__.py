@@ -34,15 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """Answers and embeddings of one client. Use on the engine's loop.
+    """Answers and embeddings of one client, with its server and adapters, on the engine's loop.
 
-    Args:
-        client: vLLM's.
-        server: vLLM's, around the same client.
-        adapters: of the same client.
-        tasks: vLLM's supported tasks.
-        defaults: sampling parameters for jobs that leave them out.
-        system_prompt: opens conversations that have no system message.
+    ``defaults`` are sampling parameters for jobs that leave them out, and the system prompt opens
+    conversations that have no system message.
     """
 
     def __init__(

@@ -52,11 +52,8 @@ def deltas(
 def keep_best(output: RequestOutput, planned: Plan, tokenizer: Any, end_tokens: set[int]) -> None:
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
-    Args:
-        output: holds all choices.
-        planned: how they were generated.
-        tokenizer: the model's; only a beam search needs it.
-        end_tokens: end a text; vLLM's beam search knows only one of them.
+    vLLM's beam search, which alone needs the tokenizer, knows only one of the tokens that end a
+    text.
     """
     choices, sampling = list(output.outputs), planned.sampling
     beams = sampling.use_beam_search

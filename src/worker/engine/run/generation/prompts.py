@@ -27,8 +27,7 @@ NO_TOKENIZER = (
 def greeting(chats: Any) -> dict[str, Any]:
     """Return the richest input that a model takes: messages, a text or token ids.
 
-    Args:
-        chats: what renders conversations in vLLM's server.
+    ``chats`` is what renders conversations in vLLM's server.
     """
     tokenizer = chats.renderer.tokenizer
     if tokenizer is None:

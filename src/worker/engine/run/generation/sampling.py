@@ -64,11 +64,8 @@ class Plan:
 def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int) -> Plan:
     """Plan an answer for a raw job's sampling parameters.
 
-    Args:
-        sampling: may hold any parameter of the installed vLLM.
-        defaults: for parameters that the job leaves out.
-        streamed: whether the answer is streamed.
-        context: of the model, in tokens: ``max_tokens`` above it are cut.
+    They may be any of the installed vLLM's. There are defaults for those that the job leaves out,
+    and ``max_tokens`` above the model's context are cut.
 
     Raises:
         InvalidInput: naming the parameter that is unknown or has a wrong type.
@@ -142,12 +139,8 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
 def within(context: int, params: Any, prompt: EngineInput) -> Any:
     """Return parameters that ask for no more tokens than there is room for after a prompt.
 
-    vLLM's server cuts them likewise; its engine takes numbers that a GPU's kernels don't.
-
-    Args:
-        context: tokens that the engine holds for a request.
-        params: vLLM's ``SamplingParams``, which are not changed.
-        prompt: one without tokens of its own is left to the engine.
+    vLLM's server cuts them likewise; its engine takes numbers that a GPU's kernels don't. A prompt
+    without tokens of its own is left to the engine.
     """
     room = max(1, context - len(prompt.get("prompt_token_ids") or ()))
     if params.max_tokens is None or params.max_tokens <= room:

@@ -75,21 +75,10 @@ class CoreOutput:
 
 
 class Core:
-    """One core, from its start to its end.
-
-    Args:
-        client: vLLM's.
-        metrics: vLLM's, of this core alone.
-        heartbeat: among the client's loggers.
-        output: captured while the core started.
-    """
+    """One core, from its start to its end, with the metrics of it alone."""
 
     def __init__(
-        self,
-        client: Client,
-        metrics: CollectorRegistry,
-        heartbeat: Heartbeat,
-        output: CoreOutput,
+        self, client: Client, metrics: CollectorRegistry, heartbeat: Heartbeat, output: CoreOutput
     ) -> None:
         self.client = client
         self.metrics = metrics

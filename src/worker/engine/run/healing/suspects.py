@@ -18,12 +18,7 @@ class Suspects:
         self._running: Counter[str] = Counter()
 
     def crashed(self, newcomers: Iterable[str], running: Iterable[str]) -> None:
-        """Take note of a core that has ended itself, or hung.
-
-        Args:
-            newcomers: requests that had no output yet.
-            running: all others.
-        """
+        """Take note of a core that has ended itself, or hung; newcomers had no output yet."""
         self._newcomers = _counted_on(self._newcomers, newcomers)
         self._running = _counted_on(self._running, {*self._newcomers, *running})
 

@@ -45,10 +45,7 @@ class Silence:
     def look(self, now: float, beat_at: float, *, busy: bool) -> float:
         """Return the seconds of silence; call it more often than every ``LATE_S``.
 
-        Args:
-            now: the time.
-            beat_at: when the last sign of life came.
-            busy: whether requests run.
+        ``beat_at`` is when the last sign of life came, and ``busy`` whether requests run.
         """
         if not busy or now - self._looked_at > LATE_S:
             self._since = now
@@ -58,12 +55,7 @@ class Silence:
 
 
 def prefill_s(requests: Iterable[RequestState], config: Any) -> float:
-    """Return for how long a step may compute the prompts of requests, in seconds.
-
-    Args:
-        requests: those that a core has.
-        config: vLLM's ``VllmConfig``.
-    """
+    """Return for how long a step may compute the prompts of a core's requests, in seconds."""
     tokens = sum(request.prompt_len for request in requests if request.is_prefilling)
     device = config.device_config.device_type
     in_a_step: int = min(tokens, config.scheduler_config.max_num_batched_tokens)

@@ -20,12 +20,7 @@ _GRACE_S = 1.0
 
 
 class ReadAhead:
-    """A child process that reads files.
-
-    Args:
-        files: in the order in which they are loaded.
-        limit: bytes to read at most.
-    """
+    """A child process that reads files in their order, so many bytes at most."""
 
     def __init__(self, files: Sequence[Path], limit: int) -> None:
         command = script(reader.__file__, str(limit), *files)
@@ -33,10 +28,9 @@ class ReadAhead:
 
     @classmethod
     def of(cls, found: Sequence[Found]) -> "ReadAhead | None":
-        """Begin to read the weights of what was found; None if all are loaded in another way.
+        """Begin to read the weights of what was found, in the order in which they are loaded.
 
-        Args:
-            found: models, adapters and the like, in the order in which they are loaded.
+        Return None if all are loaded in another way.
         """
         # What can't be read, or begun, is no reason to end a start: the engine says what it misses.
         with contextlib.suppress(OSError):
