@@ -54,7 +54,7 @@ def side(group: Path, reads_ahead: bool) -> None:
             for name in weights.keys():  # noqa: SIM118 - no mapping, though it has keys
                 place.copy_(weights.get_tensor(name))
     loaded = time.monotonic()
-    found.end_read_ahead()
+    found.read_ahead.close()
     print(json.dumps({"start": started - begun, "load": loaded - started}))
 
 

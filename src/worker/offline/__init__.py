@@ -90,7 +90,7 @@ class LLM:
         try:
             check_known(engine_args, ready.options)
         except TypeError:
-            ready.end_read_ahead()
+            ready.read_ahead.close()
             raise
         # vLLM can be imported only now.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above

@@ -6,7 +6,7 @@
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -41,7 +41,6 @@ class Bootstrap:
     """The worker's settings, made once and exported to the process's environment.
 
     Attributes:
-        given: everything that is set.
         settings: the worker's own, wrong ones at their defaults; None if no model is named.
         defaults: values of libraries' variables that the worker chose.
         mistakes: those found so far, in the operator's spelling.
@@ -82,14 +81,13 @@ class Start:
     """Everything that a worker is started with.
 
     Attributes:
-        settings: the worker's own.
         engines: the arguments of the model's engine, then those of an embedder's, if there is one.
-        context: for the steps that the arguments go through.
         options: names of all of vLLM's options.
         accepted: settings that are set, in the operator's spelling.
         warnings: what is set without effect.
         compile_cache: None if nothing is kept.
-        read_ahead: reads weights into the page cache until an engine has loaded them.
+        read_ahead: closed when the engines have loaded their weights, or won't: until then a child
+            reads them into the page cache.
     """
 
     settings: Settings
@@ -99,17 +97,12 @@ class Start:
     accepted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     compile_cache: CompileCache | None = None
-    read_ahead: ReadAhead | None = None
+    read_ahead: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def arguments(self) -> EngineArguments:
         """Of the model's engine."""
         return self.engines[0]
-
-    def end_read_ahead(self) -> None:
-        """End what reads weights ahead: the engines have loaded them, or won't."""
-        if self.read_ahead:
-            self.read_ahead.end()
 
 
 def ready(given: Given, offline: bool = False) -> Start:
@@ -126,21 +119,21 @@ def ready(given: Given, offline: bool = False) -> Start:
     with (
         # Without a model's name nothing is looked for yet.
         contextlib.closing(Repositories(given if settings else Given())) as repositories,
-        contextlib.ExitStack() as failed,
+        contextlib.ExitStack() as read_ahead,
     ):
         if offline:
             repositories.go_offline()
         # The loaders that FAST_LOAD chooses read around the page cache.
         cached = settings and not settings.fast_load
-        if read_ahead := ReadAhead.of(repositories.on_disk if cached else []):
-            failed.callback(read_ahead.end)
+        if child := ReadAhead.of(repositories.on_disk if cached else []):
+            read_ahead.callback(child.end)
         # Before vLLM is imported: it compiles to where the cache says.
         compile_cache = prepare(settings.base_path) if settings and settings.compile_cache else None
         start = read(bootstrap)
         wanted = [one for engine in start.engines for one in wanted_by_arguments(engine)]
         context = replace(start.context, found=repositories.find(wanted))
-        failed.pop_all()
-    return replace(start, context=context, compile_cache=compile_cache, read_ahead=read_ahead)
+        lasting = read_ahead.pop_all()
+    return replace(start, context=context, compile_cache=compile_cache, read_ahead=lasting)
 
 
 def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:

@@ -54,8 +54,7 @@ def launched(start: Start, also_import: Sequence[str] = ()) -> Iterator[Engines]
         StartFailed: with vLLM's message, and no traceback.
     """
     with contextlib.ExitStack() as stack:
-        with uncollected(), cores.environ_may_change(), contextlib.ExitStack() as loaded:
-            loaded.callback(start.end_read_ahead)
+        with uncollected(), cores.environ_may_change(), start.read_ahead:
             engines = _start_all(stack, start, also_import)
         if start.compile_cache:
             start.compile_cache.publish()
@@ -114,7 +113,7 @@ def without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
         StartFailed: with vLLM's message: it could not serve the model either.
     """
     # What trains reads the weights later.
-    start.end_read_ahead()
+    start.read_ahead.close()
     with start_failures(start.arguments), by_forks():
         final, config = _configure(start.arguments, replace(start.context, trains=True))
     with _loop_in_thread() as loop:
