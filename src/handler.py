@@ -82,14 +82,7 @@ class Mode:
 
 @dataclass
 class Call:
-    """How this process was called.
-
-    Attributes:
-        mode: the way to run that is asked for.
-        command: the command line.
-        given: all settings that are set, gathered once.
-        listener: the open ports of ``--serve``, once they are open.
-    """
+    """How this process was called: in which mode, with which settings, and its open ports."""
 
     mode: Mode
     command: Namespace
@@ -170,12 +163,9 @@ def prefetch(call: Call) -> None:
 def started(
     given: Given, imports: tuple[str, ...] = (), *, train: bool = False
 ) -> Iterator[tuple[Engines, Settings]]:
-    """Start the engines; stop them on leaving.
+    """Start the engines, and import modules meanwhile; stop them on leaving.
 
-    Args:
-        given: all settings that are set.
-        imports: modules to import while the last core starts.
-        train: start no engine, but what trains adapters for its model.
+    With ``train`` start no engine, but what trains adapters for its model.
 
     Raises:
         SettingsError: all mistakes in the settings.

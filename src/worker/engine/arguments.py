@@ -17,7 +17,6 @@ class StartContext:
     """What the steps of a start may look at besides an engine's arguments.
 
     Attributes:
-        machine: what the engine will run on.
         found: the directories of repositories.
         fast_load: whether a loader may be chosen that reads around the page cache (FAST_LOAD).
         trains: whether the worker only trains adapters, and starts no engine.

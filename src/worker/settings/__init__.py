@@ -222,10 +222,7 @@ class Settings(BaseModel):
         """Write variables that the SDK and Hugging Face's libraries read, where they are unset.
 
         The hub's cache is in BASE_PATH, where the platform puts its own cached models, if that
-        directory exists or is set.
-
-        Returns:
-            The values that an operator may want to know of.
+        directory exists or is set. Return the values that an operator may want to know of.
         """
         values = dict(EXPORTS)
         if self.hf_token:

@@ -30,10 +30,8 @@ class Removal:
 def removal(kind: Kind, name: str) -> Removal | None:
     """Return when vLLM removed something, or None if it is not known to have.
 
-    Args:
-        kind: what it is.
-        name: of an option as a variable (``SWAP_SPACE``), of a choice with its option before it
-            (``QUANTIZATION=aqlm``), of an architecture as a model's config.json has it.
+    An option's name is that of the variable (``SWAP_SPACE``). A choice has its option before it
+    (``QUANTIZATION=aqlm``).
     """
     releases = record()["removed"][kind].get(name)
     return Removal(*releases.split()) if releases else None

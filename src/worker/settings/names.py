@@ -204,13 +204,9 @@ def meant(name: str, names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Names:
-    """The names that settings have in this worker, with the installed vLLM.
+    """The names of the worker's own settings, of vLLM's options and of variables that vLLM reads.
 
-    Attributes:
-        own: of the worker's own settings.
-        options: of vLLM's options.
-        idle: of settings that have no effect, each with the reason.
-        variables: that vLLM reads itself.
+    ``idle`` has those of settings that have no effect, each with the reason.
     """
 
     own: frozenset[str]
@@ -237,12 +233,8 @@ class Names:
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
         """Find names that are no settings, and settings that have no effect.
 
-        Args:
-            written: the names of all variables that are set, as they are spelled.
-            in_files: the canonical names of those that files set.
-
-        Returns:
-            Mistakes in files, and warnings, each with the name that it is about.
+        The names of all variables are as they are spelled, those in files canonical. Return
+        mistakes in files, and warnings, each with the name that it is about.
         """
         given = set(written)
         found = {name: f"has no effect: {self.idle[name]}" for name in given & self.idle.keys()}

@@ -169,8 +169,6 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 def _read(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
-    ``name`` is of the setting that messages are about.
-
     Raises:
         SettingsError: the file can't be read, or holds something else.
     """

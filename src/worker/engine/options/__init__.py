@@ -46,10 +46,7 @@ class Parsed(NamedTuple):
 class Options:
     """The options of the installed vLLM that a worker has, by upper-case name.
 
-    Attributes:
-        machine: what engines will run on.
-        names: of all options.
-        variables: names of environment variables that vLLM reads itself.
+    ``variables`` are those of the environment that vLLM reads itself.
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
