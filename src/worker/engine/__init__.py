@@ -205,11 +205,8 @@ class Engine(Base, Protocol):
     ) -> AsyncGenerator[Delta, None]:
         """Yield the answer to a raw job; closing the generator aborts the request.
 
-        Args:
-            job: the raw job.
-            request_id: passed on as the request's id.
-            in_list: whether the job is one of a list, whose items wait for each other when they
-                are tokenized, so that no other request waits for them.
+        Items of a list wait for each other when they are tokenized, so that no other request waits
+        for them.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead.

@@ -72,8 +72,8 @@ def check_on_cpu(_: EngineArguments, config: Any) -> None:
             raise StartFailed(str(error)) from error
     method = config.model_config.quantization or ""
     operator: Any = getattr(torch.ops._C, _TO_FP8, None)
-    declared_only = operator is None or not operator.default._schema.arguments
-    if "fp" in method and declared_only and _quantizes_while_loading(config.quant_config):
+    lacking = operator is None or not operator.default._schema.arguments
+    if "fp" in method and lacking and _quantizes_while_loading(config.quant_config):
         raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
     if getattr(config.cache_config, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
