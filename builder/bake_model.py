@@ -11,7 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from worker.errors import StartFailed
-from worker.store import Found, Kind, Places, Reason, Unavailable, Wanted, disk
+from worker.store import ACCESS, Found, Kind, Places, Reason, Unavailable, Wanted, disk
 from worker.store.download import obtain
 
 # The path that the worker reads (BAKED in worker.settings.sources): nothing is mounted there.
@@ -19,13 +19,7 @@ MANIFEST = Path("/local_model_args.json")
 # The mount point of network volumes.
 VOLUME = Path("/runpod-volume")
 # Reasons that a token may change.
-OF_ACCESS = {
-    Reason.MISSING,
-    Reason.TOKEN_MISSING,
-    Reason.NO_ACCESS,
-    Reason.BAD_TOKEN,
-    Reason.ODD_TOKEN,
-}
+OF_ACCESS = ACCESS | {Reason.MISSING}
 
 
 def main() -> int:

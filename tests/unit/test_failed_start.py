@@ -8,7 +8,7 @@ from worker.errors import MachineUnfit, StartFailed
 from worker.failed_start import FailedStart, answers, without_paths
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.store import Wanted
-from worker.store.refusals import Reason, unavailable
+from worker.store.refusals import Reason, Unavailable
 
 WANTED = Wanted("org/model", setting="MODEL_NAME")
 
@@ -18,10 +18,10 @@ WANTED = Wanted("org/model", setting="MODEL_NAME")
     [
         (StartFailed("the context is too long"), True),
         (SettingsError([Mistake("MODEL_NAME", None, "it is required")]), True),
-        (unavailable(WANTED, Reason.MISSING), True),
-        (unavailable(WANTED, Reason.NO_SPACE), True),
-        (unavailable(WANTED, Reason.FULL_DISK), False),
-        (unavailable(WANTED, Reason.UNREACHABLE), False),
+        (Unavailable(WANTED, Reason.MISSING), True),
+        (Unavailable(WANTED, Reason.NO_SPACE), True),
+        (Unavailable(WANTED, Reason.FULL_DISK), False),
+        (Unavailable(WANTED, Reason.UNREACHABLE), False),
         (MachineUnfit("the GPU has fallen off the bus"), False),
     ],
 )
@@ -55,7 +55,7 @@ def test_of_a_path_the_last_name_is_left(message: str, expected: str | None) -> 
 
 
 async def test_every_job_fails_with_the_message_and_is_not_to_be_sent_again() -> None:
-    failed = FailedStart(unavailable(WANTED, Reason.MISSING))
+    failed = FailedStart(Unavailable(WANTED, Reason.MISSING))
     (chunk,) = [one async for one in failed.handle({"id": "job-1", "input": {"batch": {}}})]
     error = json.loads(chunk["error"])["error"]
     assert "the hub has no such repository" in error.pop("message")

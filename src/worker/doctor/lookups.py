@@ -13,7 +13,7 @@ from worker.engine.start.needs import found_by_store, wanted_by_settings
 from worker.engine.start.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
-from worker.store import Kind, Origin, Reason, Snapshot, Unavailable, Wanted
+from worker.store import ACCESS, Kind, Origin, Snapshot, Unavailable, Wanted
 from worker.store.files import loadable
 from worker.store.hub import locate
 from worker.volume.adapters import CONFIG, WEIGHTS
@@ -22,10 +22,6 @@ from worker.volume.adapters import CONFIG, WEIGHTS
 HUB_S = 8.0
 # The setting of an engine's model.
 _NAME = "MODEL_NAME"
-# Reasons why something can't be had that are about who may have it.
-_ACCESS = frozenset(
-    {Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN},
-)
 
 
 class Lookups:
@@ -67,7 +63,7 @@ class Lookups:
             text = f"the hub did not tell everything within {HUB_S:.0f} s"
             return Finding(Level.UNKNOWN, "model", text, "try again")
         except Unavailable as why:
-            topic = "access" if why.reason in _ACCESS else "model"
+            topic = "access" if why.reason in ACCESS else "model"
             return Finding(Level.FAIL, topic, why.problem, why.remedy)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__

@@ -5,11 +5,12 @@ imported; a start that finds everything on the disk needs none.
 """
 
 from worker.store.places import BakedModel, Places
-from worker.store.refusals import Reason, Unavailable, unavailable
+from worker.store.refusals import ACCESS, Reason, Unavailable
 from worker.store.resolve import Found, NotFound, resolve
 from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
 
 __all__ = [
+    "ACCESS",
     "BakedModel",
     "File",
     "Found",
@@ -22,5 +23,4 @@ __all__ = [
     "Unavailable",
     "Wanted",
     "resolve",
-    "unavailable",
 ]

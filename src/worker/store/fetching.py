@@ -42,12 +42,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Reply:
-    """Where everything was found, in the order's order; or why something is unavailable."""
+    """Where everything was found, in the order's order; or what is unavailable.
+
+    ``reason`` is the name of a ``Reason``.
+    """
 
     found: list[Found]
-    reason: Reason | None = None
-    problem: str = ""
-    remedy: str = ""
+    unavailable: Wanted | None = None
+    reason: str = ""
+    detail: str = ""
 
 
 ORDER = TypeAdapter(Order)
@@ -100,8 +103,8 @@ class Fetching:
                 reply = REPLY.validate_json(content)
             except ValidationError:
                 raise MachineUnfit(_cause(child.returncode)) from None
-            if reply.reason:
-                raise Unavailable(reply.reason, reply.problem, reply.remedy)
+            if reply.unavailable:
+                raise Unavailable(reply.unavailable, Reason[reply.reason], reply.detail)
             self._found |= {found.wanted: found for found in reply.found}
         return self._found
 

@@ -20,7 +20,7 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
 from worker.store.places import HASH, Places, repository_folder, repository_folders
-from worker.store.refusals import Reason, WrongChecksumError, unavailable
+from worker.store.refusals import Reason, Unavailable, WrongChecksumError
 from worker.store.resolve import Found, resolve
 from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
@@ -170,7 +170,7 @@ def translated(wanted: Wanted) -> Iterator[None]:
         of_disk = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
         parts = [getattr(error, name, None) for name in ("strerror", "filename")]
         detail = ": ".join(str(part) for part in parts if part) if of_disk else ""
-        raise unavailable(wanted, reason, detail) from error
+        raise Unavailable(wanted, reason, detail) from error
 
 
 def _reason(error: Exception) -> Reason:

@@ -12,7 +12,7 @@ from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, On, cached,
 from support.hub.server import MEMBER, STRANGER
 
 from worker.errors import StartFailed
-from worker.store import NotFound, Reason, Unavailable, Wanted, download, resolve, unavailable
+from worker.store import NotFound, Reason, Unavailable, Wanted, download, resolve
 from worker.store.download import obtain
 from worker.volume.lease import Leases
 
@@ -26,7 +26,7 @@ def nothing_trusted(on: On) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_is_reported_with_what_can_be_done(reason: Reason) -> None:
-    error = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
+    error = Unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
     assert isinstance(error, StartFailed)
     assert error.problem.startswith("a/b: ")
     assert error.problem.endswith(" (why)")

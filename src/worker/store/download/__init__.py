@@ -32,7 +32,7 @@ from worker.store.places import (
     repository_folder,
     repository_folders,
 )
-from worker.store.refusals import Reason, Unavailable, unavailable
+from worker.store.refusals import Reason, Unavailable
 from worker.store.resolve import DEFAULT_REVISION, Found, NotFound, resolve
 from worker.store.snapshot import File, Origin, Wanted
 from worker.volume.lease import LOOK_S, Leases
@@ -75,7 +75,7 @@ def obtain(
     with hub.translated(wanted):
         validate_repo_id(wanted.model)
         if is_offline_mode():
-            raise unavailable(wanted, Reason.OFFLINE, "; ".join(found.passed))
+            raise Unavailable(wanted, Reason.OFFLINE, "; ".join(found.passed))
     try:
         return _SharedDownload(wanted, places, endpoint, found).run()
     except Unavailable as why:
@@ -126,7 +126,7 @@ class _SharedDownload:
             raise
         found = resolve(self._wanted, self._places)
         if isinstance(found, NotFound):
-            raise unavailable(self._wanted, Reason.UNWRITABLE, found.passed[-1])
+            raise Unavailable(self._wanted, Reason.UNWRITABLE, found.passed[-1])
         if found == before:
             return found
         return replace(found, origin=Origin.DOWNLOAD, passed=self._passed)
@@ -199,7 +199,7 @@ class _Download:
         names = files.needed(listed.files, index, self.wanted)
         absent = [name for name in names if name not in listed.files]
         if absent or not files.loadable(names, self.wanted):
-            raise unavailable(self.wanted, Reason.NO_FILES, ", ".join(absent[:3]))
+            raise Unavailable(self.wanted, Reason.NO_FILES, ", ".join(absent[:3]))
         self._check_room([listed.files[name] for name in names], transfer)
         self._fetch(transfer, [listed.files[name] for name in names])
         self._publish(listed)
@@ -220,7 +220,7 @@ class _Download:
             text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
             # A machine's own disk that is large enough is full of what another has not.
             full = missing <= total and on_own_disk(cache)
-            raise unavailable(self.wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
+            raise Unavailable(self.wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
 
     def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
         """Download files in parallel, the largest first. The first failure ends the others."""

@@ -38,7 +38,7 @@ def main() -> None:
         found = [obtain(wanted, order.places, newest=order.newest) for wanted in order.wanted]
         reply = Reply(found)
     except Unavailable as why:
-        reply = Reply([], why.reason, why.problem, why.remedy)
+        reply = Reply([], why.wanted, why.reason.name, why.detail)
     sys.stdout.buffer.write(REPLY.dump_json(reply))
     sys.stdout.flush()
     # Threads of a failed download may still wait for the hub.
