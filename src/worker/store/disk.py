@@ -18,8 +18,7 @@ _INCOMPLETE = "incomplete metadata"
 def describe(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
     """Describe the model in a directory, by its files, its config and its headers."""
     found = dict(_found(place))
-    index = files.files_in_index(text(found.get(INDEX)))
-    named = files.weights(found, index, wanted)
+    named = files.weights(found, text(found.get(INDEX)), wanted)
     weights = [name for name in named if name in found]
 
     def listed(names: list[str]) -> tuple[File, ...]:
@@ -92,8 +91,8 @@ def weights(place: Path, wanted: Wanted) -> list[Path]:
     # Not the whole tree: the directory may be the operator's, with anything else below it.
     paths = [path for pattern in ("*", "*/*.safetensors") for path in place.glob(pattern)]
     found = {path.relative_to(place).as_posix(): path for path in paths if path.is_file()}
-    index = files.files_in_index(text(found.get(INDEX)))
-    return [found[name] for name in files.weights(found, index, wanted) if name in found]
+    named = files.weights(found, text(found.get(INDEX)), wanted)
+    return [found[name] for name in named if name in found]
 
 
 def _found(place: Path) -> Iterator[tuple[str, Path]]:

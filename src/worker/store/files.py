@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any
@@ -58,12 +58,12 @@ _TOKENIZER_WORDS = ("tok", "vocab", "tekken")
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
 
 
-def needed(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
+def needed(names: Collection[str], index: str, wanted: Wanted) -> list[str]:
     """Return the names of all files that are loaded; the index may name some that don't exist.
 
     Args:
         names: all files of the repository, as paths in it.
-        index: the files that ``model.safetensors.index.json`` names.
+        index: the text of its ``model.safetensors.index.json``; empty if there is none.
         wanted: what is loaded of it.
     """
     named = filter(_NAMED.fullmatch, names) if wanted.kind is Kind.MODEL else ()
@@ -71,15 +71,15 @@ def needed(names: Collection[str], index: Collection[str], wanted: Wanted) -> li
     return [*dict.fromkeys(loaded)]
 
 
-def weights(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
+def weights(names: Collection[str], index: str, wanted: Wanted) -> list[str]:
     """Return the names of the weights that are loaded, sorted; as in ``needed``."""
     if wanted.kind in {Kind.TOKENIZER, Kind.CODE}:
         return []
     roots = [name for name in names if "/" not in name and name not in _TRAINING]
     for pattern in _PATTERNS.get(wanted.load_format, _HUGGING_FACE):
         if found := [name for name in roots if fnmatch(name, pattern)]:
-            indexed = index and pattern == "*.safetensors"
-            return sorted(set(index) if indexed else found)
+            indexed = _files_in_index(index) if pattern == "*.safetensors" else set()
+            return sorted(indexed or found)
     nested = [name for name in names if fnmatch(name, _NESTED)]
     return sorted(nested) if wanted.load_format == "auto" else []
 
@@ -114,7 +114,7 @@ def loadable(names: Iterable[str], wanted: Wanted) -> bool:
         return any(name.endswith(_CODE) for name in names)
     if wanted.load_format == "dummy":
         return CONFIG in names
-    return bool(weights(tuple(names), (), wanted))
+    return bool(weights(tuple(names), "", wanted))
 
 
 def _is_tokenizers(name: str) -> bool:
@@ -133,11 +133,10 @@ def code_elsewhere(configuration: str) -> set[str]:
     return {name.partition("--")[0] for name in names if isinstance(name, str) and "--" in name}
 
 
-def files_in_index(index: str) -> Sequence[str]:
-    """Return the names of the files in the text of a ``model.safetensors.index.json``, sorted."""
+def _files_in_index(index: str) -> set[str]:
     weight_map = json_object(index).get("weight_map")
     values = weight_map.values() if isinstance(weight_map, dict) else ()
-    return sorted({name for name in values if isinstance(name, str)})
+    return {name for name in values if isinstance(name, str)}
 
 
 def inside(name: str) -> bool:

@@ -99,8 +99,7 @@ def _describe(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
         commit = _Commit(api, wanted, listed.commit, places)
         # Everybody may list a gated repository's files: reading one shows who has access.
         config = files.json_object(commit.text(CONFIG, listed.files))
-        index = files.files_in_index(commit.text(INDEX, listed.files))
-        named = files.weights(listed.files, index, wanted)
+        named = files.weights(listed.files, commit.text(INDEX, listed.files), wanted)
         weights = tuple(listed.files[name] for name in named if name in listed.files)
         tensors, damaged = commit.count_elements(weights)
         others = tuple(listed.files[name] for name in files.others(listed.files, wanted.code))

@@ -1,47 +1,39 @@
-"""Manifests: the files of a complete snapshot. Written after the last of them."""
+"""Manifests: the sizes of all files that a repository has at a commit, downloaded or not.
 
-import os
-from dataclasses import dataclass
+A manifest is written after the last file: its snapshot is complete.
+"""
+
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
+from worker import volume
 from worker.store.places import STATE
-from worker.store.snapshot import File
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """All files that a repository has at a commit, downloaded or not."""
-
-    model: str
-    commit: str
-    files: tuple[File, ...]
-
-
-_JSON = TypeAdapter(Manifest)
+_SIZES = TypeAdapter(dict[str, int])
 
 _FOLDER = "manifests"
 _BEGUN = ".begun"
 
 
-def read(folder: Path, commit: str) -> Manifest | None:
-    """Read the manifest of a commit; None, if there is none that can be read.
+def read(folder: Path, commit: str) -> dict[str, int] | None:
+    """Return the bytes of each file; None, if there is no manifest that can be read.
 
     Args:
         folder: of the repository, in a cache.
         commit: the whole hash.
     """
     try:
-        return _JSON.validate_json(_path(folder, commit).read_bytes())
+        return _SIZES.validate_json(_path(folder, commit).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def write(folder: Path, manifest: Manifest) -> None:
+def write(folder: Path, commit: str, sizes: Mapping[str, int]) -> None:
     """Mark a commit's download as complete."""
-    replace(_path(folder, manifest.commit), _JSON.dump_json(manifest, indent=1))
+    volume.write(_path(folder, commit), json.dumps(sizes, indent=1).encode())
 
 
 def mark_begun(folder: Path, commit: str) -> None:
@@ -62,20 +54,6 @@ def forget(folder: Path) -> None:
     for path in (folder / STATE / _FOLDER).glob(f"*{_BEGUN}"):
         path.unlink(missing_ok=True)
     (folder / STATE / _FOLDER).rmdir()
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file atomically: readers see the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _path(folder: Path, commit: str) -> Path:

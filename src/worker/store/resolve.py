@@ -4,7 +4,7 @@ A snapshot in a cache must be complete: by its manifest if a worker has download
 if the platform or huggingface_hub has.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -133,18 +133,16 @@ def commit_of(folder: Path, revision: str | None) -> str | None:
 
 def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None:
     """Return why a snapshot can't be loaded, or None."""
-    if complete := manifest.read(folder, commit):
-        return _difference(place, complete, wanted)
+    if sizes := manifest.read(folder, commit):
+        return _difference(place, sizes, wanted)
     if manifest.was_begun(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
     return disk.lacks(place, wanted)
 
 
-def _difference(place: Path, complete: manifest.Manifest, wanted: Wanted) -> str | None:
+def _difference(place: Path, sizes: Mapping[str, int], wanted: Wanted) -> str | None:
     """Return how a snapshot differs from its manifest, in the files that are loaded; or None."""
-    sizes = {file.name: file.size for file in complete.files}
-    index = files.files_in_index(disk.text(place / INDEX))
-    names = files.needed(sizes, index, wanted)
+    names = files.needed(sizes, disk.text(place / INDEX), wanted)
     if not files.loadable(names, wanted):
         return disk.nothing_to_load(wanted)
     for name in names:

@@ -12,9 +12,9 @@ import pytest
 from huggingface_hub import constants
 
 from support.hub.server import Hub, blob, commit, hub, paths
-from worker.store import File, Found, NotFound, Places, Unavailable, Wanted, resolve
+from worker.store import Found, NotFound, Places, Unavailable, Wanted, resolve
 from worker.store.download import obtain
-from worker.store.manifest import Manifest, write
+from worker.store.manifest import write
 from worker.store.places import repository_folder
 
 NAME = "org/name"
@@ -72,8 +72,7 @@ def cached(
     ref.parent.mkdir(parents=True, exist_ok=True)
     ref.write_text(sha)
     if listed:
-        files = (File(path, (source / path).stat().st_size) for path in paths(source))
-        write(folder, Manifest(name, sha, tuple(files)))
+        write(folder, sha, {path: (source / path).stat().st_size for path in paths(source)})
     return snapshot
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from worker.store import File, Kind, Origin, Places, Snapshot, Wanted
 from worker.store.disk import count_elements
 from worker.store.files import (
-    files_in_index,
     inside,
     json_object,
     loadable,
@@ -52,12 +51,12 @@ ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
     ],
 )
 def test_these_weights_are_loaded(names: list[str], load_format: str, expected: list[str]) -> None:
-    assert weights(names, (), Wanted("m", load_format=load_format)) == expected
+    assert weights(names, "", Wanted("m", load_format=load_format)) == expected
 
 
 @pytest.mark.parametrize("names", [[*SHARDS, "model.safetensors", "a.safetensors"], SHARDS[:1]])
 def test_the_weights_are_those_of_the_index(names: list[str]) -> None:
-    assert weights(names, files_in_index(INDEX), Wanted("m")) == SHARDS
+    assert weights(names, INDEX, Wanted("m")) == SHARDS
 
 
 READ = """chat_template.jinja additional_chat_templates/rag.jinja tokenizer.model.v11 qwen.tiktoken
@@ -85,8 +84,8 @@ def test_these_files_are_read_beside_the_weights(name: str, expected: list[str])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> None:
     names = ["config.json", "model.safetensors", name]
-    assert sorted(needed(names, ["model.safetensors"], Wanted("o/m"))) == sorted(names)
-    assert needed([BY_NAME[0]], (), Wanted("o/m", kind=Kind.TOKENIZER)) == []
+    assert sorted(needed(names, "", Wanted("o/m"))) == sorted(names)
+    assert needed([BY_NAME[0]], "", Wanted("o/m", kind=Kind.TOKENIZER)) == []
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> N
 )
 def test_what_is_needed_depends_on_the_kind(wanted: dict[str, Any], expected: list[str]) -> None:
     names = ["config.json", "model.safetensors", "model.pt", "own.py"]
-    assert needed(names, [], Wanted("a/b", **wanted)) == expected
+    assert needed(names, "", Wanted("a/b", **wanted)) == expected
 
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "tekken.json", "spiece.model")
@@ -130,7 +129,7 @@ NO_INDEX = ["", "[1]", "{", "null", "[" * 100_000, *(json.dumps({"weight_map": i
 
 @pytest.mark.parametrize("text", NO_INDEX, ids=lambda text: text[:20])
 def test_what_is_no_index_names_nothing(text: str) -> None:
-    assert list(files_in_index(text)) == []
+    assert weights(["b.safetensors"], text, Wanted("m")) == ["b.safetensors"]
     assert "a" not in json_object(text)
 
 

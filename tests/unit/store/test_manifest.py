@@ -30,13 +30,13 @@ def test_what_was_begun_is_not_trusted(places: Places, repository: Path, folder:
     assert why in passed(WANTED, places)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": "org/name"}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"config.json": "large"}'])
 def test_a_manifest_that_can_not_be_read_counts_as_none(
     places: Places, repository: Path, folder: Path, content: str
 ) -> None:
     cached(places.volume, repository, listed=True)
     (folder / ".worker" / "manifests" / f"{commit(repository)}.json").write_text(content)
-    assert read(folder, commit(repository)) is None
+    assert not read(folder, commit(repository))
     assert "has not been completed" in passed(WANTED, places)
 
 
@@ -113,18 +113,19 @@ def test_a_manifest_is_written_whole_or_not_at_all(
         raise OSError(28, "full")
 
     cached(places.volume, repository, listed=True)
-    before = read(folder, commit(repository))
+    name = commit(repository)
+    before = read(folder, name)
     assert before
     (path,) = (folder / ".worker" / "manifests").iterdir()
     text = path.read_text()
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="full"):
-            write(folder, replace(before, model="org/other"))
-    assert read(folder, commit(repository)) == before
+            write(folder, name, {"other": 1})
+    assert read(folder, name) == before
     assert [*path.parent.iterdir()] == [path]
     # Who reads one sees it or the next one, and never a mixture.
     with path.open() as opened:
-        write(folder, replace(before, files=()))
+        write(folder, name, {"other": 1})
         assert opened.read() == text
-    assert read(folder, commit(repository)) == replace(before, files=())
+    assert read(folder, name) == {"other": 1}

@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from huggingface_hub import HfApi, is_offline_mode
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported lazily
@@ -20,10 +19,10 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
     validate_repo_id,
 )
 
+from worker import volume
 from worker.store import disk, files, hub, manifest
 from worker.store.download.meter import Meter, size
-from worker.store.download.partial import Stopped
-from worker.store.download.transfer import Transfer
+from worker.store.download.transfer import Stopped, Transfer
 from worker.store.files import INDEX
 from worker.store.places import (
     STATE,
@@ -77,7 +76,7 @@ def obtain(
         if is_offline_mode():
             raise Unavailable(wanted, Reason.OFFLINE, "; ".join(found.passed))
     try:
-        return _SharedDownload(wanted, places, endpoint, found).run()
+        return _Download(wanted, places, endpoint, found).run()
     except Unavailable as why:
         if isinstance(found, Found) and why.reason in _TRANSIENT:
             log.warning("%s; what is on the volume is used", why.problem)
@@ -85,7 +84,7 @@ def obtain(
         raise
 
 
-class _SharedDownload:
+class _Download:
     """Downloads what is wanted, or waits until another worker has."""
 
     def __init__(
@@ -99,28 +98,28 @@ class _SharedDownload:
         cache = places.cache(wanted)
         existing = [path for path in repository_folders(cache, wanted.model) if path.is_dir()]
         self._folder = [*existing, repository_folder(cache, wanted.model)][0]
+        self._meter = Meter(str(wanted))
         self._logged_at = 0.0
 
     def run(self) -> Found:
         leases = Leases(self._folder / STATE)
-        meter = Meter(str(self._wanted))
         with self._no_empty_folders(), hub.translated(self._wanted):
             while True:
-                with contextlib.suppress(Stopped), leases.taken(meter.read) as lease:
+                with contextlib.suppress(Stopped), leases.taken(self._meter.read) as lease:
                     if lease:
-                        return self._download(meter, lease.lost)
+                        return self._download(lease.lost)
                 self._wait(leases)
                 found = resolve(self._wanted, self._places)
                 if isinstance(found, Found) and not self._newest:
                     return replace(found, passed=self._passed)
 
-    def _download(self, meter: Meter, lost: threading.Event) -> Found:
+    def _download(self, lost: threading.Event) -> Found:
         """Download, holding the lease; unless the worker that held it before has just done so."""
         before = resolve(self._wanted, self._places)
         if isinstance(before, Found) and not self._newest:
             return before
         try:
-            _Download(self._wanted, self._folder, self._api, meter, lost).run()
+            self._obtain_all(lost)
         except (hub.HTTPError, OSError, ValueError, Unavailable):
             self._remove_empty_partials()
             raise
@@ -130,6 +129,86 @@ class _SharedDownload:
         if found == before:
             return found
         return replace(found, origin=Origin.DOWNLOAD, passed=self._passed)
+
+    def _obtain_all(self, stop: threading.Event) -> None:
+        """Download all files that are wanted of a commit, then write the manifest.
+
+        ``stop`` is set by the lease when it is lost, and here when a file fails.
+
+        Raises:
+            Stopped: the lease is lost.
+            Unavailable: the repository lacks files, or the disk has too little room.
+            Exception: what ``hub.translated`` translates.
+        """
+        # A log has no place for bars: the meter writes lines.
+        disable_progress_bars()
+        listed = self._listing()
+        if listed.name.lower() != self._wanted.model.lower():
+            text = "%s is called %s now: set %s to that"
+            log.warning(text, self._wanted.model, listed.name, self._wanted.setting)
+        transfer = Transfer(self._api, self._wanted.model, listed.commit, self._folder, stop)
+        # The index says which weights there are.
+        first = [listed.files[INDEX]] if INDEX in listed.files else []
+        self._fetch(transfer, first)
+        index = disk.text(transfer.path(INDEX)) if first else ""
+        names = files.needed(listed.files, index, self._wanted)
+        absent = [name for name in names if name not in listed.files]
+        if absent or not files.loadable(names, self._wanted):
+            raise Unavailable(self._wanted, Reason.NO_FILES, ", ".join(absent[:3]))
+        self._check_room([listed.files[name] for name in names], transfer)
+        self._fetch(transfer, [listed.files[name] for name in names])
+        self._publish(listed)
+        transfer.tidy()
+
+    def _listing(self) -> hub.Listing:
+        def ask() -> hub.Listing:
+            with hub.translated(self._wanted):
+                return hub.listing(self._api, self._wanted, PATIENCE_S)
+
+        return hub.retry(ask, Unavailable, lambda why: why.reason not in _TRANSIENT)
+
+    def _check_room(self, needed: Sequence[File], transfer: Transfer) -> None:
+        missing = sum(file.size - transfer.stored(file) for file in needed)
+        cache = self._folder.parent
+        total, _, free = shutil.disk_usage(cache)
+        if missing > free:
+            text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
+            # A machine's own disk that is large enough is full of what another has not.
+            full = missing <= total and on_own_disk(cache)
+            raise Unavailable(self._wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
+
+    def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
+        """Download files in parallel, the largest first. The first failure ends the others."""
+        ordered = sorted(needed, key=lambda file: -file.size)
+        total = sum(file.size for file in ordered)
+        if sum(map(transfer.stored, ordered)) < total:
+            manifest.mark_begun(self._folder, transfer.commit)
+        pool = ThreadPoolExecutor(PARALLEL)
+        pending: set[Future[None]] = set()
+        try:
+            with self._meter.of(total, lambda: sum(map(transfer.stored, ordered))):
+                pending = {pool.submit(transfer.get, file) for file in ordered}
+                while pending:
+                    if transfer.stop.is_set():
+                        raise Stopped
+                    done, pending = wait(pending, STOP_LOOK_S, FIRST_EXCEPTION)
+                    for future in done:
+                        future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if pending:
+                transfer.stop.set()
+                # Threads that still wait for the hub then are left behind: they write no more.
+                wait([future for future in pending if not future.cancelled()], GRACE_S)
+
+    def _publish(self, listed: hub.Listing) -> None:
+        """Write the manifest, then the branch: from now on the hub is not asked any more."""
+        sizes = {name: file.size for name, file in listed.files.items()}
+        manifest.write(self._folder, listed.commit, sizes)
+        # Last: a branch leads to a complete commit, wherever this process ends.
+        revision = self._wanted.revision or DEFAULT_REVISION
+        if revision != listed.commit:
+            volume.write(self._folder / "refs" / revision, listed.commit.encode())
 
     def _wait(self, leases: Leases) -> None:
         """Look at the other worker's lease, log its progress now and then, and sleep."""
@@ -162,95 +241,3 @@ class _SharedDownload:
                 blobs.rmdir()
             if [path.name for path in self._folder.iterdir()] == [STATE]:
                 manifest.forget(self._folder)
-
-
-@dataclass(frozen=True)
-class _Download:
-    """Downloads one commit, in the worker that holds the lease.
-
-    ``stop`` is set by the lease when it is lost, and here when a file fails.
-    """
-
-    wanted: Wanted
-    folder: Path
-    api: HfApi
-    meter: Meter
-    stop: threading.Event
-
-    def run(self) -> None:
-        """Download all files that are wanted, then write the manifest.
-
-        Raises:
-            Stopped: the lease is lost.
-            Unavailable: the repository lacks files, or the disk has too little room.
-            Exception: what ``hub.translated`` translates.
-        """
-        # A log has no place for bars: the meter writes lines.
-        disable_progress_bars()
-        listed = self._listing()
-        if listed.name.lower() != self.wanted.model.lower():
-            text = "%s is called %s now: set %s to that"
-            log.warning(text, self.wanted.model, listed.name, self.wanted.setting)
-        transfer = Transfer(self.api, self.wanted.model, listed.commit, self.folder, self.stop)
-        # The index says which weights there are.
-        first = [listed.files[INDEX]] if INDEX in listed.files else []
-        self._fetch(transfer, first)
-        index = files.files_in_index(disk.text(transfer.path(INDEX))) if first else []
-        names = files.needed(listed.files, index, self.wanted)
-        absent = [name for name in names if name not in listed.files]
-        if absent or not files.loadable(names, self.wanted):
-            raise Unavailable(self.wanted, Reason.NO_FILES, ", ".join(absent[:3]))
-        self._check_room([listed.files[name] for name in names], transfer)
-        self._fetch(transfer, [listed.files[name] for name in names])
-        self._publish(listed)
-        transfer.tidy()
-
-    def _listing(self) -> hub.Listing:
-        def ask() -> hub.Listing:
-            with hub.translated(self.wanted):
-                return hub.listing(self.api, self.wanted, PATIENCE_S)
-
-        return hub.retry(ask, Unavailable, lambda why: why.reason not in _TRANSIENT)
-
-    def _check_room(self, needed: Sequence[File], transfer: Transfer) -> None:
-        missing = sum(file.size - transfer.stored(file) for file in needed)
-        cache = self.folder.parent
-        total, _, free = shutil.disk_usage(cache)
-        if missing > free:
-            text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
-            # A machine's own disk that is large enough is full of what another has not.
-            full = missing <= total and on_own_disk(cache)
-            raise Unavailable(self.wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
-
-    def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
-        """Download files in parallel, the largest first. The first failure ends the others."""
-        ordered = sorted(needed, key=lambda file: -file.size)
-        total = sum(file.size for file in ordered)
-        if sum(map(transfer.stored, ordered)) < total:
-            manifest.mark_begun(self.folder, transfer.commit)
-        pool = ThreadPoolExecutor(PARALLEL)
-        pending: set[Future[None]] = set()
-        try:
-            with self.meter.of(total, lambda: sum(map(transfer.stored, ordered))):
-                pending = {pool.submit(transfer.get, file) for file in ordered}
-                while pending:
-                    if self.stop.is_set():
-                        raise Stopped
-                    done, pending = wait(pending, STOP_LOOK_S, FIRST_EXCEPTION)
-                    for future in done:
-                        future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            if pending:
-                self.stop.set()
-                # Threads that still wait for the hub then are left behind: they write no more.
-                wait([future for future in pending if not future.cancelled()], GRACE_S)
-
-    def _publish(self, listed: hub.Listing) -> None:
-        """Write the manifest, then the branch: from now on the hub is not asked any more."""
-        complete = manifest.Manifest(self.wanted.model, listed.commit, tuple(listed.files.values()))
-        manifest.write(self.folder, complete)
-        # Last: a branch leads to a complete commit, wherever this process ends.
-        revision = self.wanted.revision or DEFAULT_REVISION
-        if revision != listed.commit:
-            manifest.replace(self.folder / "refs" / revision, listed.commit.encode())

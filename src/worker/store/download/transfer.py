@@ -5,12 +5,15 @@ can't be stopped. The hub serves files that are stored in Xet to other clients, 
 that answers range requests (https://huggingface.co/docs/hub/xet/legacy-git-lfs).
 """
 
+import hashlib
 import io
 import logging
 import os
 import threading
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from huggingface_hub import HfApi, constants, hf_hub_url
@@ -21,7 +24,6 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
 )
 
 from worker.store import hub
-from worker.store.download.partial import Partial, Stopped, hash_rest
 from worker.store.refusals import WrongChecksumError
 from worker.store.snapshot import File
 
@@ -30,9 +32,80 @@ log = logging.getLogger(__name__)
 # Bytes of one request: of a file of hundreds of GB, the hub sends parts only.
 RANGE_BYTES = 10_000_000_000
 
+# Blobs of the hub's large file storage are named by their SHA-256, others by git's hash.
+_SHA256_DIGITS = 64
+_PIECE_BYTES = 1 << 20
+
 _PARTIAL = ".partial"
 
 
+class Stopped(Exception):
+    """This process must not write any more: another worker has taken over, or a file failed."""
+
+
+class Partial(io.FileIO):
+    """The file that a download is written to; opened at its end, with the hash of its content.
+
+    Bytes are written to their own place, not appended by the system: two workers that both believe
+    they hold the lease write the same bytes to the same places.
+
+    Args:
+        path: created if it doesn't exist.
+        file: what it becomes. A file that is larger is begun anew.
+        stop: nothing more is written once it is set.
+
+    Raises:
+        Stopped: ``stop`` is set.
+    """
+
+    def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
+        if stop.is_set():
+            raise Stopped
+        path.touch()
+        super().__init__(path, "r+b")
+        self._file = file
+        self._stop = stop
+        if path.stat().st_size > file.size:
+            super().truncate(0)
+        self._hash = _hash_rest(self, file)
+
+    def write(self, chunk: Any, /) -> int:
+        """Append all of a chunk; return its length.
+
+        Raises:
+            Stopped: ``stop`` is set.
+            WrongChecksumError: the file would become larger than announced.
+        """
+        if self._stop.is_set():
+            raise Stopped
+        rest = memoryview(chunk)
+        if self.tell() + len(rest) > self._file.size:
+            raise WrongChecksumError(None, "it is longer than announced", self._file.name)
+        while rest:
+            written = super().write(rest) or 0
+            self._hash.update(rest[:written])
+            rest = rest[written:]
+        return len(chunk)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Cut the file, and begin its hash anew.
+
+        Raises:
+            Stopped: ``stop`` is set.
+        """
+        if self._stop.is_set():
+            raise Stopped
+        length = super().truncate(size)
+        self.seek(0)
+        self._hash = _hash_rest(self, self._file)
+        return length
+
+    def digest(self) -> str:
+        """Return the hub's name for the content so far."""
+        return str(self._hash.hexdigest())
+
+
+@dataclass(frozen=True)
 class Transfer:
     """Downloads files of one commit. Its methods may run in several threads.
 
@@ -44,19 +117,16 @@ class Transfer:
         stop: nothing more is requested or written once it is set.
     """
 
-    def __init__(
-        self, api: HfApi, model: str, commit: str, folder: Path, stop: threading.Event
-    ) -> None:
-        self._api = api
-        self._model = model
-        self.commit = commit
-        self._folder = folder
-        self._stop = stop
-        self._locks: dict[Path, threading.Lock] = {}
+    api: HfApi
+    model: str
+    commit: str
+    folder: Path
+    stop: threading.Event
+    _locks: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """Return the path that a file has in the snapshot."""
-        return self._folder / "snapshots" / self.commit / name
+        return self.folder / "snapshots" / self.commit / name
 
     def stored(self, file: File) -> int:
         """Return how many bytes of a file are on the disk, judging by sizes alone."""
@@ -90,15 +160,15 @@ class Transfer:
 
     def tidy(self) -> None:
         """Remove partial files, which belong to other commits once this one is complete."""
-        for partial in (self._folder / "blobs").glob(f"*{_PARTIAL}"):
-            if not self._stop.is_set():
+        for partial in (self.folder / "blobs").glob(f"*{_PARTIAL}"):
+            if not self.stop.is_set():
                 partial.unlink(missing_ok=True)
 
     def _blob(self, file: File) -> Path:
-        return self._folder / "blobs" / str(file.blob)
+        return self.folder / "blobs" / str(file.blob)
 
     def _partial(self, file: File) -> Path:
-        return self._folder / "blobs" / f"{file.blob}{_PARTIAL}"
+        return self.folder / "blobs" / f"{file.blob}{_PARTIAL}"
 
     def _is_right(self, file: File) -> bool:
         """Return whether the snapshot has a file: judging by the blob's name, or by the content."""
@@ -109,11 +179,11 @@ class Transfer:
             return path.resolve().name == file.blob
         # The disk has no links.
         with io.FileIO(path) as opened:
-            return bool(hash_rest(opened, file).hexdigest() == file.blob)
+            return bool(_hash_rest(opened, file).hexdigest() == file.blob)
 
     def _download(self, file: File) -> None:
         partial, blob = self._partial(file), self._blob(file)
-        with Partial(partial, file, self._stop) as opened:
+        with Partial(partial, file, self.stop) as opened:
             while opened.tell() < file.size:
                 self._read_on(file, opened)
             if opened.digest() != file.blob:
@@ -143,9 +213,9 @@ class Transfer:
             raise WrongChecksumError(None, "it is shorter than announced", file.name)
 
     def _read(self, file: File, partial: Partial) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise Stopped
-        url = hf_hub_url(self._model, file.name, revision=self.commit, endpoint=self._api.endpoint)
+        url = hf_hub_url(self.model, file.name, revision=self.commit, endpoint=self.api.endpoint)
         start = partial.tell()
         end = min(file.size, start + RANGE_BYTES)
         # A range of a compressed answer would be one of other bytes.
@@ -192,3 +262,14 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _hash_rest(opened: io.FileIO, file: File) -> Any:
+    """Read an opened file to its end; return its hash, of the kind that names the blob."""
+    if len(str(file.blob)) == _SHA256_DIGITS:
+        digest = hashlib.sha256()
+    else:
+        digest = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+    while piece := opened.read(_PIECE_BYTES):
+        digest.update(piece)
+    return digest

@@ -12,8 +12,7 @@ from support.hub.server import MEMBER, blob, paths
 
 from worker.store import File, NotFound, Reason, resolve
 from worker.store.download import transfer
-from worker.store.download.partial import Partial, Stopped
-from worker.store.download.transfer import Transfer
+from worker.store.download.transfer import Partial, Stopped, Transfer
 from worker.store.refusals import WrongChecksumError
 
 SIZE = len(safetensors())
