@@ -5,11 +5,11 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from starlette.types import Receive, Send
 
+from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
 from worker.job.long_work import LongWork
 
@@ -18,39 +18,30 @@ log = logging.getLogger(__name__)
 # Seconds until work goes on that a full volume or a busy engine has stopped.
 PAUSE_S = 60.0
 
-# Answers a job, as ``Worker.handle``.
-Handle = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
-
 
 class Background:
-    """Runs each piece of work as a job of its own, once; ``take`` has to be called first."""
+    """Runs each piece of work as a job of its own, once; nothing runs before ``live``."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: dict[LongWork, asyncio.Task[None]] = {}
         self._again: set[LongWork] = set()
 
-    def take(self, handle: Handle, unfinished: Callable[[], Iterable[LongWork]]) -> None:
-        """Take the worker, which in turn starts work here.
+    async def live(self, worker: Worker, receive: Receive, send: Send) -> None:
+        """Answer an ASGI server's lifespan messages; between them the worker runs what is started.
 
-        Args:
-            handle: answers a job.
-            unfinished: returns what is left on the volume, the oldest first; called in a thread.
+        At startup it goes on with the work that was left when the server ended the last time.
         """
-        self._handle, self._unfinished = handle, unfinished
-
-    async def live(self, receive: Receive, send: Send) -> None:
-        """Answer what ASGI servers tell of their beginning and their end."""
+        self._worker = worker
         while (await receive())["type"] == "lifespan.startup":
             await self._begin()
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _begin(self) -> None:
-        """Go on with the work that was left when the server ended the last time."""
         self._loop = asyncio.get_running_loop()
         try:
-            left = await asyncio.to_thread(lambda: [*self._unfinished()])
+            left = await asyncio.to_thread(self._worker.unfinished)
         except WorkerError as error:
             # A server without a volume has none.
             log.debug("nothing goes on: %s", error)
@@ -90,6 +81,6 @@ class Background:
 
     async def _error_of(self, job: dict[str, Any]) -> dict[str, Any] | None:
         """Run a job; return its error, if it fails."""
-        async with contextlib.aclosing(self._handle(job)) as yields:
+        async with contextlib.aclosing(self._worker.handle(job)) as yields:
             (found,) = [one async for one in yields]
         return json.loads(found["error"])["error"] if "error" in found else None

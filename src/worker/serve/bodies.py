@@ -42,11 +42,8 @@ class Bodies:
 
     async def read(self, request: Request) -> bytes:
         """Return a request's body; see ``parts``."""
-        body = bytearray()
         async with contextlib.aclosing(self.parts(request)) as parts:
-            async for part in parts:
-                body += part
-            return bytes(body)
+            return b"".join([part async for part in parts])
 
     async def parts(self, request: Request) -> AsyncGenerator[bytes, None]:
         """Yield a request's body as it comes; it counts as held until the end of this.

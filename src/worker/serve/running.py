@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from socket import socket
-from typing import Any, NoReturn
+from typing import Literal, NoReturn
 
 import uvicorn
 from pydantic import SecretStr
@@ -20,8 +20,7 @@ from worker.engine import Engines
 from worker.errors import StartFailed
 from worker.failed_start import LONGEST_S
 from worker.serve.connections import LARGEST_HEAD, Connection, Limits, Port
-from worker.serve.refusal import Refusal
-from worker.serve.service import METHODS, PING, Service
+from worker.serve.service import METHODS, PING, Refusal, Service
 from worker.serve.web_pages import WebPages
 from worker.settings import Settings
 from worker.settings.values import items
@@ -65,21 +64,7 @@ def server(
     """
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
-    limits = Limits(settings.serve_max_connections, settings.serve_timeout_s)
-    key, origins = settings.serve_api_key, settings.allowed_origins
-    app = _guarded(Service(engines, settings), host, health, key, origins)
-    return _server(app, limits, host, port, lifespan="on")
-
-
-def _guarded(
-    app: ASGIApp, host: str, health: int | None, key: SecretStr | None, origins: Sequence[str]
-) -> ASGIApp:
-    """Return an app with what stands before it at this host, and at the port for ``/ping``."""
-    # At other hosts it is reached by names that the worker does not know.
-    if host in LOOPBACK and key is None and "*" not in origins:
-        app = WebPages(app, origins)
-    app = with_cors(app, origins)
-    return app if health is None else HealthPort(app, health)
+    return _server(Service(engines, settings), settings, host, port, health, lifespan="on")
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -111,11 +96,9 @@ def serve(
         leave: ends the process.
         watch: is called in a thread, with a function that counts the running requests.
     """
-    running = server(engines, settings, host, *(one.getsockname()[1] for one in sockets))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # While the server runs it has handlers of its own: running requests have their grace. Then
-        # it puts these back, and raises the signal again.
-        signal.signal(number, lambda *_: leave(0))
+    ports = [one.getsockname()[1] for one in sockets]
+    running = server(engines, settings, host, *ports)
+    _leave_on_signal(leave, 0)
 
     def requests_left() -> int:
         return len(running.server_state.tasks)
@@ -123,7 +106,7 @@ def serve(
     threading.Thread(target=watch, args=(requests_left,), daemon=True).start()
     # Uvicorn says so of sockets that it has opened itself.
     named = f"[{host}]" if ":" in host else host
-    log.info("Uvicorn running on http://%s:%d", named, sockets[0].getsockname()[1])
+    log.info("Uvicorn running on http://%s:%d", named, ports[0])
     running.run(sockets=[*sockets])
 
 
@@ -144,13 +127,18 @@ def refuse(
         leave: ends the process.
     """
     running = refusing(error, values, host, *(one.getsockname()[1] for one in sockets))
+    _leave_on_signal(leave, 1)
     timer = threading.Timer(LONGEST_S, leave, [1])
     timer.daemon = True
     timer.start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # As in ``serve``.
-        signal.signal(number, lambda *_: leave(1))
     running.run(sockets=[*sockets])
+
+
+def _leave_on_signal(leave: Leave, status: int) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # While the server runs it has handlers of its own: running requests have their grace. Then
+        # it puts these back, and raises the signal again.
+        signal.signal(number, lambda *_: leave(status))
 
 
 def refusing(
@@ -159,10 +147,9 @@ def refusing(
     """Return a server that has not started, and will refuse every request; as ``server``."""
     text = values.get("SERVE_API_KEY")
     key = SecretStr(text) if text else None
-    fields = Settings.model_fields
-    limits = Limits(fields["serve_max_connections"].default, fields["serve_timeout_s"].default)
-    app = _guarded(Refusal(error, key), host, health, key, _origins(values))
-    return _server(app, limits, host, port, lifespan="off")
+    # The defaults of all others, since any of them may be what is wrong.
+    settings = Settings.model_construct(serve_api_key=key, allowed_origins=_origins(values))
+    return _server(Refusal(error, key), settings, host, port, health, lifespan="off")
 
 
 def _origins(values: Mapping[str, str]) -> Sequence[str]:
@@ -174,7 +161,23 @@ def _origins(values: Mapping[str, str]) -> Sequence[str]:
         return ()
 
 
-def _server(app: Any, limits: Limits, host: str, port: int, **options: Any) -> uvicorn.Server:
+def _server(
+    app: ASGIApp,
+    settings: Settings,
+    host: str,
+    port: int,
+    health: int | None,
+    lifespan: Literal["on", "off"],
+) -> uvicorn.Server:
+    """Return a server of an app, with what stands before it at this host and these ports."""
+    key, origins = settings.serve_api_key, settings.allowed_origins
+    # At other hosts it is reached by names that the worker does not know.
+    if host in LOOPBACK and key is None and "*" not in origins:
+        app = WebPages(app, origins)
+    app = with_cors(app, origins)
+    if health is not None:
+        app = HealthPort(app, health)
+    limits = Limits(settings.serve_max_connections, settings.serve_timeout_s)
     config = uvicorn.Config(
         app,
         host=host,
@@ -188,6 +191,6 @@ def _server(app: Any, limits: Limits, host: str, port: int, **options: Any) -> u
         log_level="info",
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
-        **options,
+        lifespan=lifespan,
     )
     return uvicorn.Server(config)

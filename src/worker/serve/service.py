@@ -1,4 +1,4 @@
-"""The ASGI app: requests as jobs, and answers as responses."""
+"""The ASGI apps: requests as jobs and answers as responses; or why the worker does not start."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,14 @@ from worker.app import Worker
 from worker.batches.store import Batches
 from worker.dialects import llm_engine
 from worker.engine import Engines
-from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
+from worker.errors import (
+    EngineBusy,
+    EngineDead,
+    StartFailed,
+    Unauthorized,
+    WorkerError,
+    WrongMethod,
+)
 from worker.errors import defects_hidden as as_internal_error
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.route import Route
@@ -57,11 +64,10 @@ class Service:
         start = self._background.start
         # Nobody ends a job of a server for its time.
         self._worker = Worker(engines, as_text, limit=math.inf, start=start, seconds=math.inf)
-        self._background.take(self._worker.handle, self._worker.unfinished)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._background.live(receive, send)
+            await self._background.live(self._worker, receive, send)
             return
         request = Request(scope, receive)
         request_id = str(uuid.uuid4())
@@ -77,8 +83,7 @@ class Service:
         except ClientDisconnect:
             return
         except WorkerError as error:
-            refusal = {"error": json.dumps(error.body(request_id))}
-            await response(refusal, request_id, scope)(scope, receive, send)
+            await error_response(error.body(request_id), scope)(scope, receive, send)
 
     def _admit(self, request: Request) -> None:
         """Check a request's key and method, and for /ping that the engine is alive.
@@ -174,8 +179,31 @@ class Service:
             else:
                 # NaN, which JSON has not, is a defect of whoever computed it.
                 with as_internal_error(job["id"]):
-                    whole = response(first, job["id"], scope)
+                    whole = _response(first, job["id"], scope)
                 await whole(scope, receive, send)
+
+
+class Refusal:
+    """In place of a worker that can't start, every request is answered why.
+
+    Callers with the key get 503 with the reason, load balancers without it 503 alone.
+    """
+
+    def __init__(self, error: StartFailed, key: SecretStr | None) -> None:
+        self._error = error
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = str(uuid.uuid4())
+        if self._key is None or keys.right(Headers(scope=scope), self._key):
+            answer = error_response(self._error.body(request_id), scope)
+        elif scope["path"] in OPEN_TO_ALL:
+            answer = Response(status_code=self._error.status)
+        else:
+            answer = error_response(Unauthorized().body(request_id), scope)
+        # OpenAI's client would otherwise try a 503 again.
+        answer.headers["x-should-retry"] = "false"
+        await answer(scope, receive, send)
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -187,17 +215,22 @@ def _headers(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
 
 
-def response(chunk: Any, request_id: str, scope: Scope) -> Response:
+def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
     """Return the response for the one yield of an answer that is no stream, or of a failed job."""
     headers = _headers(request_id)
     if isinstance(chunk, str):
         return Response(_as_bytes(chunk), media_type=METRICS, headers=headers)
     if list(chunk) != ["error"]:
         return Response(_as_bytes(_encode(chunk)), media_type=JSON, headers=headers)
-    body = json.loads(chunk["error"])
-    if body["error"]["retryable"]:
-        headers["retry-after"] = str(body["error"].get("retry_after", 1))
-    status = body["error"]["code"]
+    return error_response(json.loads(chunk["error"]), scope)
+
+
+def error_response(body: dict[str, Any], scope: Scope) -> Response:
+    """Return the response for an error with this body."""
+    error = body["error"]
+    status, headers = error["code"], _headers(error["request_id"])
+    if error["retryable"]:
+        headers["retry-after"] = str(error.get("retry_after", 1))
     if llm_engine.asks(scope["path"], keys.authorization(Headers(scope=scope))[0]):
         status, body = llm_engine.refusal(body)
     return Response(_as_bytes(_encode(body)), status, headers, JSON)

@@ -1,7 +1,6 @@
 """Keeps web pages out: any page in a browser on this machine could call a worker without a key."""
 
 import ipaddress
-import json
 import re
 import uuid
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.errors import Forbidden
-from worker.serve.service import response
+from worker.serve.service import error_response
 
 # The name or address in a Host, which may have a port behind it.
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
@@ -36,9 +35,8 @@ class WebPages:
             try:
                 self._check(Headers(scope=scope))
             except Forbidden as error:
-                request_id = str(uuid.uuid4())
-                refusal = {"error": json.dumps(error.body(request_id))}
-                await response(refusal, request_id, scope)(scope, receive, send)
+                refusal = error_response(error.body(str(uuid.uuid4())), scope)
+                await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

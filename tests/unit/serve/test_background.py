@@ -116,15 +116,18 @@ class Jobs:
         self.go = asyncio.Event()
         self.answer: dict[str, Any] = {"batch": {}}
         self.background = Background()
-        self.background.take(self._handle, list)
 
-    async def _handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+    async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
         self.taken.append(job)
         await self.go.wait()
         yield self.answer
 
+    def unfinished(self) -> list[LongWork]:
+        return []
+
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
-        await self.background.live(receive, send)
+        worker: Any = self
+        await self.background.live(worker, receive, send)
 
     async def idle(self) -> None:
         await eventually(lambda: not self.background._running)

@@ -12,9 +12,8 @@ from support.served import HELLO, KEY, Served, client_of, error_of
 from support.tables.web_pages import ANSWERED, HERE, status
 
 from worker.errors import StartFailed
-from worker.serve.refusal import Refusal
 from worker.serve.running import HealthPort, refusing, server, with_cors
-from worker.serve.service import Service
+from worker.serve.service import Refusal, Service
 
 
 @pytest.fixture
