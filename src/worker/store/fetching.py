@@ -60,11 +60,8 @@ REPLY = TypeAdapter(Reply)
 class Fetching:
     """Looks on the disk, and starts a child for what is missing; starts no thread.
 
-    Args:
-        wanted: directories and repositories.
-        places: where they may lie.
-        environ: environment of the child.
-        newest: ask the hub whether what is on the volume is still the newest.
+    The child has ``environ``. With ``newest`` the hub is asked whether what is on the volume is
+    still the newest.
     """
 
     def __init__(

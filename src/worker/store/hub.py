@@ -75,10 +75,7 @@ def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listi
 def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snapshot:
     """Describe a model as a start would find it, without downloading it: on the disk or the hub.
 
-    Args:
-        wanted: the model.
-        places: where it may lie.
-        endpoint: address of another hub than the library's own.
+    ``endpoint`` is the address of another hub than the library's own.
 
     Raises:
         Unavailable: the model is neither on the disk nor on the hub, or the hub refuses it.

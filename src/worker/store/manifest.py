@@ -1,6 +1,7 @@
 """Manifests: the sizes of all files that a repository has at a commit, downloaded or not.
 
-A manifest is written after the last file: its snapshot is complete.
+A manifest is written after the last file: its snapshot is complete. Folders are those of
+repositories in a cache, commits are whole hashes.
 """
 
 import json
@@ -19,12 +20,7 @@ _BEGUN = ".begun"
 
 
 def read(folder: Path, commit: str) -> dict[str, int] | None:
-    """Return the bytes of each file; None, if there is no manifest that can be read.
-
-    Args:
-        folder: of the repository, in a cache.
-        commit: the whole hash.
-    """
+    """Return the bytes of each file; None, if there is no manifest that can be read."""
     try:
         return _SIZES.validate_json(_path(folder, commit).read_bytes())
     except (OSError, ValidationError):

@@ -1,13 +1,12 @@
 """Where models lie: in the image, in the platform's cache, on the volume."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.store.snapshot import Origin, Wanted
+from worker.store.snapshot import Wanted
 
 # The cache, in the hub's layout, to which the platform downloads a model chosen in its console.
 PLATFORM = Path("/runpod-volume/huggingface-cache/hub")
@@ -56,12 +55,6 @@ class Places:
     def cache(self, wanted: Wanted) -> Path:
         """Return the cache that a model is downloaded to."""
         return wanted.download_dir or self.volume
-
-    def caches(self, wanted: Wanted) -> Iterator[tuple[Origin, Path]]:
-        """Yield the caches in which a model may lie, in the order in which they are searched."""
-        if self.platform != self.cache(wanted):
-            yield Origin.PLATFORM, self.platform
-        yield Origin.VOLUME, self.cache(wanted)
 
 
 def baked_models(manifest: Path) -> tuple[BakedModel, ...]:

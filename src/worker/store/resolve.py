@@ -69,11 +69,12 @@ _Look = Callable[[], tuple[Path, str | None]]
 def _looks(wanted: Wanted, places: Places) -> Iterator[tuple[Origin, _Look]]:
     if path := _directory(wanted.model):
         yield Origin.DIRECTORY, lambda: (path, None)
+    cache = places.cache(wanted)
     if places.baked and not wanted.by_name:
         yield Origin.BAKED, partial(_baked, wanted, places)
-    for origin, cache in places.caches(wanted):
-        if origin is Origin.VOLUME or not wanted.by_name:
-            yield origin, partial(_cached, wanted, cache)
+    if places.platform != cache and not wanted.by_name:
+        yield Origin.PLATFORM, partial(_cached, wanted, places.platform)
+    yield Origin.VOLUME, partial(_cached, wanted, cache)
 
 
 def _directory(model: str) -> Path | None:

@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 15.0
 # Files downloaded at once, as many as huggingface_hub has.
 PARALLEL = 8
-# Seconds between two looks at whether the lease is lost.
-STOP_LOOK_S = 0.5
+# Seconds between two looks at whether the lease is lost, and at the progress.
+LOOK_AGAIN_S = 0.5
 # Seconds that threads have to end once one has failed, or the lease is lost.
 GRACE_S = 1.0
 # Reasons that may be gone at the next attempt.
@@ -58,8 +58,6 @@ def obtain(
     Of several workers with the same cache one downloads, and the others wait for it.
 
     Args:
-        wanted: a directory or a repository.
-        places: where it may lie, and where it is downloaded to.
         endpoint: address of another hub than the library's own.
         newest: ask the hub whether a branch has moved since it was downloaded. If the hub fails,
             what is on the volume is returned.
@@ -185,15 +183,17 @@ class _Download:
             manifest.mark_begun(self._folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
         pending: set[Future[None]] = set()
+        self._meter.begin(total, lambda: sum(map(transfer.stored, ordered)))
         try:
-            with self._meter.of(total, lambda: sum(map(transfer.stored, ordered))):
-                pending = {pool.submit(transfer.get, file) for file in ordered}
-                while pending:
-                    if transfer.stop.is_set():
-                        raise Stopped
-                    done, pending = wait(pending, STOP_LOOK_S, FIRST_EXCEPTION)
-                    for future in done:
-                        future.result()
+            pending = {pool.submit(transfer.get, file) for file in ordered}
+            while pending:
+                if transfer.stop.is_set():
+                    raise Stopped
+                done, pending = wait(pending, LOOK_AGAIN_S, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                self._meter.tick()
+            self._meter.end()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             if pending:

@@ -1,10 +1,8 @@
 """The progress of a download: logged as lines, and read by its lease."""
 
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tqdm import tqdm
 
@@ -34,37 +32,33 @@ class Meter:
         """Return the bytes on the disk, and those of the whole."""
         return self._done(), self._total
 
-    @contextlib.contextmanager
-    def of(self, total: int, done: Callable[[], int]) -> Iterator[None]:
-        """Log the progress while the block runs; then, if it doesn't raise, the time it took.
+    def begin(self, total: int, done: Callable[[], int]) -> None:
+        """Measure a download from now on.
 
         Args:
             total: bytes, including those that are on the disk already.
             done: returns the bytes that are on the disk.
         """
-        self._total, self._done = total, done
-        ended = threading.Event()
-        begun, before = time.monotonic(), done()
+        self._total, self._done, self._before = total, done, done()
+        self._begun = self._logged_at = time.monotonic()
 
-        def watch() -> None:
-            while not ended.wait(self.INTERVAL_S):
-                log.info("%s: %s", self._name, _line(done(), total, before, begun))
+    def tick(self) -> None:
+        """Log the progress, unless that was done a moment ago."""
+        if time.monotonic() - self._logged_at >= self.INTERVAL_S:
+            self._logged_at = time.monotonic()
+            log.info("%s: %s", self._name, self._line())
 
-        thread = threading.Thread(target=watch, name="meter", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-        if total > before:
-            elapsed = time.monotonic() - begun
-            came, rate = size(total - before), size((total - before) / elapsed)
-            log.info("%s: %s downloaded in %.1f s, %s/s", self._name, came, elapsed, rate)
+    def end(self) -> None:
+        """Log the time that it took."""
+        if self._total > self._before:
+            elapsed = time.monotonic() - self._begun
+            came = self._total - self._before
+            rate = size(came / elapsed)
+            log.info("%s: %s downloaded in %.1f s, %s/s", self._name, size(came), elapsed, rate)
 
-
-def _line(done: int, total: int, before: int, begun: float) -> str:
-    rate = (done - before) / (time.monotonic() - begun)
-    left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
-    part = 100 * done / total if total else 100
-    return f"{size(done)} of {size(total)} ({part:.0f} %), {size(rate)}/s, {left}"
+    def _line(self) -> str:
+        done, total = self.read()
+        rate = (done - self._before) / (time.monotonic() - self._begun)
+        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+        part = 100 * done / total if total else 100
+        return f"{size(done)} of {size(total)} ({part:.0f} %), {size(rate)}/s, {left}"

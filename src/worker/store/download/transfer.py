@@ -107,14 +107,10 @@ class Partial(io.FileIO):
 
 @dataclass(frozen=True)
 class Transfer:
-    """Downloads files of one commit. Its methods may run in several threads.
+    """Downloads files of one commit to its repository's folder in a cache.
 
-    Args:
-        api: client of the hub.
-        model: name of the repository.
-        commit: the whole hash.
-        folder: of the repository, in a cache.
-        stop: nothing more is requested or written once it is set.
+    Its methods may run in several threads. Nothing more is requested or written once ``stop`` is
+    set.
     """
 
     api: HfApi
