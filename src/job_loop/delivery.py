@@ -20,13 +20,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:
-    """Posts what a job yields.
-
-    Args:
-        wire: to the platform.
-        job: as the platform handed it over.
-        record: counts the posts.
-    """
+    """Posts what a job yields, and counts the posts in its record."""
 
     def __init__(self, wire: Wire, job: dict[str, Any], record: JobRecord) -> None:
         self._wire = wire
@@ -81,10 +75,7 @@ class Delivery:
     async def _post(self, url: str, body: bytes, *, repeatable: bool = False) -> None:
         """Post until it has arrived, for as long as that makes sense.
 
-        Args:
-            url: the address.
-            body: JSON.
-            repeatable: whether it does no harm if the post arrives twice.
+        ``repeatable``: it does no harm if the post arrives twice.
         """
         failures, give_up_at = 0, self._ends_at
         while True:

@@ -99,12 +99,7 @@ class Wire:
     """The connections to the platform. Enter it on the loop that uses it."""
 
     def __init__(self, urls: Urls, session: Callable[[TraceConfig], ClientSession]) -> None:
-        """Make a wire.
-
-        Args:
-            urls: the platform's addresses.
-            session: makes a session that has the platform's key.
-        """
+        """Make a wire; ``session`` makes a session that has the platform's key."""
         self.urls = urls
         # Called after a thaw, to hang up what waits for the platform.
         self.on_thaw: list[Callable[[], object]] = []

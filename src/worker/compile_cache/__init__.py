@@ -62,13 +62,9 @@ _WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") 
 
 
 def prepare(base: Path) -> "CompileCache | None":
-    """Set where code is compiled to, before vLLM is imported.
+    """Set where code is compiled to, before vLLM is imported; ``base`` is the volume.
 
-    Args:
-        base: the volume.
-
-    Returns:
-        None if nothing is kept: there is no volume, or the operator set other directories.
+    Returns None if nothing is kept: there is no volume, or the operator set other directories.
     """
     if not base.is_dir():
         return None
@@ -101,11 +97,7 @@ class CompileCache:
     def restore_models(self, key: str) -> bool:
         """Unpack what vLLM knows about models, before it makes their configurations.
 
-        Args:
-            key: of the models and the vLLM.
-
-        Returns:
-            Whether it was there.
+        The key is that of the models and the vLLM. Returns whether there was an archive.
         """
         return self._restore(f"{key}.models", _MODELS)
 
@@ -113,13 +105,8 @@ class CompileCache:
         """Unpack compiled code, after the configuration is made and before the engine starts.
 
         Only a start that does not compile may plan its memory: the memory that compiling takes
-        would be missing in the plan, and so in the KV cache of every later start.
-
-        Args:
-            key: of everything that the code depends on.
-
-        Returns:
-            Whether it was there.
+        would be missing in the plan, and so in the KV cache of every later start. The key is that
+        of everything that the code depends on. Returns whether there was an archive.
         """
         if not self._restore(key, _COMPILED):
             return False

@@ -10,16 +10,11 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.errors import EngineBusy
+from worker.serve.starting import LARGEST_HEAD, refusal
 
-# Bytes: of a request's line and headers together.
-LARGEST_HEAD = 32_768
-
-_FULL = json.dumps(EngineBusy("The server has as many connections as it can hold.").body()).encode()
+_FULL = json.dumps(EngineBusy("The server has as many connections as it can hold.").body())
 # Before a request is read there is nothing that could answer it.
-_REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_FULL), _FULL)
-)
+_REFUSAL = refusal(_FULL.encode(), 1)
 
 
 @dataclass(frozen=True, slots=True)

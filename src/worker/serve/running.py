@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from worker.engine import Engines
 from worker.errors import StartFailed
 from worker.failed_start import LONGEST_S
-from worker.serve.connections import LARGEST_HEAD, Connection, Limits, Port
+from worker.serve.connections import Connection, Limits, Port
 from worker.serve.service import METHODS, PING, Refusal, Service
+from worker.serve.starting import LARGEST_HEAD
 from worker.serve.web_pages import WebPages
 from worker.settings import Settings
 from worker.settings.values import items
@@ -53,15 +54,7 @@ class HealthPort:
 def server(
     engines: Engines, settings: Settings, host: str, port: int, health: int | None = None
 ) -> uvicorn.Server:
-    """Return a server that has not started.
-
-    Args:
-        engines: warm.
-        settings: the worker's.
-        host: for the log.
-        port: likewise.
-        health: a further port, for ``/ping`` alone.
-    """
+    """Return a server that has not started; ``health`` is a further port, for ``/ping`` alone."""
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
     return _server(Service(engines, settings), settings, host, port, health, lifespan="on")
@@ -86,15 +79,9 @@ def serve(
     leave: Leave,
     watch: Callable[[Callable[[], int]], None],
 ) -> None:
-    """Answer requests until a signal.
+    """Answer requests on the sockets of a ``Listener`` at this host, until a signal.
 
-    Args:
-        engines: warm.
-        settings: the worker's.
-        host: as named to ``Listener``.
-        sockets: that it has returned.
-        leave: ends the process.
-        watch: is called in a thread, with a function that counts the running requests.
+    ``watch`` is called in a thread, with a function that counts the running requests.
     """
     ports = [one.getsockname()[1] for one in sockets]
     running = server(engines, settings, host, *ports)
@@ -117,14 +104,9 @@ def refuse(
     sockets: Sequence[socket],
     leave: Leave,
 ) -> None:
-    """Answer every request with the reason of a failed start, for some time.
+    """Answer every request with the reason of a failed start, for some time; as ``serve``.
 
-    Args:
-        error: the reason, for callers.
-        values: the settings as text, since they may be what is wrong.
-        host: as named to ``Listener``.
-        sockets: that it has returned.
-        leave: ends the process.
+    ``values`` are the settings as text, since they may be what is wrong.
     """
     running = refusing(error, values, host, *(one.getsockname()[1] for one in sockets))
     _leave_on_signal(leave, 1)

@@ -21,16 +21,21 @@ TURNS = 10
 
 _PING = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n"
 _REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
 )
+
+
+def refusal(body: bytes, retry_after_s: int) -> bytes:
+    """Return a whole answer of 503, with JSON."""
+    return _REFUSAL % (retry_after_s, len(body), body)
 
 
 class Starting:
     """Answers until its listeners are asked for: 204 to pings, the rest with 503."""
 
     def __init__(self, body: bytes) -> None:
-        self._refusal = _REFUSAL % (len(body), body)
+        self._refusal = refusal(body, 5)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def run(self, control: socket.socket, listeners: Sequence[socket.socket]) -> None:

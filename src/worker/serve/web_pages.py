@@ -19,12 +19,7 @@ _LOCAL = (".localhost", ".internal")
 
 
 class WebPages:
-    """An app that only programs of this machine may call, and pages of some origins.
-
-    Args:
-        app: asks for no key.
-        allowed: the origins (``https://chat.example.com``).
-    """
+    """An app that only programs of this machine may call, and pages of the allowed origins."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
         self._app = app
