@@ -22,9 +22,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 class Delivery:
     """Posts what a job yields, and counts the posts in its record."""
 
-    def __init__(self, wire: Wire, job: dict[str, Any], record: JobRecord) -> None:
+    def __init__(self, wire: Wire, record: JobRecord) -> None:
         self._wire = wire
-        self._id: str = job["id"]
         self._record = record
         self._parts: list[bytes] = []
         self._size = 0
@@ -47,7 +46,7 @@ class Delivery:
                 "does not keep: ask for less, or for fewer prompts in one job."
             )
         try:
-            await self._post(self._wire.urls.chunk(self._id), b'{"output": %b}' % part)
+            await self._post(self._wire.urls.chunk(self._record.id), b'{"output": %b}' % part)
         except NotDelivered as lost:
             # An answer that is no stream comes whole with the result.
             if self._record.streamed:
@@ -70,7 +69,7 @@ class Delivery:
         await self._done(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
     async def _done(self, body: bytes) -> None:
-        await self._post(self._wire.urls.result(self._id), body, repeatable=True)
+        await self._post(self._wire.urls.result(self._record.id), body, repeatable=True)
 
     async def _post(self, url: str, body: bytes, *, repeatable: bool = False) -> None:
         """Post until it has arrived, for as long as that makes sense.
@@ -80,7 +79,7 @@ class Delivery:
         failures, give_up_at = 0, self._ends_at
         while True:
             try:
-                await self._wire.post(url, self._id, body)
+                await self._wire.post(url, self._record.id, body)
             except NotTaken as failed:
                 last: NotDelivered = failed
             except InDoubt as failed:

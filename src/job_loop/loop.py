@@ -239,7 +239,7 @@ class JobLoop:
             record.write()
 
     async def _answer(self, job: dict[str, Any], record: JobRecord) -> None:
-        delivery = Delivery(self._wire, job, record)
+        delivery = Delivery(self._wire, record)
         try:
             with defects_hidden(record.id):
                 error = await self._post_yields(job, record, delivery)
