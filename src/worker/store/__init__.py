@@ -6,8 +6,8 @@ imported; a start that finds everything on the disk needs none.
 
 from worker.store.places import BakedModel, Places
 from worker.store.refusals import ACCESS, Reason, Unavailable
-from worker.store.resolve import Found, NotFound, resolve
-from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
+from worker.store.resolve import resolve
+from worker.store.snapshot import File, Found, Kind, NotFound, Origin, Snapshot, Wanted
 
 __all__ = [
     "ACCESS",

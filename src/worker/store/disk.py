@@ -9,39 +9,40 @@ from safetensors import SafetensorError, safe_open
 
 from worker.store import files
 from worker.store.files import CONFIG, INDEX
-from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
+from worker.store.snapshot import File, Found, Kind, Origin, Snapshot, Wanted
 
 # What safetensors says of a file whose size is not that of its header's tensors.
 _INCOMPLETE = "incomplete metadata"
 
 
-def describe(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
+def describe(found: Found) -> Snapshot:
     """Describe the model in a directory, by its files, its config and its headers."""
-    found = dict(_found(place))
-    named = files.weights(found, text(found.get(INDEX)), wanted)
-    weights = [name for name in named if name in found]
+    paths = dict(_files(found.place))
+    named = files.weights(paths, text(paths.get(INDEX)), found.wanted)
+    weights = [name for name in named if name in paths]
 
     def listed(names: list[str]) -> tuple[File, ...]:
-        return tuple(File(name, found[name].stat().st_size) for name in names)
+        return tuple(File(name, paths[name].stat().st_size) for name in names)
 
-    tensors, damaged = count_elements([found[name] for name in weights])
+    tensors, damaged = count_elements([paths[name] for name in weights])
     return Snapshot(
-        model=wanted.model,
-        origin=origin,
-        place=place,
-        commit=commit,
+        model=found.wanted.model,
+        origin=found.origin,
+        place=found.place,
+        commit=found.commit,
         weights=listed(weights),
-        others=listed(files.others(found)),
-        lacking=tuple(name for name in named if name not in found),
-        config=files.json_object(text(found.get(CONFIG))),
+        others=listed(files.others(paths)),
+        lacking=tuple(name for name in named if name not in paths),
+        config=files.json_object(text(paths.get(CONFIG))),
         tensors=tensors,
         damaged=damaged,
+        passed=found.passed,
     )
 
 
 def lacks(place: Path, wanted: Wanted) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
-    found = describe(wanted, Origin.DIRECTORY, place)
+    found = describe(Found(wanted, place, Origin.DIRECTORY))
     weights = [file.name for file in found.weights]
     # Names of shards say how many there are, in place of an index, or of shards that it names.
     if lacking := [*found.lacking, *files.shards_lacking(weights)]:
@@ -95,7 +96,7 @@ def weights(place: Path, wanted: Wanted) -> list[Path]:
     return [found[name] for name in named if name in found]
 
 
-def _found(place: Path) -> Iterator[tuple[str, Path]]:
+def _files(place: Path) -> Iterator[tuple[str, Path]]:
     for path in place.rglob("*"):
         # Dangling links are skipped.
         if path.is_file():

@@ -17,8 +17,8 @@ from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, without_secrets
 from worker.store.places import Places
 from worker.store.refusals import Reason, Unavailable
-from worker.store.resolve import Found, resolve
-from worker.store.snapshot import Origin, Wanted
+from worker.store.resolve import resolve
+from worker.store.snapshot import Found, Origin, Wanted
 
 # Variables of the child that the operator may override.
 _DEFAULTS = {

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from logging import getLogger
 from pathlib import Path
@@ -21,8 +21,8 @@ from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
 from worker.store.places import HASH, Places, repository_folder, repository_folders
 from worker.store.refusals import Reason, Unavailable, WrongChecksumError
-from worker.store.resolve import Found, resolve
-from worker.store.snapshot import File, Origin, Snapshot, Wanted
+from worker.store.resolve import resolve
+from worker.store.snapshot import File, Found, Origin, Snapshot, Wanted
 
 log = getLogger(__name__)
 T = TypeVar("T")
@@ -82,14 +82,7 @@ def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snaps
     """
     found = resolve(wanted, places)
     if isinstance(found, Found):
-        described = disk.describe(wanted, found.origin, found.place, found.commit)
-    else:
-        described = _describe(wanted, places, endpoint)
-    return replace(described, passed=found.passed)
-
-
-def _describe(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
-    """Describe a model as the hub has it, and which of its files the cache lacks."""
+        return disk.describe(found)
     api = HfApi(endpoint=endpoint)
     with translated(wanted):
         listed = listing(api, wanted)
@@ -113,6 +106,7 @@ def _describe(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
             tensors=tensors,
             damaged=damaged,
             gated=listed.gated,
+            passed=found.passed,
         )
 
 

@@ -5,43 +5,15 @@ if the platform or huggingface_hub has.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
 from worker.store.places import HASH, BakedModel, Places, repository_folders
-from worker.store.snapshot import Origin, Wanted
+from worker.store.snapshot import Found, NotFound, Origin, Wanted
 
 DEFAULT_REVISION = "main"
-
-
-@dataclass(frozen=True)
-class Found:
-    """The directory with all that is wanted; ``passed`` says why earlier places won't do."""
-
-    wanted: Wanted
-    place: Path
-    origin: Origin
-    commit: str | None = None
-    passed: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.origin is Origin.DIRECTORY:
-            return f"{self.wanted.model} is a directory"
-        where = "downloaded" if self.origin is Origin.DOWNLOAD else f"from the {self.origin}"
-        commit = f", commit {self.commit[:12]}" if self.commit else ""
-        passed = f"; passed over: {'; '.join(self.passed)}" if self.passed else ""
-        return f"{self.wanted.model} {where}{commit}: {self.place}{passed}"
-
-
-@dataclass(frozen=True)
-class NotFound:
-    """No place has all that is wanted; ``passed`` says why, place by place."""
-
-    wanted: Wanted
-    passed: tuple[str, ...]
 
 
 class _PassedOverError(Exception):

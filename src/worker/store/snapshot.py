@@ -1,4 +1,4 @@
-"""The store's nouns: what is wanted, files of a repository, and a model as it is described."""
+"""The store's nouns: what is wanted, where it was found, and a model as it is described."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -55,6 +55,33 @@ class Wanted:
         text = f"{self.model}@{self.revision}" if self.revision else self.model
         # A message stays one line.
         return text if text.isprintable() else repr(text)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The directory with all that is wanted; ``passed`` says why earlier places won't do."""
+
+    wanted: Wanted
+    place: Path
+    origin: Origin
+    commit: str | None = None
+    passed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.origin is Origin.DIRECTORY:
+            return f"{self.wanted.model} is a directory"
+        where = "downloaded" if self.origin is Origin.DOWNLOAD else f"from the {self.origin}"
+        commit = f", commit {self.commit[:12]}" if self.commit else ""
+        passed = f"; passed over: {'; '.join(self.passed)}" if self.passed else ""
+        return f"{self.wanted.model} {where}{commit}: {self.place}{passed}"
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """No place has all that is wanted; ``passed`` says why, place by place."""
+
+    wanted: Wanted
+    passed: tuple[str, ...]
 
 
 @dataclass(frozen=True)

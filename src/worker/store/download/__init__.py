@@ -32,8 +32,8 @@ from worker.store.places import (
     repository_folders,
 )
 from worker.store.refusals import Reason, Unavailable
-from worker.store.resolve import DEFAULT_REVISION, Found, NotFound, resolve
-from worker.store.snapshot import File, Origin, Wanted
+from worker.store.resolve import DEFAULT_REVISION, resolve
+from worker.store.snapshot import File, Found, NotFound, Origin, Wanted
 from worker.volume.lease import LOOK_S, Leases
 
 log = logging.getLogger(__name__)
