@@ -7,8 +7,10 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
+from worker.doctor.findings import Finding
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
 from worker.engine.machine import Gpu
@@ -16,8 +18,10 @@ from worker.engine.model_config import ModelShape, Support, read_model_shape, su
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.settings.values import is_directory
-from worker.store import Snapshot
+from worker.store import Kind, Snapshot, Wanted
 from worker.store.files import CONFIG
+
+Parts = Mapping[Wanted, Snapshot | Finding]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Candidate:
         config: the model's config.json, with the operator's overrides.
         architectures: those that it names.
         support: how vLLM runs the model's architecture.
+        parts: what it loads besides the model, where it is now; or why it can't be had.
         shape: what vLLM reads from the configuration; None if it is not asked, or refuses.
     """
 
@@ -38,20 +43,23 @@ class Candidate:
     config: Mapping[str, Any]
     architectures: list[str]
     support: Support
+    parts: Parts
     shape: ModelShape | None = None
     _plans: dict[tuple[Any, ...], CachePlan | StartFailed] = field(
         default_factory=dict, compare=False, repr=False
     )
 
     @classmethod
-    def of(cls, engine: EngineArguments, snapshot: Snapshot) -> Self:
+    def of(
+        cls, engine: EngineArguments, snapshot: Snapshot, parts: Parts = MappingProxyType({})
+    ) -> Self:
         """Read the model's configuration as vLLM would, if vLLM can run the model at all."""
         overrides = engine.vllm.hf_overrides
         config = {**snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
         listed = config.get("architectures")
         names = [str(name) for name in listed] if isinstance(listed, list) else []
         how = support(names, config, engine.vllm.model_impl)
-        candidate = cls(engine, snapshot, config, names, how)
+        candidate = cls(engine, snapshot, config, names, how, parts)
         if not config or (names and not candidate.runnable):
             return candidate
         with contextlib.suppress(StartFailed), candidate._placed() as placed:
@@ -79,6 +87,14 @@ class Candidate:
     def local(self) -> bool:
         """Whether vLLM read all files of the model, not only its config.json from the hub."""
         return (self.snapshot.place / CONFIG).is_file()
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the tokenizer that the engine would load is on the disk."""
+        own = [found for part, found in self.parts.items() if part.kind is Kind.TOKENIZER]
+        if not own:
+            return self.local and not self.snapshot.missing
+        return all(isinstance(found, Snapshot) and not found.missing for found in own)
 
     @property
     def quantization(self) -> str:

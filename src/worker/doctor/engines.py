@@ -1,6 +1,6 @@
 """Examines the engines that settings make: their files, their models, and their memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from worker.doctor import checks, this_machine
@@ -13,7 +13,7 @@ from worker.engine.machine import cpu_memory
 from worker.engine.start import Start
 from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.environment import process_environ
-from worker.store import Snapshot, Wanted
+from worker.store import Snapshot
 
 # Judges the GPUs that were asked for, in place of the memory of this machine.
 Judges = Callable[[Judge], Iterator[Finding]]
@@ -41,7 +41,7 @@ def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Ite
             findings += [*checks.origin(found), *checks.disk(found)]
             findings += checks.weights(found, load_format)
             if start and engine:
-                model, judged = _model(Candidate.of(engine, found), besides, start, judges)
+                model, judged = _model(Candidate.of(engine, found, besides), start, judges)
                 models.append(model)
                 findings += judged
         if engine:
@@ -60,15 +60,11 @@ def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Ite
 
 
 def _model(
-    model: Candidate,
-    besides: Mapping[Wanted, Snapshot | Finding],
-    start: Start,
-    judges: Judges | None,
+    model: Candidate, start: Start, judges: Judges | None
 ) -> tuple[Candidate, list[Finding]]:
     """Rehearse an engine's start, and check what that does not refuse, but for the memory."""
     gpu = start.context.machine.gpus[0] if judges else None
-    prompt = start.settings.system_prompt
-    model, refused = rehearse(model, besides, start.context, prompt, gpu)
+    model, refused = rehearse(model, start.context, start.settings.system_prompt, gpu)
     # Without what was refused the rest of the topic is of no interest.
     over = {finding.topic for finding in refused}
     checked = (one for check in checks.OF_MODEL for one in check(model))

@@ -39,7 +39,6 @@ _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_M
 
 def rehearse(
     model: Candidate,
-    parts: Mapping[Wanted, Snapshot | Finding],
     context: StartContext,
     system_prompt: str | None = None,
     gpu: Gpu | None = None,
@@ -48,7 +47,6 @@ def rehearse(
 
     Args:
         model: the engine.
-        parts: what it loads besides the model, where it is now; or why it can't be had.
         context: for the steps of the start.
         system_prompt: opens conversations that have no system message.
         gpu: what it is to run on, if not on this machine.
@@ -61,9 +59,9 @@ def rehearse(
         return model, []
     engine, findings = model.engine, list[Finding]()
     pools = bool(model.engine.prefix) or model.arguments.runner == "pooling"
-    with _placed(model, parts, context) as (placed, names):
+    with _placed(model, context) as (placed, names):
         render = partial(check_rendering, system_prompt=system_prompt)
-        also = render if _has_tokenizer(model, parts) else None
+        also = render if model.has_tokenizer else None
         for refusal in configuring.refusals(placed, context, also, gpu):
             if refusal.unset == ("MAX_MODEL_LEN",) and pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.
@@ -77,7 +75,7 @@ def rehearse(
     if findings and left_out:
         text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(left_out)}"
         findings[-1] = replace(findings[-1], text=text)
-    return Candidate.of(engine, model.snapshot) if findings else model, findings
+    return Candidate.of(engine, model.snapshot, model.parts) if findings else model, findings
 
 
 def _findings(
@@ -115,16 +113,15 @@ def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def _placed(
-    model: Candidate, parts: Mapping[Wanted, Snapshot | Finding], context: StartContext
+    model: Candidate, context: StartContext
 ) -> Iterator[tuple[EngineArguments, Mapping[str, str]]]:
     """Yield the engine's arguments with directories, as in a start, for all that is known now.
 
     And the models' names, by the directories that are made for them meanwhile.
     """
     wanted, *_ = wanted_by_arguments(model.engine)
-    found = {
-        part: at for part, at in parts.items() if isinstance(at, Snapshot) and _usable(part, at)
-    }
+    parts = model.parts.items()
+    found = {part: at for part, at in parts if isinstance(at, Snapshot) and _usable(part, at)}
     used, names = dict[Wanted, Found](), dict[str, str]()
     with contextlib.ExitStack() as stack:
         for one, snapshot in {wanted: model.snapshot, **found}.items():
@@ -134,20 +131,18 @@ def _placed(
             if place != snapshot.place:
                 names[str(place)] = snapshot.model
             used[one] = Found(one, place, snapshot.origin)
-        yield _without_lacking(model, parts, replace(context, found=used)), names
+        yield _without_lacking(model, replace(context, found=used)), names
 
 
-def _without_lacking(
-    model: Candidate, parts: Mapping[Wanted, Snapshot | Finding], context: StartContext
-) -> EngineArguments:
+def _without_lacking(model: Candidate, context: StartContext) -> EngineArguments:
     """Return the engine's arguments without the options that need what is not here."""
     engine = with_directories(model.engine, context)
     changed = model.offline
-    if not _has_tokenizer(model, parts):
+    if not model.has_tokenizer:
         # They would read the tokenizer.
         changed |= {"reasoning_parser": "", "reasoning_config": None}
         changed["tokenizer"] = engine.vllm.model
-    lacking = parts.keys() - context.found.keys()
+    lacking = model.parts.keys() - context.found.keys()
     if any(one.kind is Kind.MODEL for one in lacking):
         changed["speculative_config"] = None
     gone = {one.model for one in lacking if one.kind is Kind.ADAPTER}
@@ -162,11 +157,3 @@ def _usable(wanted: Wanted, found: Snapshot) -> bool:
         load_classes(found.config.get("architectures") or ())
         return bool(found.config)
     return wanted.kind is not Kind.ADAPTER or not found.missing
-
-
-def _has_tokenizer(model: Candidate, parts: Mapping[Wanted, Snapshot | Finding]) -> bool:
-    """Whether the tokenizer that the engine would load is on the disk."""
-    own = [found for part, found in parts.items() if part.kind is Kind.TOKENIZER]
-    if not own:
-        return model.local and not model.snapshot.missing
-    return all(isinstance(found, Snapshot) and not found.missing for found in own)

@@ -56,26 +56,26 @@ def test_what_vllm_refuses_of_a_whole_model_fails(tmp_path: Path) -> None:
     config = {**models.QWEN_2_5_7B, "rope_scaling": {"type": "linear"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     snapshot = Snapshot(**{**vars(LLAMA), "config": config, "place": tmp_path})
-    _, (found,) = rehearse(Candidate.of(arguments(), snapshot), {}, StartContext(CPU))
+    _, (found,) = rehearse(Candidate.of(arguments(), snapshot), StartContext(CPU))
     assert (found.level, found.topic, found.change) == (FAIL, "configuration", "")
     assert found.text.startswith("vLLM refuses the model: ")
     assert "factor" in found.text
 
 
 def test_what_vllm_refuses_of_a_config_json_alone_is_not_known() -> None:
-    _, (found,) = rehearse(candidate(CPU, llama(**OWN_TYPE)), {}, StartContext(CPU))
+    _, (found,) = rehearse(candidate(CPU, llama(**OWN_TYPE)), StartContext(CPU))
     assert (found.level, found.topic) == (UNKNOWN, "configuration")
     assert "by its config.json alone: " in found.text
     assert LLAMA.model in found.text
     assert found.change == "set TRUST_REMOTE_CODE=1 if you trust the repository"
     trusted = candidate(CPU, llama(**OWN_TYPE), **TRUSTED)
-    _, (found,) = rehearse(trusted, {}, StartContext(CPU))
+    _, (found,) = rehearse(trusted, StartContext(CPU))
     assert found.change == ""
 
 
 def test_of_code_that_is_not_downloaded_nothing_is_said() -> None:
     config = llama(auto_map={"AutoConfig": "own.Config"})
-    _, findings = rehearse(candidate(CPU, config, **TRUSTED), {}, StartContext(CPU))
+    _, findings = rehearse(candidate(CPU, config, **TRUSTED), StartContext(CPU))
     assert findings == []
 
 
@@ -169,26 +169,26 @@ def test_a_length_beyond_the_models_own(
 
 def test_a_parser_of_reasoning_does_not_need_the_tokenizer_of_a_model_that_is_not_here() -> None:
     model = candidate(CPU, REASONING_PARSER="qwen3", DTYPE="bfloat16")
-    assert rehearse(model, {}, StartContext(CPU)) == (model, [])
+    assert rehearse(model, StartContext(CPU)) == (model, [])
 
 
 def test_the_context_of_an_embedder_that_is_not_here_is_in_doubt() -> None:
     settings = {"RUNNER": "pooling", "MAX_MODEL_LEN": "1024"}
     model = candidate(CPU, RECORDED["embedder"].config, **settings)
-    accepted, findings = rehearse(model, {}, StartContext(CPU))
+    accepted, findings = rehearse(model, StartContext(CPU))
     assert findings == []
     assert only(checks.context(model)).level is WARN
     assert "MAX_MODEL_LEN" in accepted.engine.given
 
 
 def test_a_context_that_the_configuration_alone_forbids_is_refused() -> None:
-    accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), {}, StartContext(CPU))
+    accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), StartContext(CPU))
     assert (refused.level, refused.topic) == (FAIL, "context")
     assert "MAX_MODEL_LEN" not in accepted.engine.given
 
 
 def test_a_format_whose_files_are_not_here_is_unknown() -> None:
-    _, (refused,) = rehearse(candidate(CPU, CONFIG_FORMAT="mistral"), {}, StartContext(CPU))
+    _, (refused,) = rehearse(candidate(CPU, CONFIG_FORMAT="mistral"), StartContext(CPU))
     assert refused.level is UNKNOWN
 
 
