@@ -1,15 +1,13 @@
 """Files on the volume: received, written or referred to, listed, and removed when they expire."""
 
 import contextlib
-import os
 import time
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files.folders import CONTENT, PREFIX, Folders, holds
 from worker.files.quota import MEGABYTE, Quota, Writing
-from worker.files.stored import PURPOSE, StoredFile
+from worker.files.stored import CONTENT, META, PREFIX, PURPOSE, Folders, StoredFile, holds
 from worker.settings import Settings
 from worker.volume import Volume, failures, ids
 from worker.volume.pages import LARGEST, Page, page
@@ -133,7 +131,8 @@ class Files:
         self._quota.take(0)
         name, id = filename or place.name, id or ids.new(PREFIX)
         new = self._described(id, size, name, purpose, expires_after_s, key)
-        self._folders.publish(new)
+        with self._folders.new(id) as folder:
+            _describe(folder, new)
         return new
 
     def get(self, id: str, *, expired: bool = False) -> StoredFile:
@@ -233,18 +232,15 @@ class Files:
         """
         id = id or ids.new(PREFIX)
         self._quota.take(0)
-        with failures(), contextlib.ExitStack() as unless_whole:
-            place = self._folders.begin(id)
-            unless_whole.callback(self._folders.discard, place)
-            with place.open("xb") as opened:
+        with self._folders.new(id) as folder:
+            with (folder / CONTENT).open("xb") as opened:
                 writing = Writing(id, opened, self._quota)
                 yield writing
-                opened.flush()
-                os.fsync(opened.fileno())
-                size = os.fstat(opened.fileno()).st_size
-            writing._stored = self._described(id, size, filename, purpose, expires_after_s)
-            self._folders.publish(writing._stored, place)
-            unless_whole.pop_all()
+                size = opened.tell()
+            new = self._described(id, size, filename, purpose, expires_after_s)
+            _describe(folder, new)
+        # Another attempt may have been faster.
+        writing._stored = self._folders.read(id) or new
 
     def sweep(self, in_use: Container[str]) -> int:
         """Remove files that have expired, and what was left half-written for a day.
@@ -289,3 +285,7 @@ def _expected(found: StoredFile, *, same: bool) -> StoredFile:
     if not same:
         raise Conflict("A job with the same id came before, with another file.")
     return found
+
+
+def _describe(folder: Path, file: StoredFile) -> None:
+    (folder / META).write_text(file.model_dump_json())

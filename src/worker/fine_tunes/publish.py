@@ -1,16 +1,15 @@
 """Puts adapters where every worker serves them by their names: each is there as a whole, or not."""
 
-import json
-import os
 import re
 import shutil
 import time
 from pathlib import Path
-from uuid import uuid4
 
+from worker.errors import VolumeError
 from worker.fine_tunes.request import Kept
-from worker.volume import failures, sync_directory, write_once
-from worker.volume.adapters import CONFIG, MADE, WEIGHTS, Made, maker
+from worker.volume import adapters, failures, write_once
+from worker.volume.adapters import MADE, Made, maker
+from worker.volume.directories import appear
 
 # Characters of a name, so that it is one with a number, too, and so are those of checkpoints.
 LONGEST = 108
@@ -80,18 +79,13 @@ def publish(root: Path, name: str, source: Path, base: str, id: str) -> None:
     with failures():
         for left in root.glob(f".{name}.*"):
             shutil.rmtree(left, ignore_errors=True)
-        hidden = root / f".{name}.{uuid4().hex}"
-        try:
-            hidden.mkdir(parents=True)
-            _fill(hidden, source, base, id)
-            hidden.rename(root / name)
-        except OSError:
-            # Another worker that went on with this fine-tune was faster.
-            if maker(root, name) != id:
-                raise
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
-        sync_directory(root)
+        with appear(root / name) as hidden:
+            # The trainer knows the model by the directory that it lies in on this machine.
+            adapters.copy(source, hidden, base)
+            (hidden / MADE).write_text(Made(id=id).model_dump_json())
+    # Another worker that went on with this fine-tune may have been faster, but nobody else.
+    if maker(root, name) != id:
+        raise VolumeError("the volume has another adapter in the place of this one")
 
 
 def release(root: Path, name: str) -> None:
@@ -102,15 +96,3 @@ def release(root: Path, name: str) -> None:
 
 def _mark(root: Path, name: str) -> Path:
     return root / f".{name}"
-
-
-def _fill(directory: Path, source: Path, base: str, id: str) -> None:
-    # The trainer knows the model by the directory that it lies in on this machine.
-    config = {**json.loads((source / CONFIG).read_bytes()), "base_model_name_or_path": base}
-    (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-    shutil.copyfile(source / WEIGHTS, directory / WEIGHTS)
-    (directory / MADE).write_text(Made(id=id).model_dump_json())
-    for file in directory.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    sync_directory(directory)

@@ -193,12 +193,8 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
     Raises:
         OSError: it can't be written; then nothing is left.
     """
-    temporary = _temporary(path, parts)
-    try:
+    with _temporary(path, parts) as temporary:
         temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
     sync_directory(path.parent)
 
 
@@ -213,18 +209,16 @@ def write_once(path: Path, content: bytes) -> bool:
     """
     if path.exists():
         return False
-    temporary = _temporary(path, (content,))
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        # Not every network disk has links; then two may both write, one after the other.
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
-            raise
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _temporary(path, (content,)) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            # Not every network disk has links; then two may both write, one after the other.
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
+                raise
+            temporary.replace(path)
     sync_directory(path.parent)
     return True
 
@@ -247,14 +241,16 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary(path: Path, parts: Iterable[bytes]) -> Path:
+@contextlib.contextmanager
+def _temporary(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
+    """Write a durable file beside a path, which is gone after the block unless it was renamed."""
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    with contextlib.ExitStack() as unless_written:
-        unless_written.callback(temporary.unlink, missing_ok=True)
+    try:
         with temporary.open("xb") as opened:
             opened.writelines(parts)
             opened.flush()
             os.fsync(opened.fileno())
-        unless_written.pop_all()
-    return temporary
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)

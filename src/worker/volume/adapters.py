@@ -1,15 +1,16 @@
 """LoRA adapters on the network volume: ``adapters/<name>``, with the files that PEFT writes."""
 
 import contextlib
+import json
 import re
 import shutil
 from pathlib import Path
-from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
 from worker.errors import NoSuchObject
 from worker.volume import ADAPTERS, failures
+from worker.volume.directories import vanish
 
 CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
 # Beside both files of an adapter that a fine-tune has made.
@@ -109,10 +110,20 @@ def remove(root: Path, name: str) -> None:
     with failures():
         if adapter_version(root, name) is None:
             raise NoSuchObject(f"There is no adapter {name!r} on the volume.")
-        gone = root / f".removed.{uuid4().hex}"
-        with contextlib.suppress(FileNotFoundError):
-            (root / name).rename(gone)
-            if gone.is_symlink():
-                gone.unlink()
-            else:
-                shutil.rmtree(gone)
+        vanish(root / name)
+
+
+def copy(source: Path, folder: Path, base: str) -> None:
+    """Copy the two files of an adapter.
+
+    Args:
+        source: has them.
+        folder: gets them.
+        base: the name of the base model, to be in the copy's configuration.
+
+    Raises:
+        OSError: they can't be read or written.
+    """
+    shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
+    config = {**json.loads((source / CONFIG).read_bytes()), "base_model_name_or_path": base}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))

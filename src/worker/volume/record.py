@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shutil
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -12,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 
 from worker.errors import Conflict, NoSuchObject, VolumeError
 from worker.volume import Volume, check_space, failures, ids, write_once
+from worker.volume.directories import vanish
 
 log = logging.getLogger(__name__)
 
-# In every directory: what was asked. It is the first file, and the first that goes.
+# In every directory: what was asked. It is the first file.
 REQUEST = "request.json"
 LEASES = "leases"
 
@@ -231,10 +231,8 @@ class Records(ABC, Generic[R, K]):
         over_at, oldest = one.over_at, time.time() - self._retention_s
         if over_at is None or over_at >= oldest or one.held():
             return False
-        # Without its request it is gone, whatever else can't be removed.
         with failures():
-            (one.directory / REQUEST).unlink(missing_ok=True)
-        shutil.rmtree(one.directory, ignore_errors=True)
+            vanish(one.directory)
         return True
 
     def _there(self) -> list[R]:

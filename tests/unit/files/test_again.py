@@ -1,7 +1,5 @@
 """Files whose ids follow from their jobs: of attempts that come again, or at once, one counts."""
 
-import errno
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -53,9 +51,9 @@ def test_another_file_under_an_id_is_refused(files: Files, volume: Path, content
 
 
 def test_an_attempt_given_up_leaves_the_file_of_another(files: Files, stored_files: Path) -> None:
-    (stored_files / ID).mkdir(parents=True)
-    for name in (".content.of-a-dead-one", "content"):
-        (stored_files / ID / name).write_bytes(b"half")
+    dead = stored_files / f".{ID}.of-a-dead-one"
+    dead.mkdir(parents=True)
+    (dead / "content").write_bytes(b"half")
     with pytest.raises(NoSuchObject):
         files.get(ID)
 
@@ -67,24 +65,18 @@ def test_an_attempt_given_up_leaves_the_file_of_another(files: Files, stored_fil
     with pytest.raises(RuntimeError):
         files.receive(write(), filename="late", id=ID)
     assert files.content(files.get(ID)).read_bytes() == b"whole"
+    assert {place.name for place in stored_files.iterdir()} == {ID, dead.name}
 
 
-def test_of_two_attempts_the_first_gives_it(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = os.link
-    before: list[tuple[int, int]] = []
+def test_of_two_attempts_the_first_gives_it(files: Files, stored_files: Path) -> None:
+    first: list[tuple[StoredFile, tuple[int, int]]] = []
 
-    def late(*places: Path) -> None:
-        monkeypatch.setattr(os, "link", link)
-        before.append(written(files, received(files, b"same")))
-        link(*places)
+    def write() -> Iterator[bytes]:
+        yield b"sa"
+        file = files.receive([b"same"], filename="first", id=ID)
+        first.append((file, written(files, file)))
+        yield b"me"
 
-    monkeypatch.setattr(os, "link", late)
-    assert [written(files, received(files, b"same"))] == before
-
-
-def test_a_disk_without_links_has_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Path) -> None:
-        raise OSError(errno.ENOTSUP, "no links")
-
-    monkeypatch.setattr(os, "link", none)
-    assert files.content(received(files, b"abc")).read_bytes() == b"abc"
+    late = files.receive(write(), filename="late", id=ID)
+    assert [(late, written(files, late))] == first
+    assert [place.name for place in stored_files.iterdir()] == [ID]

@@ -74,7 +74,7 @@ def test_a_name_is_given_once_and_no_place_taken_twice(root: Path, trained_adapt
     release(root, "a")
     assert not (root / ".a").exists()
     assert reserve(root, "a", "ftjob-c") == "a-3"
-    with pytest.raises(VolumeError, match="not empty"):
+    with pytest.raises(VolumeError, match="another adapter"):
         publish(root, "a", trained_adapter, "demo", OTHER)
     assert maker(root, "a") == ID
     assert names_in(root) == [".a-2", ".a-3", "a"]

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from worker.batches.request import Kept, MakeOutput
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
-from worker.files.folders import holds
+from worker.files.stored import holds
 from worker.validation import of_field
 from worker.volume import failures, write_once, write_parts
 
