@@ -65,7 +65,7 @@ class Worker:
         self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
         self._seconds = settings.execution_timeout_s if seconds is None else seconds
         others = partial(len, self._in_engine)
-        self._resources = Resources.of(engines, settings, others, start, dialects.OUTPUTS)
+        self._resources = Resources(engines, settings, others, start, dialects.OUTPUTS)
 
     @property
     def running(self) -> int:

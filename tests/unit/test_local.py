@@ -149,7 +149,7 @@ async def test_a_run_whose_job_or_stream_fails_says_why_and_exits_1(
 async def test_what_is_left_on_the_volume_is_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("worker.routes.resources.COMMAND", COMMAND)
+    monkeypatch.setattr("worker.fine_tunes.workshop.COMMAND", COMMAND)
     with ScriptedEngine() as engine:
         engine.model = replace(engine.model, place=tmp_path)
         running = worker(engine, BASE_PATH=str(tmp_path))

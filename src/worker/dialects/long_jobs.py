@@ -21,9 +21,9 @@ from worker.errors import NoEngine
 from worker.fine_tunes import attempt
 from worker.fine_tunes import runner as fine_tune_runner
 from worker.fine_tunes.creation import Creator
-from worker.fine_tunes.given import check_base
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import PREFIX as FINE_TUNE
+from worker.fine_tunes.workshop import check_base
 from worker.job import BatchJob, Budget, FineTuneJob
 from worker.job.openai import BatchLine
 from worker.record import Usage

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 
 from worker import children
+from worker.children import signal_name
+from worker.masking import masked, without_paths
 from worker.settings.environment import trainers_environ
 
 COMMAND = tuple(children.module("trainer"))
@@ -16,8 +19,16 @@ NICENESS = 10
 # Seconds that it has for a checkpoint, and until a killed one is gone.
 CHECKPOINT_S = 30.0
 KILLED_S = 5.0
-# Bytes of what it says last.
+# Bytes of standard error that are kept, and characters of its last line that a reason quotes.
 TAIL = 16_000
+LONGEST = 300
+# Last lines of a crash that are no reason for it.
+_NOISE = re.compile(r"^\s|^(Traceback|\[rank|.*Warning: )|^$")
+_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+_LESS_MEMORY = (
+    "Rows with fewer tokens (FINE_TUNE_MAX_LENGTH), a smaller batch_size or a worker with more "
+    "memory help."
+)
 
 
 class Child:
@@ -95,6 +106,26 @@ class Child:
         while read := await self._process.stderr.read(TAIL):
             self._said += read
             del self._said[:-TAIL]
+
+
+def reason_of(status: int | None, said: str) -> str:
+    """Return why the process has ended, in a sentence for callers.
+
+    Args:
+        status: its own, or below 0 the signal that has ended it; None: not known.
+        said: the last of its standard error.
+    """
+    if status is not None and status < 0:
+        text = f"The process that trains was ended by {signal_name(-status)}"
+        if -status == signal.SIGKILL:
+            text += f", probably because this machine's memory is full. {_LESS_MEMORY}"
+            return text
+        return f"{text}."
+    lines = [line.strip() for line in said.splitlines() if not _NOISE.search(line)]
+    last = without_paths(masked(lines[-1]))[:LONGEST] if lines else f"status {status}"
+    if _MEMORY.search(last):
+        return f"The training needs more memory than there is: {last} {_LESS_MEMORY}"
+    return f"The process that trains has crashed: {last}"
 
 
 def _kill(group: int) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 from worker.engine import Model
 from worker.errors import InvalidInput
 from worker.files import PREFIX as FILE
-from worker.fine_tunes.given import directory_of
 from worker.fine_tunes.hyperparameters import hyperparameters
 from worker.fine_tunes.request import Kept, Source
 from worker.fine_tunes.sources import ROWS, Sources, is_address
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
+from worker.fine_tunes.workshop import directory_of
 from worker.job.fine_tune import FineTuneRequest, FineTuneSpec
 from worker.media.fetcher import Fetcher
 from worker.settings import Settings

@@ -1,12 +1,17 @@
-"""Puts adapters where every worker serves them by their names: each is there as a whole, or not."""
+"""Publishes what a training has made, so that every worker serves the adapters by their names."""
 
+import asyncio
 import re
 import shutil
 import time
 from pathlib import Path
 
-from worker.errors import VolumeError
-from worker.fine_tunes.request import Kept
+from trainer.spec import ATTEMPTS, RESULT, Outcome
+from worker.errors import VolumeError, WorkerError
+from worker.fine_tunes import attempt as attempts_of
+from worker.fine_tunes.request import Checkpoint, Failed, Kept, Publishing, Result
+from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.workshop import Workshop
 from worker.volume import adapters, failures, write_once
 from worker.volume.adapters import MADE, Made, maker
 from worker.volume.directories import appear
@@ -14,6 +19,77 @@ from worker.volume.directories import appear
 # Characters of a name, so that it is one with a number, too, and so are those of checkpoints.
 LONGEST = 108
 _OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> Result:
+    """Publish what an attempt has made, and return how the fine-tune ends.
+
+    It may be interrupted anywhere: whoever calls it again goes on.
+
+    Args:
+        fine_tune: whose lease is held.
+        workshop: of the worker.
+        attempt: that has ended the training.
+
+    Raises:
+        Failed: it has made nothing that can be served.
+        WorkerError: the volume fails.
+    """
+    outcome = await asyncio.to_thread(attempts_of.outcome_of, attempt)
+    if outcome is None or outcome.error is not None:
+        raise await asyncio.to_thread(_refusal, fine_tune, outcome)
+    try:
+        await workshop.check(attempt / RESULT)
+    except VolumeError:
+        raise
+    except WorkerError as error:
+        message = f"The adapter can't be served: {error.message}"
+        raise Failed("training_failed", message) from error
+    return await asyncio.to_thread(_published, fine_tune, workshop, attempt, outcome)
+
+
+def _refusal(fine_tune: FineTune, outcome: Outcome | None) -> Failed:
+    """Return why a training has made nothing."""
+    checked = fine_tune.checked
+    mistakes = checked.mistakes if checked else ()
+    error = outcome.error if outcome else None
+    message = error or "The training has left nothing behind."
+    if mistakes:
+        return Failed(f"invalid_{mistakes[0].file}", message, mistakes[0].file)
+    return Failed("training_failed", message)
+
+
+def _published(fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: Outcome) -> Result:
+    root, request = workshop.adapters, fine_tune.request
+    decided = fine_tune.publishing
+    if decided is None:
+        name = reserve(root, name_of(request), fine_tune.id)
+        decided = fine_tune.decide(Publishing(name=name, attempt=attempt.name))
+        if decided is None:
+            # It was cancelled while the adapter was checked.
+            release(root, name)
+            return Result(status="cancelled", at=int(time.time()))
+    chosen = fine_tune.directory / ATTEMPTS / decided.attempt
+    checkpoints = []
+    for step, source in attempts_of.epochs_of(fine_tune.attempts(), chosen).items():
+        name = decided.name
+        # The best one's adapter is the result.
+        if step != outcome.best_step:
+            name = checkpoint_name(name, step)
+            publish(root, name, source, request.base, fine_tune.id)
+        checkpoints.append(Checkpoint(step=step, name=name))
+    publish(root, decided.name, chosen / RESULT, request.base, fine_tune.id)
+    # Before the end: after it nobody would come back to do it.
+    release(root, decided.name)
+    return Result(
+        status="succeeded",
+        at=int(time.time()),
+        adapter=decided.name,
+        checkpoints=tuple(checkpoints),
+        result_file_ids=tuple(workshop.results(fine_tune)),
+        trained_tokens=outcome.trained_tokens,
+        steps=outcome.steps,
+    )
 
 
 def name_of(request: Kept) -> str:

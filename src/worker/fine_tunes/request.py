@@ -79,6 +79,14 @@ class Error(Strict):
     param: str | None = None
 
 
+class Failed(Exception):
+    """A fine-tune has failed; ``error`` is what it shows."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.error = Error(code=code, message=message, param=param)
+
+
 class Checkpoint(Strict):
     """The adapter of an epoch.
 

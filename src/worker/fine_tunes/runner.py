@@ -13,11 +13,10 @@ from trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
 from worker.errors import EngineBusy, VolumeError
 from worker.fine_tunes import attempt as attempts_of
 from worker.fine_tunes.attempt import Listener, Progress
-from worker.fine_tunes.child import CHECKPOINT_S, Child
-from worker.fine_tunes.crashes import Failed, reason_of
-from worker.fine_tunes.finish import finished
-from worker.fine_tunes.request import Result
-from worker.fine_tunes.room import WATCH_S, given, made
+from worker.fine_tunes.child import CHECKPOINT_S, Child, reason_of
+from worker.fine_tunes.memory import WATCH_S, made
+from worker.fine_tunes.publish import finished
+from worker.fine_tunes.request import Failed, Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.workshop import Workshop
 from worker.volume import check_space, failures, write
@@ -157,10 +156,11 @@ class Runner:
         if await asyncio.to_thread(self._is_unchecked):
             # What is beside it is not disturbed for rows that are wrong.
             await self._attempt(lease, only_check=True)
-        if await asyncio.to_thread(self._done):
+        if await asyncio.to_thread(self._done) or await self._why(lease):
+            # Nothing beside it is disturbed then.
             yield False
             return
-        async with made(room, lambda: self._why(lease), self._is_left) as there:
+        async with made(room(), lambda: self._why(lease), self._is_left) as there:
             yield there
 
     def _is_unchecked(self) -> bool:
@@ -189,7 +189,9 @@ class Runner:
         """
         fine_tune, workshop = self._fine_tune, self._workshop
         before = await asyncio.to_thread(lambda: attempts_of.durable_step(fine_tune.attempts()))
-        spec = await given(workshop, fine_tune, lambda: self._why(lease), patient=not only_check)
+        spec = await workshop.fitting_spec(
+            fine_tune, lambda: self._why(lease), patient=not only_check
+        )
         if spec is None:
             return
         attempt = await asyncio.to_thread(self._begin, lease, spec)
@@ -204,7 +206,7 @@ class Runner:
             raise VolumeError("The volume is full, or can't be written to: the training stands.")
         done = await asyncio.to_thread(attempts_of.outcome_of, attempt)
         if done is None and not asked and not (only_check and status == Exit.OVER):
-            await self._crashed(status, child.said, before)
+            await self._crashed(status, reason_of(status, child.said), before)
 
     def _begin(self, lease: Lease, spec: Spec) -> Path:
         """Make the directory of another attempt."""
@@ -237,13 +239,13 @@ class Runner:
         await asyncio.to_thread(listener.look)
         return status, kill_at < math.inf
 
-    async def _crashed(self, status: int | None, said: str, before: int) -> None:
+    async def _crashed(self, status: int | None, reason: str, before: int) -> None:
         """Let another attempt go on, if this one has come further, or was killed the first time.
 
         Raises:
             Failed: it has not, or this happens too often.
         """
-        fine_tune, reason = self._fine_tune, reason_of(status, said)
+        fine_tune = self._fine_tune
         step = await asyncio.to_thread(lambda: attempts_of.durable_step(fine_tune.attempts()))
         self._crashes += 1
         # A signal comes from outside: the memory that was lacking may be there the next time.

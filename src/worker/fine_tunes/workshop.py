@@ -1,13 +1,32 @@
-"""What a worker trains adapters with, one at a time."""
+"""What a worker trains adapters with, one at a time: its model, its memory, its process."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainer.spec import Spec
+from worker.engine import Base, Model
+from worker.errors import InvalidInput, VolumeError, WorkerError
+from worker.fine_tunes import results
+from worker.fine_tunes.child import COMMAND
+from worker.fine_tunes.memory import WATCH_S, MemoryTaken, Stops, check_memory
+from worker.fine_tunes.request import Failed
 from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.store import FineTunes
+from worker.settings import Settings
+from worker.volume import adapters
+
+# Seconds that a training waits for memory that others have: what has just been ended gives it back
+# in less.
+MEMORY_S = 60.0
+
+# Makes room in the memory for a block; what is beside it waits.
+Room = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Bench:
@@ -36,16 +55,12 @@ class Bench:
         self._waiting.discard(place)
 
 
-# Makes room in the memory for a block; what is beside it waits.
-Room = Callable[[], AbstractAsyncContextManager[None]]
-
-
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """What a worker trains adapters with.
 
     Args:
-        spec: returns what a fine-tune's training is given; called in a thread. It raises
+        spec: returns the specification of a fine-tune's training; called in a thread. It raises
             ``WorkerError`` if it can't be trained here.
         fits: raises ``MemoryTaken`` if others have the memory for a training now, and
             ``WorkerError`` if there never is enough; called in a thread.
@@ -70,3 +85,124 @@ class Workshop:
     bench: Bench
     nice: bool = True
     room: Room | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fine_tunes: FineTunes,
+        base: Base,
+        settings: Settings,
+        closed: Callable[[], bool],
+        room: Room | None,
+        *,
+        nice: bool,
+    ) -> "Workshop":
+        """Return a worker's.
+
+        Args:
+            fine_tunes: of the volume.
+            base: has the model, and judges the adapters.
+            settings: the worker's.
+            closed: as above; ``room``, ``nice``: likewise.
+        """
+        return cls(
+            spec=partial(spec_of, fine_tunes=fine_tunes, model=base.model, settings=settings),
+            fits=check_memory,
+            check=base.check_adapter,
+            results=partial(results.write, fine_tunes.files),
+            adapters=adapters.directory(settings.base_path),
+            closed=closed,
+            command=COMMAND,
+            bench=Bench(),
+            nice=nice,
+            room=room,
+        )
+
+    async def fitting_spec(
+        self, fine_tune: FineTune, stops: Stops, *, patient: bool
+    ) -> Spec | None:
+        """Return the specification of a training; None: it has to stop before it fits.
+
+        Args:
+            fine_tune: to be trained.
+            stops: returns whether the training has to stop.
+            patient: whether it needs the memory now, and waits for it; else it may have it later.
+
+        Raises:
+            Failed: it can't be trained here.
+            VolumeError: the volume fails.
+        """
+        until = time.monotonic() + MEMORY_S
+        while True:
+            try:
+                spec = await asyncio.to_thread(self.spec, fine_tune)
+                with contextlib.nullcontext() if patient else contextlib.suppress(MemoryTaken):
+                    await asyncio.to_thread(self.fits, spec)
+            except WorkerError as error:
+                if isinstance(error, VolumeError):
+                    raise
+                if not isinstance(error, MemoryTaken) or time.monotonic() > until:
+                    raise Failed("not_trainable", error.message, error.param) from error
+            else:
+                return spec
+            if await stops():
+                return None
+            await asyncio.sleep(WATCH_S)
+
+
+def spec_of(
+    fine_tune: FineTune, *, fine_tunes: FineTunes, model: Model, settings: Settings
+) -> Spec:
+    """Return the specification of a fine-tune's training. For threads.
+
+    Raises:
+        InvalidInput: the model can't be trained.
+        NoSuchObject: its rows are no longer there.
+        VolumeError: the volume fails.
+    """
+    request = fine_tune.request
+    if not settings.base_path.is_dir():
+        raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
+    place = directory_of(model)
+    rows, held_out = request.training, request.validation
+    return Spec(
+        **dict(request.spec),
+        model=place,
+        tokenizer=model.tokenizer.absolute() if model.tokenizer else place,
+        chat_template=model.chat_template,
+        trust_remote_code=model.trust_remote_code,
+        device="cpu" if model.device == "cpu" else "cuda",
+        max_length=min(model.max_model_len, settings.fine_tune_max_length),
+        training=fine_tunes.data(rows),
+        validation=fine_tunes.data(held_out) if held_out else None,
+        wandb=request.wandb,
+    )
+
+
+def directory_of(model: Model) -> Path:
+    """Return the directory that a training reads a model from, as an absolute path.
+
+    Raises:
+        InvalidInput: the model can't be trained.
+    """
+    if "generate" not in model.tasks:
+        raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it writes no text.")
+    if model.place is None or model.quantization is not None:
+        raise InvalidInput(
+            f"{model.names[0]} can't be fine-tuned: it is quantised, or not read from a "
+            "directory. MODEL_NAME has to name the model in its own precision."
+        )
+    return model.place.absolute()
+
+
+def check_base(fine_tune: FineTune, model: Model) -> None:
+    """Check that a fine-tune begins with a worker's model. For threads.
+
+    Raises:
+        InvalidInput: it begins with another.
+    """
+    base = fine_tune.request.base
+    if base not in model.names:
+        raise InvalidInput(
+            f"{fine_tune.id} is a fine-tune of {base!r}, and this worker has {model.names[0]}."
+        )

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -13,15 +12,11 @@ from worker.batches.window import Window
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.fine_tunes import results
-from worker.fine_tunes.child import COMMAND
-from worker.fine_tunes.estimate import check_memory
-from worker.fine_tunes.given import Given
 from worker.fine_tunes.store import FineTunes
-from worker.fine_tunes.workshop import Bench, Workshop
+from worker.fine_tunes.workshop import Workshop
 from worker.job.long_work import LongWork
 from worker.settings import Settings
-from worker.volume import Volume, adapters
+from worker.volume import Volume
 from worker.volume.links import Links
 
 # Starts to run some work: in this process, or by a job that is sent to the endpoint.
@@ -37,64 +32,42 @@ TRAINS_NONE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Resources:
     """What a worker has.
 
     Args:
         engines: loaded.
         settings: the worker's.
-        batches: of the volume, and files.
-        fine_tunes: likewise.
-        window: how many lines of batches are answered at once.
-        links: makes addresses of files, for a server.
-        bench: where one adapter at a time is trained.
+        others: returns how many requests that belong to no batch are in the engine.
         start: starts long work; None: somebody has to send the job that runs it.
+        outputs: see ``Batches``.
     """
 
-    engines: Engines
-    settings: Settings
-    batches: Batches
-    fine_tunes: FineTunes
-    window: Window
-    links: Links
-    bench: Bench
-    start: Start | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         engines: Engines,
         settings: Settings,
         others: Callable[[], int] = lambda: 0,
         start: Start | None = None,
         outputs: Mapping[str, MakeOutput] = MappingProxyType({}),
-    ) -> "Resources":
-        """Return what a worker has.
+    ) -> None:
+        self.engines = engines
+        self.settings = settings
+        self.batches = Batches.of(settings, outputs)
+        # How many lines of batches are answered at once.
+        self.window = Window(jobs_at_once(settings.batch_concurrency, engines.base.slots), others)
+        # Makes addresses of files, for a server.
+        self.links = Links(Volume.of(settings))
+        self._start = start
 
-        Args:
-            engines: loaded.
-            settings: the worker's.
-            others: returns how many requests that belong to no batch are in the engine.
-            start: as above.
-            outputs: see ``Batches``.
-        """
-        lines = jobs_at_once(settings.batch_concurrency, engines.base.slots)
-        links = Links(Volume.of(settings))
-        return cls(
-            engines=engines,
-            settings=settings,
-            batches=Batches.of(settings, outputs),
-            fine_tunes=FineTunes.of(settings),
-            window=Window(lines, others),
-            links=links,
-            bench=Bench(),
-            start=start,
-        )
+    @cached_property
+    def fine_tunes(self) -> FineTunes:
+        """Those of the volume."""
+        return FineTunes.of(self.settings)
 
     async def begin(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run some work; return what callers have to send, if this can't be."""
-        start = self.start
+        start = self._start
         going = start is not None and all([await start(work) for _ in range(jobs)])
         return {} if going else work.run_with
 
@@ -105,19 +78,18 @@ class Resources:
         Raises:
             InvalidInput: this worker trains none.
         """
-        base, settings = self.engines.base, self.settings
         self.check_training()
-        return Workshop(
-            spec=Given(self.fine_tunes, base.model, settings).spec,
-            fits=check_memory,
-            check=base.check_adapter,
-            results=partial(results.write, self.fine_tunes.files),
-            adapters=adapters.directory(settings.base_path),
+        return self._workshop
+
+    @cached_property
+    def _workshop(self) -> Workshop:
+        return Workshop.of(
+            self.fine_tunes,
+            self.engines.base,
+            self.settings,
             closed=lambda: self.window.closed_at < math.inf,
-            command=COMMAND,
-            bench=self.bench,
-            nice=self._trains == "beside",
             room=self.engines.aside if self._trains == "exclusive" else None,
+            nice=self._trains == "beside",
         )
 
     def check_training(self) -> None:

@@ -22,7 +22,7 @@ AnswerTo = Callable[[Any], Answer[Any]]
 @pytest.fixture
 def answer_to(engine: ScriptedEngine) -> Iterator[AnswerTo]:
     """Return a function that makes answers, which are not started."""
-    resources = Resources.of(engine.engines, settings())
+    resources = Resources(engine.engines, settings())
     yield lambda payload: answer(parse_input(payload), "job-1", resources, 600)
     assert engine.asked == []
 

@@ -24,7 +24,7 @@ def fine_tune(fine_tunes: FineTunes) -> FineTune:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("runner.WATCH_S", "runner.LOOK_S", "room.WATCH_S"):
+    for name in ("runner.WATCH_S", "runner.LOOK_S", "memory.WATCH_S", "workshop.WATCH_S"):
         monkeypatch.setattr(f"worker.fine_tunes.{name}", 0.02)
     # No test waits for the end of that.
     monkeypatch.setattr("worker.fine_tunes.runner.CHECKPOINT_S", 10 * HUNG_S)

@@ -17,8 +17,7 @@ from support.processes.background import HUNG_S, eventually, wait_until
 
 from worker import masking
 from worker.fine_tunes import child as module
-from worker.fine_tunes.child import NICENESS, TAIL, Child
-from worker.fine_tunes.crashes import reason_of
+from worker.fine_tunes.child import NICENESS, TAIL, Child, reason_of
 from worker.settings.environment import WANDB_KEY, take_secrets
 
 SLEEPS = "import time; time.sleep(600)"

@@ -18,10 +18,10 @@ from support.network import Names
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError
 from worker.fine_tunes.creation import Creator
-from worker.fine_tunes.given import directory_of
 from worker.fine_tunes.sources import ROWS, Sources
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import PREFIX, FineTunes
+from worker.fine_tunes.workshop import directory_of
 from worker.job.fine_tune import FineTuneSpec
 from worker.media.fetcher import Fetcher
 from worker.volume import ids

@@ -26,7 +26,7 @@ STOPPED: Script = [["step", 5], ["wait"]]
 @pytest.fixture
 def caller(engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """A caller of a worker that can train, and whose volume has the rows of ``ID``."""
-    monkeypatch.setattr("worker.routes.resources.COMMAND", COMMAND)
+    monkeypatch.setattr("worker.fine_tunes.workshop.COMMAND", COMMAND)
     for interval in ("fine_tunes.runner.WATCH_S", "progress.INTERVAL_S"):
         monkeypatch.setattr(f"worker.{interval}", 0.01)
     engine.model = replace(engine.model, place=tmp_path, max_lora_rank=16)

@@ -1,8 +1,12 @@
-"""Whether the memory suffices for a training, told before it begins: arithmetic, no measurement."""
+"""Memory for a training: estimated before it begins, made by what is beside it, or waited for."""
 
+import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +20,11 @@ from worker.store.disk import count_elements
 CONFIG = "config.json"
 # Tokens of a row that has to fit at least: longer ones may, or may not.
 ROW = 256
+# Seconds between looks at whether the training has to stop, and at the memory.
+WATCH_S = 1.0
+
+# Returns whether the training has to stop.
+Stops = Callable[[], Awaitable[object]]
 
 
 class Memory(NamedTuple):
@@ -53,6 +62,39 @@ def check_memory(spec: Spec, there: Memory | None = None) -> None:
         "on an endpoint of its own with the same volume, has no engine beside it; a smaller r in "
         "peft_config, or a smaller model, needs less."
     )
+
+
+@contextlib.asynccontextmanager
+async def made(
+    making: AbstractAsyncContextManager[None], stops: Stops, is_left: Callable[[], bool]
+) -> AsyncGenerator[bool, None]:
+    """Make room for the block, or yield False: the training has to stop before there is any.
+
+    Args:
+        making: makes it.
+        stops: returns whether the training has to stop.
+        is_left: returns whether the job's time is over.
+
+    What was beside it is back after the block, unless the job's time does not suffice for that.
+    """
+    entering = asyncio.create_task(making.__aenter__())
+    try:
+        while not entering.done() and not await stops():
+            await asyncio.wait({entering}, timeout=WATCH_S)
+        there = entering.done()
+        if there:
+            entering.result()
+        yield there
+    finally:
+        entering.cancel()
+        await asyncio.wait({entering})
+        if not entering.cancelled() and entering.exception() is None:
+            leaving = asyncio.create_task(making.__aexit__(None, None, None))
+            # An engine starts for minutes, and the job's answer says how it goes on.
+            while not leaving.done() and not is_left():
+                await asyncio.wait({leaving}, timeout=WATCH_S)
+            if leaving.done():
+                leaving.result()
 
 
 def needed_bytes(spec: Spec) -> int | None:

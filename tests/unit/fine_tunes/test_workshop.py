@@ -22,7 +22,7 @@ from support.processes.background import HUNG_S, eventually
 from trainer.spec import ONLY_CHECK, Spec
 from worker.errors import EngineDead, InvalidInput
 from worker.fine_tunes.child import Child
-from worker.fine_tunes.estimate import MemoryTaken
+from worker.fine_tunes.memory import MemoryTaken
 from worker.fine_tunes.runner import SPARE_S
 
 
@@ -171,7 +171,7 @@ async def test_memory_that_others_have_for_the_moment_is_waited_for(tmp_path: Pa
 async def test_memory_that_does_not_suffice_is_the_failure_and_disturbs_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Spec], None], asked: list[str]
 ) -> None:
-    monkeypatch.setattr("worker.fine_tunes.room.MEMORY_S", 0.1)
+    monkeypatch.setattr("worker.fine_tunes.workshop.MEMORY_S", 0.1)
     fine_tune, memory = fine_tune_at(tmp_path, DONE), Memory()
     await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=fits))
     assert failure_of(fine_tune) == ("not_trainable", "it needs 8.0 GiB", None)
