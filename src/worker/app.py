@@ -16,7 +16,7 @@ from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
 from worker.job import AnyJob, BatchJob, Budget, FineTuneJob, Job, ListJob
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
@@ -93,7 +93,7 @@ class Worker:
 
     def leave(self) -> None:
         """Go on with no batch and no fine-tune: another worker does."""
-        self._resources.window.close()
+        self._resources.close()
 
     def end_all(self, error: WorkerError) -> None:
         """Fail every running answer with this error, after what the engine has produced of it."""

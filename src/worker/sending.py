@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp_retry import ExponentialRetry, RetryClient
 from pydantic import SecretStr
 
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)

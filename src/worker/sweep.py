@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.batches.store import Batches
 from worker.errors import VolumeError
-from worker.fine_tunes.store import FineTunes
+from worker.files import Files
+from worker.long_work import kinds
 from worker.settings import Settings
 from worker.volume import Volume, failures
 
@@ -33,7 +33,7 @@ def sweep(settings: Settings) -> int:
     Raises:
         VolumeError: there is no telling whether somebody has swept.
     """
-    volume, batches, fine_tunes = Volume.of(settings), Batches.of(settings), FineTunes.of(settings)
+    volume = Volume.of(settings)
     with failures():
         # Without a volume, and on one that nothing was kept on, there is nothing to do.
         kept = volume.root.is_dir() and volume.directory("")
@@ -42,9 +42,9 @@ def sweep(settings: Settings) -> int:
 
     def files() -> int:
         # Unless it is known what is in use, none goes.
-        return batches.files.sweep(batches.inputs_in_use() | fine_tunes.inputs_in_use())
+        return Files.of(settings).sweep(kinds.inputs_in_use(settings))
 
-    return sum(map(_tried, (files, batches.sweep, fine_tunes.sweep)))
+    return sum(map(_tried, (files, *(records.sweep for records in kinds.stored(settings)))))
 
 
 def _tried(part: Callable[[], int]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens
 from support.processes.background import eventually
 from worker.app import Worker
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.batches.store import Batches
 
 
@@ -77,7 +77,7 @@ class Batching:
         engine.slots = 4
         self.root, self.engine = root, engine
         self.worker = worker_at(root, engine)
-        self.batches = Batches.of(settings(FILES_PATH=str(root)))
+        self.batches = Batches(settings(FILES_PATH=str(root)))
 
     def only(self) -> Batch:
         """Return the one batch that there is."""

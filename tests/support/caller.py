@@ -6,7 +6,7 @@ from typing import Any
 
 from support.engine.scripted import ScriptedEngine, failure, settings
 from worker.app import Worker
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 
 
 class Caller:

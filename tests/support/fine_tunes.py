@@ -2,23 +2,25 @@
 
 import asyncio
 import json
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from support.engine.scripted import settings
 from trainer.spec import ATTEMPTS, EVENTS, Data, Event, Hyperparameters, Resumed, Spec
-from worker.fine_tunes.attempt import Progress
-from worker.fine_tunes.request import Kept, Result, Source
-from worker.fine_tunes.runner import How, Runner
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import PREFIX, FineTunes
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.fine_tunes.step import SPARE_S, train
 from worker.fine_tunes.workshop import Bench, Workshop
+from worker.long_work.attempt import Attempt
+from worker.long_work.record import REQUEST
+from worker.long_work.runner import How
 from worker.volume import ids
-from worker.volume.record import REQUEST
 
 SCRIPTED = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED))
@@ -44,8 +46,10 @@ def uploaded(fine_tunes: FineTunes, content: bytes = CSV, purpose: str = "fine-t
 
 def created(fine_tunes: FineTunes, created_at: int = 100, **more: Any) -> FineTune:
     values = {"created_at": created_at, "base": "demo", **more}
-    training = Source(file_id=uploaded(fine_tunes))
-    return fine_tunes.create(Kept(id=ids.new(PREFIX), training=training, **values))
+    training = uploaded(fine_tunes)
+    return fine_tunes.create(
+        StoredFineTune(id=ids.new(FineTunes.prefix), training_file=training, **values)
+    )
 
 
 def loss(step: int, value: float, at: float = 200) -> Event:
@@ -76,7 +80,7 @@ def fine_tune_at(root: Path, *scripts: Script, id: str = ID, **values: Any) -> F
     """Create a fine-tune whose attempts play these scripts, the last one again and again."""
     found = FineTune(root / "worker" / "fine_tunes" / id)
     values = {"created_at": 1_700_000_000, "base": "org/demo", **values}
-    request = Kept(id=id, training=Source(file_id=ROWS), spec=Hyperparameters(epochs=2), **values)
+    request = StoredFineTune(id=id, training_file=ROWS, spec=Hyperparameters(epochs=2), **values)
     found.write(REQUEST, request)
     (found.directory / "script.json").write_text(json.dumps(scripts))
     return found
@@ -95,21 +99,28 @@ def workshop_at(root: Path, **changes: Any) -> Workshop:
         check=check,
         results=lambda _: ("file-metrics",),
         adapters=root / "adapters",
-        closed=lambda: False,
         command=COMMAND,
         bench=Bench(),
     )
     return replace(workshop, **changes)
 
 
+def records_of(fine_tune: FineTune) -> FineTunes:
+    """Return all fine-tunes of the volume that has one."""
+    return FineTunes(settings(FILES_PATH=str(fine_tune.directory.parents[2])))
+
+
 async def run(
     fine_tune: FineTune,
     workshop: Workshop,
     seconds: float = 3600,
-    progress: Progress | None = None,
+    progress: dict[str, float] | None = None,
+    closed_at: Callable[[], float] = lambda: math.inf,
 ) -> How:
     """Run a fine-tune as a job does."""
-    return await Runner(fine_tune, workshop, progress or Progress()).run(seconds)
+    attempt = Attempt(fine_tune, seconds - SPARE_S, closed_at)
+    progress = {} if progress is None else progress
+    return await train(records_of(fine_tune), fine_tune, workshop, attempt, progress)
 
 
 def running(fine_tune: FineTune, workshop: Workshop, **options: Any) -> asyncio.Task[How]:
@@ -127,7 +138,7 @@ def alive(fine_tune: FineTune) -> list[int]:
     return [pid for pid in pids(fine_tune) if psutil.pid_exists(pid)]
 
 
-def result_of(fine_tune: FineTune) -> Result:
+def result_of(fine_tune: FineTune) -> FineTuneResult:
     result = fine_tune.result
     assert result
     return result

@@ -13,7 +13,7 @@ from support.engine.scripted import settings
 from support.job_loops import serving
 from support.processes.background import eventually
 
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 from worker.sending import TRIES, Sending
 
 KEY = "rp-the-key"

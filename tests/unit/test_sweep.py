@@ -14,12 +14,11 @@ from support.processes.background import HUNG_S
 from worker import sweep
 from worker.errors import VolumeError
 from worker.files import Files
-from worker.fine_tunes.request import Kept, Result, Source
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import PREFIX, FineTunes
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.long_work.record import DAY_S, REQUEST
 from worker.settings import Settings
 from worker.volume import ids
-from worker.volume.record import DAY_S, REQUEST
 
 SetClock = Callable[[float], None]
 
@@ -62,10 +61,12 @@ def make_sick(file: Path) -> None:
 
 def created(fine_tunes: FineTunes, rows: str, *, ended: float | None = None) -> FineTune:
     """Create a fine-tune on rows, which may have ended."""
-    new = Kept(id=ids.new(PREFIX), created_at=1, base="demo", training=Source(file_id=rows))
+    new = StoredFineTune(
+        id=ids.new(FineTunes.prefix), created_at=1, base="demo", training_file=rows
+    )
     found = fine_tunes.create(new)
     if ended is not None:
-        found.end(Result(status="cancelled", at=int(ended)))
+        found.end(FineTuneResult(status="cancelled", at=int(ended)))
     return found
 
 
@@ -103,14 +104,14 @@ def test_where_nothing_is_stored_nothing_is_made(tmp_path: Path, name: str, exis
 
 
 def test_what_can_not_be_read_stays(swept_settings: Settings, tmp_path: Path) -> None:
-    fine_tunes = FineTunes.of(swept_settings)
+    fine_tunes = FineTunes(swept_settings)
     rows = fine_tunes.files.receive([b"a"], filename="rows.csv", purpose="fine-tune")
     sick = created(fine_tunes, rows.id)
     held, over = (created(fine_tunes, rows.id, ended=1) for _ in range(2))
     make_sick(sick.directory / REQUEST)
     damaged = created(fine_tunes, rows.id)
     (damaged.directory / REQUEST).write_text("{")
-    lease = held.leases() / "lease-1"
+    lease = held.leases("run") / "lease-1"
     lease.parent.mkdir(parents=True)
     lease.symlink_to(lease)
     with pytest.raises(VolumeError):
@@ -135,7 +136,7 @@ def test_a_file_that_can_not_be_read_keeps_no_other(
 def test_fine_tunes_that_ended_long_ago_go_and_rows_that_others_need_stay(
     swept_settings: Settings, set_clock: SetClock
 ) -> None:
-    fine_tunes = FineTunes.of(swept_settings)
+    fine_tunes = FineTunes(swept_settings)
     rows = fine_tunes.files.receive(
         [b"a"], filename="rows.csv", purpose="fine-tune", expires_after_s=3600
     )

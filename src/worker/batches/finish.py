@@ -1,26 +1,20 @@
 """The end of a batch: its output and its errors as files, in the order of the input."""
 
 import contextlib
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
-from worker.batches.endings import End, Ending, Failed, Result, counted, mistake
-from worker.batches.lines import Plan, WrongLineError, lines, request_in
+from worker.batches.lines import INPUT_CHANGED, Plan, WrongLineError, lines, mistake, request_in
 from worker.batches.parts import Finished, finished, text_of
-from worker.batches.request import Kept, Output
-from worker.batches.state import FAILED, RESULT, Batch
-from worker.batches.store import Batches
-from worker.errors import NoSuchObject, RequestError, WorkerError
+from worker.batches.record import Batch, BatchEnding, BatchResult, End, StoredBatch, counted
+from worker.errors import NoSuchObject, RequestError
 from worker.files import Files, Writing
+from worker.long_work.record import RESULT
 from worker.volume import failures, ids
-from worker.volume.lease import Leases
-
-log = logging.getLogger(__name__)
 
 # Why a line was never answered, by the batch's end.
 UNANSWERED = {
@@ -30,15 +24,41 @@ UNANSWERED = {
 }
 
 
-def finish(batches: Batches, batch: Batch, status: End) -> Result:
+class Output(Protocol):
+    """What a dialect writes of its batches beside the files of results. Its methods block."""
+
+    def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
+        """Write the output; it is written again, or by two at once, with the same results.
+
+        Args:
+            results: returns, for each line of the input in turn, its line of the output or of the
+                error file; None: it has none.
+
+        Raises:
+            RequestError: somebody has changed the volume, so that it can't be written.
+            VolumeError: the volume fails.
+        """
+
+    def release(self) -> None:
+        """Give up what was reserved for the output, if it has not been written."""
+
+
+MakeOutput = Callable[[StoredBatch, Files], Output]
+
+
+def finish(
+    batch: Batch, status: End, files: Files, output: Output | None, longest: int
+) -> BatchResult:
     """End a batch: decide how, unless that is decided, write its files, and then that it has ended.
 
     Two may do so at once, and another one may go on with it: all write the same.
 
     Args:
-        batches: of the volume.
         batch: which nobody runs any more, or whose lines beyond this moment don't count.
         status: how it ends.
+        files: of the volume.
+        output: what it writes beside its files of results.
+        longest: bytes of a line of its input.
 
     Raises:
         VolumeError: the files can't be written.
@@ -48,9 +68,13 @@ def finish(batches: Batches, batch: Batch, status: End) -> Result:
         found = finished(batch.parts, ending.cut, texts=True)
     result = counted(found.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
-    output = batches.output_of(batch.request)
+    if ending.status == "failed":
+        result.mistakes = [INPUT_CHANGED]
     if plan is not None:
-        result.output_file_id, result.error_file_id = _files(batches, batch, plan, found, ending)
+        rest = _unanswered(files, batch, plan, found, ending.status, longest)
+        result.output_file_id, result.error_file_id = _files(
+            files, batch.request, found, ending, rest
+        )
         if output is not None:
             _write_output(output, plan, found, result)
     elif output is not None:
@@ -59,64 +83,49 @@ def finish(batches: Batches, batch: Batch, status: End) -> Result:
     return result
 
 
-def fail(batches: Batches, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
+def fail(batch: Batch, mistakes: list[dict[str, Any]], output: Output | None) -> None:
     """End a batch of which no line has begun.
 
     Raises:
         VolumeError: it can't be written.
     """
-    batch.write(FAILED, Failed(failed_at=int(time.time()), mistakes=mistakes))
-    if output := batches.output_of(batch.request):
+    batch.write(RESULT, BatchResult(status="failed", at=int(time.time()), mistakes=mistakes))
+    if output is not None:
         output.release()
 
 
-def settle(batches: Batches, batch: Batch) -> None:
-    """End a batch that was cancelled, has expired or was being ended, if no worker is at it.
-
-    If that fails, the batch stays as it is: whoever only asks for it is not to get the error.
-    """
-    if batch.ended() or batch.held() or (status := batch.stopping()) is None:
-        return
-    # The lease of one who died while ending it is passed over.
-    leases = Leases(batch.leases("end"), patience=0)
-    leases.look()
-    try:
-        with failures(), leases.taken(lambda: (0, 0)) as lease:
-            if lease and not batch.ended():
-                finish(batches, batch, status)
-    except WorkerError as error:
-        log.warning("batch %s can't be ended: %s", batch.id, error)
-
-
-def input_of(batches: Batches, batch: Batch, plan: Plan) -> Path | None:
+def input_of(files: Files, batch: Batch, plan: Plan) -> Path | None:
     """Find a batch's input; None: it is no more the one that was planned."""
     with contextlib.suppress(NoSuchObject):
-        file = batches.files.get(batch.request.input_file_id, expired=True)
-        path = batches.files.content(file)
+        path = files.content(files.get(batch.request.input_file_id, expired=True))
         with failures():
             return path if plan.holds(path) else None
     return None
 
 
 def _files(
-    batches: Batches, batch: Batch, plan: Plan, found: dict[int, Finished], ending: Ending
+    files: Files,
+    request: StoredBatch,
+    found: dict[int, Finished],
+    ending: BatchEnding,
+    rest: list[bytes],
 ) -> tuple[str | None, str | None]:
-    request = batch.request
-    ids_of = ending.output_file_id, ending.error_file_id
+    """Write the output and the errors, with those of the lines that have no answer."""
     with failures(), _Texts() as texts:
-        output = _Sink(batches.files, request, "output", ids_of[0])
-        errors = _Sink(batches.files, request, "error", ids_of[1])
+        output = _Sink(files, request, "output", ending.output_file_id)
+        errors = _Sink(files, request, "error", ending.error_file_id)
         with output, errors:
             for number in sorted(found):
                 line = found[number]
                 (errors if line.failed else output).write(texts.of(line))
-            if len(found) < plan.total:
-                for text in _unanswered(batches, batch, plan, found, ending.status):
-                    errors.write(text)
+            for text in rest:
+                errors.write(text)
         return output.id, errors.id
 
 
-def _write_output(output: Output, plan: Plan, found: dict[int, Finished], result: Result) -> None:
+def _write_output(
+    output: Output, plan: Plan, found: dict[int, Finished], result: BatchResult
+) -> None:
     """Write what a batch writes beside its files of results.
 
     Where it can't be written, since somebody has changed the volume, the result says so: the
@@ -131,20 +140,25 @@ def _write_output(output: Output, plan: Plan, found: dict[int, Finished], result
         try:
             output.write(results)
         except RequestError as error:
-            result.status, result.mistake = "failed", mistake("no_output", error.message)
+            result.status, result.mistakes = "failed", [mistake("no_output", error.message)]
 
 
 def _unanswered(
-    batches: Batches, batch: Batch, plan: Plan, found: dict[int, Finished], status: End
+    files: Files,
+    batch: Batch,
+    plan: Plan,
+    found: dict[int, Finished],
+    status: End,
+    longest: int,
 ) -> list[bytes]:
     """Return an error for each line that has no answer; none, if the input is gone."""
-    path = input_of(batches, batch, plan)
-    if path is None:
+    path = input_of(files, batch, plan)
+    if path is None or status == "failed" or len(found) >= plan.total:
         return []
     code, message = UNANSWERED[status]
     request = batch.request
     made = []
-    for line in lines(path, batches.limits.bytes_of_a_line):
+    for line in lines(path, longest):
         if line.number in found:
             continue
         with contextlib.suppress(WrongLineError):
@@ -152,7 +166,7 @@ def _unanswered(
             error = {"code": code, "message": message}
             made.append(output_line(request.id, line.number, name, error=error))
     # It may have changed while it was read: then these are no lines of the batch's.
-    return made if input_of(batches, batch, plan) else []
+    return made if input_of(files, batch, plan) else []
 
 
 def output_line(
@@ -200,7 +214,7 @@ class _Texts:
 class _Sink:
     """A file that begins to exist with its first line."""
 
-    def __init__(self, files: Files, request: Kept, kind: str, file_id: str) -> None:
+    def __init__(self, files: Files, request: StoredBatch, kind: str, file_id: str) -> None:
         self._files = files
         self._request = request
         self._kind = kind

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from worker.batches.endings import mistake
 from worker.validation import Strict
 
 BOM = b"\xef\xbb\xbf"
@@ -16,6 +15,18 @@ MOST_MISTAKES = 100
 LONGEST_ID = 512
 # Shards for each job that shares a batch: one that ends early takes another.
 SHARDS_OF_A_JOB = 8
+
+
+def mistake(
+    code: str, message: str, param: str | None = None, line: int | None = None
+) -> dict[str, Any]:
+    """Return an item of OpenAI's ``errors`` of a batch."""
+    return {"code": code, "message": message, "param": param, "line": line}
+
+
+INPUT_CHANGED = mistake(
+    "input_changed", "the input has changed or was removed since the batch began"
+)
 
 
 @dataclass(frozen=True, slots=True)

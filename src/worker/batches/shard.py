@@ -14,9 +14,10 @@ import msgspec
 from worker.batches.finish import output_line, request_id
 from worker.batches.lines import Line, Plan, Shard, WrongLineError, lines, request_in
 from worker.batches.parts import Part, Row, finished
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.batches.window import Window
 from worker.errors import EngineAside, EngineDead, InternalError, WorkerError, defects_hidden
+from worker.long_work.attempt import Attempt
 from worker.record import Usage
 from worker.volume import failures
 
@@ -75,11 +76,11 @@ class ShardRun:
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, deadline: float, lost: Callable[[], bool]) -> Stop:
+    async def run(self, attempt: Attempt, lost: Callable[[], bool]) -> Stop:
         """Answer the lines that no part has.
 
         Args:
-            deadline: when no further line may begin, by ``time.monotonic``.
+            attempt: says until when lines may begin.
             lost: returns whether another worker has taken the shard.
 
         Raises:
@@ -93,7 +94,7 @@ class ShardRun:
         request = await asyncio.to_thread(lambda: self.batch.request)
         part = Part(self.batch.parts, self.name)
         try:
-            return await self._answer_all(waiting, request.endpoint, part, deadline, lost)
+            return await self._answer_all(waiting, request.endpoint, part, attempt, lost)
         finally:
             running = tuple(self._running)
             for task in running:
@@ -106,7 +107,7 @@ class ShardRun:
         waiting: Iterator[Line],
         endpoint: str,
         part: Part,
-        deadline: float,
+        attempt: Attempt,
         lost: Callable[[], bool],
     ) -> Stop:
         read: list[Line] = []
@@ -118,7 +119,7 @@ class ShardRun:
                 if found is None:
                     return Stop.CHANGED
                 read, all_read = found[::-1], not found
-            until = min(deadline, self.window.closed_at)
+            until = attempt.until
             read += self._taken_back()
             while read and self.window.room > 0 and time.monotonic() < until and not lost():
                 self._begin(read.pop(), endpoint, part)

@@ -1,84 +1,55 @@
-"""All batches of a volume: created, found, listed, removed long after their end."""
+"""All batches of a volume, and what they read and write there."""
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from worker.batches.lines import Limits
-from worker.batches.request import Kept, MakeOutput, Output
-from worker.batches.state import Batch
-from worker.errors import InvalidInput, NoSuchObject
-from worker.files import Files
+from worker.batches.finish import MakeOutput, Output, fail, finish, input_of
+from worker.batches.lines import Limits, Plan
+from worker.batches.record import Batch, BatchResult, End, StoredBatch
+from worker.long_work.record import Records
 from worker.settings import Settings
-from worker.validation import of_field
-from worker.volume import Volume
-from worker.volume.record import Records
-
-PREFIX = "batch_"
 
 
-class Batches(Records[Batch, Kept]):
+class Batches(Records[Batch, StoredBatch]):
     """All batches of a volume. Its methods read and write files: call them in threads.
 
     Args:
-        volume: where they are kept.
-        files: their inputs and outputs.
-        limits: of an input.
-        retention_days: after which a batch that has expired is removed; 0 keeps it.
+        settings: the worker's.
         outputs: what batches can write beside their files of results, by the names in requests.
     """
 
-    prefix: ClassVar[str] = PREFIX
+    record = Batch
+    prefix: ClassVar[str] = "batch_"
     folder: ClassVar[str] = "batches"
     param: ClassVar[str] = "batch_id"
+    purpose: ClassVar[str] = "batch"
 
     def __init__(
-        self,
-        volume: Volume,
-        files: Files,
-        limits: Limits,
-        retention_days: float,
-        outputs: Mapping[str, MakeOutput],
+        self, settings: Settings, outputs: Mapping[str, MakeOutput] = MappingProxyType({})
     ) -> None:
-        super().__init__(volume, retention_days)
-        self.files = files
-        self.limits = limits
+        super().__init__(settings)
+        longest = round(settings.max_input_mb * 1_000_000)
+        # Of an input.
+        self.limits = Limits(settings.batch_max_requests, longest, settings.max_input_values)
         self._outputs = outputs
 
-    @classmethod
-    def of(
-        cls, settings: Settings, outputs: Mapping[str, MakeOutput] = MappingProxyType({})
-    ) -> "Batches":
-        longest = round(settings.max_input_mb * 1_000_000)
-        limits = Limits(settings.batch_max_requests, longest, settings.max_input_values)
-        files = Files.of(settings)
-        return cls(Volume.of(settings), files, limits, settings.files_retention_days, outputs)
+    def end(self, one: Batch, how: End) -> BatchResult:
+        """End a batch; see ``finish``."""
+        output = self._output_of(one.request)
+        return finish(one, how, self.files, output, self.limits.bytes_of_a_line)
 
-    def at(self, directory: Path) -> Batch:
-        return Batch(directory)
+    def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
+        """End a batch of which no line has begun."""
+        fail(batch, mistakes, self._output_of(batch.request))
 
-    def check(self, asked: Kept) -> None:
-        """Check what a batch reads.
+    def input_of(self, batch: Batch, plan: Plan) -> Path | None:
+        """Find a batch's input; None: it is no more the one that was planned."""
+        return input_of(self.files, batch, plan)
 
-        Raises:
-            InvalidInput: the input is no file for batches.
-            NoSuchObject: there is no such file.
-        """
-        with of_field("input_file_id"):
-            file = self.files.get(asked.input_file_id)
-            if file.purpose != "batch":
-                raise InvalidInput(f"the file has the purpose {file.purpose!r}, not 'batch'")
-
-    def output_of(self, asked: Kept) -> Output | None:
+    def _output_of(self, request: StoredBatch) -> Output | None:
         """Return what a batch writes beside its files of results; None: nothing."""
-        return None if asked.output is None else self._outputs[asked.output](asked, self.files)
-
-    def inputs_in_use(self) -> set[str]:
-        """Return the ids of the files that batches still read."""
-        found = set()
-        for batch in self.unfinished():
-            with contextlib.suppress(NoSuchObject):
-                found.add(batch.request.input_file_id)
-        return found
+        if request.output is None:
+            return None
+        return self._outputs[request.output](request, self.files)

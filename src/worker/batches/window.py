@@ -24,12 +24,7 @@ class Window:
         self._few = max(1, full // SMALL)
         self._others = others
         self._busy_at = -math.inf
-        self.closed_at = math.inf
         self.running = 0
-
-    def close(self) -> None:
-        """Let no further line begin: the worker is being stopped. From any thread."""
-        self.closed_at = time.monotonic()
 
     @property
     def room(self) -> int:

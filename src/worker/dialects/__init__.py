@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from worker.dialects import long_jobs, table
+from worker.dialects import table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawForm
 from worker.errors import InvalidInput
@@ -18,6 +18,7 @@ from worker.job import (
     RawJob,
 )
 from worker.limits.structured import Bounds
+from worker.long_work.kinds import KINDS
 from worker.routes import generation, lists
 from worker.routes.abilities import refuse_unable
 from worker.routes.answer import Answer
@@ -96,10 +97,9 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
         case ListJob():
             refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
             return lists.answer(job, request_id, engines.main, bounds, FORMS[job.shared.format])
-        case BatchJob():
-            return long_jobs.run_batch(job, request_id, resources, seconds)
-        case FineTuneJob():
-            return long_jobs.run_fine_tune(job, request_id, resources, seconds)
+        case BatchJob() | FineTuneJob():
+            reply: Answer[Any] = KINDS[job.kind].load_answer()(job, request_id, resources, seconds)
+            return reply
 
 
 def described(job: AnyJob) -> tuple[str, bool]:
@@ -114,7 +114,5 @@ def described(job: AnyJob) -> tuple[str, bool]:
             return "raw", job.stream
         case ListJob():
             return "list", job.stream
-        case BatchJob():
-            return "batch", job.stream
-        case FineTuneJob():
-            return "fine_tune", job.stream
+        case BatchJob() | FineTuneJob():
+            return job.kind, job.stream

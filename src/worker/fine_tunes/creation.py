@@ -6,17 +6,16 @@ import time
 from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from worker.engine import Model
 from worker.errors import InvalidInput
 from worker.files import PREFIX as FILE
 from worker.fine_tunes.hyperparameters import hyperparameters
-from worker.fine_tunes.request import Kept, Source
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import StoredFineTune
 from worker.fine_tunes.sources import ROWS, Sources, is_address
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import FineTunes
-from worker.fine_tunes.workshop import directory_of
 from worker.job.fine_tune import FineTuneRequest, FineTuneSpec
 from worker.media.fetcher import Fetcher
 from worker.settings import Settings
@@ -86,12 +85,12 @@ class Creator:
         spec = hyperparameters(asked.given, asked.holder, max_rank=rank, seed=asked.seed)
         training, validation = self._rows(asked, id)
         return self.fine_tunes.create(
-            Kept(
+            StoredFineTune(
                 id=id,
                 created_at=int(time.time()),
                 base=base,
-                training=training,
-                validation=validation,
+                training_file=training,
+                validation_file=validation,
                 spec=spec,
                 suffix=asked.suffix,
                 metadata=asked.metadata,
@@ -120,8 +119,8 @@ class Creator:
             raise _refused("integrations", message)
         return asked.wandb
 
-    def _rows(self, asked: FineTuneRequest, id: str) -> tuple[Source, Source | None]:
-        """Return the files of the rows to train on, and of those to validate with."""
+    def _rows(self, asked: FineTuneRequest, id: str) -> tuple[str, str | None]:
+        """Return the ids of the files of rows: to train on, and to validate with."""
         sources = self.sources
         if self.fine_tunes.has(id):
             # What addresses have now counts no more.
@@ -143,3 +142,32 @@ class Creator:
 
 def _refused(field: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{field}: {reason}", param=field)
+
+
+def directory_of(model: Model) -> Path:
+    """Return the directory that a training reads a model from, as an absolute path.
+
+    Raises:
+        InvalidInput: the model can't be trained.
+    """
+    if "generate" not in model.tasks:
+        raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it writes no text.")
+    if model.place is None or model.quantization is not None:
+        raise InvalidInput(
+            f"{model.names[0]} can't be fine-tuned: it is quantised, or not read from a "
+            "directory. MODEL_NAME has to name the model in its own precision."
+        )
+    return model.place.absolute()
+
+
+def check_base(fine_tune: FineTune, model: Model) -> None:
+    """Check that a fine-tune begins with a worker's model. For threads.
+
+    Raises:
+        InvalidInput: it begins with another.
+    """
+    base = fine_tune.request.base
+    if base not in model.names:
+        raise InvalidInput(
+            f"{fine_tune.id} is a fine-tune of {base!r}, and this worker has {model.names[0]}."
+        )

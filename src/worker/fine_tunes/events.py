@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,11 +10,12 @@ from typing import Literal
 import msgspec
 
 from trainer.spec import EVENTS
-from worker.fine_tunes.request import Result
-from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.request import FineTuneResult
 from worker.volume import failures
 
 PREFIX = "ftevent-"
+# Metrics that the platform gets while a job runs.
+SHOWN = ("epoch", "loss")
 
 Level = Literal["info", "warn", "error"]
 
@@ -45,7 +46,7 @@ class Told:
         level: how bad it is.
         message: of metrics, LLM Engine's: the text of a Python dict.
         step: the steps done when it was told.
-        metrics: by transformers' names; empty: only a message.
+        metrics: by OpenAI's names, where it has any; empty: only a message.
     """
 
     id: str
@@ -59,7 +60,7 @@ class Told:
 
 # OpenAI's names of metrics. All validation rows are looked at, every time; transformers' last line
 # has the mean over the whole training.
-_RENAMED = {
+_NAMES = {
     "loss": ("train_loss",),
     "train_loss": ("mean_train_loss",),
     "mean_token_accuracy": ("train_mean_token_accuracy",),
@@ -68,45 +69,83 @@ _RENAMED = {
 }
 
 
-def renamed(metrics: dict[str, float]) -> dict[str, float]:
-    """Return metrics by OpenAI's names, where it has any."""
-    return {name: value for own, value in metrics.items() for name in _RENAMED.get(own, (own,))}
-
-
-def events(fine_tune: FineTune) -> list[Told]:
+def events(
+    id: str, created_at: int, attempts: Sequence[Path], result: FineTuneResult | None
+) -> list[Told]:
     """Return what a fine-tune has told, the oldest first. Reads files: for threads.
 
     Metrics of steps that a later attempt has done again are left out.
 
+    Args:
+        id: of the fine-tune.
+        created_at: in seconds since 1970.
+        attempts: their directories, the oldest first.
+        result: how it ended.
+
     Raises:
-        NoSuchObject: there is no such fine-tune.
         VolumeError: the volume fails.
     """
-    request, result = fine_tune.request, fine_tune.result
-    lines = [_Line(at=request.created_at, message="Created")]
-    lines += _merged([list(_read(attempt / EVENTS)) for attempt in fine_tune.attempts()])
+    lines = [_Line(at=created_at, message="Created")]
+    lines += _merged([list(_read(attempt / EVENTS)) for attempt in attempts])
     if result:
         lines.append(_ended(result))
     told, newest = [], 0
     for number, line in enumerate(lines):
         newest = max(newest, int(line.at))
-        metrics = {
-            name: value
-            for name, value in line.metrics.items()
-            if value is not None and math.isfinite(value)
-        }
-        id = f"{PREFIX}{fine_tune.id.rpartition('-')[2]}-{number:08}"
-        told.append(Told(id, newest, line.at, line.level, line.message, line.step, metrics))
+        event_id = f"{PREFIX}{id.rpartition('-')[2]}-{number:08}"
+        metrics = _renamed(line.metrics)
+        told.append(Told(event_id, newest, line.at, line.level, line.message, line.step, metrics))
     return told
 
 
 def by_step(told: list[Told]) -> dict[int, dict[str, float]]:
-    """Return the metrics of each step that has any, by OpenAI's names."""
+    """Return the metrics of each step that has any."""
     found: dict[int, dict[str, float]] = {}
     for one in told:
         if one.metrics:
-            found.setdefault(one.step, {}).update(renamed(one.metrics))
+            found.setdefault(one.step, {}).update(one.metrics)
     return dict(sorted(found.items()))
+
+
+def _renamed(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Return the metrics that are numbers, by OpenAI's names, where it has any."""
+    return {
+        name: value
+        for own, value in metrics.items()
+        if value is not None and math.isfinite(value)
+        for name in _NAMES.get(own, (own,))
+    }
+
+
+class Listener:
+    """Reads what an attempt tells while it is told.
+
+    Args:
+        attempt: its directory.
+        progress: updated; read from any thread.
+    """
+
+    def __init__(self, attempt: Path, progress: dict[str, float]) -> None:
+        self._path = attempt / EVENTS
+        self._progress = progress
+        self._read = 0
+
+    def look(self) -> None:
+        """Read what has been added; call it in a thread."""
+        with failures():
+            try:
+                with self._path.open("rb") as opened:
+                    opened.seek(self._read)
+                    added = opened.read()
+            except FileNotFoundError:
+                return
+        whole = added[: added.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in map(_decode, whole.splitlines()):
+            if line.step:
+                self._progress["step"] = line.step
+            numbers = ((name, line.metrics.get(name)) for name in SHOWN)
+            self._progress.update((name, value) for name, value in numbers if value is not None)
 
 
 def _read(path: Path) -> Iterator[_Line]:
@@ -138,7 +177,7 @@ def _merged(attempts: list[list[_Line]]) -> list[_Line]:
     return found
 
 
-def _ended(result: Result) -> _Line:
+def _ended(result: FineTuneResult) -> _Line:
     if result.error:
         return _Line(at=result.at, level="error", message=result.error.message, step=result.steps)
     message = "Cancelled"

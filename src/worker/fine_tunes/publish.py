@@ -8,9 +8,8 @@ from pathlib import Path
 
 from trainer.spec import ATTEMPTS, RESULT, Outcome
 from worker.errors import VolumeError, WorkerError
-from worker.fine_tunes import attempt as attempts_of
-from worker.fine_tunes.request import Checkpoint, Failed, Kept, Publishing, Result
-from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.request import Checkpoint, Failed, FineTuneResult, Publishing, StoredFineTune
 from worker.fine_tunes.workshop import Workshop
 from worker.volume import adapters, failures, write_once
 from worker.volume.adapters import MADE, Made, maker
@@ -21,7 +20,7 @@ LONGEST = 108
 _OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> Result:
+async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> FineTuneResult:
     """Publish what an attempt has made, and return how the fine-tune ends.
 
     It may be interrupted anywhere: whoever calls it again goes on.
@@ -35,7 +34,7 @@ async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> Re
         Failed: it has made nothing that can be served.
         WorkerError: the volume fails.
     """
-    outcome = await asyncio.to_thread(attempts_of.outcome_of, attempt)
+    outcome = await asyncio.to_thread(fine_tune.outcome_of, attempt)
     if outcome is None or outcome.error is not None:
         raise await asyncio.to_thread(_refusal, fine_tune, outcome)
     try:
@@ -59,7 +58,9 @@ def _refusal(fine_tune: FineTune, outcome: Outcome | None) -> Failed:
     return Failed("training_failed", message)
 
 
-def _published(fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: Outcome) -> Result:
+def _published(
+    fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: Outcome
+) -> FineTuneResult:
     root, request = workshop.adapters, fine_tune.request
     decided = fine_tune.publishing
     if decided is None:
@@ -68,10 +69,10 @@ def _published(fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: 
         if decided is None:
             # It was cancelled while the adapter was checked.
             release(root, name)
-            return Result(status="cancelled", at=int(time.time()))
+            return FineTuneResult(status="cancelled", at=int(time.time()))
     chosen = fine_tune.directory / ATTEMPTS / decided.attempt
     checkpoints = []
-    for step, source in attempts_of.epochs_of(fine_tune.attempts(), chosen).items():
+    for step, source in fine_tune.epochs(chosen).items():
         name = decided.name
         # The best one's adapter is the result.
         if step != outcome.best_step:
@@ -81,7 +82,7 @@ def _published(fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: 
     publish(root, decided.name, chosen / RESULT, request.base, fine_tune.id)
     # Before the end: after it nobody would come back to do it.
     release(root, decided.name)
-    return Result(
+    return FineTuneResult(
         status="succeeded",
         at=int(time.time()),
         adapter=decided.name,
@@ -92,7 +93,7 @@ def _published(fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: 
     )
 
 
-def name_of(request: Kept) -> str:
+def name_of(request: StoredFineTune) -> str:
     """Return the name of the adapter that a fine-tune makes, if no other has it."""
     made_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
     model = _OTHERS.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-") or "model"

@@ -1,26 +1,23 @@
 """What was asked of a fine-tune, and how it ended, as the volume keeps them."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainer.spec import Hyperparameters
+from worker.fine_tunes.hyperparameters import LEARNING_RATE
+from worker.long_work.record import StoredRequest
 from worker.validation import Strict
-from worker.volume import record
 
 Status = Literal["succeeded", "failed", "cancelled"]
 
 
-class Source(Strict):
-    """A file of rows: one that was uploaded, or that refers to a caller's own on the volume."""
-
-    file_id: str
-
-
-class Kept(record.Kept, Strict):
-    """A request as the volume keeps it.
+class StoredFineTune(StoredRequest, Strict):
+    """A request as the volume has it.
 
     Args:
         base: the served name of the model that the adapter is for.
-        training: the rows; ``validation`` likewise; None: a tenth of them.
+        training_file: the id of the file of rows; ``validation_file`` likewise; None: a tenth of
+            the rows.
         spec: how the adapter is trained.
         suffix: a part of the adapter's name.
         metadata: the caller's own, at most 16 pairs.
@@ -29,8 +26,8 @@ class Kept(record.Kept, Strict):
     """
 
     base: str
-    training: Source
-    validation: Source | None = None
+    training_file: str
+    validation_file: str | None = None
     spec: Hyperparameters = Hyperparameters()
     suffix: str | None = None
     metadata: dict[str, str] | None = None
@@ -42,8 +39,14 @@ class Kept(record.Kept, Strict):
         return self.spec.seed
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        return tuple(filter(None, (self.training, self.validation)))
+    def learning_rate_multiplier(self) -> float:
+        """OpenAI's, which multiplies the default."""
+        return round(self.spec.learning_rate / LEARNING_RATE, 9)
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        files = {"training_file": self.training_file, "validation_file": self.validation_file}
+        return {field: file_id for field, file_id in files.items() if file_id is not None}
 
 
 class Publishing(Strict):
@@ -99,7 +102,7 @@ class Checkpoint(Strict):
     name: str | None = None
 
 
-class Result(Strict):
+class FineTuneResult(Strict):
     """How a fine-tune ended.
 
     Args:

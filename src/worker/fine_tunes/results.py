@@ -9,8 +9,7 @@ from pathlib import Path
 from trainer.spec import ATTEMPTS, RESULT
 from worker.files import PREFIX, Files
 from worker.fine_tunes import plot
-from worker.fine_tunes.events import by_step, events
-from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.record import FineTune
 from worker.volume import adapters, failures, ids
 
 PURPOSE = "fine-tune-results"
@@ -38,7 +37,7 @@ def write(files: Files, fine_tune: FineTune) -> list[str]:
     Raises:
         VolumeError: they can't be written.
     """
-    steps = by_step(events(fine_tune))
+    steps = fine_tune.metrics()
     title = f"{fine_tune.request.base}: loss of {fine_tune.id}"
     lines = {
         name: {step: row[name] for step, row in steps.items() if name in row} for name in LOSSES

@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from worker.errors import InvalidInput
 from worker.files import PREFIX, Files, Writing
-from worker.fine_tunes.request import Source
-from worker.fine_tunes.store import PURPOSE
+from worker.fine_tunes.record import FineTunes
 from worker.media.addresses import Unusable
 from worker.media.fetcher import UNKNOWN, Fetcher, Types
 from worker.validation import of_field
@@ -26,6 +25,7 @@ ROWS = Types(
     ),
     "CSV or JSONL",
 )
+PURPOSE = FineTunes.purpose
 URLS = ("http://", "https://")
 # Seconds for a file.
 PATIENCE_S = 120.0
@@ -64,8 +64,8 @@ class Sources:
     fetcher: Fetcher | None
     fetched: bool = False
 
-    def file(self, field: str, given: str, id: str) -> Source:
-        """Return the file that a caller names.
+    def file(self, field: str, given: str, id: str) -> str:
+        """Return the id of the file that a caller names.
 
         Args:
             field: where the caller did.
@@ -78,18 +78,18 @@ class Sources:
         """
         with of_field(field):
             if given.startswith(PREFIX) and not {".", "/"} & set(given):
-                return Source(file_id=given)
+                return given
             if is_address(given):
-                return Source(file_id=self._fetched(given, id))
-            return Source(file_id=self.files.refer(given, purpose=PURPOSE, id=id).id)
+                return self._fetched(given, id)
+            return self.files.refer(given, purpose=PURPOSE, id=id).id
 
-    def rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> Source:
-        """Return a file of rows that came with a job."""
+    def rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
+        """Return the id of a file of rows that came with a job."""
         # What is no JSON has its line among the mistakes.
         lines = ((_encode(row) + "\n").encode(errors="surrogatepass") for row in rows)
         with of_field("rows"):
             file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
-        return Source(file_id=file.id)
+        return file.id
 
     def _fetched(self, url: str, id: str) -> str:
         if self.fetched:

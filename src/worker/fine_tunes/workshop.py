@@ -11,13 +11,13 @@ from pathlib import Path
 
 from trainer.spec import Spec
 from worker.engine import Base, Model
-from worker.errors import InvalidInput, VolumeError, WorkerError
+from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes import results
 from worker.fine_tunes.child import COMMAND
+from worker.fine_tunes.creation import directory_of
 from worker.fine_tunes.memory import WATCH_S, MemoryTaken, Stops, check_memory
+from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import Failed
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import FineTunes
 from worker.settings import Settings
 from worker.volume import adapters
 
@@ -29,15 +29,19 @@ MEMORY_S = 60.0
 Room = Callable[[], AbstractAsyncContextManager[None]]
 
 
+# When a fine-tune was created, and its id.
+Place = tuple[int, str]
+
+
 class Bench:
     """Lets a worker train one adapter at a time: the oldest of those that wait. Use on one loop."""
 
     def __init__(self) -> None:
-        self._waiting: set[tuple[int, str]] = set()
+        self._waiting: set[Place] = set()
         self._busy = False
 
     @contextlib.contextmanager
-    def taken(self, place: tuple[int, str]) -> Iterator[bool]:
+    def taken(self, place: Place) -> Iterator[bool]:
         """Yield whether it is this one's turn, which then has the bench for the block."""
         self._waiting.add(place)
         free = not self._busy and place == min(self._waiting)
@@ -50,7 +54,7 @@ class Bench:
                 # Until it waits again: if another worker is at it, others can be trained here.
                 self._waiting.discard(place)
 
-    def leave(self, place: tuple[int, str]) -> None:
+    def leave(self, place: Place) -> None:
         """Wait no longer."""
         self._waiting.discard(place)
 
@@ -68,7 +72,6 @@ class Workshop:
         results: writes the files that callers get of a fine-tune, and returns their ids; in a
             thread.
         adapters: where they are published.
-        closed: returns whether the worker is being stopped.
         command: of the process that trains.
         bench: of the worker.
         nice: whether requests are answered beside.
@@ -80,7 +83,6 @@ class Workshop:
     check: Callable[[Path], Awaitable[None]]
     results: Callable[[FineTune], Sequence[str]]
     adapters: Path
-    closed: Callable[[], bool]
     command: Sequence[str]
     bench: Bench
     nice: bool = True
@@ -92,7 +94,6 @@ class Workshop:
         fine_tunes: FineTunes,
         base: Base,
         settings: Settings,
-        closed: Callable[[], bool],
         room: Room | None,
         *,
         nice: bool,
@@ -103,7 +104,7 @@ class Workshop:
             fine_tunes: of the volume.
             base: has the model, and judges the adapters.
             settings: the worker's.
-            closed: as above; ``room``, ``nice``: likewise.
+            room: as above; ``nice`` likewise.
         """
         return cls(
             spec=partial(spec_of, fine_tunes=fine_tunes, model=base.model, settings=settings),
@@ -111,7 +112,6 @@ class Workshop:
             check=base.check_adapter,
             results=partial(results.write, fine_tunes.files),
             adapters=adapters.directory(settings.base_path),
-            closed=closed,
             command=COMMAND,
             bench=Bench(),
             nice=nice,
@@ -164,7 +164,7 @@ def spec_of(
     if not settings.base_path.is_dir():
         raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
     place = directory_of(model)
-    rows, held_out = request.training, request.validation
+    rows, held_out = request.training_file, request.validation_file
     return Spec(
         **dict(request.spec),
         model=place,
@@ -177,32 +177,3 @@ def spec_of(
         validation=fine_tunes.data(held_out) if held_out else None,
         wandb=request.wandb,
     )
-
-
-def directory_of(model: Model) -> Path:
-    """Return the directory that a training reads a model from, as an absolute path.
-
-    Raises:
-        InvalidInput: the model can't be trained.
-    """
-    if "generate" not in model.tasks:
-        raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it writes no text.")
-    if model.place is None or model.quantization is not None:
-        raise InvalidInput(
-            f"{model.names[0]} can't be fine-tuned: it is quantised, or not read from a "
-            "directory. MODEL_NAME has to name the model in its own precision."
-        )
-    return model.place.absolute()
-
-
-def check_base(fine_tune: FineTune, model: Model) -> None:
-    """Check that a fine-tune begins with a worker's model. For threads.
-
-    Raises:
-        InvalidInput: it begins with another.
-    """
-    base = fine_tune.request.base
-    if base not in model.names:
-        raise InvalidInput(
-            f"{fine_tune.id} is a fine-tune of {base!r}, and this worker has {model.names[0]}."
-        )

@@ -9,6 +9,8 @@ from worker.validation import Strict, invalid_fields
 
 # Amounts of pieces, a factor, milliseconds.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Seconds that one job may take for work that others go on with.
+Runtime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Job(Strict):

@@ -5,8 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import Job
-from worker.job.long_work import Runtime
+from worker.job.base import Job, Runtime
 from worker.validation import Metadata, Strict
 
 HOUR_S = 3600
@@ -107,7 +106,8 @@ class BatchSpec(BatchRequest):
 class BatchJob(Job):
     """A job that runs a batch; its answer is one yield."""
 
-    marks: ClassVar[frozenset[str]] = frozenset({"batch"})
+    kind: ClassVar[Literal["batch"]] = "batch"
+    marks: ClassVar[frozenset[str]] = frozenset({kind})
     stream: ClassVar[bool] = False
 
     batch: BatchSpec

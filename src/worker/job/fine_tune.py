@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
-from worker.job.base import Job
-from worker.job.long_work import Runtime
+from worker.job.base import Job, Runtime
 from worker.validation import Metadata, Strict, Text
 
 Name = Annotated[Text, Field(min_length=1)]
@@ -158,7 +157,8 @@ class FineTuneSpec(FineTuneRequest):
 class FineTuneJob(Job):
     """A job that runs a fine-tune; its answer is one yield."""
 
-    marks: ClassVar[frozenset[str]] = frozenset({"fine_tune"})
+    kind: ClassVar[Literal["fine_tune"]] = "fine_tune"
+    marks: ClassVar[frozenset[str]] = frozenset({kind})
     stream: ClassVar[bool] = False
 
     fine_tune: FineTuneSpec

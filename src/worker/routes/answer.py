@@ -39,14 +39,14 @@ class Answer(Generic[T]):
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
     by_worker: bool = False
-    progress: Callable[[], dict[str, int]] | None = None
+    progress: Callable[[], dict[str, float]] | None = None
     usage: Usage = field(default_factory=Usage)
 
 
 def answer_by_worker(
     answering: Callable[[], Awaitable[Any]],
     *,
-    progress: Callable[[], dict[str, int]] | None = None,
+    progress: Callable[[], dict[str, float]] | None = None,
     usage: Usage | None = None,
 ) -> Answer[Any]:
     """Return an answer of one yield, which the worker makes by itself: what is awaited."""

@@ -1,21 +1,19 @@
-"""Batches and fine-tunes as requests of every dialect create, find and cancel them."""
+"""Batches and fine-tunes as requests of every dialect create and cancel them."""
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker.batches.finish import settle
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.fine_tunes.creation import Creator
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import PREFIX
 from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
 from worker.routes import models
 from worker.routes.resources import Resources
 from worker.routes.route import Asked
-from worker.volume import ids
+
+if TYPE_CHECKING:
+    from worker.fine_tunes.record import FineTune
 
 
 def check_endpoint(endpoint: str, engines: Engines) -> None:
@@ -32,24 +30,6 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
         raise InvalidInput(message, param="endpoint")
 
 
-def settle_batch(id: str, resources: Resources) -> Batch:
-    """Find a batch; end it if it should have ended, and no worker is at it. For threads.
-
-    Raises:
-        NoSuchObject: there is none.
-    """
-    batch = resources.batches.get(id)
-    settle(resources.batches, batch)
-    return batch
-
-
-def settle_fine_tune(id: str, resources: Resources) -> FineTune:
-    """Find a fine-tune; see ``settle_batch``."""
-    fine_tune = resources.fine_tunes.get(id)
-    fine_tune.settle()
-    return fine_tune
-
-
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
     """Cancel a batch; return what callers have to send so that it ends, if they have to.
 
@@ -57,14 +37,13 @@ async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
         Conflict: it has ended.
     """
     await asyncio.to_thread(batch.cancel)
-    await asyncio.to_thread(settle, resources.batches, batch)
-    ended = await asyncio.to_thread(batch.ended)
+    ended = await asyncio.to_thread(resources.batches.settle, batch)
     return {} if ended else await resources.begin(batch.work)
 
 
 async def create_fine_tune(
     request: CreateFineTune, asked: Asked
-) -> tuple[FineTune, dict[str, Any]]:
+) -> "tuple[FineTune, dict[str, Any]]":
     """Create a fine-tune and start it; return what callers have to send, too, if they have to.
 
     Raises:
@@ -72,10 +51,14 @@ async def create_fine_tune(
     """
     resources, model = asked.resources, asked.engines.base.model
     resources.check_training()
+    # A worker that trains none does without it.
+    from worker.fine_tunes.creation import Creator  # noqa: PLC0415 - see above
+
     adapters = set[str]()
     if request.model not in (*model.names, model.source):
         # Only who names no base model needs an engine, which may make room for a training.
         adapters = {card["id"] for card in await models.usable(asked) if card["parent"]}
     creator = Creator.of(resources.fine_tunes, model, asked.settings)
-    fine_tune = await creator.acreate(request, ids.derived(PREFIX, asked.request_id), adapters)
+    id = resources.fine_tunes.id_of(asked.request_id)
+    fine_tune = await creator.acreate(request, id, adapters)
     return fine_tune, await resources.begin(fine_tune.work)

@@ -1,23 +1,29 @@
 """What routes answer with: the engines, the settings, and how long work is started."""
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker.batches.request import MakeOutput
+from worker.batches.finish import MakeOutput
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.fine_tunes.store import FineTunes
-from worker.fine_tunes.workshop import Workshop
-from worker.job.long_work import LongWork
+from worker.long_work.attempt import Attempt
+from worker.long_work.kinds import LongWork
+from worker.long_work.record import Record
 from worker.settings import Settings
 from worker.volume import Volume
 from worker.volume.links import Links
+
+if TYPE_CHECKING:
+    # A worker that meets no fine-tune does not import these.
+    from worker.fine_tunes.record import FineTunes
+    from worker.fine_tunes.workshop import Workshop
 
 # Starts to run some work: in this process, or by a job that is sent to the endpoint.
 # Returns whether that could be done.
@@ -53,17 +59,29 @@ class Resources:
     ) -> None:
         self.engines = engines
         self.settings = settings
-        self.batches = Batches.of(settings, outputs)
+        self.batches = Batches(settings, outputs)
         # How many lines of batches are answered at once.
         self.window = Window(jobs_at_once(settings.batch_concurrency, engines.base.slots), others)
         # Makes addresses of files, for a server.
         self.links = Links(Volume.of(settings))
         self._start = start
+        # When the worker was told to stop, by ``time.monotonic``.
+        self.closed_at = math.inf
+
+    def close(self) -> None:
+        """Begin no further part of long work: the worker is being stopped. From any thread."""
+        self.closed_at = time.monotonic()
+
+    def attempt(self, work: Record, seconds: float) -> Attempt:
+        """Return a job's attempt at some work, which ends early if the worker is stopped."""
+        return Attempt(work, seconds, lambda: self.closed_at)
 
     @cached_property
-    def fine_tunes(self) -> FineTunes:
+    def fine_tunes(self) -> "FineTunes":
         """Those of the volume."""
-        return FineTunes.of(self.settings)
+        from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - see above
+
+        return FineTunes(self.settings)
 
     async def begin(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run some work; return what callers have to send, if this can't be."""
@@ -72,7 +90,7 @@ class Resources:
         return {} if going else work.run_with
 
     @property
-    def training(self) -> Workshop:
+    def training(self) -> "Workshop":
         """What adapters are trained with.
 
         Raises:
@@ -82,12 +100,13 @@ class Resources:
         return self._workshop
 
     @cached_property
-    def _workshop(self) -> Workshop:
+    def _workshop(self) -> "Workshop":
+        from worker.fine_tunes.workshop import Workshop  # noqa: PLC0415 - see above
+
         return Workshop.of(
             self.fine_tunes,
             self.engines.base,
             self.settings,
-            closed=lambda: self.window.closed_at < math.inf,
             room=self.engines.aside if self._trains == "exclusive" else None,
             nice=self._trains == "beside",
         )

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 
 log = logging.getLogger(__name__)
 

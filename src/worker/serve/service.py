@@ -58,7 +58,7 @@ class Service:
         self._bodies = Bodies(round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s)
         # A limit of yields, and decoded events, are for the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        batches = Batches.of(settings)
+        batches = Batches(settings)
         self._transfers = Transfers(batches.files, settings)
         self._background = Background()
         start = self._background.start

@@ -128,8 +128,13 @@ class Leases:
         self._unchanged = 0
 
     @contextlib.contextmanager
-    def taken(self, progress: Callable[[], tuple[int, int]]) -> Iterator[Lease | None]:
+    def taken(
+        self, progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> Iterator[Lease | None]:
         """Take the lease for the block, or yield None if a living owner has it.
+
+        Args:
+            progress: returns how much is done and how much there is to do, for others to read.
 
         Raises:
             OSError: the directory can't be written to.

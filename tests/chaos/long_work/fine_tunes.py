@@ -12,13 +12,14 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable
 
 import psutil
+from support.fine_tunes import records_of
 
 from chaos.long_work.crew import add_takeovers, empty
 from chaos.long_work.tuning import Numbers, Tuning, lives, moments, own_memory, tuning
 from chaos.report import Report
 from trainer.spec import CHECKPOINTS
 from worker.errors import Conflict
-from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.record import FineTune
 
 MIB = 2**20
 # What a training may add to the memory of the process that serves, in bytes.
@@ -142,7 +143,7 @@ async def _cancel(made: Tuning, fine_tune: FineTune) -> None:
     since = time.monotonic()
     # As a route does it.
     fine_tune.cancel()
-    fine_tune.settle()
+    records_of(fine_tune).settle(fine_tune)
     await made.until(fine_tune.ended, "it does not end")
     await made.until(lambda: not made.trainers(fine_tune), "its trainer does not end")
     took_s = time.monotonic() - since

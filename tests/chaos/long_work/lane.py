@@ -21,7 +21,7 @@ from chaos.long_work.crew import Crew, crew
 from chaos.report import Report
 from emulator import Job
 from worker.batches.parts import finished, text_of
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.batches.store import Batches
 
 ANSWERING = Path(__file__).parent / "workers" / "answering.py"
@@ -51,7 +51,7 @@ class Lane(Crew):
         return self.root / "notes"
 
     def batches(self) -> list[Batch]:
-        return Batches.of(settings(FILES_PATH=str(self.root))).all()
+        return Batches(settings(FILES_PATH=str(self.root))).all()
 
     @property
     def batch(self) -> Batch:

@@ -20,11 +20,8 @@ from chaos.long_work.crew import Crew, crew
 from chaos.report import Report
 from emulator import Job
 from trainer.spec import CHECKED, CHECKPOINTS, EVENTS, WRITING
-from worker.fine_tunes.attempt import durable_step
-from worker.fine_tunes.events import by_step, events
-from worker.fine_tunes.request import Result
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import FineTunes
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import FineTuneResult
 from worker.volume.adapters import FILES, MADE, WEIGHTS
 from worker.volume.lease import Leases
 
@@ -148,7 +145,7 @@ class Tuning(Crew):
         return job, made
 
     def all(self) -> list[FineTune]:
-        return FineTunes.of(settings(BASE_PATH=str(self.root))).all()
+        return FineTunes(settings(BASE_PATH=str(self.root))).all()
 
     async def ended(self, *jobs: Job) -> None:
         """Wait until jobs have ended, and check that they have not failed."""
@@ -162,7 +159,7 @@ class Tuning(Crew):
 
     def holder(self, fine_tune: FineTune) -> str:
         """Return the worker that works on a fine-tune."""
-        claim = Leases(fine_tune.leases()).look()
+        claim = Leases(fine_tune.leases("run")).look()
         assert claim, "nobody has its lease"
         return next(name for name, one in self.workers.items() if one.process.pid == claim.pid)
 
@@ -179,11 +176,9 @@ class Tuning(Crew):
             Stuck: there is none.
         """
         steps = math.ceil(ROWS * TRAINED / BATCH)
-        done = durable_step(fine_tune.attempts()) + epochs * steps
+        done = fine_tune.durable_step() + epochs * steps
         wanted = min(done, (EPOCHS - 2) * steps)
-        await self.until(
-            lambda: durable_step(fine_tune.attempts()) >= wanted, f"no checkpoint {wanted}"
-        )
+        await self.until(lambda: fine_tune.durable_step() >= wanted, f"no checkpoint {wanted}")
 
     async def taken_over(self, fine_tune: FineTune, before: int) -> None:
         """Wait for an attempt after so many others; note how long that took.
@@ -206,7 +201,7 @@ class Tuning(Crew):
         assert result, fine_tune.id
         found = {
             (step, name): row[name]
-            for step, row in by_step(events(fine_tune)).items()
+            for step, row in fine_tune.metrics().items()
             for name in LOSSES
             if name in row
         }
@@ -214,7 +209,9 @@ class Tuning(Crew):
         content = weights.read_bytes() if weights.exists() else b""
         return Numbers(result.steps, found, content, result.at - fine_tune.created_at)
 
-    def _check_succeeded(self, fine_tune: FineTune, result: Result, reference: Numbers) -> None:
+    def _check_succeeded(
+        self, fine_tune: FineTune, result: FineTuneResult, reference: Numbers
+    ) -> None:
         """Check that it has ended as one that nobody has disturbed."""
         found = self.numbers(fine_tune)
         self.check(found.steps == reference.steps, f"{found.steps} steps, not {reference.steps}")

@@ -16,6 +16,6 @@ def batching(tmp_path: Path) -> Iterator[Batching]:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("runner", "shard"):
-        monkeypatch.setattr(f"worker.batches.{name}.LOOK_S", 0.02)
+    for name in ("long_work.runner", "batches.shard"):
+        monkeypatch.setattr(f"worker.{name}.LOOK_S", 0.02)
     monkeypatch.setattr("worker.batches.shard.PAUSES_S", (0.1, 0.1, 0.1))

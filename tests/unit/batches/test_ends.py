@@ -12,14 +12,13 @@ from support.batches import Batching, as_text, content, lines, of_lines, worker_
 from support.engine.scripted import CHAT, settings
 from support.processes.background import eventually
 
-from worker.batches.finish import finish, settle
 from worker.batches.parts import Part, Row
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import Conflict, NoSuchObject
+from worker.long_work.record import STALE_S
 from worker.volume.lease import Leases
-from worker.volume.record import STALE_S
 
 COUNT = 300
 FROM_INBOX: dict[str, Any] = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
@@ -53,7 +52,7 @@ def status_of(batch: Batch) -> str:
 async def test_the_leases_of_a_dead_worker_are_taken_over(
     batching: Batching, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
+    monkeypatch.setattr("worker.long_work.attempt.LOOK_S", 0.01)
     # So little time that it only creates the batch.
     await batching.run(**of_lines(3, max_runtime_sec=1))
     batch = batching.only()
@@ -67,8 +66,8 @@ async def test_the_leases_of_a_dead_worker_are_taken_over(
 async def test_two_who_finish_at_once_write_the_same(batching: Batching) -> None:
     batch = await batching.in_the_middle()
     first, second = await asyncio.gather(
-        asyncio.to_thread(finish, batching.batches, batch, "cancelled"),
-        asyncio.to_thread(finish, batching.batches, batch, "expired"),
+        asyncio.to_thread(batching.batches.end, batch, "cancelled"),
+        asyncio.to_thread(batching.batches.end, batch, "expired"),
     )
     assert first == second == batch.result
     output, errors = batching.results(objects.batch(batch))
@@ -87,7 +86,7 @@ async def test_an_end_that_was_decided_is_carried_out_after_a_death(batching: Ba
     await late.close()
     # All but the second at which it was counted.
     assert batch.counts().model_copy(update={"at": before.at}) == before
-    settle(batching.batches, batch)
+    batching.batches.settle(batch)
     assert status_of(batch) == "cancelling"
     long_ago(lease)
     found = await batching.get(batch)
@@ -102,7 +101,7 @@ async def test_a_cancel_of_a_batch_that_is_being_ended_changes_nothing(batching:
     batch.decide("expired")
     batch.cancel()
     assert status_of(batch) == "finalizing"
-    settle(batching.batches, batch)
+    batching.batches.settle(batch)
     assert status_of(batch) == "expired"
     with pytest.raises(Conflict, match="expired"):
         batch.cancel()
@@ -112,17 +111,17 @@ async def test_others_end_no_batch_while_a_worker_may_be_at_it(batching: Batchin
     batch = await batching.in_the_middle()
     lease = died(batch, "shard-0")
     batch.cancel()
-    settle(batching.batches, batch)
+    batching.batches.settle(batch)
     assert not batch.ended()
     long_ago(lease)
-    settle(batching.batches, batch)
+    batching.batches.settle(batch)
     assert status_of(batch) == "cancelled"
 
 
 async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
     batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
+    monkeypatch.setattr("worker.long_work.attempt.LOOK_S", 0.01)
     looks: list[Leases] = []
     look = Leases.look
 
@@ -134,7 +133,7 @@ async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
     plan = batch.plan
     assert plan is not None
     index = batch.shards_left(plan)[-1]
-    with Leases(batch.leases(f"shard-{index}")).taken(lambda: (0, 0)):
+    with Leases(batch.leases(f"shard-{index}")).taken():
         monkeypatch.setattr(Leases, "look", noted)
         batch.cancel()
         running = asyncio.create_task(batching.run("job-2", id=batch.id))
@@ -202,7 +201,7 @@ async def test_a_batch_without_its_input_ends_when_it_is_cancelled(batching: Bat
     batch = await batching.in_the_middle()
     shutil.rmtree(batching.root / "worker" / "files" / batch.request.input_file_id)
     batch.cancel()
-    settle(batching.batches, batch)
+    batching.batches.settle(batch)
     found = objects.batch(batch)
     assert (found["status"], found["error_file_id"]) == ("cancelled", None)
     assert len(content(batching.root, found["output_file_id"])) == batch.counts().completed
@@ -222,7 +221,7 @@ async def test_an_input_gone_before_its_check_fails(batching: Batching, input_fi
 async def test_retention_keeps_the_inputs_of_batches_that_go_on(batching: Batching) -> None:
     batch = await batching.in_the_middle()
     file_id = batch.request.input_file_id
-    batches = Batches.of(settings(FILES_PATH=str(batching.root), FILES_RETENTION_DAYS="0.000001"))
+    batches = Batches(settings(FILES_PATH=str(batching.root), FILES_RETENTION_DAYS="0.000001"))
     meta = batching.root / "worker" / "files" / file_id / "meta.json"
     stored = batches.files.get(file_id)
     meta.write_text(stored.model_copy(update={"expires_at": 1}).model_dump_json())

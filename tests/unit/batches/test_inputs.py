@@ -40,7 +40,7 @@ async def test_a_wrong_input_fails_the_batch_and_its_mistake_has_a_line(
     assert (first["code"], first["line"], first["param"]) == wrong[1:4]
     assert wrong.says in first["message"]
     # Of the caller's file nothing but its description is kept, and of the batch how it ended.
-    assert files_in(batching.root) == ["failed.json", INPUT, "meta.json", "request.json"]
+    assert files_in(batching.root) == [INPUT, "meta.json", "request.json", "result.json"]
     assert str(batching.root) not in json.dumps(batch)
     assert batching.engine.asked == []
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []

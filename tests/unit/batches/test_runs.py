@@ -11,9 +11,9 @@ from support.engine.scripted import CHAT, ScriptedEngine, replying, settings, to
 from support.processes.background import eventually
 
 from worker.app import Worker
-from worker.batches.runner import SPARE_S
+from worker.batches.step import SPARE_S
 from worker.errors import EngineDead, RefusedByEngine
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 
 
 def completed(count: int, failed: int = 0) -> dict[str, int]:
@@ -173,8 +173,8 @@ async def over_once_begun(batching: Batching, monkeypatch: pytest.MonkeyPatch, c
     """Run a batch in a job whose time is over as soon as a line runs."""
     passed_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s)
-    for module in ("runner", "shard", "window"):
-        monkeypatch.setattr(f"worker.batches.{module}.time", clock)
+    for module in ("batches.step", "batches.shard", "batches.window", "long_work.attempt"):
+        monkeypatch.setattr(f"worker.{module}.time", clock)
     job = {"batch": of_lines(count, max_runtime_sec=3600)}
     running = asyncio.create_task(batching.answered(job))
     await eventually(lambda: batching.engine.generating)

@@ -41,5 +41,3 @@ def test_all_of_it_is_used_again_when_others_are_done(monkeypatch: pytest.Monkey
     assert window.room == FULL // SMALL
     clock.now += 0.01
     assert window.room == FULL
-    window.close()
-    assert window.closed_at == clock.now

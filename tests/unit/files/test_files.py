@@ -12,8 +12,8 @@ import pytest
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import PREFIX, Files, StoredFile
+from worker.long_work.record import DAY_S
 from worker.volume import Volume, ids
-from worker.volume.record import DAY_S
 
 
 def received(files: Files, content: bytes = b"abc", **named: Any) -> StoredFile:

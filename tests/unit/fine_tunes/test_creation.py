@@ -17,11 +17,9 @@ from support.network import Names
 
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError
-from worker.fine_tunes.creation import Creator
+from worker.fine_tunes.creation import Creator, directory_of
+from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.sources import ROWS, Sources
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import PREFIX, FineTunes
-from worker.fine_tunes.workshop import directory_of
 from worker.job.fine_tune import FineTuneSpec
 from worker.media.fetcher import Fetcher
 from worker.volume import ids
@@ -40,7 +38,7 @@ def creator(fine_tunes: FineTunes, model: Model = MODEL, **more: Any) -> Creator
 def create(by: Creator, adapters: tuple[str, ...] = (), **asked: Any) -> FineTune:
     if not {"training_file", "training_path", "rows"} & asked.keys():
         asked["training_file"] = uploaded(by.fine_tunes)
-    return by.create(FineTuneSpec.of_body(asked), ids.derived(PREFIX, "job-1"), adapters)
+    return by.create(FineTuneSpec.of_body(asked), ids.derived(FineTunes.prefix, "job-1"), adapters)
 
 
 def refused(by: Creator, **asked: Any) -> RequestError:
@@ -125,7 +123,7 @@ def test_the_name_of_a_file_says_how_its_rows_are_written(
 ) -> None:
     file = fine_tunes.files.receive([CSV], filename=filename, purpose="fine-tune")
     made = create(creator(fine_tunes), training_file=file.id)
-    assert fine_tunes.data(made.request.training).form == form
+    assert fine_tunes.data(made.request.training_file).form == form
 
 
 @pytest.mark.parametrize("field", ["training_file", "validation_file"])
@@ -169,7 +167,7 @@ def test_a_request_that_comes_again_finds_what_it_has_made_and_another_is_refuse
     for name in ("inbox/a.csv", "inbox/b.csv"):
         (tmp_path / name).write_bytes(CSV)
     made = create(creator(fine_tunes), **first)
-    data = fine_tunes.data(made.request.training)
+    data = fine_tunes.data(made.request.training_file)
     content = (CSV, "csv") if "rows" not in first else ('{"prompt":"ä"}\n'.encode(), "jsonl")
     assert (data.path.read_bytes(), data.form) == content
     # What the path has now does not matter.
@@ -211,7 +209,7 @@ def fetching(fine_tunes: FineTunes) -> Creator:
 async def test_a_file_may_be_fetched_once(fine_tunes: FineTunes, serve: Serve) -> None:
     by, url = fetching(fine_tunes), serve("rows.csv", CSV, "application/octet-stream")
     made = await asyncio.to_thread(create, by, training_file=url)
-    file = fine_tunes.files.get(made.request.training.file_id)
+    file = fine_tunes.files.get(made.request.training_file)
     assert fine_tunes.files.content(file).read_bytes() == CSV
     assert (file.filename, file.purpose) == ("rows.csv", "fine-tune")
     again = await asyncio.to_thread(create, by, training_file="http://host.example/gone")
@@ -229,7 +227,7 @@ async def test_slow_hosts_hold_two_own_threads(fine_tunes: FineTunes, serve: Ser
         return web.Response(body=CSV, content_type="text/csv")
 
     def begin(number: int, **asked: Any) -> asyncio.Task[FineTune]:
-        id, spec = ids.derived(PREFIX, str(number)), FineTuneSpec.of_body(asked)
+        id, spec = ids.derived(FineTunes.prefix, str(number)), FineTuneSpec.of_body(asked)
         return asyncio.create_task(fetching(fine_tunes).acreate(spec, id))
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))

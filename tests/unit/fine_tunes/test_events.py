@@ -9,10 +9,9 @@ from support.fine_tunes import eval_loss, loss, write_events
 
 from trainer.spec import ATTEMPTS, Event
 from worker.fine_tunes import plot, results
-from worker.fine_tunes.events import by_step, events
-from worker.fine_tunes.request import Error, Publishing, Result
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import FineTunes
+from worker.fine_tunes.events import by_step
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import Error, FineTuneResult, Publishing
 from worker.volume.adapters import FILES
 
 CRASHED = Error(code="crashed", message="No memory.")
@@ -32,8 +31,8 @@ def test_it_begins_with_its_creation_and_ends_with_its_end_and_words_stay_as_the
 ) -> None:
     write_events(fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss(10, 2.1)])
     write_events(fine_tune, [Event(at=160, message="b", step=5)], "000002.bb", resumed_at=5)
-    fine_tune.end(Result(at=300, **result))
-    first, *others, last = events(fine_tune)
+    fine_tune.end(FineTuneResult(at=300, **result))
+    first, *others, last = fine_tune.events()
     assert (first.at, first.message, first.level, first.metrics) == (100, "Created", "info", {})
     # The messages of all attempts are there.
     assert [(one.level, one.message) for one in others] == [
@@ -64,9 +63,9 @@ def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
         write_events(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
     write_events(fine_tune, [], "000009.aa").write_text("")
     (fine_tune.directory / ATTEMPTS / "000010.aa").mkdir()
-    found = by_step(events(fine_tune))
+    found = by_step(fine_tune.events())
     assert {step: row["train_loss"] for step, row in found.items()} == losses
-    assert len([one for one in events(fine_tune) if one.metrics]) == len(losses)
+    assert len([one for one in fine_tune.events() if one.metrics]) == len(losses)
 
 
 @pytest.mark.parametrize("torn", ['{"at": 3, "mess', '{"at": 3, "message": "whole?"}', "\x00\x00"])
@@ -75,8 +74,8 @@ def test_an_unended_line_is_none_and_broken_ones_are_lost(fine_tune: FineTune, t
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:20]
     path.write_text("\n".join([*lines, torn]))
-    assert by_step(events(fine_tune)).keys() == {20}
-    assert len(events(fine_tune)) == 2
+    assert by_step(fine_tune.events()).keys() == {20}
+    assert len(fine_tune.events()) == 2
 
 
 def test_metrics_have_openais_names_and_none_that_is_no_number(fine_tune: FineTune) -> None:
@@ -84,7 +83,7 @@ def test_metrics_have_openais_names_and_none_that_is_no_number(fine_tune: FineTu
     odd = {"train_loss": 9.0, "grad_norm": float("nan")}
     last = Event(at=1, message="m", step=10, metrics=odd)
     write_events(fine_tune, [loss(10, 3), eval_loss(10, 2), last])
-    row = by_step(events(fine_tune))[10]
+    row = by_step(fine_tune.events())[10]
     names = ("train_loss", "valid_loss", "full_valid_loss", "grad_norm")
     assert [row[name] for name in names] == [3, 2, 2, 0.5]
 
@@ -92,7 +91,7 @@ def test_metrics_have_openais_names_and_none_that_is_no_number(fine_tune: FineTu
 def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune) -> None:
     write_events(fine_tune, [loss(10, 3, at=500.5)])
     write_events(fine_tune, [loss(20, 2, at=400)], "000002.bb", resumed_at=10)
-    places = [(one.created_at, one.id) for one in events(fine_tune)]
+    places = [(one.created_at, one.id) for one in fine_tune.events()]
     assert places == sorted(places)
     assert [created_at for created_at, _ in places] == [100, 500, 500]
     assert len({id for _, id in places}) == 3

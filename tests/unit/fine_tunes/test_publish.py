@@ -11,7 +11,7 @@ from support.volume.disks import fill, mounted, remount
 
 from worker.errors import VolumeError
 from worker.fine_tunes.publish import checkpoint_name, name_of, publish, release, reserve
-from worker.fine_tunes.request import Kept, Source
+from worker.fine_tunes.request import StoredFineTune
 from worker.volume.adapters import CONFIG, MADE, NAME, WEIGHTS, adapter_names, maker, remove
 
 ID, OTHER = "ftjob-a", "ftjob-b"
@@ -49,8 +49,10 @@ def names_in(root: Path) -> list[str]:
     ],
 )
 def test_a_name_says_model_suffix_and_time(base: str, suffix: str | None, name: str) -> None:
-    rows = Source(file_id="file-a")
-    asked = Kept(id=ID, created_at=1_700_000_000, base=base, suffix=suffix, training=rows)
+    rows = "file-a"
+    asked = StoredFineTune(
+        id=ID, created_at=1_700_000_000, base=base, suffix=suffix, training_file=rows
+    )
     assert name_of(asked) == name
     assert NAME.fullmatch(checkpoint_name(f"{name}-99", 10**9))
 

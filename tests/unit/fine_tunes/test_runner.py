@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +27,9 @@ from support.processes.background import HUNG_S, eventually
 
 from trainer.spec import SPEC
 from worker.errors import InvalidInput
-from worker.fine_tunes.attempt import Progress
-from worker.fine_tunes.runner import SPARE_S, How
-from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.step import SPARE_S
+from worker.long_work.runner import How
 from worker.volume.lease import Claim, Leases
 
 WAITS: Script = [*CHECKED, ["wait"]]
@@ -63,7 +64,7 @@ def outcome(fine_tune: FineTune, root: Path) -> tuple[str, list[int], list[Path]
 
 async def test_a_training_that_ends_well_is_served_by_its_name(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, DONE, suffix="mine")
-    progress = Progress()
+    progress: dict[str, float] = {}
     assert await run(fine_tune, workshop_at(tmp_path), progress=progress) == "ended"
     result = result_of(fine_tune)
     name = "demo.mine.231114-221320"
@@ -76,7 +77,7 @@ async def test_a_training_that_ends_well_is_served_by_its_name(tmp_path: Path) -
     weights = "adapter_model.safetensors"
     made = {path.name: (path / weights).read_text() for path in adapters(tmp_path)}
     assert made == {name: "result", f"{name}.ckpt-5": "epoch 5"}
-    assert progress.shown() == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
+    assert progress == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
     assert json.loads((fine_tune.directory / SPEC).read_text())["max_length"] == 8
     assert not alive(fine_tune)
     assert not fine_tune.held()
@@ -151,7 +152,8 @@ def passed_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return seconds, of which the last are those that a runner's clock is ahead."""
     passed_s = [0.0]
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s[-1])
-    monkeypatch.setattr("worker.fine_tunes.runner.time", clock)
+    for module in ("fine_tunes.step", "long_work.attempt"):
+        monkeypatch.setattr(f"worker.{module}.time", clock)
     return passed_s
 
 
@@ -193,9 +195,11 @@ async def test_a_pause_writes_a_checkpoint_from_which_another_job_goes_on(tmp_pa
 async def test_a_job_whose_time_is_over_or_whose_worker_leaves_hands_over_at_a_checkpoint(
     tmp_path: Path, closes: bool, passes_s: float, passed_s: list[float]
 ) -> None:
-    closed = [False]
-    fine_tune, task, _ = await begin(tmp_path, WAITS, DONE, closed=lambda: closed[-1])
-    closed.append(closes)
+    closed_at = [math.inf]
+    fine_tune = fine_tune_at(tmp_path, WAITS, DONE)
+    task = running(fine_tune, workshop_at(tmp_path), closed_at=lambda: closed_at[-1])
+    await begun(fine_tune)
+    closed_at.append(0.0 if closes else math.inf)
     passed_s.append(passes_s)
     assert await task == "left"
     assert outcome(fine_tune, tmp_path) == ("queued", [], [])
@@ -235,9 +239,9 @@ async def test_a_worker_that_has_lost_its_lease_ends_its_process_and_waits(
 ) -> None:
     monkeypatch.setattr("worker.volume.lease.BEAT_S", 0.1)
     fine_tune, task, _ = await begin(tmp_path, DEAF, DONE)
-    other = Leases(fine_tune.leases(), patience=0)
+    other = Leases(fine_tune.leases("run"), patience=0)
     other.look()
-    with other.taken(lambda: (0, 0)) as taken:
+    with other.taken() as taken:
         assert taken
         await eventually(lambda: not alive(fine_tune))
         assert not task.done()

@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fine_tunes import records_of
 
 from trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.errors import Conflict, NoSuchObject
-from worker.fine_tunes.request import Error, Publishing, Result
-from worker.fine_tunes.state import FineTune
-from worker.volume.record import REQUEST
+from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.request import Error, FineTuneResult, Publishing
+from worker.long_work.record import REQUEST
 
-SUCCEEDED = Result(status="succeeded", at=9, adapter="demo.a")
-FAILED = Result(status="failed", at=10, error=Error(code="crashed", message="a"))
+SUCCEEDED = FineTuneResult(status="succeeded", at=9, adapter="demo.a")
+FAILED = FineTuneResult(status="failed", at=10, error=Error(code="crashed", message="a"))
 PUBLISHING = Publishing(name="demo.a", attempt="000001.aa")
 
 
 def hold(fine_tune: FineTune) -> None:
     """Take the lease, as a worker that is at it does."""
-    lease = fine_tune.leases() / "lease-1"
+    lease = fine_tune.leases("run") / "lease-1"
     lease.parent.mkdir(parents=True)
     lease.touch()
 
@@ -36,6 +37,10 @@ def refuses_all(fine_tune: FineTune, message: str) -> None:
             ask()
 
 
+def settle(fine_tune: FineTune) -> None:
+    records_of(fine_tune).settle(fine_tune)
+
+
 @pytest.mark.parametrize(
     ("done", "status"),
     [
@@ -44,9 +49,9 @@ def refuses_all(fine_tune: FineTune, message: str) -> None:
         ((hold,), "validating_files"),
         ((hold, check), "running"),
         ((hold, check, FineTune.pause), "paused"),
-        ((hold, check, FineTune.cancel, FineTune.settle), "running"),
-        ((check, FineTune.cancel, FineTune.settle), "cancelled"),
-        ((FineTune.pause, FineTune.cancel, FineTune.settle), "cancelled"),
+        ((hold, check, FineTune.cancel, settle), "running"),
+        ((check, FineTune.cancel, settle), "cancelled"),
+        ((FineTune.pause, FineTune.cancel, settle), "cancelled"),
     ],
 )
 def test_its_status_follows_from_who_works_on_it_and_what_was_asked(

@@ -23,7 +23,7 @@ from trainer.spec import ONLY_CHECK, Spec
 from worker.errors import EngineDead, InvalidInput
 from worker.fine_tunes.child import Child
 from worker.fine_tunes.memory import MemoryTaken
-from worker.fine_tunes.runner import SPARE_S
+from worker.fine_tunes.step import SPARE_S
 
 
 class Memory:

@@ -17,11 +17,11 @@ from support.engine.scripted import CHAT, ScriptedEngine, settings
 from support.processes.background import eventually
 from support.served import HELLO, client_of
 
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import EngineDead
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 from worker.serve.background import Background
 from worker.serve.service import Service
 
@@ -50,7 +50,7 @@ async def serving(engine: ScriptedEngine, **environ: str) -> AsyncIterator[httpx
 
 async def created(caller: Caller) -> Batch:
     """Create a batch of three lines that nobody runs."""
-    batches = Batches.of(caller.settings)
+    batches = Batches(caller.settings)
     file = batches.files.receive([as_text(lines(3))], filename="a", purpose="batch")
     made = await caller.post("/v1/batches", input_file_id=file.id, endpoint=CHAT)
     return batches.get(made["id"])

@@ -10,7 +10,8 @@ from typing import Self
 import msgspec
 from msgspec import Raw, Struct
 
-from worker.batches.request import Kept, MakeOutput
+from worker.batches.finish import MakeOutput
+from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
 from worker.files.stored import holds
@@ -91,7 +92,7 @@ class ArrayOutput:
         self._mark = b'{"job_id": "%b"}\n' % batch_id.encode()
 
     @classmethod
-    def of(cls, item: Item, asked: Kept, files: Files) -> Self:
+    def of(cls, item: Item, asked: StoredBatch, files: Files) -> Self:
         return cls(asked.extra[OUTPUT], files, asked.id, item)
 
     @contextlib.contextmanager
@@ -114,7 +115,7 @@ class ArrayOutput:
             unless_created.pop_all()
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the array; see ``worker.batches.request.Output``.
+        """Write the array; see ``worker.batches.finish.Output``.
 
         Raises:
             InvalidInput: no file can be there any more.

@@ -14,10 +14,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from worker.batches.finish import settle
-from worker.batches.request import Kept
-from worker.batches.state import Batch, Status
-from worker.batches.store import PREFIX
+from worker.batches.record import Batch, Status, StoredBatch
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
 from worker.dialects.llm_engine.batch_requests import BatchCompletions, Priority
@@ -70,7 +67,7 @@ async def retrieve(asked: Asked) -> dict[str, Any]:
 
     def settle_and_describe() -> dict[str, Any]:
         batch = _find(asked)
-        settle(asked.resources.batches, batch)
+        asked.resources.batches.settle(batch)
         return job(batch)
 
     return {"job": await asyncio.to_thread(settle_and_describe)}
@@ -187,11 +184,12 @@ def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
         Conflict: another request has this id.
         WorkerError: the input or a path is refused, or the volume fails.
     """
-    batches, batch_id = asked.resources.batches, ids.derived(PREFIX, asked.request_id)
+    batches = asked.resources.batches
+    batch_id = batches.id_of(asked.request_id)
     path, file_id = request.input_data_path, ids.derived(FILE, batch_id)
 
-    def kept(url: str) -> Kept:
-        return Kept(
+    def kept(url: str) -> StoredBatch:
+        return StoredBatch(
             id=batch_id,
             input_file_id=file_id,
             endpoint=url,

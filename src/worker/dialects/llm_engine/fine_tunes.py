@@ -4,15 +4,17 @@ The first line of a docstring is what /openapi.json has of the route.
 """
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker.errors import Conflict, InvalidInput
-from worker.fine_tunes.events import Told, events
-from worker.fine_tunes.state import FineTune
 from worker.job.fine_tune import CreateFineTune, Integration, Name, Suffix, Wandb
-from worker.routes.long_work import create_fine_tune, settle_fine_tune
+from worker.routes.long_work import create_fine_tune
 from worker.routes.route import Asked
 from worker.validation import Strict
+
+if TYPE_CHECKING:
+    from worker.fine_tunes.events import Told
+    from worker.fine_tunes.record import FineTune
 
 # Fine-tunes in a list: to tell how far each is takes a look at its files.
 MOST_LISTED = 100
@@ -99,8 +101,8 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
-    id, resources = asked.parameters["id"], asked.resources
-    return await asyncio.to_thread(lambda: job(settle_fine_tune(id, resources)))
+    id, fine_tunes = asked.parameters["id"], asked.resources.fine_tunes
+    return await asyncio.to_thread(lambda: job(fine_tunes.settled(id)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -112,7 +114,7 @@ async def cancel(asked: Asked) -> dict[str, Any]:
             fine_tune.cancel()
         except Conflict:
             return False
-        fine_tune.settle()
+        asked.resources.fine_tunes.settle(fine_tune)
         return True
 
     return {"success": await asyncio.to_thread(try_to_cancel)}
@@ -120,11 +122,11 @@ async def cancel(asked: Asked) -> dict[str, Any]:
 
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tune has told, the oldest first (LLM Engine's)."""
-    told = await asyncio.to_thread(lambda: events(_find(asked)))
+    told = await asyncio.to_thread(lambda: _find(asked).events())
     return {"events": [event(one) for one in told]}
 
 
-def job(fine_tune: FineTune) -> dict[str, Any]:
+def job(fine_tune: "FineTune") -> dict[str, Any]:
     """Return a fine-tune as LLM Engine's client reads it. Reads files: for threads."""
     # The result last: it decides about the status.
     status, result = fine_tune.status, fine_tune.result
@@ -136,10 +138,10 @@ def job(fine_tune: FineTune) -> dict[str, Any]:
     }
 
 
-def event(told: Told) -> dict[str, Any]:
+def event(told: "Told") -> dict[str, Any]:
     """Return an event of a fine-tune as LLM Engine's client reads it."""
     return {"timestamp": told.at, "message": told.message, "level": told.level}
 
 
-def _find(asked: Asked) -> FineTune:
+def _find(asked: Asked) -> "FineTune":
     return asked.resources.fine_tunes.get(asked.parameters["id"])

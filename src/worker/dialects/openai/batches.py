@@ -6,14 +6,12 @@ The first line of a docstring is what /openapi.json has of the route.
 import asyncio
 from typing import Any
 
-from worker.batches.request import kept
-from worker.batches.store import PREFIX
+from worker.batches.record import StoredBatch
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirst
 from worker.job.batch import CreateBatch
-from worker.routes.long_work import cancel_batch, check_endpoint, settle_batch
+from worker.routes.long_work import cancel_batch, check_endpoint
 from worker.routes.route import Asked
-from worker.volume import ids
 
 
 async def create(asked: Asked) -> dict[str, Any]:
@@ -25,8 +23,8 @@ async def create(asked: Asked) -> dict[str, Any]:
     request = CreateBatch.of_body(asked.body)
     check_endpoint(request.endpoint, asked.engines)
     batches = asked.resources.batches
-    batch_id = ids.derived(PREFIX, asked.request_id)
-    asked_for = kept(request, batch_id, request.input_file_id)
+    batch_id = batches.id_of(asked.request_id)
+    asked_for = StoredBatch.of(request, batch_id, request.input_file_id)
     batch = await asyncio.to_thread(batches.create, asked_for)
     to_send = await asked.resources.begin(batch.work, request.data_parallelism)
     return {**await asyncio.to_thread(objects.batch, batch), **to_send}
@@ -34,8 +32,8 @@ async def create(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch."""
-    id, resources = asked.parameters["batch_id"], asked.resources
-    return await asyncio.to_thread(lambda: objects.batch(settle_batch(id, resources)))
+    id, batches = asked.parameters["batch_id"], asked.resources.batches
+    return await asyncio.to_thread(lambda: objects.batch(batches.settled(id)))
 
 
 async def list_batches(asked: Asked) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
+from worker.long_work.kinds import inputs_in_use
 from worker.routes.answer import json_size
 from worker.routes.route import Asked
 from worker.validation import Strict, Text, of_field
@@ -106,11 +107,10 @@ async def delete(asked: Asked) -> dict[str, Any]:
         NoSuchObject: there is none.
         Conflict: a batch or a fine-tune uses it.
     """
-    id, batches = asked.parameters["id"], asked.resources.batches
+    id, files = asked.parameters["id"], asked.resources.batches.files
 
     def delete_unless_used() -> None:
-        in_use = batches.inputs_in_use() | asked.resources.fine_tunes.inputs_in_use()
-        batches.files.delete(id, in_use=in_use)
+        files.delete(id, in_use=inputs_in_use(asked.settings))
 
     await asyncio.to_thread(delete_unless_used)
     return {"id": id, "object": "file", "deleted": True}

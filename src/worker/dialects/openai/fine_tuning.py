@@ -5,16 +5,17 @@ The first line of a docstring is what /openapi.json has of the route.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirst
-from worker.fine_tunes.events import events
-from worker.fine_tunes.state import FineTune
 from worker.job.fine_tune import CreateFineTune
-from worker.job.long_work import LongWork
-from worker.routes.long_work import create_fine_tune, settle_fine_tune
+from worker.long_work.kinds import LongWork
+from worker.routes.long_work import create_fine_tune
 from worker.routes.route import Asked
+
+if TYPE_CHECKING:
+    from worker.fine_tunes.record import FineTune
 
 JOBS = "/v1/fine_tuning/jobs"
 ID = "fine_tuning_job_id"
@@ -59,7 +60,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settle(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settled(asked)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -68,7 +69,7 @@ async def cancel(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, asked, FineTune.cancel)
+    return await asyncio.to_thread(_change, asked, lambda one: one.cancel())
 
 
 async def pause(asked: Asked) -> dict[str, Any]:
@@ -77,7 +78,7 @@ async def pause(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended or was stopped, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, asked, FineTune.pause)
+    return await asyncio.to_thread(_change, asked, lambda one: one.pause())
 
 
 async def resume(asked: Asked) -> dict[str, Any]:
@@ -88,30 +89,31 @@ async def resume(asked: Asked) -> dict[str, Any]:
         InvalidInput: nothing is trained here.
     """
     asked.resources.check_training()
-    job = await asyncio.to_thread(_change, asked, FineTune.resume)
+    job = await asyncio.to_thread(_change, asked, lambda one: one.resume())
     return {**job, **await asked.resources.begin(LongWork("fine_tune", job["id"]))}
 
 
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tuning job has told, the newest first."""
     listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(events(_settle(asked)), objects.event))
+    return await asyncio.to_thread(lambda: listing.of(_settled(asked).events(), objects.event))
 
 
 async def list_checkpoints(asked: Asked) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
     listing = NewestFirst.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_settle(asked)), objects.checkpoint)
+        lambda: listing.of(objects.checkpoints(_settled(asked)), objects.checkpoint)
     )
 
 
-def _settle(asked: Asked) -> FineTune:
-    return settle_fine_tune(asked.parameters[ID], asked.resources)
+def _settled(asked: Asked) -> "FineTune":
+    return asked.resources.fine_tunes.settled(asked.parameters[ID])
 
 
-def _change(asked: Asked, change: Callable[[FineTune], None]) -> dict[str, Any]:
-    fine_tune = asked.resources.fine_tunes.get(asked.parameters[ID])
+def _change(asked: Asked, change: "Callable[[FineTune], None]") -> dict[str, Any]:
+    fine_tunes = asked.resources.fine_tunes
+    fine_tune = fine_tunes.get(asked.parameters[ID])
     change(fine_tune)
-    fine_tune.settle()
+    fine_tunes.settle(fine_tune)
     return objects.fine_tuning_job(fine_tune)

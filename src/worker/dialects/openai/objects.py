@@ -2,14 +2,15 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker.batches.state import Batch
+from worker.batches.record import Batch
 from worker.files import StoredFile
-from worker.fine_tunes.events import Told, by_step, events, renamed
-from worker.fine_tunes.hyperparameters import LEARNING_RATE
-from worker.fine_tunes.request import Kept
-from worker.fine_tunes.state import FineTune
+
+if TYPE_CHECKING:
+    from worker.fine_tunes.events import Told
+    from worker.fine_tunes.record import FineTune
+    from worker.fine_tunes.request import StoredFineTune
 
 # OpenAI's objects have one.
 ORGANIZATION = "org-worker"
@@ -104,9 +105,9 @@ def batch(found: Batch) -> dict[str, Any]:
     }
 
 
-def event(told: Told) -> dict[str, Any]:
+def event(told: "Told") -> dict[str, Any]:
     """Return an event of a fine-tuning job."""
-    found = renamed(told.metrics)
+    found = told.metrics
     return {
         "id": told.id,
         "object": "fine_tuning.job.event",
@@ -131,7 +132,7 @@ def checkpoint(found: DatedCheckpoint) -> dict[str, Any]:
     }
 
 
-def fine_tuning_job(fine_tune: FineTune) -> dict[str, Any]:
+def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
     """Return a fine-tune. Reads files: for threads.
 
     Raises:
@@ -155,8 +156,8 @@ def fine_tuning_job(fine_tune: FineTune) -> dict[str, Any]:
         "seed": request.seed,
         "status": result.status if result else status,
         "trained_tokens": result.trained_tokens if result else None,
-        "training_file": request.training.file_id,
-        "validation_file": request.validation and request.validation.file_id,
+        "training_file": request.training_file,
+        "validation_file": request.validation_file,
         "estimated_finish": _finish(fine_tune) if status == "running" else None,
         "integrations": [{"type": "wandb", "wandb": request.wandb}] if request.wandb else [],
         "metadata": request.metadata,
@@ -168,7 +169,7 @@ def fine_tuning_job(fine_tune: FineTune) -> dict[str, Any]:
     }
 
 
-def checkpoints(fine_tune: FineTune) -> list[DatedCheckpoint]:
+def checkpoints(fine_tune: "FineTune") -> list[DatedCheckpoint]:
     """Return the adapters of the epochs that can be called. Reads files: for threads.
 
     Raises:
@@ -178,9 +179,8 @@ def checkpoints(fine_tune: FineTune) -> list[DatedCheckpoint]:
     result = fine_tune.result
     if result is None:
         return []
-    told = events(fine_tune)
-    metrics = by_step(told)
-    times = {one.step: one.created_at for one in told}
+    metrics = fine_tune.metrics()
+    times = {one.step: one.created_at for one in fine_tune.events()}
     return [
         DatedCheckpoint(
             fine_tune_id=fine_tune.id,
@@ -196,9 +196,9 @@ def checkpoints(fine_tune: FineTune) -> list[DatedCheckpoint]:
     ]
 
 
-def _finish(fine_tune: FineTune) -> int | None:
+def _finish(fine_tune: "FineTune") -> int | None:
     """Return when the last epoch ends if it goes on as lately; None: that can't be told yet."""
-    told = [one for one in events(fine_tune) if "epoch" in one.metrics][-LATELY:]
+    told = [one for one in fine_tune.events() if "epoch" in one.metrics][-LATELY:]
     if not told:
         return None
     first, last = told[0], told[-1]
@@ -208,13 +208,13 @@ def _finish(fine_tune: FineTune) -> int | None:
     return round(time.time() + left * (last.at - first.at) / done) if done > 0 else None
 
 
-def _hyperparameters(request: Kept) -> dict[str, Any]:
+def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
     """Return what OpenAI's names say of a training, and the rest by LLM Engine's names."""
     spec = request.spec
     return {
         "n_epochs": spec.epochs,
         "batch_size": spec.batch_size or "auto",
-        "learning_rate_multiplier": round(spec.learning_rate / LEARNING_RATE, 9),
+        "learning_rate_multiplier": request.learning_rate_multiplier,
         "lr": spec.learning_rate,
         "warmup_ratio": spec.warmup_ratio,
         "weight_decay": spec.weight_decay,

@@ -11,12 +11,11 @@ from pydantic import BaseModel
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 
-from worker.batches.endings import Ending, Failed, Result, mistake
-from worker.batches.lines import Plan
-from worker.batches.state import CANCEL, FAILED, FINALIZING, PLAN, RESULT
+from worker.batches.lines import Plan, mistake
+from worker.batches.record import CANCEL, PLAN, BatchEnding, BatchResult
 from worker.batches.store import Batches
 from worker.dialects.llm_engine.batches import job
-from worker.volume.record import Moment
+from worker.long_work.record import DECISION, RESULT, Moment
 
 V1 = "/v1/llm/batch-completions"
 V2 = "/v2/batch-completions"
@@ -212,8 +211,9 @@ async def test_a_batch_whose_input_is_gone_leaves_its_output_to_others(caller: C
 
 
 PLANNED = Plan(total=1, shards=(), size=1, mtime_ns=1, made_at=1)
-DECIDED = Ending(status="expired", at=1, output_file_id="a", error_file_id="b", cut={})
+DECIDED = BatchEnding(status="expired", at=1, output_file_id="a", error_file_id="b", cut={})
 ENDED = 1_700_000_001
+BROKEN = [mistake("a", "broken")]
 
 
 @pytest.mark.parametrize(
@@ -221,12 +221,11 @@ ENDED = 1_700_000_001
     [
         (PLAN, PLANNED, "running"),
         (CANCEL, Moment(at=1), "running"),
-        (FINALIZING, DECIDED, "running"),
-        (FAILED, Failed(failed_at=ENDED, mistakes=[mistake("a", "broken")]), "failed"),
-        (RESULT, Result(status="completed", at=ENDED, output_file_id="file-1"), "completed"),
-        (RESULT, Result(status="expired", at=ENDED), "failed"),
-        (RESULT, Result(status="cancelled", at=ENDED), "cancelled"),
-        (RESULT, Result(status="failed", at=ENDED, mistake=mistake("a", "broken")), "failed"),
+        (DECISION, DECIDED, "running"),
+        (RESULT, BatchResult(status="completed", at=ENDED, output_file_id="file-1"), "completed"),
+        (RESULT, BatchResult(status="expired", at=ENDED), "failed"),
+        (RESULT, BatchResult(status="cancelled", at=ENDED), "cancelled"),
+        (RESULT, BatchResult(status="failed", at=ENDED, mistakes=BROKEN), "failed"),
     ],
 )
 async def test_a_batch_is_described_in_llm_engines_words(
@@ -235,9 +234,9 @@ async def test_a_batch_is_described_in_llm_engines_words(
     created = await posted(caller, labels={"team": "a"})
     del created["run_with"]
     assert (created["status"], created["completed_at"]) == ("queued", None)
-    batch = Batches.of(caller.settings).get(created["job_id"])
+    batch = Batches(caller.settings).get(created["job_id"])
     batch.write(name, content)
-    ended = "2023-11-14T22:13:21+00:00" if name in {FAILED, RESULT} else None
+    ended = "2023-11-14T22:13:21+00:00" if name == RESULT else None
     notes = {"output_file_id": "file-1"} if status == "completed" else {}
     notes |= {"error": "broken"} if "broken" in content.model_dump_json() else {}
     changes = {"status": status, "completed_at": ended, "metadata": {"team": "a", **notes}}

@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 
 from worker.batches.store import Batches
 from worker.files import Files
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 
 BATCHES = "/v1/batches"
 
@@ -54,7 +54,7 @@ async def test_what_is_no_batch_is_refused_naming_the_field(
     error = await caller.refused("POST", BATCHES, **body_of(caller, **changes))
     assert (error["code"], error["param"]) == (400, param)
     assert says in error["message"]
-    assert (caller.started, Batches.of(caller.settings).all()) == ([], [])
+    assert (caller.started, Batches(caller.settings).all()) == ([], [])
 
 
 async def test_a_batch_that_can_be_started_here_is_by_as_many_jobs_as_are_to_share_it(
@@ -91,7 +91,7 @@ async def test_the_same_job_creates_one_batch_and_another_job_another(caller: Ca
         for job in ("job-1", "job-1", "job-2")
     ]
     assert first == again != other
-    assert len(Batches.of(caller.settings).all()) == 2
+    assert len(Batches(caller.settings).all()) == 2
 
 
 @pytest.mark.usefixtures("embedder")
@@ -124,7 +124,7 @@ async def test_a_batch_that_nobody_runs_is_cancelled_at_once(caller: Caller) -> 
 
 async def test_a_batch_that_may_run_is_cancelled_by_whoever_goes_on_with_it(caller: Caller) -> None:
     batch = await created(caller)
-    leases = Batches.of(caller.settings).get(batch["id"]).leases("plan")
+    leases = Batches(caller.settings).get(batch["id"]).leases("plan")
     leases.mkdir(parents=True)
     (leases / "lease-1").touch()
     cancelling = await caller.post(f"{BATCHES}/{batch['id']}/cancel")

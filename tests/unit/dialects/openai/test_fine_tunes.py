@@ -15,9 +15,9 @@ from support.fine_tunes import created, eval_loss, loss, uploaded, write_events
 
 from trainer.spec import ATTEMPTS, CHECKED, Checked, Event
 from worker.dialects.openai import objects
-from worker.fine_tunes.request import Checkpoint, Error, Result
-from worker.fine_tunes.store import FineTunes
-from worker.job.long_work import LongWork
+from worker.fine_tunes.record import FineTunes
+from worker.fine_tunes.request import Checkpoint, Error, FineTuneResult
+from worker.long_work.kinds import LongWork
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
@@ -36,11 +36,11 @@ def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
 
 @pytest.fixture
 def fine_tunes(caller: Caller) -> FineTunes:
-    return FineTunes.of(caller.settings)
+    return FineTunes(caller.settings)
 
 
 def body_of(caller: Caller, **changes: Any) -> dict[str, Any]:
-    training_file = uploaded(FineTunes.of(caller.settings))
+    training_file = uploaded(FineTunes(caller.settings))
     return {"model": "demo", "training_file": training_file, **changes}
 
 
@@ -152,7 +152,7 @@ async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: Fi
     assert (await caller.get(f"{place}/checkpoints"))["data"] == []
     names = {5: "demo.a.ckpt-5", 10: "demo.a", 15: None}
     fine_tune.end(
-        Result(
+        FineTuneResult(
             status="succeeded",
             at=300,
             adapter="demo.a",
@@ -174,7 +174,7 @@ async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: Fi
 
 async def test_a_job_that_failed_says_why(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
-    fine_tune.end(Result(status="failed", at=300, error=FAILED))
+    fine_tune.end(FineTuneResult(status="failed", at=300, error=FAILED))
     job = FineTuningJob.model_validate(await caller.get(f"{JOBS}/{fine_tune.id}"))
     assert (job.status, job.error and job.error.model_dump()) == ("failed", FAILED.model_dump())
 
@@ -202,13 +202,17 @@ async def test_the_body_of_the_client_creates_one(caller: Caller, fine_tunes: Fi
     ("result", "status", "model"),
     [
         (None, "PENDING", None),
-        (Result(status="succeeded", at=300, adapter="demo.a"), "SUCCESS", "demo.a"),
-        (Result(status="failed", at=300, error=FAILED), "FAILURE", None),
-        (Result(status="cancelled", at=300), "CANCELLED", None),
+        (FineTuneResult(status="succeeded", at=300, adapter="demo.a"), "SUCCESS", "demo.a"),
+        (FineTuneResult(status="failed", at=300, error=FAILED), "FAILURE", None),
+        (FineTuneResult(status="cancelled", at=300), "CANCELLED", None),
     ],
 )
 async def test_statuses_have_the_clients_words(
-    caller: Caller, fine_tunes: FineTunes, result: Result | None, status: str, model: str | None
+    caller: Caller,
+    fine_tunes: FineTunes,
+    result: FineTuneResult | None,
+    status: str,
+    model: str | None,
 ) -> None:
     fine_tune = created(fine_tunes)
     if result:
@@ -225,10 +229,10 @@ async def test_one_that_a_worker_is_at_runs_and_is_cancelled_once(
     caller: Caller, fine_tunes: FineTunes
 ) -> None:
     fine_tune = created(fine_tunes)
-    fine_tune.leases().mkdir(parents=True)
-    (fine_tune.leases() / "lease-1").touch()
+    fine_tune.leases("run").mkdir(parents=True)
+    (fine_tune.leases("run") / "lease-1").touch()
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "RUNNING"
-    (fine_tune.leases() / "lease-1").unlink()
+    (fine_tune.leases("run") / "lease-1").unlink()
     cancel = {"route": f"{FINE_TUNES}/{fine_tune.id}/cancel", "method": "PUT"}
     assert await caller.job(**cancel) == {"success": True}
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "CANCELLED"
@@ -260,9 +264,9 @@ def test_an_end_is_estimated_from_the_pace(
     write_events(fine_tune, found)
     assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None
     # A worker is at it.
-    (fine_tune.leases() / "lease-1").mkdir(parents=True)
+    (fine_tune.leases("run") / "lease-1").mkdir(parents=True)
     fine_tune.write(f"{ATTEMPTS}/000001.aa/{CHECKED}", Checked(rows=3))
     monkeypatch.setattr(time, "time", lambda: 1150.0)
     assert objects.fine_tuning_job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
-    fine_tune.end(Result(status="cancelled", at=1200))
+    fine_tune.end(FineTuneResult(status="cancelled", at=1200))
     assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None

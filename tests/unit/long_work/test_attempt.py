@@ -8,30 +8,31 @@ from pathlib import Path
 import pytest
 from support.volume.disks import mounted, remount
 
+from worker.batches.record import Batch
 from worker.errors import VolumeError
+from worker.long_work.attempt import Attempt
 from worker.volume.lease import BEAT_S, LOOK_S, PATIENCE, Leases
-from worker.volume.turns import Turns
 
 
-def turns_in(root: Path) -> Turns:
-    return Turns(lambda name: root / name, lambda: (1, 2))
+def attempt_at(root: Path) -> Attempt:
+    return Attempt(Batch(root), seconds=60)
 
 
 async def test_one_of_two_workers_has_a_lease_and_then_the_next_one(tmp_path: Path) -> None:
-    one, other = turns_in(tmp_path), turns_in(tmp_path)
-    async with one.taken("plan") as first:
+    one, other = attempt_at(tmp_path), attempt_at(tmp_path)
+    async with one.lease("plan") as first:
         assert first is not None
-        async with other.taken("plan") as second, other.taken("end") as third:
+        async with other.lease("plan") as second, other.lease("end") as third:
             assert second is None
             assert third is not None
-    async with other.taken("plan") as second:
+    async with other.lease("plan") as second:
         assert second is not None
         assert second.owner != first.owner
 
 
 async def test_a_lease_that_is_taken_while_its_job_is_cancelled_is_released(tmp_path: Path) -> None:
     async def work() -> None:
-        async with turns_in(tmp_path).taken("plan"):
+        async with attempt_at(tmp_path).lease("plan"):
             await asyncio.sleep(60)
 
     for waits in range(20):
@@ -41,7 +42,7 @@ async def test_a_lease_that_is_taken_while_its_job_is_cancelled_is_released(tmp_
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()
-        async with turns_in(tmp_path).taken("plan") as lease:
+        async with attempt_at(tmp_path).lease("plan") as lease:
             assert lease is not None
 
 
@@ -50,15 +51,15 @@ async def test_a_dead_owner_is_followed_after_as_many_looks_as_it_takes_and_not_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float, is_taken: bool
 ) -> None:
     assert PATIENCE * LOOK_S > 2 * BEAT_S
-    monkeypatch.setattr("worker.volume.turns.LOOK_S", look_s)
-    (tmp_path / "plan").mkdir()
-    (tmp_path / "plan" / "lease-7").write_text("{}")
-    turns = turns_in(tmp_path)
+    monkeypatch.setattr("worker.long_work.attempt.LOOK_S", look_s)
+    (tmp_path / "leases" / "plan").mkdir(parents=True)
+    (tmp_path / "leases" / "plan" / "lease-7").write_text("{}")
+    attempt = attempt_at(tmp_path)
     # The first look has nothing to compare with.
     for _ in range(PATIENCE + 1):
-        async with turns.taken("plan") as lease:
+        async with attempt.lease("plan") as lease:
             assert lease is None
-    async with turns.taken("plan") as lease:
+    async with attempt.lease("plan") as lease:
         assert (lease is not None and lease.attempt == 8) is is_taken
 
 
@@ -69,9 +70,9 @@ async def test_a_volume_that_fails_at_a_look_is_an_error_of_the_volume(
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(Leases, "look", fail)
-    async with turns_in(tmp_path).taken("plan"):
+    async with attempt_at(tmp_path).lease("plan"):
         with pytest.raises(VolumeError, match="Stale"):
-            async with turns_in(tmp_path).taken("plan"):
+            async with attempt_at(tmp_path).lease("plan"):
                 pass
 
 
@@ -79,5 +80,5 @@ async def test_a_volume_that_can_not_be_written_to_is_an_error_of_it(tmp_path: P
     with mounted(tmp_path / "disk", 1 << 20) as disk:
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
-            async with turns_in(disk).taken("plan"):
+            async with attempt_at(disk).lease("plan"):
                 pass

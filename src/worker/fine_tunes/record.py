@@ -1,4 +1,4 @@
-"""One fine-tune on the volume: what was asked, how far it is, how it ended; its files are that."""
+"""Fine-tunes on the volume: what was asked, how far each is, how it ended; its files are that."""
 
 import contextlib
 import shutil
@@ -6,36 +6,52 @@ import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from trainer.spec import ATTEMPTS, CHECKED, Checked
-from worker.errors import Conflict, NoSuchObject, VolumeError
-from worker.fine_tunes.request import Decision, Kept, Publishing, Result, Status
-from worker.job.long_work import LongWork
+from trainer.spec import (
+    ATTEMPTS,
+    CHECKED,
+    CHECKPOINTS,
+    EPOCHS,
+    OUTCOME,
+    Checked,
+    Data,
+    Outcome,
+    step_of,
+)
+from worker.errors import Conflict, VolumeError
+from worker.fine_tunes.events import Told, by_step, events
+from worker.fine_tunes.request import Decision, FineTuneResult, Publishing, Status, StoredFineTune
+from worker.long_work.kinds import Name
+from worker.long_work.record import (
+    DECISION,
+    PAUSED,
+    REQUEST,
+    RESULT,
+    Moment,
+    Record,
+    Records,
+)
 from worker.volume import failures
-from worker.volume.record import Moment, Record
 
-# Files in a fine-tune's directory, beside its request.
-DECISION, RESULT = "decision.json", "result.json"
-# With a number from 1: the newest pause holds until there is a resumption with its number.
+# How rows are written, by the ending of a file's name.
+FORMS: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl"}
+# Files in a fine-tune's directory, beside those of all long work. With a number from 1: the newest
+# pause holds until there is a resumption with its number.
 PAUSE, RESUME = "pause-{}.json", "resume-{}.json"
 
 
 class FineTune(Record):
     """One fine-tune's directory. Its methods read and write files: call them in threads."""
 
+    kind: ClassVar[Name] = "fine_tune"
     noun: ClassVar[str] = "fine-tuning job"
 
     @property
-    def request(self) -> Kept:
-        return self.asked(Kept)
+    def request(self) -> StoredFineTune:
+        return self.require(REQUEST, StoredFineTune)
 
     @property
-    def work(self) -> LongWork:
-        """What jobs run."""
-        return LongWork("fine_tune", self.id)
-
-    @property
-    def result(self) -> Result | None:
-        return self.read(RESULT, Result)
+    def result(self) -> FineTuneResult | None:
+        return self.read(RESULT, FineTuneResult)
 
     @property
     def decision(self) -> Decision | None:
@@ -60,8 +76,8 @@ class FineTune(Record):
         """
         if result := self.result:
             return result.status
-        if self.stopping() == "paused":
-            return "paused"
+        if self.stopping() == PAUSED:
+            return PAUSED
         if not self.held():
             return "queued"
         return "running" if self.checked else "validating_files"
@@ -72,16 +88,13 @@ class FineTune(Record):
         found = (self.read(f"{ATTEMPTS}/{one.name}/{CHECKED}", Checked) for one in self.attempts())
         return next(filter(None, reversed(list(found))), None)
 
-    def ended(self) -> bool:
-        return self.has(RESULT)
-
-    def stopping(self) -> Literal["cancelled", "paused"] | None:
+    def stopping(self) -> str | None:
         """Return why nobody is to work on it, unless its result is being published."""
         decision = self.decision
         if decision and decision.status == "cancelled":
             return "cancelled"
         pauses = self._pauses()
-        return "paused" if pauses and not self.has(RESUME.format(pauses)) else None
+        return PAUSED if pauses and not self.has(RESUME.format(pauses)) else None
 
     def attempts(self) -> list[Path]:
         """Return the directories of the attempts, the oldest first."""
@@ -92,8 +105,59 @@ class FineTune(Record):
                 return []
         return sorted(path for path in found if path.name[0].isdigit())
 
-    def leases(self, name: str = "run") -> Path:
-        return super().leases(name)
+    def add_attempt(self, owner: str) -> Path:
+        """Make the directory of another attempt: by their names they are in order.
+
+        Args:
+            owner: of the lease, under which nobody else begins one.
+        """
+        attempts = self.attempts()
+        number = int(attempts[-1].name.partition(".")[0]) + 1 if attempts else 1
+        attempt = self.directory / ATTEMPTS / f"{number:06d}.{owner}"
+        with failures():
+            attempt.mkdir(parents=True)
+        return attempt
+
+    def outcome_of(self, attempt: Path) -> Outcome | None:
+        """Return how the training ended in an attempt; None: it did not."""
+        return self.read(f"{ATTEMPTS}/{attempt.name}/{OUTCOME}", Outcome)
+
+    def durable_step(self) -> int:
+        """Return the step that another attempt would go on from."""
+        with failures():
+            names = [
+                path.name
+                for attempt in self.attempts()
+                for path in (attempt / CHECKPOINTS).glob("*")
+            ]
+        return max((step for step in map(step_of, names) if step is not None), default=0)
+
+    def epochs(self, last: Path) -> dict[int, Path]:
+        """Return the adapters of all epochs by their steps.
+
+        Args:
+            last: the attempt that ended the training; of what several have made, it counts.
+        """
+        found: dict[int, Path] = {}
+        with failures():
+            for attempt in (*self.attempts(), last):
+                for path in (attempt / EPOCHS).glob("*"):
+                    if path.name.isdecimal():
+                        found[int(path.name)] = path
+        return dict(sorted(found.items()))
+
+    def events(self) -> list[Told]:
+        """Return what it has told, the oldest first, over all attempts at it.
+
+        Raises:
+            NoSuchObject: there is no such fine-tune.
+            VolumeError: the volume fails.
+        """
+        return events(self.id, self.created_at, self.attempts(), self.result)
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Return the metrics of each step that has any, by OpenAI's names."""
+        return by_step(self.events())
 
     def cancel(self) -> None:
         """Ask whoever runs it to stop, for good.
@@ -103,7 +167,7 @@ class FineTune(Record):
         """
         self._check_open("cancelled")
         # Whoever publishes, or gives it up, may be faster.
-        decided = self._decided(Decision(status="cancelled", at=_now().at))
+        decided = self.settle_on(DECISION, Decision(status="cancelled", at=_now().at))
         if decided.status != "cancelled":
             raise self._too_late("cancelled", decided.status)
 
@@ -125,41 +189,27 @@ class FineTune(Record):
             Conflict: it is not paused.
         """
         self._check_open("resumed")
-        if self.stopping() != "paused":
+        if self.stopping() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
         self.write(RESUME.format(self._pauses()), _now())
 
     def decide(self, publishing: Publishing) -> Publishing | None:
         """Decide which adapter is published, or return what has been decided; None: none is."""
-        now = _now().at
-        return self._decided(Decision(status="succeeded", at=now, publishing=publishing)).publishing
+        decision = Decision(status="succeeded", at=_now().at, publishing=publishing)
+        return self.settle_on(DECISION, decision).publishing
 
-    def end(self, result: Result) -> Result:
+    def end(self, result: FineTuneResult) -> FineTuneResult:
         """End it, or return how it has ended. What the attempts went on from takes no more room.
 
         One that was cancelled does not fail any more.
         """
         if result.status == "failed":
-            decided = self._decided(Decision(status="failed", at=result.at))
+            decided = self.settle_on(DECISION, Decision(status="failed", at=result.at))
             if decided.status == "cancelled":
-                result = Result(status="cancelled", at=result.at)
-        self.write(RESULT, result)
+                result = FineTuneResult(status="cancelled", at=result.at)
+        ended = self.settle_on(RESULT, result)
         self._tidy()
-        if (ended := self.result) is None:
-            raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
         return ended
-
-    def settle(self) -> None:
-        """End it if it was cancelled, and nobody works on it who would."""
-        if self.stopping() == "cancelled" and not (self.ended() or self.held()):
-            self.end(Result(status="cancelled", at=_now().at))
-
-    def _decided(self, decision: Decision) -> Decision:
-        """Decide how it ends, or return what has been decided."""
-        self.write(DECISION, decision)
-        if (decided := self.decision) is None:
-            raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
-        return decided
 
     def _tidy(self) -> None:
         # It has ended, whatever is left of it: that goes with the rest of it, at the latest.
@@ -198,6 +248,34 @@ _ENDED: dict[Status, str] = {
     "failed": "failed",
     "cancelled": "been cancelled",
 }
+
+
+class FineTunes(Records[FineTune, StoredFineTune]):
+    """All fine-tunes of a volume. Its methods read and write files: call them in threads.
+
+    One is removed when it ended long ago, but not its adapter.
+    """
+
+    record = FineTune
+    prefix: ClassVar[str] = "ftjob-"
+    folder: ClassVar[str] = "fine_tunes"
+    param: ClassVar[str] = "fine_tuning_job_id"
+    purpose: ClassVar[str] = "fine-tune"
+
+    def end(self, one: FineTune, how: Status) -> FineTuneResult:
+        """End a fine-tune that has made nothing."""
+        return one.end(FineTuneResult(status=how, at=_now().at))
+
+    def data(self, file_id: str) -> Data:
+        """Return where the rows of a fine-tune are.
+
+        Raises:
+            NoSuchObject: they are no longer there.
+        """
+        # While a fine-tune needs it, a file that has expired is not removed.
+        file = self.files.get(file_id, expired=True)
+        form = FORMS.get(Path(file.filename.lower()).suffix)
+        return Data(path=self.files.content(file).absolute(), form=form)
 
 
 def _now() -> Moment:

@@ -10,15 +10,13 @@ import pytest
 from pydantic import BaseModel
 from support.engine.scripted import CHAT, settings
 
-from worker.batches import request as batches
-from worker.batches.endings import Result as BatchResult
-from worker.batches.state import RESULT
+from worker.batches.record import BatchResult, StoredBatch
 from worker.batches.store import Batches
 from worker.errors import Conflict, InvalidInput, NoSuchObject
-from worker.fine_tunes import request as fine_tunes
-from worker.fine_tunes.store import FineTunes
+from worker.fine_tunes.record import FineTunes
+from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.long_work.record import DAY_S, RESULT, STALE_S, Record, StoredRequest
 from worker.volume import ids
-from worker.volume.record import DAY_S, STALE_S, Kept, Record
 
 NOW, LATER_S = int(time.time()), 400 * DAY_S
 
@@ -27,7 +25,7 @@ class Kind(NamedTuple):
     """Objects of a kind: what a request for one has, how it ends, and what messages say of it."""
 
     of: Callable[..., Any]
-    ask: Callable[..., Kept]
+    ask: Callable[..., StoredRequest]
     result: BaseModel
     purpose: str
     noun: str
@@ -38,18 +36,16 @@ class Kind(NamedTuple):
 
 
 BATCH = Kind(
-    Batches.of,
-    lambda file_id, **keys: batches.Kept(input_file_id=file_id, endpoint=CHAT, **keys),
+    Batches,
+    lambda file_id, **keys: StoredBatch(input_file_id=file_id, endpoint=CHAT, **keys),
     BatchResult(status="completed", at=NOW),
     *("batch", "batch", "batch_id", "input_file_id"),
     lasts_s=DAY_S,
 )
 FINE_TUNE = Kind(
-    FineTunes.of,
-    lambda file_id, **keys: fine_tunes.Kept(
-        training=fine_tunes.Source(file_id=file_id), base="demo", **keys
-    ),
-    fine_tunes.Result(status="failed", at=NOW),
+    FineTunes,
+    lambda file_id, **keys: StoredFineTune(training_file=file_id, base="demo", **keys),
+    FineTuneResult(status="failed", at=NOW),
     *("fine-tune", "fine-tuning job", "fine_tuning_job_id", "training_file"),
     lasts_s=0,
 )
@@ -68,7 +64,7 @@ class Store:
         id: str = self.records.files.receive([b"{}"], filename="a", purpose=purpose).id
         return id
 
-    def ask(self, file_id: str | None = None, **keys: Any) -> Kept:
+    def ask(self, file_id: str | None = None, **keys: Any) -> StoredRequest:
         id = ids.new(self.records.prefix)
         return self.kind.ask(file_id or self.upload(), id=id, **{"created_at": NOW, **keys})
 

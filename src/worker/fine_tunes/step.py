@@ -1,4 +1,4 @@
-"""Runs a fine-tune, from wherever it was left: trains, publishes the adapter, ends it."""
+"""A step of a fine-tune: trains, publishes the adapter, ends it."""
 
 import asyncio
 import contextlib
@@ -6,22 +6,22 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
 from worker.errors import EngineBusy, VolumeError
-from worker.fine_tunes import attempt as attempts_of
-from worker.fine_tunes.attempt import Listener, Progress
 from worker.fine_tunes.child import CHECKPOINT_S, Child, reason_of
+from worker.fine_tunes.events import Listener
 from worker.fine_tunes.memory import WATCH_S, made
 from worker.fine_tunes.publish import finished
-from worker.fine_tunes.request import Failed, Result
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.workshop import Workshop
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import Failed, FineTuneResult
+from worker.fine_tunes.workshop import Place, Workshop
+from worker.long_work.attempt import Attempt
+from worker.long_work.runner import How, run
 from worker.volume import check_space, failures, write
-from worker.volume.lease import LOOK_S, Lease
-from worker.volume.turns import Turns
+from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -30,86 +30,81 @@ SPARE_S = CHECKPOINT_S + 15
 # Crashes in a job after which a training that comes further each time is begun once more.
 MOST_CRASHES = 2
 
-# Why a training is ended by this worker; "left": another job goes on.
-Why = Literal["lost", "cancelled", "paused", "left"]
-How = Literal["ended", "paused", "left"]
+
+async def train(
+    fine_tunes: FineTunes,
+    fine_tune: FineTune,
+    workshop: Workshop,
+    attempt: Attempt,
+    progress: dict[str, float],
+) -> How:
+    """Run a fine-tune in a job; see ``long_work.runner.run``."""
+    request = await asyncio.to_thread(lambda: fine_tune.request)
+    progress["epochs"] = request.spec.epochs
+    place = request.created_at, request.id
+    step = FineTuneStep(fine_tune, place, workshop, progress)
+    try:
+        return await run(fine_tunes, fine_tune, attempt, step)
+    finally:
+        workshop.bench.leave(place)
 
 
-class Runner:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A fine-tune's turn to be trained by this worker, which has its lease."""
+
+    fine_tune: FineTune
+    attempt: Attempt
+    lease: Lease
+
+    async def why(self) -> str | None:
+        """Return why nothing further is to be done here; "lost": another worker has the lease."""
+        if self.lease.lost.is_set():
+            return "lost"
+        if stopping := await asyncio.to_thread(self.fine_tune.stopping):
+            return stopping
+        return "left" if self.attempt.over else None
+
+
+class FineTuneStep:
     """One job's work on a fine-tune; another may wait for it. Use on one loop.
 
     Args:
         fine_tune: to run.
+        place: in the row of those that wait for the worker's bench.
         workshop: of the worker.
-        progress: updated while it runs.
+        progress: updated while it runs; read from any thread.
     """
 
-    def __init__(self, fine_tune: FineTune, workshop: Workshop, progress: Progress) -> None:
+    def __init__(
+        self, fine_tune: FineTune, place: Place, workshop: Workshop, progress: dict[str, float]
+    ) -> None:
         self._fine_tune = fine_tune
+        self._place = place
         self._workshop = workshop
         self._progress = progress
-        self._turns = Turns(fine_tune.leases, lambda: (progress.step, 0))
-        self._deadline = math.inf
         self._crashes = 0
 
-    async def run(self, seconds: float) -> How:
-        """Work until the fine-tune has ended or is paused, or the job's time is over.
-
-        Args:
-            seconds: that the job may take.
-
-        Returns:
-            "left" if another job has to go on.
+    async def __call__(self, attempt: Attempt) -> bool:
+        """Do what is left of the work; return False if it is another's turn.
 
         Raises:
             WorkerError: the volume fails, or it can't be trained here: another job can go on.
         """
-        self._deadline = time.monotonic() + seconds - SPARE_S
-        fine_tune, bench = self._fine_tune, self._workshop.bench
-        request = await asyncio.to_thread(lambda: fine_tune.request)
-        self._progress.epochs = request.spec.epochs
-        place = request.created_at, fine_tune.id
-        try:
-            while not await asyncio.to_thread(self._over):
-                if (why := await self._why()) in ("paused", "left"):
-                    return "paused" if why == "paused" else "left"
-                if not await self._step(place):
-                    await asyncio.sleep(LOOK_S)
-        finally:
-            bench.leave(place)
-        return "ended"
-
-    def _over(self) -> bool:
-        self._fine_tune.settle()
-        return self._fine_tune.ended()
-
-    async def _step(self, place: tuple[int, str]) -> bool:
-        """Do what is left of the work; return False if somebody else is at work."""
-        with self._workshop.bench.taken(place) as free:
+        with self._workshop.bench.taken(self._place) as free:
             if not free:
                 return False
-            async with self._turns.taken("run") as lease:
+            async with attempt.lease("run") as lease:
                 if lease is None:
                     return False
                 try:
-                    await self._work(lease)
+                    await self._work(Turn(self._fine_tune, attempt, lease))
                 except Failed as failed:
-                    await self._end(Result(status="failed", at=_now(), error=failed.error))
+                    result = FineTuneResult(status="failed", at=_now(), error=failed.error)
+                    await self._end(result)
         return True
 
-    async def _why(self, lease: Lease | None = None) -> Why | None:
-        """Return why no further step is to be done here."""
-        if lease and lease.lost.is_set():
-            return "lost"
-        if stopping := await asyncio.to_thread(self._fine_tune.stopping):
-            return stopping
-        return "left" if self._is_left() else None
-
-    def _is_left(self) -> bool:
-        """Return whether another job has to go on: the worker is being stopped, or time is over."""
-        return self._workshop.closed() or time.monotonic() > self._deadline
-
-    async def _work(self, lease: Lease) -> None:
+    async def _work(self, turn: Turn) -> None:
         """Train and publish, until it has ended or has to stop.
 
         Raises:
@@ -119,48 +114,48 @@ class Runner:
         if await asyncio.to_thread(fine_tune.ended):
             return
         if await asyncio.to_thread(self._done) is None:
-            async with self._room(lease) as there:
+            async with self._room(turn) as there:
                 if there:
-                    await self._train(lease)
+                    await self._train(turn)
                 # Before what was beside it is back, which may take a while.
-                await self._settle(lease)
-        if lease.lost.is_set() or await asyncio.to_thread(fine_tune.ended):
+                await self._settle(turn)
+        if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.ended):
             return
         if attempt := await asyncio.to_thread(self._done):
             await self._end(await finished(fine_tune, self._workshop, attempt))
         else:
-            await self._settle(lease)
+            await self._settle(turn)
 
-    async def _settle(self, lease: Lease) -> None:
+    async def _settle(self, turn: Turn) -> None:
         """End it if it was cancelled, unless its result is being published."""
         done = await asyncio.to_thread(self._done)
-        if done is None and await self._why(lease) == "cancelled":
-            await self._end(Result(status="cancelled", at=_now()))
+        if done is None and await turn.why() == "cancelled":
+            await self._end(FineTuneResult(status="cancelled", at=_now()))
 
-    async def _train(self, lease: Lease) -> None:
+    async def _train(self, turn: Turn) -> None:
         """Train, until the training has ended or has to stop.
 
         Raises:
             Failed: it can't be trained.
         """
-        while not await asyncio.to_thread(self._done) and not await self._why(lease):
-            await self._attempt(lease)
+        while not await asyncio.to_thread(self._done) and not await turn.why():
+            await self._attempt(turn)
 
     @contextlib.asynccontextmanager
-    async def _room(self, lease: Lease) -> AsyncGenerator[bool, None]:
+    async def _room(self, turn: Turn) -> AsyncGenerator[bool, None]:
         """Make room for the block, or yield False: the training has ended, or has to stop."""
         room = self._workshop.room
         if room is None:
             yield True
             return
-        if await asyncio.to_thread(self._is_unchecked):
+        if await asyncio.to_thread(self._is_unchecked) and not await turn.why():
             # What is beside it is not disturbed for rows that are wrong.
-            await self._attempt(lease, only_check=True)
-        if await asyncio.to_thread(self._done) or await self._why(lease):
+            await self._attempt(turn, only_check=True)
+        if await asyncio.to_thread(self._done) or await turn.why():
             # Nothing beside it is disturbed then.
             yield False
             return
-        async with made(room(), lambda: self._why(lease), self._is_left) as there:
+        async with made(room(), turn.why, lambda: turn.attempt.over) as there:
             yield there
 
     def _is_unchecked(self) -> bool:
@@ -174,53 +169,48 @@ class Runner:
             return fine_tune.directory / ATTEMPTS / decided.attempt
         if fine_tune.stopping() == "cancelled":
             return None
-        ended = (one for one in reversed(fine_tune.attempts()) if attempts_of.outcome_of(one))
+        ended = (one for one in reversed(fine_tune.attempts()) if fine_tune.outcome_of(one))
         return next(ended, None)
 
-    async def _attempt(self, lease: Lease, *, only_check: bool = False) -> None:
+    async def _attempt(self, turn: Turn, *, only_check: bool = False) -> None:
         """Train, until the training has ended or has to stop.
 
         Args:
-            lease: that is held.
+            turn: to be trained.
             only_check: look at the rows, and end the training only if they are wrong.
 
         Raises:
             Failed: it can't be trained.
         """
         fine_tune, workshop = self._fine_tune, self._workshop
-        before = await asyncio.to_thread(lambda: attempts_of.durable_step(fine_tune.attempts()))
-        spec = await workshop.fitting_spec(
-            fine_tune, lambda: self._why(lease), patient=not only_check
-        )
+        before = await asyncio.to_thread(fine_tune.durable_step)
+        spec = await workshop.fitting_spec(fine_tune, turn.why, patient=not only_check)
         if spec is None:
             return
-        attempt = await asyncio.to_thread(self._begin, lease, spec)
+        attempt = await asyncio.to_thread(self._begin, turn, spec)
         options = (ONLY_CHECK,) if only_check else ()
         command = (*workshop.command, str(fine_tune.directory), attempt.name, *options)
         log.info("fine-tune %s: %s", fine_tune.id, options or f"training from step {before}")
         # Before there is room, requests are answered beside it.
         nice, wandb = only_check or workshop.nice, spec.wandb is not None
         async with _started(command, nice=nice, wandb=wandb) as child:
-            status, asked = await self._watched(child, lease, Listener(attempt, self._progress))
+            status, asked = await self._watched(child, turn, Listener(attempt, self._progress))
         if status == Exit.VOLUME:
             raise VolumeError("The volume is full, or can't be written to: the training stands.")
-        done = await asyncio.to_thread(attempts_of.outcome_of, attempt)
+        done = await asyncio.to_thread(fine_tune.outcome_of, attempt)
         if done is None and not asked and not (only_check and status == Exit.OVER):
             await self._crashed(status, reason_of(status, child.said), before)
 
-    def _begin(self, lease: Lease, spec: Spec) -> Path:
+    def _begin(self, turn: Turn, spec: Spec) -> Path:
         """Make the directory of another attempt."""
-        fine_tune = self._fine_tune
-        name = attempts_of.next_name(fine_tune.attempts(), lease.owner)
-        attempt = fine_tune.directory / ATTEMPTS / name
-        check_space(fine_tune.directory)
+        directory = self._fine_tune.directory
+        check_space(directory)
         with failures():
-            attempt.mkdir(parents=True)
-            write(fine_tune.directory / SPEC, spec.model_dump_json().encode())
-        return attempt
+            write(directory / SPEC, spec.model_dump_json().encode())
+        return self._fine_tune.add_attempt(turn.lease.owner)
 
     async def _watched(
-        self, child: Child, lease: Lease, listener: Listener
+        self, child: Child, turn: Turn, listener: Listener
     ) -> tuple[int | None, bool]:
         """Wait for the end of the process, or bring it about.
 
@@ -230,7 +220,7 @@ class Runner:
         kill_at = math.inf
         while (status := await child.ended(WATCH_S)) is None:
             await asyncio.to_thread(listener.look)
-            why = await self._why(lease)
+            why = await turn.why()
             if why in ("lost", "cancelled") or time.monotonic() > kill_at:
                 return await child.kill(), True
             if why and kill_at == math.inf:
@@ -246,7 +236,7 @@ class Runner:
             Failed: it has not, or this happens too often.
         """
         fine_tune = self._fine_tune
-        step = await asyncio.to_thread(lambda: attempts_of.durable_step(fine_tune.attempts()))
+        step = await asyncio.to_thread(fine_tune.durable_step)
         self._crashes += 1
         # A signal comes from outside: the memory that was lacking may be there the next time.
         signalled = status == Exit.STOPPED or (status is not None and status < 0)
@@ -255,7 +245,7 @@ class Runner:
             raise Failed("training_failed", reason)
         log.warning("fine-tune %s: %s It goes on from step %d.", fine_tune.id, reason, step)
 
-    async def _end(self, result: Result) -> None:
+    async def _end(self, result: FineTuneResult) -> None:
         ended = await asyncio.to_thread(self._fine_tune.end, result)
         log.info("fine-tune %s: %s", self._fine_tune.id, ended.status)
 

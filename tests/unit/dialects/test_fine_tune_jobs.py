@@ -15,9 +15,8 @@ from support.processes.background import eventually
 
 from worker.app import Worker
 from worker.engine import Engines
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import FineTunes
-from worker.job.long_work import LongWork
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.long_work.kinds import LongWork
 
 NEW = {"rows": [{"prompt": "a", "response": "b"}], "max_runtime_sec": 1}
 STOPPED: Script = [["step", 5], ["wait"]]
@@ -27,11 +26,11 @@ STOPPED: Script = [["step", 5], ["wait"]]
 def caller(engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """A caller of a worker that can train, and whose volume has the rows of ``ID``."""
     monkeypatch.setattr("worker.fine_tunes.workshop.COMMAND", COMMAND)
-    for interval in ("fine_tunes.runner.WATCH_S", "progress.INTERVAL_S"):
+    for interval in ("fine_tunes.step.WATCH_S", "progress.INTERVAL_S"):
         monkeypatch.setattr(f"worker.{interval}", 0.01)
     engine.model = replace(engine.model, place=tmp_path, max_lora_rank=16)
     caller = Caller(engine, tmp_path, BASE_PATH=str(tmp_path))
-    files = FineTunes.of(caller.settings).files
+    files = FineTunes(caller.settings).files
     files.receive([b"a"], filename="rows.csv", purpose="fine-tune", id=ROWS)
     return caller
 
@@ -76,7 +75,7 @@ async def test_a_job_that_comes_again_goes_on_with_what_it_created_and_names_the
     id = left["fine_tune"]["id"]
     assert left["run_with"] == {"input": {"fine_tune": {"id": id}}}
     assert await caller.job("job-1", fine_tune=NEW) == left
-    assert [one.id for one in FineTunes.of(caller.settings).all()] == [id]
+    assert [one.id for one in FineTunes(caller.settings).all()] == [id]
     # A worker that can, sends it.
     starting = configured(caller, True)
     assert "run_with" not in await starting.job("job-1", fine_tune=NEW)
@@ -88,7 +87,7 @@ async def test_a_jobs_time_begins_before_its_fine_tune_is_created(
 ) -> None:
     # Its creation takes an hour, which is all that the job has.
     clock = SimpleNamespace(monotonic=iter([0.0, 3600.0]).__next__)
-    monkeypatch.setattr("worker.dialects.long_jobs.time", clock)
+    monkeypatch.setattr("worker.dialects.fine_tune_jobs.time", clock)
     left = await caller.job(fine_tune={**NEW, "max_runtime_sec": 3600})
     assert (left["fine_tune"]["status"], "run_with" in left) == ("queued", True)
 
@@ -147,7 +146,7 @@ async def test_where_none_is_trained_none_is_made(
         assert error["code"] == 400
         assert "--train" in error["message"]
         assert "FINE_TUNE=beside" in error["message"]
-    assert FineTunes.of(caller.settings).all() == []
+    assert FineTunes(caller.settings).all() == []
     fine_tune(caller)
     assert caller.worker.unfinished() == []
 
@@ -161,7 +160,7 @@ async def test_one_of_another_model_is_left_to_its_worker(caller: Caller) -> Non
 
 async def test_rows_that_are_gone_end_it(caller: Caller) -> None:
     fine_tune(caller)
-    FineTunes.of(caller.settings).files.delete(ROWS, in_use=[])
+    FineTunes(caller.settings).files.delete(ROWS, in_use=[])
     found = await run(caller)
     assert (found["status"], found["error"]["code"]) == ("failed", "not_trainable")
 

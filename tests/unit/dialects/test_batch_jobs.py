@@ -11,7 +11,7 @@ from support.batches import as_text, lines, results
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, chat, replying, tokens
 
-from worker.job.long_work import LongWork
+from worker.long_work.kinds import LongWork
 
 
 @pytest.fixture

@@ -3,33 +3,91 @@
 import time
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from worker.batches.endings import (
-    INPUT_CHANGED,
-    End,
-    Ending,
-    Failed,
-    Result,
-    counted,
-)
-from worker.batches.lines import Plan
-from worker.batches.parts import finished, sizes
-from worker.batches.request import Kept
-from worker.errors import Conflict, NoSuchObject
-from worker.job.long_work import LongWork
-from worker.volume import failures, ids, write_once
-from worker.volume.record import Moment, Record
+from pydantic import BaseModel, Field
 
-# Files in a batch's directory, beside its request.
-PLAN, FAILED = "plan.json", "failed.json"
-CANCEL, FINALIZING, RESULT = "cancel.json", "finalizing.json", "result.json"
+from worker.batches.lines import Plan
+from worker.batches.parts import Finished, finished, sizes
+from worker.errors import Conflict
+from worker.job.batch import BatchRequest
+from worker.long_work.kinds import Name
+from worker.long_work.record import DECISION, REQUEST, RESULT, Moment, Record, StoredRequest
+from worker.volume import failures, ids, write_once
+
+# Files in a batch's directory, beside those of all long work.
+PLAN, CANCEL = "plan.json", "cancel.json"
 PARTS, DONE = "parts", "done"
 
-
+# A batch fails before its first line, or when its input is no more the one that was checked.
+End = Literal["completed", "expired", "cancelled", "failed"]
 Status = Literal["validating", "in_progress", "finalizing", "cancelling"] | End
+
+
+class StoredBatch(BatchRequest, StoredRequest):
+    """A request as the volume has it.
+
+    Args:
+        output: the name of what it writes beside its files of results; None: nothing.
+        extra: what else the dialect of the request needs.
+        lasts_s: seconds until it expires, where these are no whole hours.
+    """
+
+    input_file_id: str
+    output: str | None = None
+    extra: dict[str, Any] = Field(default_factory=dict)
+    lasts_s: int | None = None
+
+    @property
+    def expires_at(self) -> int:
+        return self.created_at + (self.lasts_s or self.window_s)
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return {"input_file_id": self.input_file_id}
+
+    @classmethod
+    def of(cls, request: BatchRequest, batch_id: str, input_file_id: str) -> "StoredBatch":
+        """Return a request for a batch that begins now."""
+        shared = {name: getattr(request, name) for name in BatchRequest.model_fields}
+        return cls(**shared, id=batch_id, input_file_id=input_file_id, created_at=_now())
+
+
+class BatchEnding(BaseModel):
+    """How a batch is to end, decided once: whoever carries it out writes the same files.
+
+    Args:
+        output_file_id: of the output, if there is one; ``error_file_id``: likewise.
+        cut: the lines that count: see ``parts.finished``.
+    """
+
+    status: End
+    at: int
+    output_file_id: str
+    error_file_id: str
+    cut: dict[str, int]
+
+
+class BatchResult(BaseModel):
+    """How a batch ended; a file that would be empty is None.
+
+    Args:
+        mistakes: why it failed: OpenAI's ``errors``.
+    """
+
+    status: End = "completed"
+    at: int
+    mistakes: list[dict[str, Any]] = Field(default_factory=list)
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +105,9 @@ class Snapshot:
         mistakes: why it failed.
     """
 
-    request: Kept
+    request: StoredBatch
     status: Status
-    counts: Result
+    counts: BatchResult
     planned_at: int | None
     cancelled_at: int | None
     ending_at: int | None
@@ -60,16 +118,12 @@ class Snapshot:
 class Batch(Record):
     """One batch's directory. Its methods read and write files: call them in threads."""
 
+    kind: ClassVar[Name] = "batch"
     noun: ClassVar[str] = "batch"
 
     @property
-    def request(self) -> Kept:
-        return self.asked(Kept)
-
-    @property
-    def work(self) -> LongWork:
-        """What jobs run."""
-        return LongWork("batch", self.id)
+    def request(self) -> StoredBatch:
+        return self.require(REQUEST, StoredBatch)
 
     @property
     def over_at(self) -> int:
@@ -80,19 +134,16 @@ class Batch(Record):
         return self.read(PLAN, Plan)
 
     @property
-    def result(self) -> Result | None:
-        return self.read(RESULT, Result)
+    def result(self) -> BatchResult | None:
+        return self.read(RESULT, BatchResult)
 
     @property
-    def ending(self) -> Ending | None:
-        return self.read(FINALIZING, Ending)
+    def ending(self) -> BatchEnding | None:
+        return self.read(DECISION, BatchEnding)
 
     @property
     def parts(self) -> Path:
         return self.directory / PARTS
-
-    def ended(self) -> bool:
-        return self.has(RESULT) or self.has(FAILED)
 
     def stopping(self) -> End | None:
         """Return how the batch ends, if no further line is to be answered."""
@@ -121,19 +172,15 @@ class Batch(Record):
         """Return which shards have lines without an answer."""
         return [index for index in range(len(plan.shards)) if not self.has(f"{DONE}/{index}")]
 
-    def decide(self, status: End) -> Ending:
+    def decide(self, status: End) -> BatchEnding:
         """Decide how the batch ends, or return what has been decided."""
         with failures():
             cut = sizes(self.parts)
         output, errors = (ids.new("file-") for _ in range(2))
-        self.write(
-            FINALIZING,
-            Ending(status=status, at=_now(), output_file_id=output, error_file_id=errors, cut=cut),
+        ending = BatchEnding(
+            status=status, at=_now(), output_file_id=output, error_file_id=errors, cut=cut
         )
-        decided = self.ending
-        if decided is None:
-            raise NoSuchObject(f"There is no batch {self.id!r}.")
-        return decided
+        return self.settle_on(DECISION, ending)
 
     def cancel(self) -> None:
         """Ask whoever runs it to stop.
@@ -147,7 +194,7 @@ class Batch(Record):
             raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
         self.write(CANCEL, Moment(at=_now()))
 
-    def counts(self) -> Result:
+    def counts(self) -> BatchResult:
         """Count what is durable, and what the batch has to do."""
         if (found := self.result) is not None:
             return found
@@ -155,7 +202,7 @@ class Batch(Record):
         with failures():
             cut = ending.cut if ending else None
             lines = finished(self.parts, cut).values() if plan else []
-        if ending is None and self.has(FINALIZING):
+        if ending is None and self.has(DECISION):
             # Lines that came after the decision may have been counted.
             return self.counts()
         return counted(lines, plan.total if plan else 0)
@@ -167,41 +214,41 @@ class Batch(Record):
             NoSuchObject: there is none, or it has just been removed.
         """
         plan, cancel, ending = self.plan, self.read(CANCEL, Moment), self.ending
-        failed, result = self.read(FAILED, Failed), self.result
-        counts = result or self.counts()
-        mistakes = failed.mistakes if failed else []
-        if result and result.status == "failed":
-            mistakes = [result.mistake or INPUT_CHANGED]
-        ended_at = failed.failed_at if failed else None
+        result = self.result
         return Snapshot(
-            status=self._status(plan, failed, result, cancel, ending),
-            counts=counts,
+            status=_status(plan, cancel, ending, result),
+            counts=result or self.counts(),
             planned_at=plan.made_at if plan else None,
             cancelled_at=cancel.at if cancel else None,
             ending_at=ending.at if ending else None,
-            ended_at=result.at if result else ended_at,
-            mistakes=mistakes,
-            # Last: it is the first that goes when a batch is removed.
+            ended_at=result.at if result else None,
+            mistakes=result.mistakes if result else [],
+            # Last: it tells whether the batch was removed meanwhile.
             request=self.request,
         )
 
-    @staticmethod
-    def _status(
-        plan: Plan | None,
-        failed: Failed | None,
-        result: Result | None,
-        cancel: Moment | None,
-        ending: Ending | None,
-    ) -> Status:
-        if result:
-            return result.status
-        if failed:
-            return "failed"
-        if ending:
-            return "cancelling" if ending.status == "cancelled" else "finalizing"
-        if cancel:
-            return "cancelling"
-        return "in_progress" if plan else "validating"
+
+def _status(
+    plan: Plan | None, cancel: Moment | None, ending: BatchEnding | None, result: BatchResult | None
+) -> Status:
+    if result:
+        return result.status
+    if ending:
+        return "cancelling" if ending.status == "cancelled" else "finalizing"
+    if cancel:
+        return "cancelling"
+    return "in_progress" if plan else "validating"
+
+
+def counted(lines: Iterable[Finished], total: int) -> BatchResult:
+    """Return a result that has only the counts of finished lines."""
+    result = BatchResult(at=_now(), total=total)
+    for line in lines:
+        result.failed += line.failed
+        result.completed += not line.failed
+        result.prompt_tokens += line.prompt_tokens
+        result.output_tokens += line.output_tokens
+    return result
 
 
 def _now() -> int:

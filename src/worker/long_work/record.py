@@ -1,0 +1,326 @@
+"""Long work on the volume: directories whose files are written once, and are its state."""
+
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, WorkerError
+from worker.files import Files
+from worker.long_work.kinds import LongWork, Name
+from worker.settings import Settings
+from worker.validation import of_field
+from worker.volume import Volume, check_space, failures, ids, write_once
+from worker.volume.directories import vanish
+from worker.volume.lease import Leases
+
+log = logging.getLogger(__name__)
+
+# In every directory: what was asked, which is the first file; what was decided of the end, before
+# anything is done for it; and how the work has ended, which is the last file.
+REQUEST, DECISION, RESULT = "request.json", "decision.json", "result.json"
+LEASES = "leases"
+# Why nobody goes on with work that does not end.
+PAUSED = "paused"
+
+DAY_S = 24 * 3600
+# Seconds after which a lease that nobody has rewritten keeps nobody from ending the work: that does
+# no harm to an owner who lives, so that clocks may be compared.
+STALE_S = 60.0
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Moment(BaseModel):
+    """When something began, in seconds since 1970."""
+
+    at: int
+
+
+class StoredRequest(BaseModel):
+    """A request as the volume has it.
+
+    Args:
+        created_at: in seconds since 1970.
+    """
+
+    id: str
+    created_at: int
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """The ids of the files that the work reads, by the fields that name them."""
+        raise NotImplementedError
+
+
+class Record(ABC):
+    """One piece of work, a directory. Its methods read and write files: call them in threads."""
+
+    # The row of its kind, and what messages call it.
+    kind: ClassVar[Name]
+    noun: ClassVar[str]
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.id = directory.name
+
+    @property
+    @abstractmethod
+    def request(self) -> StoredRequest:
+        """What was asked.
+
+        Raises:
+            NoSuchObject: there is no such object.
+        """
+
+    @property
+    @abstractmethod
+    def over_at(self) -> int | None:
+        """When it is over, in seconds since 1970: it is removed a while later; None: it is not."""
+
+    @abstractmethod
+    def stopping(self) -> str | None:
+        """Return how it ends, or ``PAUSED``, if nobody is to go on with it."""
+
+    @property
+    def created_at(self) -> int:
+        return self.request.created_at
+
+    @property
+    def work(self) -> LongWork:
+        """What jobs run."""
+        return LongWork(self.kind, self.id)
+
+    def ended(self) -> bool:
+        return self.has(RESULT)
+
+    def read(self, name: str, model: type[Model]) -> Model | None:
+        """Return the content of a file; None if there is no such file.
+
+        Raises:
+            VolumeError: the file can't be read, or its content is not that of the model.
+        """
+        with failures():
+            try:
+                content = (self.directory / name).read_bytes()
+            except FileNotFoundError:
+                return None
+        try:
+            return model.model_validate_json(content)
+        except ValidationError as error:
+            raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
+
+    def require(self, name: str, model: type[Model]) -> Model:
+        """Return the content of a file that each such object has; see ``read``.
+
+        Raises:
+            NoSuchObject: there is no such object, or it has just been removed.
+        """
+        if (found := self.read(name, model)) is None:
+            raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
+        return found
+
+    def write(self, name: str, value: BaseModel) -> bool:
+        """Write a file once; return whether it was not there."""
+        with failures():
+            return write_once(self.directory / name, value.model_dump_json().encode())
+
+    def settle_on(self, name: str, value: Model) -> Model:
+        """Write a file once; return its content, which is another's if that one was faster."""
+        self.write(name, value)
+        return self.require(name, type(value))
+
+    def has(self, name: str) -> bool:
+        with failures():
+            return (self.directory / name).exists()
+
+    def leases(self, name: str) -> Path:
+        """Return the directory of the lease of a part of the work."""
+        return self.directory / LEASES / name
+
+    def held(self, name: str = "*") -> bool:
+        """Return whether a worker may be at work: the leases of a dead one count for a while.
+
+        Args:
+            name: of a part of the work; else any.
+        """
+        oldest = time.time() - STALE_S
+        with failures(), contextlib.suppress(FileNotFoundError):
+            for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime > oldest:
+                        return True
+        return False
+
+
+R = TypeVar("R", bound=Record)
+K = TypeVar("K", bound=StoredRequest)
+
+
+class Records(ABC, Generic[R, K]):
+    """All work of a kind on a volume. Its methods read and write files: call them in threads.
+
+    Args:
+        settings: name the volume, and the days after which a record that is over is removed.
+    """
+
+    record: type[R]
+    # Of ids; the directory of all records; what callers call an id; of the files that are read.
+    prefix: ClassVar[str]
+    folder: ClassVar[str]
+    param: ClassVar[str]
+    purpose: ClassVar[str]
+
+    def __init__(self, settings: Settings) -> None:
+        self.volume = Volume.of(settings)
+        self.files = Files.of(settings)
+        self._retention_s = settings.files_retention_days * DAY_S
+
+    @abstractmethod
+    def end(self, one: R, how: Any) -> object:
+        """End work that nobody is at, as its ``stopping`` says; return how it has ended.
+
+        Raises:
+            WorkerError: the volume fails.
+        """
+
+    def id_of(self, request_id: str) -> str:
+        """Return the id that always follows from a job: the same job finds what it created."""
+        return ids.derived(self.prefix, request_id)
+
+    def create(self, request: K) -> R:
+        """Create a record, or return the one that has its id: the job came twice.
+
+        Raises:
+            Conflict: another record has its id.
+            InvalidInput: a file that it names has another purpose.
+            NoSuchObject: there is no such file.
+        """
+        one = self.record(self.root / request.id)
+        if not one.has(REQUEST):
+            self._check_inputs(request)
+            check_space(self.root)
+            one.write(REQUEST, request)
+        there = one.request
+        # When it was asked for again does not matter.
+        same = request.model_copy(update={"created_at": there.created_at})
+        if there.model_dump_json() != same.model_dump_json():
+            raise Conflict(f"The {one.noun} {one.id!r}, of a job with the same id, is another one.")
+        return one
+
+    def _check_inputs(self, request: K) -> None:
+        for field, file_id in request.inputs.items():
+            with of_field(field):
+                file = self.files.get(file_id)
+                if file.purpose != self.purpose:
+                    raise InvalidInput(
+                        f"the file has the purpose {file.purpose!r}, not {self.purpose!r}"
+                    )
+
+    def has(self, id: str) -> bool:
+        return ids.fits(self.prefix, id) and self.record(self.root / id).has(REQUEST)
+
+    def get(self, id: str) -> R:
+        """Find a record.
+
+        Raises:
+            NoSuchObject: there is none.
+        """
+        one = self.record(self.root / id)
+        if not self.has(id):
+            raise NoSuchObject(f"There is no {one.noun} with this id.", param=self.param)
+        return one
+
+    def settled(self, id: str) -> R:
+        """Find a record, and end it first if it is to end; see ``get`` and ``settle``."""
+        one = self.get(id)
+        self.settle(one)
+        return one
+
+    def settle(self, one: R) -> bool:
+        """End work that is to end, unless a worker may be at it; return whether it has ended.
+
+        If that fails, the work stays as it is: whoever only asks for it is not to get the error.
+        """
+        if one.ended():
+            return True
+        how = one.stopping()
+        if how in {None, PAUSED} or one.held():
+            return False
+        # The lease of one who died while ending it is passed over.
+        leases = Leases(one.leases("end"), patience=0)
+        leases.look()
+        try:
+            with failures(), leases.taken() as lease:
+                if lease and not one.ended():
+                    self.end(one, how)
+        except WorkerError as error:
+            log.warning("%s %s can't be ended: %s", one.noun, one.id, error)
+        return one.ended()
+
+    def all(self) -> list[R]:
+        """Return all records, the oldest first.
+
+        Raises:
+            VolumeError: the volume fails.
+        """
+        found = []
+        for one in self._there():
+            # Of those that are removed meanwhile, none.
+            with contextlib.suppress(NoSuchObject):
+                found.append((one.created_at, one.id, one))
+        return [one for *_, one in sorted(found, key=lambda found_one: found_one[:2])]
+
+    def unfinished(self) -> list[R]:
+        """Return the work that somebody has to go on with, the oldest first."""
+        return [one for one in self.all() if not one.ended()]
+
+    def inputs_in_use(self) -> set[str]:
+        """Return the ids of the files that unfinished work reads."""
+        found = set[str]()
+        for one in self.unfinished():
+            with contextlib.suppress(NoSuchObject):
+                found.update(one.request.inputs.values())
+        return found
+
+    def sweep(self) -> int:
+        """Remove what was over long ago, and what nobody works on; return how many.
+
+        What the volume fails at stays until the next time.
+
+        Raises:
+            VolumeError: the directory can't be read.
+        """
+        removed = 0
+        for one in self._there() if self._retention_s else ():
+            try:
+                removed += self._swept(one)
+            except NoSuchObject:
+                # Another worker is at it.
+                continue
+            except VolumeError as error:
+                log.warning("%s %s could not be removed: %s", one.noun, one.id, error)
+        return removed
+
+    def _swept(self, one: R) -> bool:
+        over_at, oldest = one.over_at, time.time() - self._retention_s
+        if over_at is None or over_at >= oldest or one.held():
+            return False
+        with failures():
+            vanish(one.directory)
+        return True
+
+    def _there(self) -> list[R]:
+        with failures():
+            places = [path.parent for path in self.root.glob(f"{self.prefix}*/{REQUEST}")]
+        return [self.record(place) for place in places]
+
+    @property
+    def root(self) -> Path:
+        """The directory that their directories are in."""
+        return self.volume.directory(self.folder)
