@@ -5,7 +5,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +85,30 @@ def fine_tune_at(root: Path, *scripts: Script, id: str = ID, **values: Any) -> F
     return found
 
 
-def workshop_at(root: Path, **changes: Any) -> Workshop:
-    """Return what trains by the script, and takes every adapter for a good one."""
+class ScriptedWorkshop(Workshop):
+    """Trains by the script, and takes every adapter for a good one.
 
-    async def check(_: Path) -> None: ...
+    Args:
+        root: of the volume.
+        changes: other attributes and methods, by their names.
+    """
 
-    workshop = Workshop(
-        spec=lambda _: Spec(
-            model=root, tokenizer=root, max_length=8, training=Data(path=root / "rows.csv")
-        ),
-        fits=lambda _: None,
-        check=check,
-        results=lambda _: ("file-metrics",),
-        adapters=root / "adapters",
-        command=COMMAND,
-        bench=Bench(),
-    )
-    return replace(workshop, **changes)
+    def __init__(self, root: Path, **changes: Any) -> None:
+        self.adapters, self.command = root / "adapters", COMMAND
+        self.bench, self.room, self.nice = Bench(), None, True
+        self._root = root
+        vars(self).update(changes)
+
+    def spec(self, _: FineTune) -> Spec:
+        rows = Data(path=self._root / "rows.csv")
+        return Spec(model=self._root, tokenizer=self._root, max_length=8, training=rows)
+
+    def check_memory(self, _: Spec) -> None: ...
+
+    async def check_adapter(self, _: Path) -> None: ...
+
+    def write_results(self, _: FineTune) -> Sequence[str]:
+        return ("file-metrics",)
 
 
 def records_of(fine_tune: FineTune) -> FineTunes:

@@ -13,10 +13,10 @@ from support.processes.background import HUNG_S
 
 from worker import sweep
 from worker.errors import VolumeError
-from worker.files import Files
+from worker.files import DAY_S, Files
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
-from worker.long_work.record import DAY_S, REQUEST
+from worker.long_work.record import REQUEST
 from worker.settings import Settings
 from worker.volume import ids
 

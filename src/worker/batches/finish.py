@@ -12,7 +12,7 @@ from worker.batches.lines import INPUT_CHANGED, Plan, WrongLineError, lines, mis
 from worker.batches.parts import Finished, finished, text_of
 from worker.batches.record import Batch, BatchEnding, BatchResult, End, StoredBatch, counted
 from worker.errors import NoSuchObject, RequestError
-from worker.files import Files, Writing
+from worker.files import Files
 from worker.long_work.record import RESULT
 from worker.volume import failures, ids
 
@@ -72,7 +72,7 @@ def finish(
         result.mistakes = [INPUT_CHANGED]
     if plan is not None:
         rest = _unanswered(files, batch, plan, found, ending.status, longest)
-        result.output_file_id, result.error_file_id = _files(
+        result.output_file_id, result.error_file_id = _write_files(
             files, batch.request, found, ending, rest
         )
         if output is not None:
@@ -103,24 +103,39 @@ def input_of(files: Files, batch: Batch, plan: Plan) -> Path | None:
     return None
 
 
-def _files(
+def _write_files(
     files: Files,
     request: StoredBatch,
     found: dict[int, Finished],
     ending: BatchEnding,
     rest: list[bytes],
 ) -> tuple[str | None, str | None]:
-    """Write the output and the errors, with those of the lines that have no answer."""
-    with failures(), _Texts() as texts:
-        output = _Sink(files, request, "output", ending.output_file_id)
-        errors = _Sink(files, request, "error", ending.error_file_id)
-        with output, errors:
-            for number in sorted(found):
-                line = found[number]
-                (errors if line.failed else output).write(texts.of(line))
-            for text in rest:
-                errors.write(text)
-        return output.id, errors.id
+    """Write the output, and the errors with those of lines that have no answer, unless empty."""
+    after = request.output_expires_after
+    numbers = sorted(found)
+
+    def write(kind: str, file_id: str, lines: list[Finished], more: list[bytes]) -> str | None:
+        if not (lines or more):
+            return None
+        with files.writing(
+            filename=f"{request.id}_{kind}.jsonl",
+            purpose="batch_output",
+            expires_after_s=after.seconds if after else None,
+            id=file_id,
+        ) as writing:
+            for line in lines:
+                writing.write(read(line))
+            for text in more:
+                writing.write(text)
+        return file_id
+
+    with failures(), _texts() as read:
+        answered = [found[number] for number in numbers if not found[number].failed]
+        failed = [found[number] for number in numbers if found[number].failed]
+        return (
+            write("output", ending.output_file_id, answered, []),
+            write("error", ending.error_file_id, failed, rest),
+        )
 
 
 def _write_output(
@@ -131,11 +146,11 @@ def _write_output(
     Where it can't be written, since somebody has changed the volume, the result says so: the
     answers are in the output file, too.
     """
-    with failures(), _Texts() as texts:
+    with failures(), _texts() as read:
 
         def results() -> Iterator[bytes | None]:
             for number in range(1, plan.total + 1):
-                yield texts.of(found[number]) if number in found else None
+                yield read(found[number]) if number in found else None
 
         try:
             output.write(results)
@@ -192,56 +207,15 @@ def request_id(batch_id: str, number: int) -> str:
     return ids.derived("batch_req_", batch_id, str(number))
 
 
-class _Texts:
-    """The texts of finished lines, read from the parts."""
+@contextlib.contextmanager
+def _texts() -> Iterator[Callable[[Finished], bytes]]:
+    """Yield what reads the text of a finished line from its part."""
+    opened: dict[Path, BinaryIO] = {}
+    with contextlib.ExitStack() as closing:
 
-    def __init__(self) -> None:
-        self._open: dict[Path, BinaryIO] = {}
-        self._closing = contextlib.ExitStack()
+        def read(line: Finished) -> bytes:
+            if line.part not in opened:
+                opened[line.part] = closing.enter_context(line.part.open("rb"))
+            return text_of(line, opened[line.part])
 
-    def __enter__(self) -> "_Texts":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
-
-    def of(self, line: Finished) -> bytes:
-        if line.part not in self._open:
-            self._open[line.part] = self._closing.enter_context(line.part.open("rb"))
-        return text_of(line, self._open[line.part])
-
-
-class _Sink:
-    """A file that begins to exist with its first line."""
-
-    def __init__(self, files: Files, request: StoredBatch, kind: str, file_id: str) -> None:
-        self._files = files
-        self._request = request
-        self._kind = kind
-        self._id = file_id
-        self._closing = contextlib.ExitStack()
-        self._file: Writing | None = None
-
-    def __enter__(self) -> "_Sink":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._closing.__exit__(*exception)  # type: ignore[arg-type]  # as the caller has them
-
-    @property
-    def id(self) -> str | None:
-        return self._id if self._file else None
-
-    def write(self, text: bytes) -> None:
-        if self._file is None:
-            after = self._request.output_expires_after
-            writing = self._closing.enter_context(
-                self._files.writing(
-                    filename=f"{self._request.id}_{self._kind}.jsonl",
-                    purpose="batch_output",
-                    expires_after_s=after.seconds if after else None,
-                    id=self._id,
-                )
-            )
-            self._file = writing
-        self._file.write(text)
+        yield read

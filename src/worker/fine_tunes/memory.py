@@ -99,9 +99,10 @@ async def made(
 
 def needed_bytes(spec: Spec) -> int | None:
     """Return what a training takes at least; None: the model's files don't say."""
-    weights = _elements(spec.model)
+    counted, _ = count_elements([*spec.model.glob("*.safetensors")])
     sizes = _sizes(spec.model)
-    if weights is None or sizes is None:
+    weights = counted.total() if counted else 0
+    if not weights or sizes is None:
         return None
     row = min(spec.max_length, ROW) * sizes.token_bytes(recompute=True)
     fixed = weights * WEIGHT[spec.device] + PROCESS[spec.device]
@@ -120,12 +121,6 @@ def _sizes(model: Path) -> ModelSizes | None:
         return ModelSizes.model_validate(config.get("text_config", config))
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _elements(model: Path) -> int | None:
-    """Return how many weights the files of a model hold; None: it has none that can be read."""
-    counted, _ = count_elements([*model.glob("*.safetensors")])
-    return counted.total() or None if counted else None
 
 
 def _of_gpu() -> Memory | None:

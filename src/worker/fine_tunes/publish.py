@@ -38,7 +38,7 @@ async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> Fi
     if outcome is None or outcome.error is not None:
         raise await asyncio.to_thread(_refusal, fine_tune, outcome)
     try:
-        await workshop.check(attempt / RESULT)
+        await workshop.check_adapter(attempt / RESULT)
     except VolumeError:
         raise
     except WorkerError as error:
@@ -87,7 +87,7 @@ def _published(
         at=int(time.time()),
         adapter=decided.name,
         checkpoints=tuple(checkpoints),
-        result_file_ids=tuple(workshop.results(fine_tune)),
+        result_file_ids=tuple(workshop.write_results(fine_tune)),
         trained_tokens=outcome.trained_tokens,
         steps=outcome.steps,
     )

@@ -115,8 +115,8 @@ class FineTuneStep:
             return
         if await asyncio.to_thread(self._done) is None:
             async with self._room(turn) as there:
-                if there:
-                    await self._train(turn)
+                while there and not await asyncio.to_thread(self._done) and not await turn.why():
+                    await self._attempt(turn)
                 # Before what was beside it is back, which may take a while.
                 await self._settle(turn)
         if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.ended):
@@ -131,15 +131,6 @@ class FineTuneStep:
         done = await asyncio.to_thread(self._done)
         if done is None and await turn.why() == "cancelled":
             await self._end(FineTuneResult(status="cancelled", at=_now()))
-
-    async def _train(self, turn: Turn) -> None:
-        """Train, until the training has ended or has to stop.
-
-        Raises:
-            Failed: it can't be trained.
-        """
-        while not await asyncio.to_thread(self._done) and not await turn.why():
-            await self._attempt(turn)
 
     @contextlib.asynccontextmanager
     async def _room(self, turn: Turn) -> AsyncGenerator[bool, None]:

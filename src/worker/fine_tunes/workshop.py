@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from trainer.spec import Spec
-from worker.engine import Base, Model
+from worker.engine import Base
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes import results
 from worker.fine_tunes.child import COMMAND
@@ -59,64 +57,78 @@ class Bench:
         self._waiting.discard(place)
 
 
-@dataclass(frozen=True, slots=True)
 class Workshop:
-    """What a worker trains adapters with.
+    """What a worker trains adapters with. Its methods but the asynchronous ones are for threads.
 
     Args:
-        spec: returns the specification of a fine-tune's training; called in a thread. It raises
-            ``WorkerError`` if it can't be trained here.
-        fits: raises ``MemoryTaken`` if others have the memory for a training now, and
-            ``WorkerError`` if there never is enough; called in a thread.
-        check: raises ``WorkerError`` for a directory that is no adapter which can be served.
-        results: writes the files that callers get of a fine-tune, and returns their ids; in a
-            thread.
-        adapters: where they are published.
-        command: of the process that trains.
-        bench: of the worker.
-        nice: whether requests are answered beside.
+        fine_tunes: of the volume.
+        base: has the model, and checks the adapters.
+        settings: the worker's.
         room: makes room for a training; None: there is some.
+        nice: whether requests are answered beside.
     """
 
-    spec: Callable[[FineTune], Spec]
-    fits: Callable[[Spec], None]
-    check: Callable[[Path], Awaitable[None]]
-    results: Callable[[FineTune], Sequence[str]]
-    adapters: Path
-    command: Sequence[str]
-    bench: Bench
-    nice: bool = True
-    room: Room | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         fine_tunes: FineTunes,
         base: Base,
         settings: Settings,
-        room: Room | None,
+        room: Room | None = None,
         *,
-        nice: bool,
-    ) -> "Workshop":
-        """Return a worker's.
+        nice: bool = True,
+    ) -> None:
+        self._fine_tunes = fine_tunes
+        self._base = base
+        self._settings = settings
+        self.room = room
+        self.nice = nice
+        self.bench = Bench()
+        # Of the process that trains.
+        self.command: Sequence[str] = COMMAND
+        # Where adapters are published.
+        self.adapters = adapters.directory(settings.base_path)
 
-        Args:
-            fine_tunes: of the volume.
-            base: has the model, and judges the adapters.
-            settings: the worker's.
-            room: as above; ``nice`` likewise.
+    def spec(self, fine_tune: FineTune) -> Spec:
+        """Return the specification of a fine-tune's training.
+
+        Raises:
+            InvalidInput: the model can't be trained.
+            NoSuchObject: its rows are no longer there.
+            VolumeError: the volume fails.
         """
-        return cls(
-            spec=partial(spec_of, fine_tunes=fine_tunes, model=base.model, settings=settings),
-            fits=check_memory,
-            check=base.check_adapter,
-            results=partial(results.write, fine_tunes.files),
-            adapters=adapters.directory(settings.base_path),
-            command=COMMAND,
-            bench=Bench(),
-            nice=nice,
-            room=room,
+        request, model, settings = fine_tune.request, self._base.model, self._settings
+        if not settings.base_path.is_dir():
+            raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
+        place = directory_of(model)
+        rows, held_out = request.training_file, request.validation_file
+        return Spec(
+            **dict(request.spec),
+            model=place,
+            tokenizer=model.tokenizer.absolute() if model.tokenizer else place,
+            chat_template=model.chat_template,
+            trust_remote_code=model.trust_remote_code,
+            device="cpu" if model.device == "cpu" else "cuda",
+            max_length=min(model.max_model_len, settings.fine_tune_max_length),
+            training=self._fine_tunes.data(rows),
+            validation=self._fine_tunes.data(held_out) if held_out else None,
+            wandb=request.wandb,
         )
+
+    def check_memory(self, spec: Spec) -> None:
+        """Refuse a training that can't fit into the memory that is free now; see ``memory``."""
+        check_memory(spec)
+
+    async def check_adapter(self, folder: Path) -> None:
+        """Refuse a directory that is no adapter which can be served.
+
+        Raises:
+            WorkerError: the reason.
+        """
+        await self._base.check_adapter(folder)
+
+    def write_results(self, fine_tune: FineTune) -> Sequence[str]:
+        """Write the files that callers get of a fine-tune; return their ids."""
+        return results.write(self._fine_tunes.files, fine_tune)
 
     async def fitting_spec(
         self, fine_tune: FineTune, stops: Stops, *, patient: bool
@@ -137,7 +149,7 @@ class Workshop:
             try:
                 spec = await asyncio.to_thread(self.spec, fine_tune)
                 with contextlib.nullcontext() if patient else contextlib.suppress(MemoryTaken):
-                    await asyncio.to_thread(self.fits, spec)
+                    await asyncio.to_thread(self.check_memory, spec)
             except WorkerError as error:
                 if isinstance(error, VolumeError):
                     raise
@@ -148,32 +160,3 @@ class Workshop:
             if await stops():
                 return None
             await asyncio.sleep(WATCH_S)
-
-
-def spec_of(
-    fine_tune: FineTune, *, fine_tunes: FineTunes, model: Model, settings: Settings
-) -> Spec:
-    """Return the specification of a fine-tune's training. For threads.
-
-    Raises:
-        InvalidInput: the model can't be trained.
-        NoSuchObject: its rows are no longer there.
-        VolumeError: the volume fails.
-    """
-    request = fine_tune.request
-    if not settings.base_path.is_dir():
-        raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
-    place = directory_of(model)
-    rows, held_out = request.training_file, request.validation_file
-    return Spec(
-        **dict(request.spec),
-        model=place,
-        tokenizer=model.tokenizer.absolute() if model.tokenizer else place,
-        chat_template=model.chat_template,
-        trust_remote_code=model.trust_remote_code,
-        device="cpu" if model.device == "cpu" else "cuda",
-        max_length=min(model.max_model_len, settings.fine_tune_max_length),
-        training=fine_tunes.data(rows),
-        validation=fine_tunes.data(held_out) if held_out else None,
-        wandb=request.wandb,
-    )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, WorkerError
-from worker.files import Files
+from worker.files import DAY_S, Files
 from worker.long_work.kinds import LongWork, Name
 from worker.settings import Settings
 from worker.validation import of_field
@@ -21,14 +21,12 @@ from worker.volume.lease import Leases
 
 log = logging.getLogger(__name__)
 
-# In every directory: what was asked, which is the first file; what was decided of the end, before
-# anything is done for it; and how the work has ended, which is the last file.
+# In every directory: what was asked, the first file; how it is to end; how it has ended, the last.
 REQUEST, DECISION, RESULT = "request.json", "decision.json", "result.json"
 LEASES = "leases"
 # Why nobody goes on with work that does not end.
 PAUSED = "paused"
 
-DAY_S = 24 * 3600
 # Seconds after which a lease that nobody has rewritten keeps nobody from ending the work: that does
 # no harm to an owner who lives, so that clocks may be compared.
 STALE_S = 60.0
@@ -43,11 +41,7 @@ class Moment(BaseModel):
 
 
 class StoredRequest(BaseModel):
-    """A request as the volume has it.
-
-    Args:
-        created_at: in seconds since 1970.
-    """
+    """A request as the volume has it; ``created_at`` is in seconds since 1970."""
 
     id: str
     created_at: int
@@ -55,13 +49,13 @@ class StoredRequest(BaseModel):
     @property
     def inputs(self) -> Mapping[str, str]:
         """The ids of the files that the work reads, by the fields that name them."""
-        raise NotImplementedError
+        return {}
 
 
 class Record(ABC):
     """One piece of work, a directory. Its methods read and write files: call them in threads."""
 
-    # The row of its kind, and what messages call it.
+    # In the table of kinds, and in messages.
     kind: ClassVar[Name]
     noun: ClassVar[str]
 
@@ -144,10 +138,9 @@ class Record(ABC):
         return self.directory / LEASES / name
 
     def held(self, name: str = "*") -> bool:
-        """Return whether a worker may be at work: the leases of a dead one count for a while.
+        """Return whether a worker may be at a part of the work, or at any.
 
-        Args:
-            name: of a part of the work; else any.
+        The leases of a dead one count for a while.
         """
         oldest = time.time() - STALE_S
         with failures(), contextlib.suppress(FileNotFoundError):
@@ -183,11 +176,7 @@ class Records(ABC, Generic[R, K]):
 
     @abstractmethod
     def end(self, one: R, how: Any) -> object:
-        """End work that nobody is at, as its ``stopping`` says; return how it has ended.
-
-        Raises:
-            WorkerError: the volume fails.
-        """
+        """End work that nobody is at, as its ``stopping`` says; return how it has ended."""
 
     def id_of(self, request_id: str) -> str:
         """Return the id that always follows from a job: the same job finds what it created."""
@@ -216,11 +205,9 @@ class Records(ABC, Generic[R, K]):
     def _check_inputs(self, request: K) -> None:
         for field, file_id in request.inputs.items():
             with of_field(field):
-                file = self.files.get(file_id)
-                if file.purpose != self.purpose:
-                    raise InvalidInput(
-                        f"the file has the purpose {file.purpose!r}, not {self.purpose!r}"
-                    )
+                found, wanted = self.files.get(file_id).purpose, self.purpose
+                if found != wanted:
+                    raise InvalidInput(f"the file has the purpose {found!r}, not {wanted!r}")
 
     def has(self, id: str) -> bool:
         return ids.fits(self.prefix, id) and self.record(self.root / id).has(REQUEST)
@@ -269,12 +256,12 @@ class Records(ABC, Generic[R, K]):
         Raises:
             VolumeError: the volume fails.
         """
-        found = []
+        found = {}
         for one in self._there():
             # Of those that are removed meanwhile, none.
             with contextlib.suppress(NoSuchObject):
-                found.append((one.created_at, one.id, one))
-        return [one for *_, one in sorted(found, key=lambda found_one: found_one[:2])]
+                found[one.created_at, one.id] = one
+        return [found[age] for age in sorted(found)]
 
     def unfinished(self) -> list[R]:
         """Return the work that somebody has to go on with, the oldest first."""
@@ -317,8 +304,8 @@ class Records(ABC, Generic[R, K]):
 
     def _there(self) -> list[R]:
         with failures():
-            places = [path.parent for path in self.root.glob(f"{self.prefix}*/{REQUEST}")]
-        return [self.record(place) for place in places]
+            requests = [*self.root.glob(f"{self.prefix}*/{REQUEST}")]
+        return [self.record(path.parent) for path in requests]
 
     @property
     def root(self) -> Path:

@@ -103,7 +103,7 @@ class Resources:
     def _workshop(self) -> "Workshop":
         from worker.fine_tunes.workshop import Workshop  # noqa: PLC0415 - see above
 
-        return Workshop.of(
+        return Workshop(
             self.fine_tunes,
             self.engines.base,
             self.settings,

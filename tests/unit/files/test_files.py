@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files import PREFIX, Files, StoredFile
-from worker.long_work.record import DAY_S
+from worker.files import DAY_S, PREFIX, Files, StoredFile
 from worker.volume import Volume, ids
 
 

@@ -10,6 +10,7 @@ from support.fine_tunes import (
     CHECKED,
     DONE,
     Script,
+    ScriptedWorkshop,
     adapters,
     failure_of,
     fine_tune_at,
@@ -17,7 +18,6 @@ from support.fine_tunes import (
     result_of,
     run,
     running,
-    workshop_at,
 )
 from support.processes.background import eventually
 from support.volume.disks import fill, mounted
@@ -52,14 +52,14 @@ async def test_a_crash_is_gone_on_from_if_the_training_comes_further_or_was_kill
     tmp_path: Path, scripts: list[Script], status: str, attempts: int
 ) -> None:
     fine_tune = fine_tune_at(tmp_path, *scripts)
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
     assert (result_of(fine_tune).status, len(fine_tune.attempts())) == (status, attempts)
 
 
 async def test_one_that_crashes_at_the_same_step_fails_with_what_it_said(tmp_path: Path) -> None:
     said = 'Traceback (most recent call last):\n  File "/opt/x.py"\nValueError: no /opt/weights\n'
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["say", said], EXITS])
-    await run(fine_tune, workshop_at(tmp_path))
+    await run(fine_tune, ScriptedWorkshop(tmp_path))
     message = "The process that trains has crashed: ValueError: no ..."
     assert failure_of(fine_tune) == ("training_failed", message, None)
     assert len(fine_tune.attempts()) == 1
@@ -80,16 +80,16 @@ async def test_what_another_worker_may_not_lack_ends_nothing_and_another_job_goe
 ) -> None:
     fine_tune = fine_tune_at(tmp_path, *([[*CHECKED, ["exit", 74]]] if not changes else []), DONE)
     with pytest.raises(type(error), match=error.message):
-        await run(fine_tune, workshop_at(tmp_path, **changes))
+        await run(fine_tune, ScriptedWorkshop(tmp_path, **changes))
     assert (fine_tune.status, fine_tune.held()) == ("queued", False)
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
     assert result_of(fine_tune).status == "succeeded"
 
 
 async def test_a_disk_that_is_full_when_it_is_published_is_gone_on_from(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, DONE)
     with mounted(tmp_path / "disk", 1 << 18) as disk:
-        workshop = workshop_at(tmp_path, adapters=disk / "adapters")
+        workshop = ScriptedWorkshop(tmp_path, adapters=disk / "adapters")
         filler = fill(disk)
         with pytest.raises(VolumeError, match="full"):
             await run(fine_tune, workshop)
@@ -108,10 +108,10 @@ async def test_a_training_that_had_ended_is_not_begun_again(tmp_path: Path) -> N
     async def never(_: Path) -> None:
         await asyncio.sleep(3600)
 
-    task = running(fine_tune, workshop_at(tmp_path, check=never))
+    task = running(fine_tune, ScriptedWorkshop(tmp_path, check_adapter=never))
     outcomes = fine_tune.directory / "attempts"
     await eventually(lambda: any(outcomes.glob("*/outcome.json")))
     task.cancel()
     await asyncio.wait({task})
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
     assert len(pids(fine_tune)) == 1

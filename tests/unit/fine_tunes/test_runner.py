@@ -13,6 +13,7 @@ from support.fine_tunes import (
     CHECKED,
     DONE,
     Script,
+    ScriptedWorkshop,
     adapters,
     alive,
     failure_of,
@@ -21,7 +22,6 @@ from support.fine_tunes import (
     result_of,
     run,
     running,
-    workshop_at,
 )
 from support.processes.background import HUNG_S, eventually
 
@@ -53,7 +53,7 @@ async def begin(
 ) -> tuple[FineTune, asyncio.Task[How], Path]:
     """Begin to train; return the fine-tune, its job and the attempt, of which a step is done."""
     fine_tune = fine_tune_at(root, *scripts)
-    task = running(fine_tune, workshop_at(root, **changes), seconds=3600)
+    task = running(fine_tune, ScriptedWorkshop(root, **changes), seconds=3600)
     return fine_tune, task, await begun(fine_tune)
 
 
@@ -65,7 +65,7 @@ def outcome(fine_tune: FineTune, root: Path) -> tuple[str, list[int], list[Path]
 async def test_a_training_that_ends_well_is_served_by_its_name(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, DONE, suffix="mine")
     progress: dict[str, float] = {}
-    assert await run(fine_tune, workshop_at(tmp_path), progress=progress) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path), progress=progress) == "ended"
     result = result_of(fine_tune)
     name = "demo.mine.231114-221320"
     assert (result.status, result.adapter, result.error) == ("succeeded", name, None)
@@ -101,7 +101,7 @@ async def refuse_adapter(_: Path) -> None:
     [
         (MISTAKEN, {}, ("invalid_validation_file", FAILURE, "validation_file"), 1),
         (MISTAKEN[1:], {}, ("training_failed", FAILURE, None), 1),
-        (DONE, {"check": refuse_adapter}, ("training_failed", UNSERVED, None), 1),
+        (DONE, {"check_adapter": refuse_adapter}, ("training_failed", UNSERVED, None), 1),
         (DONE, {"spec": refuse}, ("not_trainable", "it needs 80.0 GiB", None), 0),
     ],
     ids=["mistakes in the rows", "an error", "no adapter to serve", "no model"],
@@ -114,7 +114,7 @@ async def test_what_can_not_be_trained_or_served_fails_and_publishes_nothing(
     trained: int,
 ) -> None:
     fine_tune = fine_tune_at(tmp_path, script)
-    assert await run(fine_tune, workshop_at(tmp_path, **changes)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path, **changes)) == "ended"
     assert (failure_of(fine_tune), adapters(tmp_path)) == (failure, [])
     assert len(pids(fine_tune)) == trained
 
@@ -133,7 +133,7 @@ async def test_a_cancel_while_the_adapter_is_checked_leaves_none(tmp_path: Path)
     async def check(_: Path) -> None:
         fine_tune.cancel()
 
-    await run(fine_tune, workshop_at(tmp_path, check=check))
+    await run(fine_tune, ScriptedWorkshop(tmp_path, check_adapter=check))
     assert outcome(fine_tune, tmp_path) == ("cancelled", [], [])
 
 
@@ -168,13 +168,13 @@ async def test_a_trainer_that_writes_no_checkpoint_in_its_time_is_killed(
     assert await asyncio.wait_for(task, HUNG_S) == "paused"
     assert outcome(fine_tune, tmp_path) == ("paused", [], [])
     fine_tune.resume()
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
     assert fine_tune.status == "succeeded"
 
 
 async def test_a_pause_writes_a_checkpoint_from_which_another_job_goes_on(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, WAITS, DONE)
-    workshop = workshop_at(tmp_path)
+    workshop = ScriptedWorkshop(tmp_path)
     task = running(fine_tune, workshop)
     first = await begun(fine_tune)
     fine_tune.pause()
@@ -197,13 +197,13 @@ async def test_a_job_whose_time_is_over_or_whose_worker_leaves_hands_over_at_a_c
 ) -> None:
     closed_at = [math.inf]
     fine_tune = fine_tune_at(tmp_path, WAITS, DONE)
-    task = running(fine_tune, workshop_at(tmp_path), closed_at=lambda: closed_at[-1])
+    task = running(fine_tune, ScriptedWorkshop(tmp_path), closed_at=lambda: closed_at[-1])
     await begun(fine_tune)
     closed_at.append(0.0 if closes else math.inf)
     passed_s.append(passes_s)
     assert await task == "left"
     assert outcome(fine_tune, tmp_path) == ("queued", [], [])
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
     assert len(fine_tune.attempts()) == 2
 
 
@@ -212,7 +212,7 @@ async def test_a_job_that_is_cancelled_leaves_no_process_and_no_lease(tmp_path: 
     task.cancel()
     await asyncio.wait({task})
     assert (task.cancelled(), alive(fine_tune), fine_tune.held()) == (True, [], False)
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
 
 
 async def test_two_jobs_train_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ async def test_two_jobs_train_it_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Leases, "look", noted)
     fine_tune = fine_tune_at(tmp_path, WAITS, DONE)
-    one, other = (running(fine_tune, workshop_at(tmp_path)) for _ in range(2))
+    one, other = (running(fine_tune, ScriptedWorkshop(tmp_path)) for _ in range(2))
     await begun(fine_tune)
     # Who looks at the lease has not got it.
     await looked.wait()
@@ -250,7 +250,7 @@ async def test_a_worker_that_has_lost_its_lease_ends_its_process_and_waits(
 
 
 async def test_a_worker_trains_one_adapter_at_a_time_the_oldest_first(tmp_path: Path) -> None:
-    shared = workshop_at(tmp_path)
+    shared = ScriptedWorkshop(tmp_path)
     first, younger, older, unwanted = (
         fine_tune_at(tmp_path, script, id=f"ftjob-{str(age) * 24}", created_at=10 - age)
         for age, script in enumerate((WAITS, DONE, DONE, DONE))

@@ -10,12 +10,12 @@ import pytest
 from support.fine_tunes import (
     CHECKED,
     DONE,
+    ScriptedWorkshop,
     failure_of,
     fine_tune_at,
     pids,
     run,
     running,
-    workshop_at,
 )
 from support.processes.background import HUNG_S, eventually
 
@@ -55,14 +55,17 @@ async def test_an_adapter_is_trained_in_the_room_and_published_beside(tmp_path: 
         memory.log.append("checked")
 
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["checkpoint", 5], ["exit", 1]], DONE)
-    assert await run(fine_tune, workshop_at(tmp_path, room=memory.room, check=check)) == "ended"
+    assert (
+        await run(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room, check_adapter=check))
+        == "ended"
+    )
     assert memory.log == ["asked", "free", "back", "checked"]
 
 
 async def test_what_is_cancelled_while_room_is_made_is_not_trained(tmp_path: Path) -> None:
     memory = Memory(free=False)
     fine_tune = fine_tune_at(tmp_path, DONE)
-    task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
+    task = running(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room))
     await eventually(lambda: memory.log)
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
@@ -74,7 +77,7 @@ async def test_what_is_cancelled_has_ended_before_the_engine_is_back(tmp_path: P
     statuses: list[str] = []
     memory = Memory(back=lambda: statuses.append(fine_tune.status))
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["wait"]])
-    task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
+    task = running(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room))
     await eventually(lambda: pids(fine_tune) != [])
     fine_tune.cancel()
     assert await task == "ended"
@@ -89,7 +92,7 @@ async def test_room_that_can_not_be_made_is_the_error_of_the_job_alone(tmp_path:
 
     fine_tune = fine_tune_at(tmp_path, DONE)
     with pytest.raises(EngineDead):
-        await run(fine_tune, workshop_at(tmp_path, room=room))
+        await run(fine_tune, ScriptedWorkshop(tmp_path, room=room))
     assert (fine_tune.status, pids(fine_tune)) == ("queued", [])
 
 
@@ -102,7 +105,7 @@ async def test_a_job_whose_time_is_over_does_not_wait_for_the_engine(tmp_path: P
         await back.wait()
 
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["step", 5], ["wait"]])
-    task = running(fine_tune, workshop_at(tmp_path, room=room), seconds=SPARE_S + 1)
+    task = running(fine_tune, ScriptedWorkshop(tmp_path, room=room), seconds=SPARE_S + 1)
     assert await asyncio.wait_for(task, HUNG_S) == "left"
     assert not fine_tune.held()
     back.set()
@@ -112,7 +115,7 @@ async def test_for_rows_that_are_wrong_no_room_is_made(tmp_path: Path) -> None:
     memory = Memory()
     mistake = {"file": "training_file", "line": 3, "message": "no answer"}
     fine_tune = fine_tune_at(tmp_path, [["checked", {"mistakes": [mistake]}]])
-    assert await run(fine_tune, workshop_at(tmp_path, room=memory.room)) == "ended"
+    assert await run(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room)) == "ended"
     assert (failure_of(fine_tune)[0], memory.log) == ("invalid_training_file", [])
 
 
@@ -120,7 +123,7 @@ async def test_checked_rows_are_not_looked_at_before_there_is_room(tmp_path: Pat
     fine_tune = fine_tune_at(tmp_path, DONE)
     for _ in range(2):
         memory = Memory(free=False)
-        task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
+        task = running(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room))
         await eventually(lambda log=memory.log: bool(log))  # type: ignore[misc]  # its default
         task.cancel()
         await asyncio.wait({task})
@@ -137,7 +140,9 @@ async def test_while_rows_are_checked_requests_come_first(
         return await started(command, nice=nice, wandb=wandb)
 
     monkeypatch.setattr(Child, "started", noted)
-    await run(fine_tune_at(tmp_path, DONE), workshop_at(tmp_path, room=Memory().room, nice=False))
+    await run(
+        fine_tune_at(tmp_path, DONE), ScriptedWorkshop(tmp_path, room=Memory().room, nice=False)
+    )
     assert begun == [(True, True), (False, False)]
 
 
@@ -159,7 +164,7 @@ def taken(looks: float) -> Callable[[Spec], None]:
 
 async def test_memory_that_others_have_for_the_moment_is_waited_for(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, fits=taken(3)))
+    await run(fine_tune, ScriptedWorkshop(tmp_path, check_memory=taken(3)))
     assert fine_tune.status == "succeeded"
 
 
@@ -173,7 +178,7 @@ async def test_memory_that_does_not_suffice_is_the_failure_and_disturbs_nobody(
 ) -> None:
     monkeypatch.setattr("worker.fine_tunes.workshop.MEMORY_S", 0.1)
     fine_tune, memory = fine_tune_at(tmp_path, DONE), Memory()
-    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=fits))
+    await run(fine_tune, ScriptedWorkshop(tmp_path, room=memory.room, check_memory=fits))
     assert failure_of(fine_tune) == ("not_trainable", "it needs 8.0 GiB", None)
     assert (memory.log, pids(fine_tune)) == (asked, [])
 
@@ -186,6 +191,6 @@ async def test_one_that_waits_for_memory_is_cancelled(tmp_path: Path) -> None:
             fine_tune.cancel()
         raise MemoryTaken("it needs 8.0 GiB")
 
-    job = run(fine_tune, workshop_at(tmp_path, fits=fits))
+    job = run(fine_tune, ScriptedWorkshop(tmp_path, check_memory=fits))
     assert await asyncio.wait_for(job, HUNG_S) == "ended"
     assert fine_tune.status == "cancelled"

@@ -13,9 +13,10 @@ from support.engine.scripted import CHAT, settings
 from worker.batches.record import BatchResult, StoredBatch
 from worker.batches.store import Batches
 from worker.errors import Conflict, InvalidInput, NoSuchObject
+from worker.files import DAY_S
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
-from worker.long_work.record import DAY_S, RESULT, STALE_S, Record, StoredRequest
+from worker.long_work.record import RESULT, STALE_S, Record, StoredRequest
 from worker.volume import ids
 
 NOW, LATER_S = int(time.time()), 400 * DAY_S
