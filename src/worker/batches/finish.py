@@ -117,16 +117,12 @@ def _write_files(
     def write(kind: str, file_id: str, lines: list[Finished], more: list[bytes]) -> str | None:
         if not (lines or more):
             return None
-        with files.writing(
-            filename=f"{request.id}_{kind}.jsonl",
-            purpose="batch_output",
-            expires_after_s=after.seconds if after else None,
-            id=file_id,
-        ) as writing:
+        name, lasts_s = f"{request.id}_{kind}.jsonl", after.seconds if after else None
+        with files.writing(file_id, name, "batch_output", lasts_s) as write_text:
             for line in lines:
-                writing.write(read(line))
+                write_text(read(line))
             for text in more:
-                writing.write(text)
+                write_text(text)
         return file_id
 
     with failures(), _texts() as read:

@@ -17,11 +17,9 @@ LONGEST_ID = 512
 SHARDS_OF_A_JOB = 8
 
 
-def mistake(
-    code: str, message: str, param: str | None = None, line: int | None = None
-) -> dict[str, Any]:
-    """Return an item of OpenAI's ``errors`` of a batch."""
-    return {"code": code, "message": message, "param": param, "line": line}
+def mistake(code: str, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return an item of OpenAI's ``errors`` of a batch, as a whole or, with a line, of that."""
+    return {"code": code, "message": message, "param": param, "line": None}
 
 
 INPUT_CHANGED = mistake(
@@ -78,19 +76,11 @@ class Plan(Strict):
 
 
 class WrongLineError(Exception):
-    """A line can't be a request.
-
-    Args:
-        code: of the mistake.
-        message: what is wrong, without the caller's words.
-        param: the key.
-    """
+    """A line can't be a request; its mistake says why, without the caller's words."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
+        self.mistake = mistake(code, message, param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +173,7 @@ def planned(
         try:
             _note(names, line, endpoint)
         except WrongLineError as wrong:
-            mistakes.append(mistake(wrong.code, wrong.message, wrong.param, line.number))
+            mistakes.append({**wrong.mistake, "line": line.number})
             if len(mistakes) == MOST_MISTAKES:
                 break
     if not offsets:

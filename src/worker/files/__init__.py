@@ -2,17 +2,17 @@
 
 import contextlib
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files.quota import MEGABYTE, Quota, Writing
+from worker.files.quota import MEGABYTE, Quota
 from worker.files.stored import CONTENT, META, PREFIX, PURPOSE, Folders, StoredFile, holds
 from worker.settings import Settings
 from worker.volume import Volume, failures, ids
 from worker.volume.pages import LARGEST, Page, page
 
-__all__ = ["MEGABYTE", "PREFIX", "Files", "StoredFile", "Writing"]
+__all__ = ["MEGABYTE", "PREFIX", "Files", "StoredFile"]
 
 DAY_S = 86_400
 
@@ -78,16 +78,14 @@ class Files:
             with failures():
                 same = found.path is None and holds(self.content(found), source)
             return _expected(found, same=same)
-        size = 0
-        with self.writing(
-            filename=filename, purpose=purpose, expires_after_s=expires_after_s, id=id
-        ) as writing:
+        size, id = 0, id or ids.new(PREFIX)
+        with self.writing(id, filename, purpose, expires_after_s) as write:
             for part in source:
                 size += len(part)
                 if size > self.max_bytes:
                     raise self.too_large()
-                writing.write(part)
-        return writing.stored
+                write(part)
+        return self.get(id, expired=True)
 
     def too_large(self) -> InputTooLarge:
         """Return the error for a file that is."""
@@ -215,32 +213,29 @@ class Files:
 
     @contextlib.contextmanager
     def writing(
-        self,
-        *,
-        filename: str,
-        purpose: str,
-        expires_after_s: int | None = None,
-        id: str | None = None,
-    ) -> Iterator[Writing]:
-        """Write a file: it exists when the block ends; an exception leaves nothing of it.
+        self, id: str, filename: str, purpose: str, expires_after_s: int | None = None
+    ) -> Iterator[Callable[[bytes], object]]:
+        """Yield what writes a part of a file, which exists when the block ends.
+
+        An exception leaves nothing of it. If another attempt was faster, its file stays.
 
         Args:
+            id: what it will have.
             filename: what it is called.
             purpose: what it is for, in OpenAI's words.
             expires_after_s: seconds; None: what the operator has set.
-            id: what it will have; None: a new one.
         """
-        id = id or ids.new(PREFIX)
         self._quota.take(0)
         with self._folders.new(id) as folder:
             with (folder / CONTENT).open("xb") as opened:
-                writing = Writing(id, opened, self._quota)
-                yield writing
+
+                def write(part: bytes) -> None:
+                    self._quota.take(len(part))
+                    opened.write(part)
+
+                yield write
                 size = opened.tell()
-            new = self._described(id, size, filename, purpose, expires_after_s)
-            _describe(folder, new)
-        # Another attempt may have been faster.
-        writing._stored = self._folders.read(id) or new
+            _describe(folder, self._described(id, size, filename, purpose, expires_after_s))
 
     def sweep(self, in_use: Container[str]) -> int:
         """Remove files that have expired, and what was left half-written for a day.

@@ -3,12 +3,9 @@
 import os
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from worker.errors import VolumeError
-from worker.files.stored import StoredFile
 from worker.volume import KEPT, Volume, check_space, failures
 
 MEGABYTE = 1_000_000
@@ -77,36 +74,6 @@ class Quota:
         self._valid_until = self._measured_at + max(
             VALID_S, VALID_TIMES * (self._measured_at - now)
         )
-
-
-@dataclass(slots=True)
-class Writing:
-    """A file that is being written.
-
-    Args:
-        id: what it will have.
-    """
-
-    id: str
-    _file: BinaryIO
-    _quota: Quota
-    _stored: StoredFile | None = None
-
-    def write(self, part: bytes) -> None:
-        """Write a part of the content.
-
-        Raises:
-            OSError: it can't be written.
-            VolumeError: there is no room for it.
-        """
-        self._quota.take(len(part))
-        self._file.write(part)
-
-    @property
-    def stored(self) -> StoredFile:
-        """The file, once it exists."""
-        assert self._stored is not None, "the file is still being written"
-        return self._stored
 
 
 def _size(directory: Path) -> int:

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from worker.errors import InvalidInput
-from worker.files import PREFIX, Files, Writing
+from worker.files import PREFIX, Files
 from worker.fine_tunes.record import FineTunes
 from worker.media.addresses import Unusable
 from worker.media.fetcher import UNKNOWN, Fetcher, Types
@@ -99,9 +99,9 @@ class Sources:
                 "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
                 "send the file to /v1/files, and give its id"
             )
-        with self.files.writing(filename=_name(url), purpose=PURPOSE, id=id) as writing:
+        with self.files.writing(id, _name(url), PURPOSE) as write:
             # On a loop of its own: writing to the volume may stand still.
-            asyncio.run(_download(self.fetcher, url, _Room(self.files), writing))
+            asyncio.run(_download(self.fetcher, url, _Room(self.files), write))
         return id
 
 
@@ -110,14 +110,16 @@ def is_address(given: str | None) -> bool:
     return given is not None and given.lower().startswith(URLS)
 
 
-async def _download(fetcher: Fetcher, url: str, room: _Room, file: Writing) -> None:
-    def write(part: bytes) -> None:
+async def _download(
+    fetcher: Fetcher, url: str, room: _Room, write: Callable[[bytes], object]
+) -> None:
+    def write_part(part: bytes) -> None:
         with failures():
-            file.write(part)
+            write(part)
 
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await fetcher.download(url, room, write)
+            await fetcher.download(url, room, write_part)
     except Unusable as reason:
         raise InvalidInput(f"{reason}; or send the file to /v1/files, and give its id") from None
     except TimeoutError:

@@ -52,12 +52,12 @@ def test_a_file_that_is_written_exists_when_its_block_ends_and_none_if_that_fail
     with pytest.raises(RuntimeError):
         files.receive(broken(), filename="broken")
     assert contents(stored_files) == []
-    with files.writing(filename="out.jsonl", purpose="batch_output") as written:
-        written.write(b"line\n")
+    id = ids.new(PREFIX)
+    with files.writing(id, "out.jsonl", "batch_output") as write:
+        write(b"line\n")
         with pytest.raises(NoSuchObject):
-            files.get(written.id)
-    assert written.stored == files.get(written.id)
-    assert (written.stored.bytes, written.stored.purpose) == (5, "batch_output")
+            files.get(id)
+    assert (files.get(id).bytes, files.get(id).purpose) == (5, "batch_output")
 
 
 def test_a_file_expires_when_its_caller_says_so(files: Files, volume: Path) -> None:
