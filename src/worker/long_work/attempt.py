@@ -17,8 +17,7 @@ class Attempt:
     Args:
         record: the work.
         seconds: that it may take, from now on.
-        closed_at: returns when the worker was told to stop, by ``time.monotonic``; infinity: it
-            was not.
+        closed_at: returns when the worker began to stop, by ``time.monotonic``; infinity: it runs.
     """
 
     def __init__(

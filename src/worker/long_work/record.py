@@ -223,7 +223,7 @@ class Records(ABC, Generic[R, K]):
             raise NoSuchObject(f"There is no {one.noun} with this id.", param=self.param)
         return one
 
-    def settled(self, id: str) -> R:
+    def get_settled(self, id: str) -> R:
         """Find a record, and end it first if it is to end; see ``get`` and ``settle``."""
         one = self.get(id)
         self.settle(one)

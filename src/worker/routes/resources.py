@@ -65,7 +65,7 @@ class Resources:
         # Makes addresses of files, for a server.
         self.links = Links(Volume.of(settings))
         self._start = start
-        # When the worker was told to stop, by ``time.monotonic``.
+        # When the worker began to stop, by ``time.monotonic``.
         self.closed_at = math.inf
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
     id, fine_tunes = asked.parameters["id"], asked.resources.fine_tunes
-    return await asyncio.to_thread(lambda: job(fine_tunes.settled(id)))
+    return await asyncio.to_thread(lambda: job(fine_tunes.get_settled(id)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:

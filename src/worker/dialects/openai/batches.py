@@ -33,7 +33,7 @@ async def create(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch."""
     id, batches = asked.parameters["batch_id"], asked.resources.batches
-    return await asyncio.to_thread(lambda: objects.batch(batches.settled(id)))
+    return await asyncio.to_thread(lambda: objects.batch(batches.get_settled(id)))
 
 
 async def list_batches(asked: Asked) -> dict[str, Any]:

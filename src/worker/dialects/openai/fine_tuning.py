@@ -60,7 +60,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settled(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settle(asked)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -96,19 +96,19 @@ async def resume(asked: Asked) -> dict[str, Any]:
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tuning job has told, the newest first."""
     listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(_settled(asked).events(), objects.event))
+    return await asyncio.to_thread(lambda: listing.of(_settle(asked).events(), objects.event))
 
 
 async def list_checkpoints(asked: Asked) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
     listing = NewestFirst.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_settled(asked)), objects.checkpoint)
+        lambda: listing.of(objects.checkpoints(_settle(asked)), objects.checkpoint)
     )
 
 
-def _settled(asked: Asked) -> "FineTune":
-    return asked.resources.fine_tunes.settled(asked.parameters[ID])
+def _settle(asked: Asked) -> "FineTune":
+    return asked.resources.fine_tunes.get_settled(asked.parameters[ID])
 
 
 def _change(asked: Asked, change: "Callable[[FineTune], None]") -> dict[str, Any]:
