@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from worker.settings import Settings
-from worker.volume import Volume
+from worker.volume import Volume, failures
 
 if TYPE_CHECKING:
     from worker.long_work.record import Records
@@ -58,11 +58,13 @@ def stored(settings: Settings) -> "Iterator[Records[Any, Any]]":
     """Yield the records of each kind of which the volume has any. Reads the volume: for threads.
 
     Raises:
-        VolumeError: there is no volume.
+        VolumeError: there is no volume, or it fails.
     """
     volume = Volume.of(settings)
     for kind in KINDS.values():
-        if volume.directory(kind.folder).exists():
+        with failures():
+            exists = volume.directory(kind.folder).exists()
+        if exists:
             yield kind.load_records(settings)
 
 
