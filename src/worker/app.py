@@ -15,8 +15,8 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import AnyJob, BatchJob, Budget, FineTuneJob, Job, ListJob
-from worker.long_work.kinds import LongWork
+from worker.job import AnyJob, Budget, Job, ListJob
+from worker.long_work.kinds import KINDS, LongWork
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
@@ -25,7 +25,7 @@ from worker.settings import Settings
 from worker.volume.links import Links
 
 # Keys of inputs that may take long to validate.
-LONG = ListJob.marks | BatchJob.marks | FineTuneJob.marks
+LONG = ListJob.marks | KINDS.keys()
 # Waits for further pieces of an answer, as ``Stream.read``.
 Read = Callable[..., Awaitable[list[Piece[Any]] | None]]
 

@@ -142,7 +142,7 @@ def test_an_adapter_is_taught_beside_its_base_without_a_restart_and_can_be_follo
 
 
 # Each of the others trains once more, in a process that imports torch and transformers. Pauses and
-# cancels: unit/fine_tunes/test_runner.py, and chaos.
+# cancels: unit/fine_tunes/test_step.py, and chaos.
 @pytest.mark.slow
 def test_a_training_in_place_of_the_engine_does_the_same(
     worker_environ: dict[str, str], tmp_path: Path

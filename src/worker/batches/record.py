@@ -14,7 +14,6 @@ from worker.batches.lines import Plan
 from worker.batches.parts import Finished, finished, sizes
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
-from worker.long_work.kinds import Name
 from worker.long_work.record import DECISION, REQUEST, RESULT, Moment, Record, StoredRequest
 from worker.volume import failures, ids, write_once
 
@@ -118,7 +117,7 @@ class Snapshot:
 class Batch(Record):
     """One batch's directory. Its methods read and write files: call them in threads."""
 
-    kind: ClassVar[Name] = "batch"
+    kind: ClassVar[str] = "batch"
     noun: ClassVar[str] = "batch"
 
     @property

@@ -10,10 +10,9 @@ from worker.errors import InvalidInput
 from worker.job import (
     SHAPES,
     AnyJob,
-    BatchJob,
     Budget,
-    FineTuneJob,
     ListJob,
+    LongJob,
     OpenAIJob,
     RawJob,
 )
@@ -97,7 +96,7 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
         case ListJob():
             refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
             return lists.answer(job, request_id, engines.main, bounds, FORMS[job.shared.format])
-        case BatchJob() | FineTuneJob():
+        case LongJob():
             reply: Answer[Any] = KINDS[job.kind].load_answer()(job, request_id, resources, seconds)
             return reply
 
@@ -114,5 +113,5 @@ def described(job: AnyJob) -> tuple[str, bool]:
             return "raw", job.stream
         case ListJob():
             return "list", job.stream
-        case BatchJob() | FineTuneJob():
+        case LongJob():
             return job.kind, job.stream

@@ -20,7 +20,6 @@ from trainer.spec import (
 from worker.errors import Conflict, VolumeError
 from worker.fine_tunes.events import Told, by_step, events
 from worker.fine_tunes.request import Decision, FineTuneResult, Publishing, Status, StoredFineTune
-from worker.long_work.kinds import Name
 from worker.long_work.record import (
     DECISION,
     PAUSED,
@@ -42,7 +41,7 @@ PAUSE, RESUME = "pause-{}.json", "resume-{}.json"
 class FineTune(Record):
     """One fine-tune's directory. Its methods read and write files: call them in threads."""
 
-    kind: ClassVar[Name] = "fine_tune"
+    kind: ClassVar[str] = "fine_tune"
     noun: ClassVar[str] = "fine-tuning job"
 
     @property

@@ -1,6 +1,6 @@
 """The shapes that a job's input can have."""
 
-from worker.job.base import Job
+from worker.job.base import Job, LongJob
 from worker.job.batch import BatchJob
 from worker.job.fine_tune import FineTuneJob
 from worker.job.openai import OpenAIJob
@@ -15,11 +15,12 @@ __all__ = [
     "FineTuneJob",
     "Job",
     "ListJob",
+    "LongJob",
     "OpenAIJob",
     "RawJob",
 ]
 
-AnyJob = OpenAIJob | RawJob | ListJob | BatchJob | FineTuneJob
+AnyJob = OpenAIJob | RawJob | ListJob | LongJob
 
 # An input has the first shape of which it has a mark.
 SHAPES = (OpenAIJob, BatchJob, FineTuneJob, ListJob, RawJob)

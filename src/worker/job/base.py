@@ -46,6 +46,14 @@ class Job(Strict):
             raise invalid_fields(error, known, written, misplaced=cls.misplaced) from None
 
 
+class LongJob(Job):
+    """A job that runs long work; its answer is one yield."""
+
+    # The key of the input that has the work: a row in the table of kinds.
+    kind: ClassVar[str]
+    stream: ClassVar[bool] = False
+
+
 def _keys(model: type[BaseModel]) -> Iterator[str]:
     """Return the names of a model's fields, and of those of its objects: ``batch.id``."""
     for name, field in model.model_fields.items():

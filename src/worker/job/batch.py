@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import Job, Runtime
+from worker.job.base import LongJob, Runtime
 from worker.validation import Metadata, Strict
 
 HOUR_S = 3600
@@ -103,12 +103,11 @@ class BatchSpec(BatchRequest):
         return self
 
 
-class BatchJob(Job):
-    """A job that runs a batch; its answer is one yield."""
+class BatchJob(LongJob):
+    """A job that runs a batch."""
 
-    kind: ClassVar[Literal["batch"]] = "batch"
+    kind: ClassVar[str] = "batch"
     marks: ClassVar[frozenset[str]] = frozenset({kind})
-    stream: ClassVar[bool] = False
 
     batch: BatchSpec
 

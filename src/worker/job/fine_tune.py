@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
-from worker.job.base import Job, Runtime
+from worker.job.base import LongJob, Runtime
 from worker.validation import Metadata, Strict, Text
 
 Name = Annotated[Text, Field(min_length=1)]
@@ -154,11 +154,10 @@ class FineTuneSpec(FineTuneRequest):
         return self
 
 
-class FineTuneJob(Job):
-    """A job that runs a fine-tune; its answer is one yield."""
+class FineTuneJob(LongJob):
+    """A job that runs a fine-tune."""
 
-    kind: ClassVar[Literal["fine_tune"]] = "fine_tune"
+    kind: ClassVar[str] = "fine_tune"
     marks: ClassVar[frozenset[str]] = frozenset({kind})
-    stream: ClassVar[bool] = False
 
     fine_tune: FineTuneSpec

@@ -3,16 +3,13 @@
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from worker.settings import Settings
 from worker.volume import Volume, failures
 
 if TYPE_CHECKING:
     from worker.long_work.record import Records
-
-# The key of a job's input that runs such work.
-Name = Literal["batch", "fine_tune"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,8 @@ class Kind:
         return answer
 
 
-KINDS: dict[Name, Kind] = {
+# By the key of a job's input that runs such work.
+KINDS = {
     "batch": Kind(
         "batch", "batches", "worker.batches.store:Batches", "worker.dialects.batch_jobs:answer"
     ),
@@ -77,7 +75,7 @@ def inputs_in_use(settings: Settings) -> set[str]:
 class LongWork:
     """Some work on the volume, by the id that it has there."""
 
-    kind: Name
+    kind: str
     id: str
 
     def __str__(self) -> str:

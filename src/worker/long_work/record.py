@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, WorkerError
 from worker.files import DAY_S, Files
-from worker.long_work.kinds import LongWork, Name
+from worker.long_work.kinds import LongWork
 from worker.settings import Settings
 from worker.validation import of_field
 from worker.volume import Volume, check_space, failures, ids, write_once
@@ -56,7 +56,7 @@ class Record(ABC):
     """One piece of work, a directory. Its methods read and write files: call them in threads."""
 
     # In the table of kinds, and in messages.
-    kind: ClassVar[Name]
+    kind: ClassVar[str]
     noun: ClassVar[str]
 
     def __init__(self, directory: Path) -> None:

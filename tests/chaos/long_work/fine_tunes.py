@@ -1,6 +1,6 @@
 """Fine-tunes whose trainers and workers are killed, frozen, doubled and cancelled.
 
-Full disks, and several at one worker: unit/trainer/test_process.py, unit/fine_tunes/test_runner.py.
+Full disks, and several at one worker: unit/trainer/test_process.py, unit/fine_tunes/test_step.py.
 """
 
 import asyncio
