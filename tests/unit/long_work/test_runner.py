@@ -121,3 +121,16 @@ def test_work_that_can_not_be_ended_is_found_as_it_is(
     monkeypatch.setattr(Tasks, "end", fail)
     assert not tasks.get_settled(task.id).ended()
     assert f"task {task.id} can't be ended: the volume is full" in caplog.text
+
+
+def test_work_that_another_worker_has_just_ended_is_not_ended_again(
+    tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends_meanwhile(_: Task, name: str = "*") -> bool:
+        return not task.write(RESULT, Moment(at=1))
+
+    ended: list[Task] = []
+    task.write(CANCEL, Moment(at=1))
+    monkeypatch.setattr(Task, "held", ends_meanwhile)
+    monkeypatch.setattr(Tasks, "end", lambda _, one, how: ended.append(one))
+    assert (tasks.settle(task), ended) == (True, [])
