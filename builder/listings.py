@@ -1,4 +1,4 @@
-"""Writes the files that list settings: the platform's forms, the client's data, and a page.
+"""Writes the files that list settings and limits: forms, the client's data, and two pages.
 
 ``python builder/listings.py`` writes the files into the repository; with ``--check`` it compares
 them, names those that differ, and exits with 1 if any does.
@@ -36,6 +36,7 @@ def listings() -> dict[str, str]:
         "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
         "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
         "docs/settings.md": pages.settings(catalogue, release),
+        "docs/reference/limits.md": pages.limits(),
         **recipes.files(),
     }
 

@@ -1,4 +1,4 @@
-"""The page of the documentation that lists all settings."""
+"""Pages of the documentation: all settings, and all that a request may hold."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -10,10 +10,12 @@ from table import LIBRARIES, SECTIONS, row
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, GPU_SHARE, automatic
 from worker.engine.options.excluded import IDLE, REFUSED
+from worker.limits.table import CHECKS
 from worker.settings import history
 from worker.settings.names import FOREIGN, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed
 
 INTRODUCTION = Path(__file__).with_name("settings.md")
+OF_LIMITS = Path(__file__).with_name("limits.md")
 
 _TYPES = {
     "boolean": "boolean",
@@ -43,6 +45,17 @@ def settings(catalogue: Catalogue, vllm: str) -> str:
         *_without_effect(),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def limits() -> str:
+    """Write ``docs/reference/limits.md``."""
+    introduction, _, notes = OF_LIMITS.read_text().partition("<!-- the table -->\n")
+    parts = [introduction.rstrip()]
+    for check in CHECKS:
+        rows = ([limit.what, limit.most, limit.remedy] for limit in check.limits)
+        parts.append(f"## {check.name}\n\nFor {check.requests}.")
+        parts.append(_rows(("what", "at most", "setting, or what helps"), rows))
+    return "\n\n".join([*parts, notes.strip()]) + "\n"
 
 
 def _without_a_gpu() -> Iterator[str]:

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -22,6 +23,12 @@ from vllm.sampling_params import StructuredOutputsParams
 from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm import outputs, sampling
 from llm_worker_client.llm.prompts import items_of
+from llm_worker_client.mapping.errors import Dialect
+from llm_worker_client.mapping.requests import Kind, _special
+from worker.dialects import llm_engine
+from worker.dialects.openai import files
+from worker.dialects.table import ROUTES
+from worker.routes import events
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
 from worker.settings.names import ALIASES
@@ -115,6 +122,17 @@ def test_no_value_is_refused_that_the_worker_takes() -> None:
 
 
 # Its package:
+
+
+def test_the_client_reads_every_route_as_the_worker_answers_it() -> None:
+    for route in ROUTES:
+        special, _ = _special(re.sub(r"{[^}]*}", "a", route.path), route.method)
+        dialect = Dialect.ANTHROPIC if route.errors is events.ANTHROPIC else Dialect.OPENAI
+        dialect = Dialect.LLM_ENGINE if route in llm_engine.ROUTES else dialect
+        assert special.dialect is dialect, route.path
+        assert (special.kind is Kind.CONTENT) == (route.path == files.CONTENT)
+        always = route.generate is not None and route.streams
+        assert (special.kind is Kind.EVENTS) == always, route.path
 
 
 def test_the_package_requires_what_it_imports_and_nothing_else() -> None:

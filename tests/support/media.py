@@ -15,7 +15,7 @@ from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
 from worker.media.walker import Kind
 
-CHAT = "/v1/chat/completions"
+MESSAGES = ("messages",)
 KINDS: tuple[Kind, ...] = ("image", "video", "audio")
 
 
@@ -63,7 +63,7 @@ def body(*urls: str, kind: str = "image") -> dict[str, Any]:
 
 async def values(own: Media, request: dict[str, Any]) -> list[str]:
     """Return the URLs in what a chat becomes."""
-    after, shows = await own.inlined(request, CHAT)
+    after, shows = await own.inlined(request, MESSAGES)
     assert shows
     parts = after["messages"][0]["content"]
     return [part[part["type"]]["url"] for part in parts]
@@ -72,7 +72,7 @@ async def values(own: Media, request: dict[str, Any]) -> list[str]:
 async def refusal(own: Media, request: dict[str, Any]) -> str:
     """Return the message with which a chat is refused, without the place that it names."""
     with pytest.raises(InvalidInput) as caught:
-        await own.inlined(request, CHAT)
+        await own.inlined(request, MESSAGES)
     assert caught.value.param is not None
     assert caught.value.message.startswith(f"{caught.value.param}: ")
     return caught.value.message.removeprefix(f"{caught.value.param}: ")

@@ -20,7 +20,10 @@ from worker.dialects import parse_input
 from worker.dialects.openai import bodies
 from worker.dialects.table import find
 from worker.errors import RequestError, UnknownRoute
-from worker.job import OpenAIJob
+from worker.job import ListJob, OpenAIJob, RawJob
+from worker.limits.shapes import RAW
+from worker.limits.table import Checked, check
+from worker.validation import SAMPLING
 
 JOBS = {
     f"{kind}: {row.name}": row for kind, rows in KINDS.items() if kind != "http" for row in rows
@@ -77,8 +80,11 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
             route = find(job)
             if route is None:
                 return UnknownRoute(job.route)
-            if not route.own:
+            if not (route.own or route.generate):
                 bodies.prepare(job, route, engine, "job-1", settings())
+        elif isinstance(job, RawJob | ListJob):
+            shared = job if isinstance(job, RawJob) else job.shared
+            check(Checked(shared.body, RAW, settings(), SAMPLING))
     except RequestError as error:
         return error
     return None

@@ -16,7 +16,6 @@ from worker.job import (
     OpenAIJob,
     RawJob,
 )
-from worker.limits.structured import Bounds
 from worker.long_work.kinds import KINDS
 from worker.routes import generation, lists
 from worker.routes.abilities import refuse_unable
@@ -86,16 +85,16 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
     Raises:
         WorkerError: no route serves the job.
     """
-    engines, bounds = resources.engines, Bounds.of(resources.settings)
+    engines, settings = resources.engines, resources.settings
     match job:
         case OpenAIJob():
             return table.answer(job, request_id, resources)
         case RawJob():
             refuse_unable(job.model, [engines.main], engines, "prompts and messages")
-            return generation.answer(job, request_id, engines.main, bounds, FORMS[job.format])
+            return generation.answer(job, request_id, engines.main, settings, FORMS[job.format])
         case ListJob():
             refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
-            return lists.answer(job, request_id, engines.main, bounds, FORMS[job.shared.format])
+            return lists.answer(job, request_id, engines.main, settings, FORMS[job.shared.format])
         case LongJob():
             reply: Answer[Any] = KINDS[job.kind].load_answer()(job, request_id, resources, seconds)
             return reply

@@ -6,18 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from worker.job.base import LongJob, Runtime
+from worker.limits.shapes import BATCH_PATHS
 from worker.validation import Metadata, Strict
 
 HOUR_S = 3600
-# Where a line can go, as callers write it.
-ENDPOINTS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-    *("/v1/score", "/score", "/v1/rerank", "/rerank", "/v1/pooling", "/pooling"),
-)
 _WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")
 LONGEST_WINDOW_S = 14 * 24 * HOUR_S
 
@@ -51,8 +43,8 @@ class BatchRequest(Strict):
     @field_validator("endpoint")
     @classmethod
     def _known(cls, endpoint: str) -> str:
-        if endpoint not in ENDPOINTS:
-            raise ValueError(f"one of {', '.join(ENDPOINTS)}")
+        if endpoint not in BATCH_PATHS:
+            raise ValueError(f"one of {', '.join(BATCH_PATHS)}")
         return endpoint
 
     @field_validator("completion_window")

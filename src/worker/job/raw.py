@@ -18,15 +18,11 @@ from pydantic import (
 from worker.errors import InvalidInput
 from worker.job.base import Job
 from worker.job.sampling import MISPLACED, OUTSIDE, Sampling, gathered
-from worker.limits.tools import check_tools
+from worker.limits.work import MOST_PROMPTS, MOST_REPEATED
 from worker.validation import SAMPLING, without_nulls
 
-# Every prompt of a list is a request of its own.
-MOST_PROMPTS = 10_000
 # A list with more that are wrong is refused, not answered with an error for each.
 MOST_WRONG = 100
-# Characters of parameters beside a list of sampling_params, times their number.
-MOST_REPEATED = 1_000_000
 
 # The first mistake in a list is enough: pydantic would keep one for each of its items.
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
@@ -71,12 +67,6 @@ class RawJob(Job):
     stream: bool = False
     # The name of the form in which it is answered.
     format: str = "raw"
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate an input; its tools are bounded before pydantic sees them."""
-        check_tools(values)
-        return super().read(values)
 
     @model_validator(mode="before")
     @classmethod
@@ -124,6 +114,18 @@ class RawJob(Job):
         if self.apply_chat_template:
             return [{"role": "user", "content": self.prompt}]
         return None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the job holds in one object, as a request to vLLM's server has it."""
+        messages = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
+        values = {
+            "prompt": self.prompt,
+            "messages": messages,
+            "tools": self.tools,
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
+        return {**without_nulls(values), **self.sampling_params.body}
 
 
 class ListJob(Job):

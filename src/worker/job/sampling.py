@@ -18,12 +18,10 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.limits.parameters import bounded, cut
+from worker.limits.parameters import cut, distinct
 from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, normalized
+from worker.limits.work import MOST_CHOICES
 from worker.validation import SAMPLING, invalid_fields, invalid_param, without_nulls
-
-# Every choice has its place in every yield, and a yield has a limit.
-MOST_CHOICES = 256
 
 ChoiceCount = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
 
@@ -107,7 +105,7 @@ class Sampling(BaseModel):
         holder = SAMPLING if info.context is None else info.context
         values = normalized(without_nulls(params), holder)
         # A body's are left to vLLM's server, which cuts them, or refuses them.
-        return bounded(cut(values) if holder == SAMPLING else values, holder)
+        return cut(distinct(values)) if holder == SAMPLING else values
 
     @field_validator("best_of")
     @classmethod
@@ -152,9 +150,9 @@ class Sampling(BaseModel):
         return params if "logprob_token_ids" in params else {**asked, **params}
 
     @property
-    def work(self) -> dict[str, Any]:
-        """The parameters that ``check_work`` multiplies, by the names that bodies have for them."""
-        return {**self.vllm, "n": self.width}
+    def body(self) -> dict[str, Any]:
+        """All parameters in one object, as a body has them."""
+        return {**self.vllm, "n": self.width, "length_penalty": self.length_penalty}
 
     # Which of them go together, on both paths:
 

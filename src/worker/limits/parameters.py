@@ -7,7 +7,7 @@ work small that is done for each token, or numbers finite.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from worker.validation import invalid_param
 
@@ -15,15 +15,8 @@ INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 
 
-class Bound(Protocol):
-    """What a parameter may hold. Values of wrong types are left to vLLM, which refuses them."""
-
-    def refusal(self, value: Any) -> str | None:
-        """Return what is wrong with a value; None if nothing is."""
-
-    @property
-    def words(self) -> str:
-        """The bound in words, for the documentation."""
+# A bound says what is wrong with a value, and itself in words. Values of wrong types are left to
+# vLLM, which refuses them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,6 @@ class Number:
     above: bool = False
 
     def refusal(self, value: Any) -> str | None:
-        """See ``Bound``."""
         number = _number(value)
         if number is None:
             return None
@@ -45,7 +37,6 @@ class Number:
 
     @property
     def words(self) -> str:
-        """See ``Bound``."""
         least = f"above {self.least:,}" if self.above else f"from {self.least:,}"
         return f"{least} to {self.most:,}"
 
@@ -58,7 +49,6 @@ class Items:
     longest: int | None = None
 
     def refusal(self, value: Any) -> str | None:
-        """See ``Bound``."""
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
             return None
@@ -71,7 +61,6 @@ class Items:
 
     @property
     def words(self) -> str:
-        """See ``Bound``."""
         characters = f", each of {self.longest} characters" if self.longest else ""
         return f"{self.most} items{characters}"
 
@@ -84,7 +73,6 @@ class Numbers:
     each: Number
 
     def refusal(self, value: Any) -> str | None:
-        """See ``Bound``."""
         if not isinstance(value, dict):
             return None
         if len(value) > self.most:
@@ -93,7 +81,6 @@ class Numbers:
 
     @property
     def words(self) -> str:
-        """See ``Bound``."""
         return f"{self.most} keys, each value {self.each.words}"
 
 
@@ -101,10 +88,9 @@ class Numbers:
 class Parts:
     """An object whose parts have bounds of their own."""
 
-    bounds: Mapping[str, Bound]
+    bounds: Mapping[str, Number]
 
     def refusal(self, value: Any) -> str | None:
-        """See ``Bound``."""
         if not isinstance(value, dict):
             return None
         for name, bound in self.bounds.items():
@@ -114,9 +100,10 @@ class Parts:
 
     @property
     def words(self) -> str:
-        """See ``Bound``."""
         return ", ".join(f"`{name}` {bound.words}" for name, bound in self.bounds.items())
 
+
+Bound = Number | Items | Numbers | Parts
 
 _INT32 = Number(-INT32, INT32)
 _TEXTS = Items(64, longest=256)
@@ -159,21 +146,28 @@ BOUNDS: dict[str, Bound] = {
 }
 
 
-def bounded(params: Mapping[str, Any], holder: str) -> dict[str, Any]:
-    """Return sampling parameters, or a body that has them, with each item of a list once.
+def check_parameters(params: Mapping[str, Any], holder: str) -> None:
+    """Check sampling parameters, or a body that has them.
 
     Args:
-        params: without null values.
+        params: without repeated items (``distinct``).
         holder: the object that holds them, as ``invalid_param`` takes it.
 
     Raises:
         InvalidInput: naming the parameter that is beyond its bound.
     """
+    for name in BOUNDS.keys() & params.keys():
+        if message := BOUNDS[name].refusal(params[name]):
+            raise invalid_param(name, message, holder)
+
+
+def distinct(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with each item of their lists once: vLLM counts each of some lists."""
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():
-        changed[name] = _distinct(params[name])
-        if message := BOUNDS[name].refusal(changed[name]):
-            raise invalid_param(name, message, holder)
+        value = params[name]
+        if isinstance(value, list) and set(map(type, value)) in ({int}, {str}):
+            changed[name] = list(dict.fromkeys(value))
     return changed
 
 
@@ -195,10 +189,3 @@ def _number(value: Any) -> float | int | None:
         except ValueError:
             continue
     return None
-
-
-def _distinct(value: Any) -> Any:
-    """Leave out repeated items of a list: vLLM counts each of some lists."""
-    if isinstance(value, list) and len(set(map(type, value))) == 1 and type(value[0]) in (int, str):
-        return list(dict.fromkeys(value))
-    return value

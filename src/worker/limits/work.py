@@ -16,6 +16,12 @@ MOST_IN_LISTS = 512
 # Log probabilities of several choices that do not come in a stream, if each has all its tokens:
 # ten times as many as can fit one yield.
 MOST_UNSTREAMED = 200_000
+# Choices of one prompt: each has its place in every yield, and a yield has a limit.
+MOST_CHOICES = 256
+# Prompts of a list, which are requests of their own.
+MOST_PROMPTS = 10_000
+# Characters of parameters beside a list of sampling_params, times their number.
+MOST_REPEATED = 1_000_000
 # Requests of one job that the engine gets at once: prompts, each as often as it has choices.
 MOST_CHOICES_AT_ONCE = 1_024
 

@@ -5,6 +5,5 @@ vLLM gets ``data:`` URLs only. Its own fetcher would fetch from any host that th
 
 from worker.media.contents import Limits
 from worker.media.loader import Media
-from worker.media.walker import refuse
 
-__all__ = ["Limits", "Media", "refuse"]
+__all__ = ["Limits", "Media"]

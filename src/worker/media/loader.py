@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,17 +37,19 @@ class Media:
         # Files are checked in threads that nothing else waits for: one for each request at once.
         self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="media")
 
-    async def inlined(self, body: Mapping[str, Any], route: str) -> tuple[Mapping[str, Any], bool]:
+    async def inlined(
+        self, body: Mapping[str, Any], keys: Iterable[str]
+    ) -> tuple[Mapping[str, Any], bool]:
         """Return a body whose media are all data URLs, and whether it has any.
 
         Args:
             body: of a request; it stays as it is.
-            route: the path of the request.
+            keys: those in which media may stand.
 
         Raises:
             InvalidInput: a part or a medium is refused; naming its place, limit and size.
         """
-        found = find(body, route)
+        found = find(body, keys)
         if not found:
             return body, False
         # All that can be refused without a look at them.

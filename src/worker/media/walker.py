@@ -4,7 +4,7 @@ Only places that vLLM reads are looked at: the schema of a tool, its arguments a
 a chat template may use any of these words.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,20 +54,6 @@ TEXTS = ("text", "input_text", "output_text")
 
 # Keys of a message, of an item of a response's input, and of a text to be scored.
 WITH_PARTS = ("content", "output")
-# Keys with conversations, items of a response's input, or inputs of embeddings.
-CONVERSATIONS = ("messages", "input", "previous_input_messages")
-# Keys of scores and ranks, whose inputs are texts, or objects with parts.
-SCORED = (
-    "queries",
-    "query",
-    "documents",
-    "items",
-    "data_1",
-    "data_2",
-    "text_1",
-    "text_2",
-)
-SCORING_ROUTES = ("/score", "/rerank")
 # Lists of conversations are the deepest: a body, a list, a conversation, a message.
 DEPTH = 3
 
@@ -94,38 +80,33 @@ class Medium:
         return ".".join(map(str, self.path))
 
 
-def refuse(body: Mapping[str, Any], route: str) -> None:
-    """Refuse what callers must not set.
-
-    Args:
-        body: of a request.
-        route: the path of the request.
+def refuse(body: Mapping[str, Any]) -> None:
+    """Refuse the keys of a request's body that callers must not set.
 
     Raises:
         InvalidInput: naming the key.
     """
-    _refuse_keys(body)
-    find(body, route)
+    for holder in (body, *(body.get(name) for name in HOLDERS)):
+        if isinstance(holder, dict):
+            _refuse_in(holder, DENIED)
 
 
-def find(body: Mapping[str, Any], route: str) -> list[Medium]:
+def find(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
     """Return the media of a body, in its order.
 
     Args:
         body: of a request.
-        route: the path of the request.
+        keys: those with texts, conversations, or objects with parts.
 
     Raises:
         InvalidInput: a key of a part is refused, or a medium has no URL; naming the place.
     """
-    keys = CONVERSATIONS + (SCORED if route in SCORING_ROUTES else ())
     found: list[Medium] = []
     for key in keys:
-        for path, part in _parts_of(body.get(key), (key,), DEPTH):
+        # Anthropic's system prompt is a list of parts.
+        parts = _parts if key == "system" else _parts_of
+        for path, part in parts(body.get(key), (key,)):
             found += _media(part, path)
-    # Anthropic's system prompt is a list of parts.
-    for path, part in _parts(body.get("system"), ("system",)):
-        found += _media(part, path)
     return found
 
 
@@ -145,12 +126,6 @@ def _with(holder: Any, path: Path, value: str) -> Any:
     return copied
 
 
-def _refuse_keys(body: Mapping[str, Any]) -> None:
-    for holder in (body, *(body.get(name) for name in HOLDERS)):
-        if isinstance(holder, dict):
-            _refuse_in(holder, DENIED)
-
-
 def _refuse_in(holder: Mapping[str, Any], denied: Mapping[str, str], place: str = "") -> None:
     if denied.keys().isdisjoint(holder):
         return
@@ -160,7 +135,7 @@ def _refuse_in(holder: Mapping[str, Any], denied: Mapping[str, str], place: str 
             raise InvalidInput(f"{field}: not in a request: {denied[name]}", param=field)
 
 
-def _parts_of(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _parts_of(value: Any, path: Path, depth: int = DEPTH) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the parts of a message, an item, or an object with parts; of all in a list.
 
     Only those that are more than a text.
@@ -168,9 +143,10 @@ def _parts_of(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, dict[s
     if isinstance(value, dict):
         for key in WITH_PARTS:
             yield from _parts(value.get(key), (*path, key))
-    elif isinstance(value, list) and depth:
+    # Token ids hold none, and may be many.
+    elif isinstance(value, list) and depth and set(map(type, value)) != {int}:
         for index, item in enumerate(value):
-            # Most are a text, or a token's id.
+            # Most are a text.
             if isinstance(item, list) or (
                 isinstance(item, dict)
                 and any(isinstance(item.get(key), list) for key in WITH_PARTS)

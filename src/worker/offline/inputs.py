@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from worker.engine.seam.locations import find
 from worker.job.sampling import Sampling, gathered
+from worker.limits.parameters import check_parameters
 from worker.limits.spelling import STRUCTURED
 from worker.settings import Settings
 from worker.settings.names import SPECULATIVE, SPELLINGS, removed
-from worker.validation import unknown_key
+from worker.validation import SAMPLING, unknown_key
 
 T = TypeVar("T")
 
@@ -69,7 +70,10 @@ def sampling_params_of(params: Params, guided: Any) -> Any:
     constraint = guided if guided is None or isinstance(guided, dict) else vars(guided)
     if params is None or isinstance(params, dict):
         outside = {} if constraint is None else {"guided_options_request": constraint}
-        return Sampling.read(gathered(params or {}, outside))
+        sampling = Sampling.read(gathered(params or {}, outside))
+        # Who trusts callers still keeps the engine alive.
+        check_parameters(sampling.body, SAMPLING)
+        return sampling
     if not isinstance(params, find("SamplingParams")):
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
     if constraint is not None:

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
-from worker.limits.structured import Bounds
-from worker.limits.work import check_work
+from worker.limits.shapes import RAW
+from worker.limits.table import Checked, check
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
+from worker.settings import Settings
 from worker.validation import SAMPLING
 
 # Fields that are split when a delta is too large for one yield: those in one tuple at the same
@@ -48,7 +49,7 @@ def answer(
     job: RawJob,
     request_id: str,
     engine: Engine,
-    bounds: Bounds,
+    settings: Settings,
     form: MakeForm,
     room: int = ROOM_BYTES,
 ) -> Answer[Delta]:
@@ -58,19 +59,14 @@ def answer(
         job: the raw job.
         request_id: the job's id.
         engine: answers it.
-        bounds: of structured output.
+        settings: the operator's.
         form: how it is rendered.
         room: bytes that a piece of a stream may have; a larger delta is several pieces.
 
     Raises:
-        InvalidInput: its structured output is too much.
+        RequestError: it asks for too much.
     """
-    bounds.check(job.sampling_params.vllm, SAMPLING)
-    check_work(
-        job.sampling_params.work,
-        room=math.inf if job.streamed else ROOM_BYTES,
-        holder=f"{SAMPLING}.",
-    )
+    check(Checked(job.body, RAW, settings, SAMPLING, math.inf if job.streamed else ROOM_BYTES))
     rendered = form(job, request_id)
     usage = Usage()
 

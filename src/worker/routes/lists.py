@@ -13,17 +13,19 @@ from worker.errors import (
     AnswerTooLarge,
     EngineAside,
     EngineDead,
-    InvalidInput,
+    RequestError,
     WorkerError,
     defects_hidden,
 )
 from worker.job import ListJob, RawJob
-from worker.limits.structured import Bounds
-from worker.limits.work import MOST_IN_LISTS, check_work, logprobs_at_once
+from worker.limits.shapes import RAW
+from worker.limits.table import Checked, check
+from worker.limits.work import MOST_IN_LISTS, logprobs_at_once
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.generation import MakeForm, cut_by_default
+from worker.settings import Settings
 from worker.validation import SAMPLING
 
 # Lists of so many prompts or more report their progress by default.
@@ -61,7 +63,7 @@ class Room:
 
 
 def answer(
-    job: ListJob, request_id: str, engine: Engine, bounds: Bounds, form: MakeForm
+    job: ListJob, request_id: str, engine: Engine, settings: Settings, form: MakeForm
 ) -> Answer[Result]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 
@@ -69,9 +71,9 @@ def answer(
     in one yield as it has room for.
 
     Raises:
-        InvalidInput: the structured output of all items is too much.
+        RequestError: what all items share asks for too much.
     """
-    bounds.check(job.shared.sampling_params.vllm, SAMPLING)
+    check(Checked(job.shared.body, RAW, settings, SAMPLING))
     total, done = len(job.items), 0
     usage = Usage()
 
@@ -79,8 +81,8 @@ def answer(
         nonlocal done
         item = job.items[index]
         async with room.taken(_places(item, room.places)):
-            item = _bounded(item, job.shared, bounds)
-            found, size = await _result(item, f"{request_id}-{index}", engine, usage, form)
+            checked = _checked(item, job.shared, settings)
+            found, size = await _result(checked, f"{request_id}-{index}", engine, usage, form)
         done += 1
         return Piece((index, found), weight=1, size=size)
 
@@ -112,17 +114,23 @@ def _places(item: RawJob | WorkerError, all_places: int) -> int:
     """Return the places for an item's choices, or for its log probabilities if they need more."""
     if not isinstance(item, RawJob):
         return 1
-    logprobs = logprobs_at_once(item.sampling_params.work)
+    logprobs = logprobs_at_once(item.sampling_params.body)
     return max(item.sampling_params.width, math.ceil(all_places * logprobs / MOST_IN_LISTS))
 
 
-def _bounded(item: RawJob | InvalidInput, shared: RawJob, bounds: Bounds) -> RawJob | InvalidInput:
-    """Return an item, or its refusal if it has a structured output of its own that is too much."""
-    if isinstance(item, RawJob) and item.sampling_params is not shared.sampling_params:
-        try:
-            bounds.check(item.sampling_params.vllm, SAMPLING)
-        except InvalidInput as refused:
-            return refused
+def _checked(
+    item: RawJob | WorkerError, shared: RawJob, settings: Settings
+) -> RawJob | WorkerError:
+    """Return an item, or its refusal if what is its own asks for too much."""
+    if not isinstance(item, RawJob):
+        return item
+    body = item.body
+    if item.sampling_params is shared.sampling_params:
+        body = {key: value for key, value in body.items() if key in RAW.texts}
+    try:
+        check(Checked(body, RAW, settings, SAMPLING))
+    except RequestError as refused:
+        return refused
     return item
 
 
@@ -156,7 +164,6 @@ async def _answer(
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
-    check_work(item.sampling_params.work, room=ROOM_BYTES, holder=f"{SAMPLING}.")
     rendered = form(item, request_id)
     generate = partial(engine.generate, item, request_id, in_list=True)
     generated = unless_begun(engine, request_id, generate)

@@ -10,6 +10,7 @@ from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
+from worker.limits.shapes import SHAPES, Shape
 from worker.routes import events
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
@@ -77,6 +78,11 @@ class Route:
     response_id: str | None = None
     errors: events.ErrorFormat = events.OPENAI
     generate: Callable[[Asked], Answer[Any]] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """What a body for vLLM's server holds."""
+        return SHAPES[self.path]
 
     @property
     def template(self) -> str:

@@ -137,7 +137,7 @@ PARAMS: list[tuple[Payload, str, str, list[Any]]] = [
     ({}, "use_beam_search", BOOLEAN, [0, 1, "true", []]),
     ({}, "return_token_log_probs", BOOLEAN, [1]),
     (BEAM, "length_penalty", NUMBER, ["1.0", True]),
-    (BEAM, "length_penalty", "from -10 to 10", [math.nan, math.inf, -math.inf]),
+    (BEAM, "length_penalty", FINITE, [math.nan, math.inf, -math.inf]),
     (BEAM, "early_stopping", "Input should be False or 'never'", ["always", "false", 1, []]),
     (BEAM, "early_stopping", ALL_OF_IT, [True]),
     ({}, "early_stopping", ALL_OF_IT, [True]),

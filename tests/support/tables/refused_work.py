@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from support.tables.refused_jobs import AT_LEAST, AT_MOST, CHAT, EMPTY, INTEGER, LIST, OBJECT, TEXT
-from worker.job.batch import ENDPOINTS
+from worker.limits.shapes import BATCH_PATHS
 
 Spec = dict[str, Any]
 
 ON_VOLUME: Spec = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
 OF_FILE: Spec = {"training_file": "a"}
 ABOVE_0 = "Input should be greater than 0"
-URLS = f"one of {', '.join(ENDPOINTS)}"
+URLS = f"one of {', '.join(BATCH_PATHS)}"
 WINDOW = "hours or days, at most 14 days: 24h, 7d"
 WINDOWS = ["", "90m", "0h", "-1d", "15d", "337h", "٢h", "24h\n"]
 HALF = "has half of a surrogate pair, which is no character"

@@ -10,7 +10,18 @@ import cv2
 import numpy
 import pytest
 from PIL import Image
-from support.media import CHAT, FILE, as_url, body, bomb, data_url, image, media, refusal, values
+from support.media import (
+    FILE,
+    MESSAGES,
+    as_url,
+    body,
+    bomb,
+    data_url,
+    image,
+    media,
+    refusal,
+    values,
+)
 from support.tables.attacks.media import SESSION
 
 from worker.engine.run.requests.media import EXPORTS
@@ -182,7 +193,7 @@ async def test_audio_in_base64_is_checked_likewise() -> None:
         part = {"type": "input_audio", "input_audio": sound}
         return {"messages": [{"role": "user", "content": [part]}]}
 
-    assert await media().inlined(request(WAVE), CHAT) == (request(WAVE), True)
+    assert await media().inlined(request(WAVE), MESSAGES) == (request(WAVE), True)
     assert UNREADABLE in await refusal(media(), request(b"#EXTM3U"))
 
 

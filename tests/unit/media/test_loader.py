@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from PIL import Image
-from support.media import CHAT, FILE, as_url, body, data_url, image, media, refusal, values
+from support.media import FILE, MESSAGES, as_url, body, data_url, image, media, refusal, values
 from support.processes.background import eventually
 
 from worker.media import Limits
@@ -30,11 +30,11 @@ async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(media_
 
 async def test_a_request_without_media_stays_the_same_object() -> None:
     # Keys that the worker itself sets pass.
-    for request, route in (
-        ({"messages": [{"role": "user", "content": "Hi"}]}, CHAT),
-        ({"input": "Hi", "request_id": "resp_1"}, "/v1/responses"),
+    for request, keys in (
+        ({"messages": [{"role": "user", "content": "Hi"}]}, MESSAGES),
+        ({"input": "Hi", "request_id": "resp_1"}, ("input",)),
     ):
-        after, shows = await media().inlined(request, route)
+        after, shows = await media().inlined(request, keys)
         assert (after is request, shows) == (True, False)
 
 
@@ -138,14 +138,14 @@ async def test_many_requests_take_turns(media_host: Any) -> None:
         return web.Response(body=FILE, content_type="image/png")
 
     own, url = media(), media_host.handled_by(slow)
-    await asyncio.gather(*(own.inlined(body(*[url] * 8), CHAT) for _ in range(20)))
+    await asyncio.gather(*(own.inlined(body(*[url] * 8), MESSAGES) for _ in range(20)))
     # Four of one request, of eight requests at once.
     assert 8 < most <= 32
 
 
 async def test_a_cancelled_request_lets_go_of_its_turn(media_host: Any) -> None:
     own, url = media(), media_host.silent()
-    waiting = [asyncio.create_task(own.inlined(body(url), CHAT)) for _ in range(20)]
+    waiting = [asyncio.create_task(own.inlined(body(url), MESSAGES)) for _ in range(20)]
     await eventually(lambda: media_host.unanswered == REQUESTS_AT_ONCE)
     for task in waiting:
         task.cancel()

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
+from worker.limits.shapes import SHAPES
+from worker.media import walker
 from worker.media.addresses import LONGEST_URL, Unusable, is_public, parsed
-from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, find, refuse, replaced
+from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, refuse, replaced
 
 CHAT, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
@@ -18,6 +20,10 @@ INPUT_IMAGE = {"type": "input_image", "image_url": URL}
 SOURCE = {"type": "image", "source": {"type": "url", "url": URL}}
 ENCODED = {"type": "image", "source": {"type": "base64", "data": URL}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": URL, "format": "wav"}}
+
+
+def find(body: dict[str, Any], route: str) -> list[walker.Medium]:
+    return walker.find(body, SHAPES[route].texts)
 
 
 def chat(*parts: Any, role: str = "user") -> dict[str, Any]:
@@ -103,7 +109,7 @@ def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges() -> No
         bodies: list[Any] = [{name: {}}, *({holder: {name: "x"}} for holder in HOLDERS)]
         for body in bodies:
             with pytest.raises(InvalidInput, match=f"{name}: not in a request") as caught:
-                refuse(body, CHAT)
+                refuse(body)
             assert caught.value.param == name
 
 
@@ -149,7 +155,7 @@ def test_words_in_what_vllm_does_not_read_as_media_are_the_callers_own() -> None
         {"input": [1, 2, 3]},
     ]
     for body in bodies:
-        refuse(body, CHAT)
+        refuse(body)
         assert not find(body, CHAT), body
 
 

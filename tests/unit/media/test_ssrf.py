@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.media import CHAT, KINDS, as_url, body, image
+from support.media import KINDS, MESSAGES, as_url, body, image
 from support.network import LocalServer, Names
 from support.processes.background import HUNG_S
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
@@ -54,7 +54,7 @@ async def refused(own: Media, url: str) -> None:
     """Assert that a URL is refused, as every kind of medium, without a word about a network."""
     for kind in KINDS:
         with pytest.raises(InvalidInput) as caught:
-            await own.inlined(body(url, kind=kind), CHAT)
+            await own.inlined(body(url, kind=kind), MESSAGES)
         message = caught.value.message
         assert message.startswith(f"messages.0.content.0.{kind}_url.url: ")
         for inside in ("127.0.0.1", "169.254", "hunter2", SECRET, "Errno", "canary"):
@@ -99,7 +99,7 @@ async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(
 
     own = media(Names(NAMES), allows)
     with pytest.raises(InvalidInput, match="no address on the public internet"):
-        await own.inlined(body(f"http://inside.example:{local.port}/"), CHAT)
+        await own.inlined(body(f"http://inside.example:{local.port}/"), MESSAGES)
     assert seen == ["127.0.0.1", "127.0.0.1"]
     assert not local.hits
 

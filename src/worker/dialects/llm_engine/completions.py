@@ -13,7 +13,6 @@ from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import Job
 from worker.limits.spelling import GUIDED
-from worker.limits.structured import Bounds
 from worker.routes import generation
 from worker.routes.answer import Answer
 from worker.routes.route import Asked
@@ -125,8 +124,8 @@ def _generate(asked: Asked, *, stream: bool) -> Answer[Delta]:
     """
     named = {"model": asked.job.query.get(MODEL), "stream": stream}
     job = RawJob.read(as_raw(without_nulls({**asked.body, **named})))
-    bounds = Bounds.of(asked.settings)
-    return generation.answer(job, asked.request_id, asked.engines.main, bounds, LLMEngineForm, ROOM)
+    engine = asked.engines.main
+    return generation.answer(job, asked.request_id, engine, asked.settings, LLMEngineForm, ROOM)
 
 
 def _events(asked: Asked, data: list[dict[str, Any]]) -> Any:

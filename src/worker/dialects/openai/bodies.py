@@ -9,26 +9,20 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from worker import media
 from worker.chunking import ROOM_BYTES
 from worker.dialects.openai.ranking import Ranking
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
-from worker.limits.parameters import bounded
+from worker.limits.parameters import distinct
 from worker.limits.spelling import REPLACED, STRUCTURED
-from worker.limits.structured import Bounds
-from worker.limits.tools import check_tools
-from worker.limits.work import check_work
+from worker.limits.table import Checked, check
 from worker.routes.route import Route
 from worker.settings import Settings
 from worker.validation import LONGEST_KEY, unknown_key, without_nulls
 
 log = logging.getLogger(__name__)
-
-# Arguments for plugins of vLLM's sampling, and for what else reads them.
-XARGS = "vllm_xargs"
 
 # Parameters that are checked, and some translated, as on the raw path.
 SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
@@ -39,14 +33,6 @@ OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 
 # Parameters that vLLM's server has dropped, refused with what replaces them.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
-
-# Encodings of embeddings that no answer of ours can hold, since answers are JSON.
-BINARY = ("bytes", "bytes_only")
-
-# Items of a list: vLLM's checks keep an error for every alternative of every wrong item.
-MOST_ITEMS = 2_048
-# How deep nested lists are checked: as deep as a message's parts.
-DEPTH = 4
 
 # How many unknown keys are logged, and remembered as logged: callers can invent any number.
 MOST_LOGGED = 100
@@ -73,18 +59,11 @@ def prepare(
     Raises:
         InvalidInput: naming the parameter.
     """
-    body = without_nulls(job.body or {})
+    body = distinct(without_nulls(job.body or {}))
     known = engine.keys(route.path) or frozenset()
-    media.refuse(body, route.path)
-    _refuse_long(body)
-    _refuse_not_allowed(body, engine, settings)
-    if body.get("encoding_format") in BINARY:
-        message = "encoding_format: float or base64, since answers are JSON"
-        raise InvalidInput(message, param="encoding_format")
-    check_tools(body)
-    body = bounded(body, holder="")
-    check_work(body, room=ROOM_BYTES if job.one_yield and not job.stream else math.inf)
-    Bounds.of(settings).check(body)
+    room = ROOM_BYTES if job.one_yield and not job.stream else math.inf
+    by_priority = engine.model.by_priority
+    check(Checked(body, route.shape, settings, room=room, by_priority=by_priority))
     body.setdefault("model", engine.model.names[0])
     if route.complete:
         route.complete(body, job, settings.system_prompt)
@@ -102,37 +81,6 @@ def prepare(
     if route.response_id is not None:
         body["request_id"] = route.response_id.format(request_id)
     return Prepared(body, ranking)
-
-
-def _refuse_long(value: Any, name: str = "", depth: int = DEPTH) -> None:
-    """Refuse lists that vLLM would take long to check; lists of token ids it checks quickly."""
-    if isinstance(value, list) and set(map(type, value)) == {int}:
-        return
-    if isinstance(value, list) and len(value) > MOST_ITEMS:
-        message = f"{name}: {len(value):,} items, at most {MOST_ITEMS:,}"
-        raise InvalidInput(message, param=name)
-    if depth and isinstance(value, dict):
-        for key, nested in value.items():
-            _refuse_long(nested, name or key, depth - 1)
-    elif depth and isinstance(value, list):
-        for item in value:
-            _refuse_long(item, name, depth - 1)
-
-
-def _refuse_not_allowed(body: dict[str, Any], engine: Engine, settings: Settings) -> None:
-    """Refuse what only an operator can allow."""
-    xargs = body.get(XARGS)
-    for name in sorted(xargs.keys() - {*settings.allowed_xargs}) if isinstance(xargs, dict) else ():
-        place = f"{XARGS}.{name[:LONGEST_KEY]}"
-        message = "it is not among those that ALLOWED_XARGS names"
-        raise InvalidInput(f"{place}: {message}", param=place)
-    structured = body.get(STRUCTURED)
-    for name in structured if isinstance(structured, dict) else ():
-        if name.startswith("_"):
-            raise InvalidInput(f"{STRUCTURED}: unknown key {name!r}", param=STRUCTURED)
-    if body.get("priority") and not engine.model.by_priority:
-        message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
-        raise InvalidInput(f"priority: {message}", param="priority")
 
 
 def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:

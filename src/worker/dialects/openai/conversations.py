@@ -9,11 +9,6 @@ from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import with_system_prompt
 
-# Items of a response's input. vLLM's checks keep an error for every alternative of every wrong
-# item, of which these have the most: half a gigabyte for so many.
-MOST_INPUT_ITEMS = 500
-MOST_PARTS = 256
-
 
 def chat(body: dict[str, Any], job: OpenAIJob, system: str | None) -> None:
     """Complete ``messages``: a text is the user's, as is, without /v1, a message without a role.
@@ -41,8 +36,8 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
     """Complete ``instructions``, and make ``input`` readable to vLLM.
 
     Raises:
-        InvalidInput: the input is neither a text nor a list, is too long, or has a file; tools are
-            no list; or the answer is to be fetched later.
+        InvalidInput: the input is neither a text nor a list, or has a file; tools are no list; or
+            the answer is to be fetched later.
     """
     if body.get("background"):
         message = "this worker stores no responses that could be fetched later: leave it out"
@@ -52,8 +47,6 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
     if not isinstance(items, str | list):
         raise InvalidInput("input: Input should be a valid string or list", param="input")
     if isinstance(items, list):
-        if len(items) > MOST_INPUT_ITEMS:
-            raise InvalidInput(f"input: at most {MOST_INPUT_ITEMS} items", param="input")
         body["input"] = [_readable(item) for item in items]
     if system is not None and not _has_system(items):
         body.setdefault("instructions", system)
@@ -80,9 +73,6 @@ def _readable(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     for parts in (item.get("content"), item.get("output")):
-        if isinstance(parts, list) and len(parts) > MOST_PARTS:
-            message = f"an item has {len(parts):,} parts, at most {MOST_PARTS}"
-            raise InvalidInput(f"input: {message}", param="input")
         if isinstance(parts, list) and any(_of_type(part, "input_file") for part in parts):
             raise InvalidInput("input: this worker takes no files: send their text", param="input")
     if item.get("type") == "function_call_output" and _is_text(item.get("output")):

@@ -24,6 +24,7 @@ from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
+from worker.limits.shapes import RESPONSES, SHAPES, TOKENIZE
 from worker.media import Media
 from worker.media.walker import find as find_media
 from worker.record import Usage
@@ -32,9 +33,6 @@ log = logging.getLogger(__name__)
 
 # The parameters that vLLM names when a prompt is too long.
 TOO_LONG = {"input_tokens", "input_text"}
-TOKENIZE = "/tokenize"
-# Its prompts can't be counted: they hold more than the body shows, such as earlier responses.
-RESPONSES = "/v1/responses"
 
 
 class Server:
@@ -99,8 +97,9 @@ class Server:
         try:
             shows = False
             if body is not None:
-                body = bounded(self._client, body, path)
-                body, shows = await self.media.inlined(body, path)
+                shape = SHAPES[path]
+                body = bounded(self._client, body, shape)
+                body, shows = await self.media.inlined(body, shape.texts)
             with translated(self._client, shows_media=shows):
                 check_items(path, body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
@@ -122,7 +121,7 @@ class Server:
                     usage.prompt_tokens = counted.prompt_tokens
                     usage.output_tokens = counted.completion_tokens
         except RefusedByEngine as refused:
-            prompt = body if body and path != RESPONSES else {}
+            prompt = body if body and path != RESPONSES.path else {}
             raise await self.measured(refused, prompt) from refused
 
     async def measured(self, refused: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
@@ -139,10 +138,10 @@ class Server:
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
         if not is_text:
             return refused
-        if find_media(prompt, TOKENIZE):
+        if find_media(prompt, TOKENIZE.texts):
             # A raw job's are as its caller sent them: vLLM would fetch them itself.
             return refused
-        request = asgi.Request("POST", TOKENIZE, _encoded(prompt))
+        request = asgi.Request("POST", TOKENIZE.path, _encoded(prompt))
         async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(

@@ -13,10 +13,10 @@ from worker.engine.seam.translation import accepted, translated
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
-from worker.media import Media, refuse
+from worker.limits.shapes import CHAT, RAW
+from worker.media import Media
 
 # What renders the conversations of raw jobs, too.
-CHAT = "/v1/chat/completions"
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
@@ -62,7 +62,7 @@ class Prompts:
         """
         conversation = self.conversation(job)
         beside = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
-        bounded(self._client, {"messages": conversation, "prompt": job.prompt, **beside})
+        bounded(self._client, {"messages": conversation, "prompt": job.prompt, **beside}, RAW)
         if conversation is None:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
@@ -111,8 +111,7 @@ class Prompts:
         }
         shows = True
         if media is not None:
-            refuse(body, CHAT)
-            body, shows = await media.inlined(body, CHAT)
+            body, shows = await media.inlined(body, CHAT.texts)
         with translated(self._client, shows_media=shows):
             request = find("ChatCompletionRequest")(
                 messages=body["messages"],

@@ -10,10 +10,10 @@ from vllm.sampling_params import SamplingParams
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import wrong_shape
 from worker.errors import InvalidInput
+from worker.limits.shapes import RESPONSES
 from worker.validation import invalid_param
 
-# The one route whose items have hundreds of alternatives, and their list.
-RESPONSES = "/v1/responses"
+# The list of the one route whose items have hundreds of alternatives.
 INPUT = "input"
 # Few enough to be checked by the server alone.
 FEW = 16
@@ -57,7 +57,7 @@ def check_items(path: str, body: Mapping[str, Any]) -> None:
         InvalidInput: naming the field.
     """
     items = body.get(INPUT)
-    if path != RESPONSES or not isinstance(items, list) or len(items) <= FEW:
+    if path != RESPONSES.path or not isinstance(items, list) or len(items) <= FEW:
         return
     request = find("ResponsesRequest")
     for index, item in enumerate(items):

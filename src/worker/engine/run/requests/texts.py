@@ -3,7 +3,7 @@
 Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +11,14 @@ from typing import Any
 from worker.engine.seam.patches import SUBMIT
 from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
+from worker.limits.shapes import (
+    BESIDE,
+    CONVERSATION,
+    FEW,
+    MOST_ANSWERED,
+    MOST_PER_TOKEN,
+    Shape,
+)
 
 # Characters of a request from which on it goes the way of the long ones.
 LONG = 64_000
@@ -20,30 +28,14 @@ MANY_TOKENS = LONG // 4
 # Whether what runs belongs to a long request, or to a list of them.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
 
-# Tokens of more characters are runs of spaces or dashes: no text consists of them. Below the second
-# number of characters they are believed, because tokenizing takes no time.
-MOST_PER_TOKEN = 32
-FEW = 1_000_000
-# The characters of a text, or tokens, whose tokens or text fit one answer.
-MOST_ANSWERED = 1_000_000
 # Special tokens, and characters that a cut may take from the first or last token.
 SPARE = 8
 
-# The keys of a body that hold what is tokenized: conversations, texts, and lists of texts.
-CONVERSATIONS = ("messages", "system", "instructions")
-TEXTS = tuple("prompt input query queries documents text_1 text_2 data_1 data_2 items".split())
-# Those that a chat template may show beside a conversation.
-BESIDE = ("tools", "chat_template_kwargs", "documents")
 # Kinds of a message's parts that are no text.
 MEDIA = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
-# Routes that generate from token ids; the raw path has no route.
-GENERATING = ("", "/v1/completions")
-# Routes whose answer holds all that was sent, and those that truncate texts.
-REPEATING = ("/tokenize", "/detokenize")
-TRUNCATING = ("/v1/completions", "/v1/embeddings", "/score", "/rerank", "/pooling")
 
 
-def bounded(client: Client, body: Mapping[str, Any], path: str = "") -> Mapping[str, Any]:
+def bounded(client: Client, body: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
     """Return a body with the texts that are to be truncated cut to what can be kept of them.
 
     Notes for what is called next whether the request is long.
@@ -51,36 +43,37 @@ def bounded(client: Client, body: Mapping[str, Any], path: str = "") -> Mapping[
     Args:
         client: vLLM's; its model bounds the texts.
         body: of a request, or the raw path's prompt, messages and tools.
-        path: of the route.
+        shape: of the route.
 
     Raises:
         InvalidInput: a text is longer than what the context can hold.
     """
-    size = sum(characters(body.get(key)) for key in {*CONVERSATIONS, *TEXTS, *BESIDE})
-    lists = [value for key in TEXTS if isinstance(value := body.get(key), list)]
+    size = sum(characters(body.get(key)) for key in {*shape.texts, *BESIDE})
+    texts = [key for key in shape.texts if key not in CONVERSATION]
+    lists = [value for key in texts if isinstance(value := body.get(key), list)]
     mark(long=size > LONG or any(map(_is_large, lists)))
     kept, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
-    if kept is None and path in GENERATING:
+    if kept is None and shape.continues:
         # Token ids are refused before anything is done with each of them.
         prompt: Any = body.get("prompt")
         prompts: list[Any] = prompt if _is_of(prompt, list) else [prompt]
         longest = max((len(ids) for ids in prompts if _is_of(ids, int)), default=0)
         _refuse(longest, context, "prompt", context, "tokens")
-    tokens = body.get("tokens") if path in REPEATING else None
+    tokens = body.get("tokens") if shape.repeats else None
     tokenizer = client.renderer.tokenizer if size > LONG or tokens else None
     if tokenizer is None:
         return body
     per_token = tokenizer.max_chars_per_token
     # Characters, or tokens to be read, that can fit the context.
     most = min(context * per_token, max(FEW, context * MOST_PER_TOKEN))
-    most = min(most, MOST_ANSWERED) if path in REPEATING else most
+    most = min(most, MOST_ANSWERED) if shape.repeats else most
     _refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", context, "tokens")
-    _refuse(sum(characters(body.get(key)) for key in CONVERSATIONS), most, "messages", context)
-    if type(kept) is int and path in TRUNCATING and "messages" not in body:
+    _refuse(sum(characters(body.get(key)) for key in CONVERSATION), most, "messages", context)
+    if type(kept) is int and shape.truncates and "messages" not in body:
         kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
         side = body.get("truncation_side") or tokenizer.truncation_side
-        return {**body, **_cut(body, slice(-kept, None) if side == "left" else slice(kept))}
-    for key in TEXTS:
+        return {**body, **_cut(body, texts, slice(-kept, None) if side == "left" else slice(kept))}
+    for key in texts:
         _refuse(max(_lengths(body.get(key)), default=0), most, key, context)
     return body
 
@@ -135,16 +128,16 @@ def _lengths(value: Any) -> Iterator[int]:
         yield characters(value)
 
 
-def _cut(body: Mapping[str, Any], kept: slice) -> dict[str, Any]:
+def _cut(body: Mapping[str, Any], keys: Iterable[str], kept: slice) -> dict[str, Any]:
     """Return the texts of a body, cut: vLLM would tokenize them whole, and drop the tokens then."""
 
     def cut(value: Any) -> Any:
         return value[kept] if isinstance(value, str) else value
 
-    found = {key: body[key] for key in TEXTS if key in body}
     return {
-        key: [*map(cut, value)] if isinstance(value, list) else cut(value)
-        for key, value in found.items()
+        key: [*map(cut, value)] if isinstance(value := body[key], list) else cut(value)
+        for key in keys
+        if key in body
     }
 
 

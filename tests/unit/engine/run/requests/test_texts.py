@@ -8,21 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.engine.scripted import CHAT
 from support.processes.background import HUNG_S
 
 from worker.engine.run.requests.texts import (
     LONG,
     MANY,
     MANY_TOKENS,
-    TEXTS,
     bounded,
     is_long,
     keep_a_thread_free,
     mark,
 )
 from worker.errors import InvalidInput
-from worker.limits.structured import CONTENT
+from worker.limits.shapes import CHAT, RAW, SHAPES, Shape
 
 # The longest text of a context of 20,000 tokens of at most 10 characters.
 MOST = 200_000
@@ -42,6 +40,10 @@ def engine(context: int = 20_000, per_token: int = 10, side: str = "right") -> A
     return SimpleNamespace(renderer=SimpleNamespace(tokenizer=tokenizer), model_config=config)
 
 
+def shape(path: str) -> Shape:
+    return SHAPES.get(path, RAW)
+
+
 def conversation(text: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": text}]}
 
@@ -51,9 +53,9 @@ def conversation(text: Any) -> dict[str, Any]:
     [
         ("", {"prompt": TOO_LONG}, "prompt"),
         ("/v1/completions", {"prompt": ["a", TOO_LONG]}, "prompt"),
-        (CHAT, conversation(A), "messages"),
-        (CHAT, conversation([{"type": "text", "text": A}]), "messages"),
-        (CHAT, {**conversation(A), "truncate_prompt_tokens": 1}, "messages"),
+        (CHAT.path, conversation(A), "messages"),
+        (CHAT.path, conversation([{"type": "text", "text": A}]), "messages"),
+        (CHAT.path, {**conversation(A), "truncate_prompt_tokens": 1}, "messages"),
         ("/v1/messages", {"system": A, "messages": ["a"]}, "messages"),
         ("/v1/responses", {"input": TOO_LONG, "truncate_prompt_tokens": 1}, "input"),
         ("/v1/responses", {"input": [{"content": "a" * (MOST // 2)}, A]}, "input"),
@@ -69,7 +71,7 @@ def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], k
     limit = "at most 200,000 are taken: the context of this model has 20,000 tokens."
     message = rf"^{key}: [\d,]+ (characters|tokens), and {limit}$"
     with pytest.raises(InvalidInput, match=message) as caught:
-        bounded(engine(), body, path)
+        bounded(engine(), body, shape(path))
     assert caught.value.param == key
 
 
@@ -88,19 +90,19 @@ def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], k
     ids=["spaces", "ids", "lists", "several", "shapes", "image", "tools", "nothing"],
 )
 def test_other_bodies_are_not_changed(body: dict[str, Any]) -> None:
-    assert bounded(engine(), body, "/v1/completions") is body
+    assert bounded(engine(), body, shape("/v1/completions")) is body
 
 
 @pytest.mark.parametrize("path", ["", "/v1/completions"])
 @pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]], ids=["one", "several"])
 def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: Any) -> None:
     with pytest.raises(InvalidInput, match="20,001 tokens, and at most 20,000 are taken") as caught:
-        bounded(engine(), {"prompt": prompt}, path)
+        bounded(engine(), {"prompt": prompt}, shape(path))
     assert caught.value.param == "prompt"
     body = {"prompt": prompt, "truncate_prompt_tokens": 5}
-    assert bounded(engine(), body, path) is body
+    assert bounded(engine(), body, shape(path)) is body
     # Embeddings of long inputs can be made in parts.
-    assert bounded(engine(), {"input": prompt}, "/v1/embeddings")
+    assert bounded(engine(), {"input": prompt}, shape("/v1/embeddings"))
 
 
 @pytest.mark.parametrize(
@@ -116,15 +118,15 @@ def test_so_many_characters_are_taken(context: int, per_token: int, most: int, p
     client = engine(context, per_token)
     # What is not long is left to vLLM.
     taken = max(most, LONG)
-    assert bounded(client, {"prompt": "a" * taken}, path)
+    assert bounded(client, {"prompt": "a" * taken}, shape(path))
     with pytest.raises(InvalidInput, match=f"at most {most:,} are taken"):
-        bounded(client, {"prompt": "a" * (taken + 1)}, path)
+        bounded(client, {"prompt": "a" * (taken + 1)}, shape(path))
 
 
 def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
     client = engine()
     client.renderer.tokenizer = None
-    assert bounded(client, {"prompt": "a" * 10_000_000})
+    assert bounded(client, {"prompt": "a" * 10_000_000}, RAW)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +143,13 @@ def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
 )
 def test_a_text_is_cut_beforehand(asked: dict[str, Any], side: str, kept: tuple[str, int]) -> None:
     whole = "ab" + "m" * MOST + "yz"
-    body = {"input": ["short", whole], "text_1": whole, "n": 1, **asked}
-    cut = bounded(engine(side=side), body, "/v1/embeddings")
+    body = {"text_2": ["short", whole], "text_1": whole, "n": 1, **asked}
+    cut = bounded(engine(side=side), body, shape("/score"))
     mark_, length = kept
-    for text in (cut["input"][1], cut["text_1"]):
+    for text in (cut["text_2"][1], cut["text_1"]):
         assert len(text) == length
         assert text.startswith(mark_) or text.endswith(mark_)
-    assert cut == {**body, "input": ["short", cut["text_1"]], "text_1": cut["text_1"]}
+    assert cut == {**body, "text_2": ["short", cut["text_1"]], "text_1": cut["text_1"]}
     assert body["text_1"] is whole
 
 
@@ -169,7 +171,7 @@ def test_a_text_is_cut_beforehand(asked: dict[str, Any], side: str, kept: tuple[
     ids=lambda value: str(value)[:30],
 )
 def test_a_request_is_long_by_any_measure_of_it(body: dict[str, Any], long: bool) -> None:
-    bounded(engine(), body, CHAT)
+    bounded(engine(), body, RAW)
     assert is_long.get() is long
 
 
@@ -203,7 +205,3 @@ def test_a_single_thread_is_everybodys() -> None:
     submit = executor.submit
     keep_a_thread_free(executor, 1)
     assert executor.submit == submit
-
-
-def test_texts_are_not_measured_as_schemas() -> None:
-    assert {*TEXTS, "tokens"} <= CONTENT
