@@ -15,27 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from worker import (
-    children,
-    doctor,
-    failed_start,
-    fitness,
-    local,
-    logs,
-    masking,
-    processor,
-    stalls,
-    sweep,
-)
+from worker import children, doctor, failed_start, local, logs, masking, sweep
 from worker.children.with_parent import end_with
 from worker.command_line import read_command_line
-from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
 from worker.engine.start import Bootstrap, unreadable_volume
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import AT_ONCE, LONGEST_S, MOST_VALUES, QUIET_S, FailedStart
-from worker.phases import phase
+from worker.process import processor, stalls
+from worker.process.concurrency import TRAININGS_AT_ONCE, jobs_at_once
+from worker.process.phases import phase
 from worker.serve.listener import Listener, Ports
 from worker.settings import Settings
 from worker.settings.environment import (
@@ -264,7 +254,7 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
     report, send = wire.report if wire else None, sending.start if sending else None
     worker = Worker(engines, settings, report, start=send)
 
-    runpod.serverless.register_fitness_check(fitness.check_of(worker, engines))
+    runpod.serverless.register_fitness_check(local.check_of(worker, engines))
     jobs = TRAININGS_AT_ONCE
     if engines.serve:
         jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)

@@ -1,6 +1,6 @@
 """The names of the SDK that the loop replaces or uses; ``tests/contract/test_sdk.py`` has them.
 
-What else is replaced for the SDK is in ``worker/processor.py``.
+What else is replaced for the SDK is in ``worker/process/processor.py``.
 """
 
 import logging

@@ -10,8 +10,8 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from trainer.prepare import ROWS
 from trainer.texts import TOKEN, Row
-from worker.estimates import OPTIMIZER, SHARES, ModelSizes
-from worker.memory import free_memory
+from worker.process.estimates import OPTIMIZER, SHARES, ModelSizes
+from worker.process.memory import free_memory
 
 # The label of a token that is not learned.
 IGNORED = -100

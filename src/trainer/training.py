@@ -20,7 +20,7 @@ from trainer.events import Events
 from trainer.loading import base_name, dtype, with_adapter
 from trainer.spec import WRITING, Outcome, Spec
 from trainer.texts import Row
-from worker.estimates import ModelSizes
+from worker.process.estimates import ModelSizes
 
 # Points of a curve.
 _LOGS = 100

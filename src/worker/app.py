@@ -12,11 +12,11 @@ from typing import Any
 from worker import dialects
 from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
-from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
 from worker.job import AnyJob, Budget, Job, ListJob
 from worker.long_work.kinds import KINDS, LongWork
+from worker.process.concurrency import jobs_at_once, most_inside
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size

@@ -1,16 +1,19 @@
-"""Jobs without a platform: every yield is printed. For a first run, or a quick look."""
+"""Jobs that no caller has sent: one whose yields are printed, and the fitness check for the SDK."""
 
 import asyncio
 import json
 import sys
 import uuid
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import InvalidInput
+from worker.record import JobRecord
 
 if TYPE_CHECKING:
     from worker.app import Worker
+    from worker.engine import Engines
 
 TEST_INPUT = "test_input.json"
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,3 +96,24 @@ def text_of(event: dict[str, Any]) -> str:
     choice: dict[str, Any] = next(iter(event.get("choices") or []), {})
     message = choice.get("delta") or choice.get("message") or {}
     return "".join(choice.get("tokens") or []) or choice.get("text") or message.get("content") or ""
+
+
+def check_of(worker: "Worker", engines: "Engines") -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return a check that raises RuntimeError if the worker does not answer."""
+    job = job_for(engines)
+
+    async def engine_answers() -> None:
+        # With a record of its own, which is not written: it is no job of a caller.
+        async for chunk in worker.handle(job, JobRecord(job["id"])):
+            if "error" in chunk:
+                raise RuntimeError(chunk["error"])
+
+    return engine_answers
+
+
+def job_for(engines: "Engines") -> dict[str, Any]:
+    """Return a job that asks for a token; for what generates none, one for its health."""
+    # A token's id in place of text, because there may be no tokenizer.
+    token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
+    generates = engines.serve and "generate" in engines.main.model.tasks
+    return {"id": "fitness-check", "input": token if generates else {"route": "/health"}}

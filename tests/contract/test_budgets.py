@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from pathlib import Path
 
 from support import ROOT
 
@@ -70,3 +71,8 @@ def test_a_fixtures_name_stands_for_one_type_in_all_tests() -> None:
                 yielded = YIELDED.fullmatch(returned.strip("'"))
                 types[node.name].add(yielded[1] if yielded else returned)
     assert {name: found for name, found in types.items() if len(found) > 1} == {}
+
+
+def test_a_folder_has_at_most_15_modules() -> None:
+    folders = Counter(str(Path(name).parent) for name in SOURCES)
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}

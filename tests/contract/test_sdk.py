@@ -84,7 +84,7 @@ def test_the_sdk_names_the_jobs_in_progress_by_their_ids(monkeypatch: pytest.Mon
 
 
 def test_the_sdk_asks_for_the_processors_name_alone_when_it_is_imported() -> None:
-    """Else ``worker.processor`` keeps something from it, or an import of it takes a second."""
+    """Else ``worker.process.processor`` keeps something from it, or its import takes a second."""
     source = inspect.getsource(rp_debugger)
     assert re.findall(r"cpuinfo\.\S*", source) == ['cpuinfo.get_cpu_info()["brand_raw"]']
 

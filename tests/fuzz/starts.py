@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import yaml
+from support.effort import side_by_side
 from support.processes import commands
 from support.processes.commands import SCRIPT, WORKER
-from support.side_by_side import side_by_side
 
 from fuzz.attacks import print_line
 

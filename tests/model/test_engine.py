@@ -26,8 +26,8 @@ from worker.engine.description import summary
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.inprocess import InProcessEngine
-from worker.estimates import GIB
 from worker.logs.reader import Lines
+from worker.process.estimates import GIB
 from worker.settings import Settings
 from worker.store import Places, Wanted
 from worker.store.hub import locate

@@ -11,7 +11,7 @@ from worker.doctor.findings import Finding
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.estimates import GIB
+from worker.process.estimates import GIB
 from worker.store import File, Origin, Snapshot
 
 CPU = Machine(cpu=True)

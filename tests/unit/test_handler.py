@@ -18,7 +18,7 @@ from support.processes.commands import HANDLER, HOME, run
 from support.processes.fleets import process_state
 
 from emulator import Emulator, Status
-from worker.fitness import job_for
+from worker.local import job_for
 
 
 async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:

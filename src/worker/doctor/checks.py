@@ -9,7 +9,7 @@ from worker.doctor.findings import Finding, Level, readable_size
 from worker.engine.model_config import UNSERVED, Support, knows_quantization
 from worker.engine.options.combinations import AUTO, REASONING, TOOLS
 from worker.engine.start.parsers import chosen
-from worker.estimates import TOO_MUCH
+from worker.process.estimates import TOO_MUCH
 from worker.settings import history
 from worker.store import Origin, Snapshot
 

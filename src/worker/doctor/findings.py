@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from worker.estimates import GIB
+from worker.process.estimates import GIB
 
 if TYPE_CHECKING:
     from worker.doctor.gpus.asked import Choice

@@ -1,7 +1,7 @@
 """Whether weights and caches fit into memory: of GPUs, here or elsewhere, and of a CPU's machine.
 
 Weights are counted from the headers of their files, the cache is vLLM's own plan, and what is
-guessed besides stands in ``worker.estimates``.
+guessed besides stands in ``worker.process.estimates``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from worker.doctor.findings import Fit, Verdict, readable_size
 from worker.doctor.gpus.asked import Choice
 from worker.engine.cache_plan import CachePlan
 from worker.errors import MachineUnfit, StartFailed
-from worker.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH
+from worker.process.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH
 from worker.settings import Settings
 
 # Types, by safetensors' names, that loading converts to the type that the model computes in.

@@ -17,7 +17,7 @@ from worker.engine.start import fitting
 from worker.engine.start.fitting import BLOCKS, CPU_SPACE
 from worker.engine.start.refusals import words
 from worker.errors import MachineUnfit, StartFailed
-from worker.estimates import FITS, GIB, TOO_MUCH
+from worker.process.estimates import FITS, GIB, TOO_MUCH
 from worker.settings.environment import process_environ
 
 # GPUs that platforms offer in one machine, at most.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.concurrency import jobs_at_once
 from worker.engine import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import text_of
 from worker.engine.run.requests.media import hosts
+from worker.process.concurrency import jobs_at_once
 from worker.settings import Jobs
 from worker.settings.environment import Default
 

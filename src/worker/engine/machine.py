@@ -13,7 +13,7 @@ from typing import Any
 from worker.engine.seam.locations import find
 from worker.engine.seam.patches import PLATFORM
 from worker.errors import MachineUnfit
-from worker.memory import memory_limit
+from worker.process.memory import memory_limit
 
 _NUMA = "libnuma.so.1"
 # Rules of vLLM's platforms that it has once for all devices, among them those of CUDA, and that its

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from trainer.spec import Spec
 from worker.errors import InvalidInput
-from worker.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
-from worker.memory import free_memory, memory_limit
+from worker.process.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
+from worker.process.memory import free_memory, memory_limit
 from worker.settings.environment import first_gpu
 from worker.store.disk import count_elements
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from worker.batches.finish import MakeOutput
 from worker.batches.store import Batches
 from worker.batches.window import Window
-from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import LongWork
 from worker.long_work.record import Record
+from worker.process.concurrency import jobs_at_once
 from worker.settings import Settings
 from worker.volume import Volume
 from worker.volume.links import Links

@@ -154,9 +154,9 @@ class Settings(BaseModel):
     disable_log_requests: Flag = True
 
     # Only checked here. They are read elsewhere, from the text of all settings or the environment:
-    # the first two by worker.failed_start and worker.stalls, when others are wrong; the models by
-    # worker.engine.start.needs and vLLM's parser, the format by handler.py, the other two by
-    # worker.settings.sources.
+    # the first two by worker.failed_start and worker.process.stalls, when others are wrong; the
+    # models by worker.engine.start.needs and vLLM's parser, the format by handler.py, the other two
+    # by worker.settings.sources.
     answer_failed_start: Flag = True
     start_stall_s: Amount = 900
     model_name: ModelName

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.effort import side_by_side
 from support.processes.commands import HANDLER, HOME, Ran, run
-from support.side_by_side import side_by_side
 from support.tables.starts import PAIRS, Pair, environ, places
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from support.engine.yields import failure
 from support.processes.background import eventually
 
 from worker.app import Worker
-from worker.concurrency import jobs_at_once, most_inside
 from worker.errors import RefusedByEngine
+from worker.process.concurrency import jobs_at_once, most_inside
 
 MOST = most_inside(jobs=1, slots=1)
 HANGING = (*tokens("a", finish=None), HANG)

@@ -12,7 +12,7 @@ from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.engine.machine import Gpu, Machine
-from worker.estimates import GIB
+from worker.process.estimates import GIB
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
 THREE = Machine(cpu=False, gpus=RTX_4090.gpus * 3)

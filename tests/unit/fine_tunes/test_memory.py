@@ -8,8 +8,8 @@ import pytest
 
 from trainer.spec import Data, Lora, Spec
 from worker.errors import InvalidInput
-from worker.estimates import GIB
 from worker.fine_tunes.memory import Memory, MemoryTaken, check_memory, memory, needed_bytes
+from worker.process.estimates import GIB
 from worker.settings.environment import trainers_environ
 
 # Of a Llama of 8 billion weights.

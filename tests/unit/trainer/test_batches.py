@@ -13,7 +13,7 @@ from trainer.loading import with_adapter
 from trainer.prepare import Writer
 from trainer.spec import Lora
 from trainer.texts import TOKEN
-from worker.estimates import ModelSizes
+from worker.process.estimates import ModelSizes
 
 
 def test_rows_are_read_as_they_were_written_and_chosen(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from worker.doctor.gpus.pools import POOLS, GpuType
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
-from worker.estimates import GIB
+from worker.process.estimates import GIB
 
 ALL = "all"
 # Words that names of GPUs are written with or without.

@@ -5,7 +5,7 @@ the last four are applied in a way that the owner offers. ``tests/contract/test_
 fails for a row whose part has moved, and for one that is needed no more.
 
 The SDK's are in ``job_loop/sdk.py``, since the job loop does not know the engine, and in
-``worker/processor.py``, since that one is needed before the job loop is imported.
+``worker/process/processor.py``, since that one is needed before the job loop is imported.
 """
 
 import contextlib

@@ -17,8 +17,8 @@ from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.needs import wanted_by_arguments
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed
-from worker.garbage import uncollected
-from worker.phases import phase
+from worker.process.garbage import uncollected
+from worker.process.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import Default
 from worker.settings.mistakes import Mistake, SettingsError, collected

@@ -16,7 +16,7 @@ from worker.engine.run.healing.core import Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, find
 from worker.engine.seam.translation import START_ERRORS
-from worker.garbage import collect_in_forks
+from worker.process.garbage import collect_in_forks
 from worker.settings.environment import is_set, overwrite
 
 # Held while a core starts: the next start would take away the metrics that vLLM registers.

@@ -17,7 +17,6 @@ from typing import Any
 
 import uvloop
 
-from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.compile_key import key_of_engines, key_of_models
@@ -34,8 +33,9 @@ from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import told
 from worker.engine.start.refusals import start_failures
 from worker.engine.start.tables import RESTART, second_try
-from worker.garbage import uncollected
-from worker.phases import phase
+from worker.process.concurrency import jobs_at_once
+from worker.process.garbage import uncollected
+from worker.process.phases import phase
 from worker.settings.environment import export
 
 log = logging.getLogger("worker")

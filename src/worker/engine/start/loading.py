@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from worker.engine.arguments import EngineArguments, StartContext
-from worker.memory import CACHE_SHARE, available_memory
+from worker.process.memory import CACHE_SHARE, available_memory
 
 LOAD_FORMAT = "LOAD_FORMAT"
 SETTING = "FAST_LOAD"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from worker.engine.start.needs import asks_hub, elsewhere, found_by_store, wanted_by_settings
 from worker.errors import StartFailed
-from worker.phases import phase
+from worker.process.phases import phase
 from worker.settings.environment import HUB_TOKEN, export, hub_cache, process_environ, remove
 from worker.settings.sources import BAKED, Given
 from worker.settings.values import says

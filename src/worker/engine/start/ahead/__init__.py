@@ -8,7 +8,7 @@ from pathlib import Path
 
 from worker.children import Child, script
 from worker.engine.start.ahead import reader
-from worker.memory import CACHE_SHARE, free_memory
+from worker.process.memory import CACHE_SHARE, free_memory
 from worker.store import Found, disk
 
 log = logging.getLogger("worker")

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from worker import children, phases
+from worker import children
+from worker.process import phases
 from worker.settings import Settings
 
 log = logging.getLogger("worker")

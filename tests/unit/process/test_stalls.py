@@ -13,7 +13,7 @@ import pytest
 from support.processes.background import wait_until
 
 from worker.engine.start.ahead import ReadAhead
-from worker.stalls import (
+from worker.process.stalls import (
     BYTES_OF_FAULT,
     LATE_S,
     LONGEST_LOOK_S,
@@ -32,7 +32,7 @@ ENVIRON = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
 # Hangs where nobody reads what is printed any more.
 UNREAD = """
 import os, time
-from worker import stalls
+from worker.process import stalls
 source, sink = os.pipe()
 os.close(source)
 os.dup2(sink, 2)
@@ -42,7 +42,7 @@ time.sleep(600)
 # A worker that is killed while it is watched. A core that it has forked lives on.
 KILLED = """
 import os, signal, time
-from worker import stalls
+from worker.process import stalls
 stalls.begin({"START_STALL_S": "60.0"})
 if os.fork():
     time.sleep(1)
@@ -52,7 +52,7 @@ time.sleep(600)
 """
 HANGED_UP = """
 import os, signal
-from worker import stalls
+from worker.process import stalls
 stalls.begin({"START_STALL_S": "100"})
 os.kill(os.getpid(), signal.SIGHUP)
 stalls.end()

@@ -13,7 +13,7 @@ from support.effort import seconds, turns
 
 from worker.media import containers
 
-SOURCE = Path(__file__).parents[2] / "src" / "worker"
+SOURCE = Path(__file__).parents[3] / "src" / "worker"
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
 # What callers write is read elsewhere: here are the operator's settings, and what a hub lists.
 OPERATORS = ("engine/options/", "engine/start/parsers", "engine/start/load", "settings/", "store/")

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from support import ROOT
 
-from worker import processor
-from worker.garbage import uncollected
-from worker.memory import available_memory, free_memory, memory_limit
+from worker.process import processor
+from worker.process.garbage import uncollected
+from worker.process.memory import available_memory, free_memory, memory_limit
 
 # Memory:
 
@@ -93,7 +93,7 @@ def test_nothing_is_collected_in_the_block_and_what_it_built_is_not_looked_at_la
 # In a process of its own, because what runs at forks can't be removed.
 FORKS = """
 import gc, os
-from worker.garbage import collect_in_forks, uncollected
+from worker.process.garbage import collect_in_forks, uncollected
 with uncollected():
     shared = [[] for _ in range(1000)]
     collect_in_forks()
