@@ -52,7 +52,10 @@ def limits() -> str:
     introduction, _, notes = OF_LIMITS.read_text().partition("<!-- the table -->\n")
     parts = [introduction.rstrip()]
     for check in CHECKS:
-        rows = ([limit.what, limit.most, limit.remedy] for limit in check.limits)
+        rows = (
+            [" ".join(cell.split()) for cell in line.split("|")]
+            for line in check.limits.strip().split("\n")
+        )
         parts.append(f"## {check.name}\n\nFor {check.requests}.")
         parts.append(_rows(("what", "at most", "setting, or what helps"), rows))
     return "\n\n".join([*parts, notes.strip()]) + "\n"

@@ -32,6 +32,7 @@ LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
 DEEPEST = 64
 MOST_LINES = 5_000  # vLLM looks at each when it tells one kind of grammar from another
 CHARACTERS_OF_A_NUMBER = 4
+NUMBERS = frozenset({int, float, bool, type(None)})
 # By keyword, how many of what one constraint may have.
 _BRANCHES = ("branches of allOf, anyOf, oneOf", 500)
 COUNTS = {
@@ -107,6 +108,9 @@ class _Constraint:
                     waiting += self._text(node)
                 case dict():
                     waiting += self._members(node)
+                case list() if set(map(type, node.value)) <= NUMBERS:  # may be many
+                    characters = CHARACTERS_OF_A_NUMBER * len(node.value)
+                    self._add("characters", characters, self._longest)
                 case list():
                     inner = "=" if node.keyword in VALUES else ""
                     waiting += (_Node(item, inner, node.depth + 1) for item in node.value)
