@@ -161,6 +161,18 @@ OWN_ROWS = (
         "tried out before the engine gets it; on one or two cores 2 if unset; `0`: no limit.",
     ),
     Row(
+        "STRUCTURED_MAX_NESTING",
+        OPENAI,
+        "Counts inside each other",
+        "How many counted repetitions of a regex or a grammar may stand inside each other.",
+    ),
+    Row(
+        "STRUCTURED_MAX_REPETITIONS",
+        OPENAI,
+        "Repetitions",
+        "What counted repetitions inside each other may multiply to: `(a{9}){9}` is 81.",
+    ),
+    Row(
         "ALLOW_REMOTE_MEDIA",
         MULTIMODAL,
         "Media from URLs",

@@ -100,7 +100,7 @@ def _structured(request: Checked) -> None:
     values = request.values
     if request.shape is RAW:  # its tools are shown to the model: no answer is held to them
         values = {key: value for key, value in values.items() if key != "tools"}
-    structured.check_structured(values, request.holder)
+    structured.Bounds.of(request.settings).check(values, request.holder)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -226,10 +226,17 @@ CHECKS = (
         f"""
         characters | {"; ".join(f"{kind} {most:,}" for kind, most in structured.LONGEST.items())} |
         objects and lists inside each other | {structured.DEEPEST} |
-        lines of a grammar | {structured.MOST_LINES:,} |
-        {"; ".join(name for name, _ in dict.fromkeys(structured.COUNTS.values()))} \
-        | {"; ".join(f"{most:,}" for _, most in dict.fromkeys(structured.COUNTS.values()))} |
-        {_names(structured.TIMES)} | {structured.MOST_TIMES:,} |
+        properties | {structured.MOST_PROPERTIES:,} |
+        values, or choices | {structured.MOST_VALUES:,} |
+        branches of `allOf`, `anyOf`, `oneOf` | {structured.MOST_BRANCHES:,} |
+        {_names(structured.COUNTED)} | {structured.MOST_TIMES:,} |
+        regular expressions | {structured.MOST_PATTERNS:,} |
+        rules, lines, alternatives of a grammar; alternatives of a regular expression \
+        | {structured.MOST_RULES:,}; {structured.MOST_LINES:,}; {structured.MOST_ALTERNATIVES:,} |
+        counts inside each other: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
+        and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} | STRUCTURED_MAX_NESTING
+        what these counts multiply to | {_DEFAULTS["structured_max_repetitions"]:,} \
+        | STRUCTURED_MAX_REPETITIONS
         `$ref` | places in the same schema: it begins with # |
         """,
         _structured,

@@ -143,6 +143,8 @@ class Settings(BaseModel):
     raw_openai_output: Flag = True
     strict_requests: Flag = False
     structured_compile_s: Amount = 30
+    structured_max_repetitions: Count = 10_000
+    structured_max_nesting: Count = 2
     system_prompt: str | None = None
     disabled_routes: Routes = ()
     allow_unload_lora_adapter: Flag = False

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.effort import seconds, turns
 
+from worker.limits import repetitions
 from worker.media import containers
 
 SOURCE = Path(__file__).parents[3] / "src" / "worker"
@@ -18,6 +19,8 @@ METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split"
 # What callers write is read elsewhere: here are the operator's settings, and what a hub lists.
 OPERATORS = ("engine/options/", "engine/start/parsers", "engine/start/load", "settings/", "store/")
 
+# Its expressions are put together from parts.
+COMPOSED = "limits/repetitions.py"
 # Its expressions stand in a table, and read the beginnings of files.
 OF_FILES = "media/containers.py"
 # Its expressions stand in a table, and read messages of vLLM that are cut to 2,000 characters.
@@ -83,6 +86,9 @@ def expressions() -> Iterator[Any]:
         methods = {function} if function != "compile" else uses()[named[id(call)]]
         for method in sorted(methods):
             yield pytest.param(compiled, method, id=f"{file}:{call.lineno}-{method}")
+    for name, compiled in vars(repetitions).items():
+        if isinstance(compiled, re.Pattern):
+            yield pytest.param(compiled, "finditer", id=f"{COMPOSED}:{name}")
     for kind, beginnings in containers.BEGINNINGS.items():
         for beginning, type_ in beginnings:
             yield pytest.param(as_text(beginning), "match", id=f"{OF_FILES}:{kind}-{type_}")
@@ -128,7 +134,7 @@ def slow(pattern: re.Pattern[str], method: str) -> str | None:
 def test_every_expression_is_timed() -> None:
     made = {file for file, call, _ in calls() if not isinstance(call.args[0], ast.Constant)}
     others = {file for file in made if not file.startswith(OPERATORS)}
-    assert others <= {OF_FILES, OF_MESSAGES}
+    assert others <= {COMPOSED, OF_FILES, OF_MESSAGES}
     assert len(list(expressions())) > 10
     for file, tree in trees().items():
         for node in ast.walk(tree):

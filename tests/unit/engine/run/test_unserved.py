@@ -77,7 +77,7 @@ async def test_what_needs_none_is_answered(worker: Worker) -> None:
 async def test_it_goes_on_with_unfinished_fine_tunes_alone(worker: Worker, tmp_path: Path) -> None:
     left: dict[str, dict[str, Any]] = {
         f"batches/batch_{'a' * 24}": {"endpoint": CHAT, "input_file_id": "file-a"},
-        f"fine_tunes/ftjob-{'a' * 24}": {"base": "demo", "training": {"file_id": "file-a"}},
+        f"fine_tunes/ftjob-{'a' * 24}": {"base": "demo", "training_file": "file-a"},
     }
     for place, request in left.items():
         folder = tmp_path / "worker" / place
