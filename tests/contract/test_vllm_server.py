@@ -29,9 +29,11 @@ from worker.engine.seam.patches import SANITIZE
 from worker.engine.seam.translation import translate
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE
+from worker.limits.shapes import NONE
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
 from worker.record import Usage
+from worker.routes.vllm import ROUTES
 
 CHAT = "/v1/chat/completions"
 TOKENIZER = SimpleNamespace(max_chars_per_token=10, truncation_side="right")
@@ -57,7 +59,8 @@ def vllm_server(built: Server) -> Iterator[Server]:
 
 
 async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
-    return [part async for part in server.call(path, body, "job-1")]
+    shape = next((row.shape for row in ROUTES if row.path == path), NONE)
+    return [part async for part in server.call(path, body, "job-1", shape=shape)]
 
 
 @pytest.mark.parametrize("noted", [None, SimpleNamespace(prompt_tokens=3, completion_tokens=2)])

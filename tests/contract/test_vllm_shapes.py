@@ -111,7 +111,7 @@ RIGHT: list[dict[str, Any]] = [
 def test_the_first_wrong_item_is_named_and_the_others_are_not_looked_at(wrong: Any) -> None:
     def check() -> InvalidInput:
         with pytest.raises(InvalidInput) as caught:
-            check_items(PATH, {"input": [*RIGHT, *[wrong] * 400]})
+            check_items({"input": [*RIGHT, *[wrong] * 400]})
         return caught.value
 
     refusal = check()
@@ -123,8 +123,7 @@ def test_the_first_wrong_item_is_named_and_the_others_are_not_looked_at(wrong: A
 
 @pytest.mark.parametrize("items", [RIGHT * 100, "a", 5, None, [], [{}] * 16])
 def test_right_items_pass_and_what_is_short_is_left_to_vllm(items: Any) -> None:
-    check_items(PATH, {"input": items})
-    check_items("/v1/embeddings", {"input": ["a"] * 2_000})
+    check_items({"input": items})
 
 
 # A tool's input that a model wrote wrong, in answers of Anthropic's API:

@@ -17,6 +17,7 @@ from worker.asgi import Head
 from worker.bridge import Stream
 from worker.errors import EngineDead, NoEngine
 from worker.job import RawJob
+from worker.limits.shapes import NONE, Shape
 from worker.record import Usage
 
 # Seconds that a request waits for an engine that is set aside, and what runs gets until it is.
@@ -184,6 +185,7 @@ class Engine(Base, Protocol):
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
+        shape: Shape = NONE,
     ) -> AsyncGenerator[Head | bytes, None]:
         """Yield the answer of vLLM's server: one ``Head``, then the body in parts.
 
@@ -194,6 +196,7 @@ class Engine(Base, Protocol):
             body: None sends a GET instead of a POST.
             request_id: passed on as the request's id.
             usage: filled in at the end, if vLLM's server counts the tokens of this route.
+            shape: of the body; its texts and media are bounded.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead. A refusal can also be an

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from worker.job.base import LongJob, Runtime
-from worker.limits.shapes import BATCH_PATHS
 from worker.validation import Metadata, Strict
 
 HOUR_S = 3600
@@ -39,13 +38,6 @@ class BatchRequest(Strict):
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
-
-    @field_validator("endpoint")
-    @classmethod
-    def _known(cls, endpoint: str) -> str:
-        if endpoint not in BATCH_PATHS:
-            raise ValueError(f"one of {', '.join(BATCH_PATHS)}")
-        return endpoint
 
     @field_validator("completion_window")
     @classmethod

@@ -10,14 +10,13 @@ trial 35: a count inside counts shows what it costs only after more tokens than 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from worker.errors import InvalidInput
 from worker.limits.parameters import BOUNDS
 from worker.limits.repetitions import ENDLESS, Reading, Repeated, grammar, regex
-from worker.limits.shapes import TEXTS
 from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, PREFIX
 from worker.settings import Settings
 
@@ -39,10 +38,8 @@ MOST_TIMES = 1_000_000  # of minItems, maxLength and their like; Claude Code has
 # The keys of a body that hold constraints. Those that nobody knows are measured alike.
 KEYS = GUIDED | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tools"}
 # Content, not constraints: other bounds hold for it, or the whole body's.
-CONTENT = (
-    TEXTS
-    | BOUNDS.keys()
-    | set("chat_template_kwargs documents metadata model suffix user vllm_xargs".split())
+CONTENT = BOUNDS.keys() | set(
+    "chat_template_kwargs documents metadata model suffix user vllm_xargs".split()
 )
 
 # Keywords; some of these names had a prefix once.
@@ -75,18 +72,21 @@ class Bounds:
     def of(cls, settings: Settings) -> Self:
         return cls(settings.structured_max_repetitions, settings.structured_max_nesting)
 
-    def check(self, holder: Mapping[str, Any], place: str = "") -> None:
+    def check(
+        self, holder: Mapping[str, Any], place: str = "", texts: Collection[str] = ()
+    ) -> None:
         """Refuse what a request holds of structured outputs if it is too much.
 
         Args:
             holder: a body, or an object of parameters.
             place: the holder's name in messages; empty for a body.
+            texts: keys of texts, which other checks bound.
 
         Raises:
             InvalidInput: naming the limit, the field and the size, never the value.
         """
         for key, value in holder.items():
-            if key in CONTENT or isinstance(value, int | float):
+            if key in CONTENT or key in texts or isinstance(value, int | float):
                 continue
             # Tools are constraints of their own; so is each kind in vLLM's object for them.
             parts: Iterable[tuple[Any, Any]] = [("", value)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES
 from worker.limits import bodies, budget, parameters, shapes, structured, tools, work
-from worker.limits.shapes import BESIDE, RAW, RESPONSES, Shape
+from worker.limits.shapes import BESIDE, RAW, Shape
 from worker.media import walker
 from worker.settings import Settings
 
@@ -87,7 +87,7 @@ def _allowed(request: Checked) -> None:
 
 
 def _response(request: Checked) -> None:
-    if request.shape is RESPONSES:
+    if request.shape.items:
         bodies.check_response(request.values.get("input"))
 
 
@@ -100,7 +100,7 @@ def _structured(request: Checked) -> None:
     values = request.values
     if request.shape is RAW:  # its tools are shown to the model: no answer is held to them
         values = {key: value for key, value in values.items() if key != "tools"}
-    structured.Bounds.of(request.settings).check(values, request.holder)
+    structured.Bounds.of(request.settings).check(values, request.holder, request.shape.texts)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -176,7 +176,7 @@ CHECKS = (
     ),
     Check(
         "Responses",
-        f"`{RESPONSES.path}`",
+        "`/v1/responses`",
         frozenset({"input"}),
         f"""
         items of `input` | {bodies.MOST_INPUT_ITEMS} |
@@ -244,7 +244,7 @@ CHECKS = (
     Check(
         "Long texts",
         _ALL,
-        shapes.TEXTS.union(BESIDE),
+        frozenset(BESIDE),  # and the texts of each route (worker.routes.vllm)
         f"""
         characters of a text, or of a conversation | the tokens of the context times the \
         characters of the longest token; above {shapes.FEW:,} characters {shapes.MOST_PER_TOKEN} \

@@ -11,6 +11,7 @@ from worker.job.openai import OpenAIJob
 from worker.routes import models
 from worker.routes.resources import Resources
 from worker.routes.route import Asked
+from worker.routes.vllm import BATCH_PATHS
 
 if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
@@ -20,8 +21,10 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
     """Refuse a batch of which every line would be refused.
 
     Raises:
-        InvalidInput: no model that is served has the endpoint.
+        InvalidInput: lines can't go there, or no model that is served has the endpoint.
     """
+    if endpoint not in BATCH_PATHS:
+        raise InvalidInput(f"endpoint: one of {', '.join(BATCH_PATHS)}", param="endpoint")
     # vLLM's server has some of them without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
     if not any(engine.keys(path) is not None for engine in engines for path in paths):

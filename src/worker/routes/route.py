@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
-from worker.limits.shapes import SHAPES, Shape
+from worker.limits.shapes import NONE, Shape
 from worker.routes import events
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
@@ -59,6 +59,7 @@ class Route:
     Args:
         method: "GET", "POST", "PUT" or "DELETE".
         path: where vLLM's server has it. ``{name}`` is a part of it, ``{name:path}`` any text.
+        shape: what a body for vLLM's server holds.
         own: answers the request in place of vLLM's server.
         streams: whether a body with ``stream`` is answered by events; of the worker's own, whether
             the answer comes in parts, each a yield.
@@ -78,11 +79,7 @@ class Route:
     response_id: str | None = None
     errors: events.ErrorFormat = events.OPENAI
     generate: Callable[[Asked], Answer[Any]] | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """What a body for vLLM's server holds."""
-        return SHAPES[self.path]
+    shape: Shape = NONE
 
     @property
     def template(self) -> str:

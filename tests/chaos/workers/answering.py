@@ -17,6 +17,7 @@ from support.engine.scripted import ScriptedEngine, settings, tokens
 
 import handler
 from worker import asgi
+from worker.limits.shapes import NONE, Shape
 from worker.record import Usage
 
 SLOTS = 8
@@ -39,8 +40,9 @@ class Noting(ScriptedEngine):
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
+        shape: Shape = NONE,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
-        async for part in super().call(path, body, request_id, usage):
+        async for part in super().call(path, body, request_id, usage, shape):
             yield part
         name = body["messages"][-1]["content"] if body else "-"
         self._notes.write(f"{time.monotonic():.6f} {getpid()} {name}\n".encode())

@@ -23,6 +23,7 @@ from worker.engine import Delta, Engine, Engines, Model
 from worker.engine.run.healing.absence import Absence
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
+from worker.limits.shapes import NONE, Shape
 from worker.record import Usage
 from worker.settings import Settings
 
@@ -150,7 +151,12 @@ class ScriptedEngine:
         return self.bodies.get(path)
 
     async def call(
-        self, path: str, body: Mapping[str, Any] | None, request_id: str, usage: Usage | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        request_id: str,
+        usage: Usage | None = None,
+        shape: Shape = NONE,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"

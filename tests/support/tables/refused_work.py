@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from support.tables.refused_jobs import AT_LEAST, AT_MOST, CHAT, EMPTY, INTEGER, LIST, OBJECT, TEXT
-from worker.limits.shapes import BATCH_PATHS
 
 Spec = dict[str, Any]
 
 ON_VOLUME: Spec = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
 OF_FILE: Spec = {"training_file": "a"}
 ABOVE_0 = "Input should be greater than 0"
-URLS = f"one of {', '.join(BATCH_PATHS)}"
 WINDOW = "hours or days, at most 14 days: 24h, 7d"
 WINDOWS = ["", "90m", "0h", "-1d", "15d", "337h", "٢h", "24h\n"]
 HALF = "has half of a surrogate pair, which is no character"
@@ -23,7 +21,6 @@ EXPIRY, ANCHORED = "output_expires_after", {"anchor": "created_at"}
 # Wrong values: what else there is, the key, the field below it, what is said of it, the values.
 VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
     "batch": [
-        (ON_VOLUME, "endpoint", "", URLS, ["/v1/audio", f"{CHAT}/../x", f"{CHAT}?a=1", ""]),
         (ON_VOLUME, "endpoint", "", TEXT, [5]),
         (ON_VOLUME, "completion_window", "", WINDOW, WINDOWS),
         (ON_VOLUME, "completion_window", "", TEXT, [24]),

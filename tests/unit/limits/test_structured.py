@@ -176,8 +176,15 @@ def test_what_callers_use_is_accepted(structured: dict[str, Any]) -> None:
 
 
 def test_content_is_no_constraint() -> None:
-    body = {"messages": [PATTERN] * 300, "input": [nested({}, 500)], "metadata": PATTERN}
-    Bounds().check({**body, "temperature": 0, "stop": ["a"] * 2_000, "user": "a" * 100_000})
+    body: dict[str, Any] = {
+        "messages": [PATTERN] * 300,
+        "input": [nested({}, 500)],
+        "metadata": PATTERN,
+    }
+    body |= {"temperature": 0, "stop": ["a"] * 2_000, "user": "a" * 100_000}
+    Bounds().check(body, texts=("messages", "input"))
+    with pytest.raises(InvalidInput, match="messages"):
+        Bounds().check(body, texts=("input",))
 
 
 def test_an_operator_can_raise_the_bounds() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.limits.shapes import SHAPES
 from worker.media import walker
 from worker.media.addresses import LONGEST_URL, Unusable, is_public, parsed
 from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, refuse, replaced
+from worker.routes.vllm import ROUTES
 
 CHAT, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
@@ -23,7 +23,7 @@ AUDIO = {"type": "input_audio", "input_audio": {"data": URL, "format": "wav"}}
 
 
 def find(body: dict[str, Any], route: str) -> list[walker.Medium]:
-    return walker.find(body, SHAPES[route].texts)
+    return walker.find(body, next(row.shape.texts for row in ROUTES if row.path == route))
 
 
 def chat(*parts: Any, role: str = "user") -> dict[str, Any]:

@@ -1,45 +1,11 @@
 """The routes of OpenAI's API, and of the APIs that vLLM's server has beside it."""
 
-from worker.dialects.openai import batches, conversations, files, fine_tuning, own
-from worker.routes import events
-from worker.routes.route import CHAT_TEMPERATURE, Route
+from worker.dialects.openai import batches, files, fine_tuning, own
+from worker.routes import vllm
+from worker.routes.route import Route
 
 ROUTES = (
-    Route(
-        "POST",
-        "/v1/chat/completions",
-        streams=True,
-        complete=conversations.chat,
-        temperature=CHAT_TEMPERATURE,
-    ),
-    Route("POST", "/v1/completions", streams=True),
-    Route(
-        "POST",
-        "/v1/responses",
-        streams=True,
-        complete=conversations.response,
-        response_id="resp_{}",
-        errors=events.RESPONSES,
-    ),
-    Route(
-        "POST",
-        "/v1/messages",
-        streams=True,
-        complete=conversations.anthropic,
-        errors=events.ANTHROPIC,
-    ),
-    Route(
-        "POST",
-        "/v1/messages/count_tokens",
-        complete=conversations.anthropic,
-        errors=events.ANTHROPIC,
-    ),
-    Route("POST", "/v1/embeddings"),
-    Route("POST", "/score"),
-    Route("POST", "/rerank"),
-    Route("POST", "/pooling"),
-    Route("POST", "/tokenize", complete=conversations.chat),
-    Route("POST", "/detokenize"),
+    *vllm.ROUTES,
     Route("GET", "/v1/models", own.models),
     Route("GET", "/v1/models/{model:path}", own.model),
     Route("POST", files.FILES, files.create),

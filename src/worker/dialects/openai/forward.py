@@ -73,7 +73,7 @@ async def _pieces(
     if route.method == "POST":
         prepared = prepare(job, route, engine, request_id, settings)
         await _adopt_adapter(prepared.body, engine)
-    parts = engine.call(route.path, prepared.body, request_id, usage)
+    parts = engine.call(route.path, prepared.body, request_id, usage, route.shape)
     async with contextlib.aclosing(parts):
         async for value in _values(parts, request_id):
             if not stream or value.startswith(events.COMPLETED):

@@ -24,7 +24,7 @@ from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
-from worker.limits.shapes import RESPONSES, SHAPES, TOKENIZE
+from worker.limits.shapes import NONE, RAW, Shape
 from worker.media import Media
 from worker.media.walker import find as find_media
 from worker.record import Usage
@@ -92,16 +92,17 @@ class Server:
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
+        shape: Shape = NONE,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         """See ``Engine.call``."""
         try:
             shows = False
             if body is not None:
-                shape = SHAPES[path]
                 body = bounded(self._client, body, shape)
                 body, shows = await self.media.inlined(body, shape.texts)
             with translated(self._client, shows_media=shows):
-                check_items(path, body or {})
+                if shape.items:
+                    check_items(body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"
@@ -121,7 +122,7 @@ class Server:
                     usage.prompt_tokens = counted.prompt_tokens
                     usage.output_tokens = counted.completion_tokens
         except RefusedByEngine as refused:
-            prompt = body if body and path != RESPONSES.path else {}
+            prompt = body if body and not shape.items else {}
             raise await self.measured(refused, prompt) from refused
 
     async def measured(self, refused: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
@@ -138,10 +139,10 @@ class Server:
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
         if not is_text:
             return refused
-        if find_media(prompt, TOKENIZE.texts):
+        if find_media(prompt, RAW.texts):
             # A raw job's are as its caller sent them: vLLM would fetch them itself.
             return refused
-        request = asgi.Request("POST", TOKENIZE.path, _encoded(prompt))
+        request = asgi.Request("POST", "/tokenize", _encoded(prompt))
         async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(

@@ -12,6 +12,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 from worker.batches.store import Batches
 from worker.files import Files
 from worker.long_work.kinds import LongWork
+from worker.routes.vllm import BATCH_PATHS
 
 BATCHES = "/v1/batches"
 
@@ -44,6 +45,10 @@ async def shown(caller: Caller, batch: dict[str, Any]) -> Any:
     [
         ({"completion_window": "15d"}, "completion_window", "14 days"),
         ({"endpoint": "/score"}, "endpoint", "nothing that demo can do"),
+        *(
+            ({"endpoint": other}, "endpoint", f"one of {', '.join(BATCH_PATHS)}")
+            for other in ("/v1/audio", "/tokenize", f"{CHAT}/../x", f"{CHAT}?a=1", "")
+        ),
         ({"endpont": CHAT}, "endpont", "did you mean 'endpoint'"),
         ({"input_file_id": None, "requests": lines(1)}, "input_file_id", "required"),
     ],

@@ -13,7 +13,7 @@ from worker.engine.seam.translation import accepted, translated
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
-from worker.limits.shapes import CHAT, RAW
+from worker.limits.shapes import RAW
 from worker.media import Media
 
 # What renders the conversations of raw jobs, too.
@@ -111,7 +111,7 @@ class Prompts:
         }
         shows = True
         if media is not None:
-            body, shows = await media.inlined(body, CHAT.texts)
+            body, shows = await media.inlined(body, RAW.texts)
         with translated(self._client, shows_media=shows):
             request = find("ChatCompletionRequest")(
                 messages=body["messages"],

@@ -10,7 +10,6 @@ from vllm.sampling_params import SamplingParams
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import wrong_shape
 from worker.errors import InvalidInput
-from worker.limits.shapes import RESPONSES
 from worker.validation import invalid_param
 
 # The list of the one route whose items have hundreds of alternatives.
@@ -47,7 +46,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
         raise invalid_param("bad_words", message, holder)
 
 
-def check_items(path: str, body: Mapping[str, Any]) -> None:
+def check_items(body: Mapping[str, Any]) -> None:
     """Check the items of a long list as vLLM's server will, up to the first that is wrong.
 
     The server's own check keeps an error for each alternative of each wrong item: of 500 items of a
@@ -57,7 +56,7 @@ def check_items(path: str, body: Mapping[str, Any]) -> None:
         InvalidInput: naming the field.
     """
     items = body.get(INPUT)
-    if path != RESPONSES.path or not isinstance(items, list) or len(items) <= FEW:
+    if not isinstance(items, list) or len(items) <= FEW:
         return
     request = find("ResponsesRequest")
     for index, item in enumerate(items):

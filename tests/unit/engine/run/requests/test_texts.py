@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.engine.scripted import CHAT
 from support.processes.background import HUNG_S
 
 from worker.engine.run.requests.texts import (
@@ -20,7 +21,8 @@ from worker.engine.run.requests.texts import (
     mark,
 )
 from worker.errors import InvalidInput
-from worker.limits.shapes import CHAT, RAW, SHAPES, Shape
+from worker.limits.shapes import RAW, Shape
+from worker.routes.vllm import ROUTES
 
 # The longest text of a context of 20,000 tokens of at most 10 characters.
 MOST = 200_000
@@ -41,7 +43,7 @@ def engine(context: int = 20_000, per_token: int = 10, side: str = "right") -> A
 
 
 def shape(path: str) -> Shape:
-    return SHAPES.get(path, RAW)
+    return next((row.shape for row in ROUTES if row.path == path), RAW)
 
 
 def conversation(text: Any) -> dict[str, Any]:
@@ -53,9 +55,9 @@ def conversation(text: Any) -> dict[str, Any]:
     [
         ("", {"prompt": TOO_LONG}, "prompt"),
         ("/v1/completions", {"prompt": ["a", TOO_LONG]}, "prompt"),
-        (CHAT.path, conversation(A), "messages"),
-        (CHAT.path, conversation([{"type": "text", "text": A}]), "messages"),
-        (CHAT.path, {**conversation(A), "truncate_prompt_tokens": 1}, "messages"),
+        (CHAT, conversation(A), "messages"),
+        (CHAT, conversation([{"type": "text", "text": A}]), "messages"),
+        (CHAT, {**conversation(A), "truncate_prompt_tokens": 1}, "messages"),
         ("/v1/messages", {"system": A, "messages": ["a"]}, "messages"),
         ("/v1/responses", {"input": TOO_LONG, "truncate_prompt_tokens": 1}, "input"),
         ("/v1/responses", {"input": [{"content": "a" * (MOST // 2)}, A]}, "input"),
