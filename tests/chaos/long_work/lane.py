@@ -24,7 +24,7 @@ from worker.batches.parts import finished, text_of
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 
-ANSWERING = Path(__file__).parent / "workers" / "answering.py"
+ANSWERING = Path(__file__).parents[1] / "workers" / "answering.py"
 INPUT = "inbox/in.jsonl"
 READ_S = 0.2
 # Of a line of the real engine's.
