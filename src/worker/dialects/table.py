@@ -1,26 +1,24 @@
 """The OpenAI path: the table of its routes, and who answers them.
 
 Most are routes of vLLM's own server, called in this process (``forward``). Those that concern the
-worker as a whole it answers itself (``own``), and some with one generation of the engine. Routes of
+worker as a whole it answers itself, and some with one generation of the engine. Routes of
 vLLM's server that are not in the table are not served: they are not safe to expose, or make no
 sense without a socket (speech, development, weight transfer, disaggregation, loading adapters from
 a path).
 """
 
 import asyncio
-import contextlib
 import difflib
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from worker.chunking import ONE_BY_ONE, Piece
-from worker.dialects import llm_engine, openai
-from worker.dialects.openai import forward, own
+from worker.dialects import llm_engine, monitoring, openai
+from worker.dialects.openai import forward
 from worker.errors import NoEngine, UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
-from worker.routes.answer import Answer, answer_by_worker, json_size
+from worker.routes.answer import Answer, answer_by_worker, answer_in_parts
 from worker.routes.resources import Resources
 from worker.routes.route import Asked, Route
 from worker.settings import Settings
@@ -71,10 +69,10 @@ ROUTES = (
     *openai.ROUTES,
     *llm_engine.ROUTES,
     Route("GET", "/version"),
-    Route("GET", "/health", own.health),
-    Route("GET", "/metrics", own.metrics),
+    Route("GET", "/health", monitoring.health),
+    Route("GET", "/metrics", monitoring.metrics),
     Route("GET", "/openapi.json", openapi),
-    Route("GET", "/chat", own.status),
+    Route("GET", "/chat", monitoring.status),
 )
 
 
@@ -130,22 +128,5 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
         return route.generate(asked)
     if route.own:
         answering: Callable[[], Any] = partial(route.own, asked)
-        return _answer_in_parts(answering) if route.streams else answer_by_worker(answering)
+        return answer_in_parts(answering) if route.streams else answer_by_worker(answering)
     return forward.answer(job, route, request_id, engines, settings)
-
-
-def _answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
-    """Return what the worker answers itself, each part as a yield."""
-
-    async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        async with contextlib.aclosing(answering()) as parts:
-            async for part in parts:
-                yield Piece(part, weight=1, size=json_size(part))
-
-    return Answer(
-        stream=True,
-        pieces=pieces,
-        render=lambda values: values[0],
-        policy=ONE_BY_ONE,
-        by_worker=True,
-    )

@@ -1,11 +1,12 @@
 """An answer: where the pieces of it come from, and how yields of them are rendered."""
 
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from worker.chunking import ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, ChunkPolicy, Piece
 from worker.record import Usage
 
 T = TypeVar("T")
@@ -61,6 +62,23 @@ def answer_by_worker(
         by_worker=True,
         progress=progress,
         usage=usage or Usage(),
+    )
+
+
+def answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
+    """Return an answer of a yield for each part, which the worker makes by itself."""
+
+    async def pieces() -> AsyncGenerator[Piece[Any], None]:
+        async with contextlib.aclosing(answering()) as parts:
+            async for part in parts:
+                yield Piece(part, weight=1, size=json_size(part))
+
+    return Answer(
+        stream=True,
+        pieces=pieces,
+        render=lambda values: values[0],
+        policy=ONE_BY_ONE,
+        by_worker=True,
     )
 
 

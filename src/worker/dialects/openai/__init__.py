@@ -1,13 +1,13 @@
 """The routes of OpenAI's API, and of the APIs that vLLM's server has beside it."""
 
-from worker.dialects.openai import batches, files, fine_tuning, own
+from worker.dialects.openai import batches, files, fine_tuning, models
 from worker.routes import vllm
 from worker.routes.route import Route
 
 ROUTES = (
     *vllm.ROUTES,
-    Route("GET", "/v1/models", own.models),
-    Route("GET", "/v1/models/{model:path}", own.model),
+    Route("GET", "/v1/models", models.models),
+    Route("GET", "/v1/models/{model:path}", models.model),
     Route("POST", files.FILES, files.create),
     Route("GET", files.FILES, files.list_files),
     Route("GET", "/v1/files/{id}", files.retrieve),
@@ -15,7 +15,7 @@ ROUTES = (
     # For callers whose gateway takes no other verbs.
     Route("POST", "/v1/files/{id}/delete", files.delete),
     Route("GET", files.CONTENT, files.read_content, streams=True),
-    Route("POST", "/v1/unload_lora_adapter", own.unload_adapter),
+    Route("POST", "/v1/unload_lora_adapter", models.unload_adapter),
     Route("POST", "/v1/batches", batches.create),
     Route("GET", "/v1/batches", batches.list_batches),
     Route("GET", "/v1/batches/{batch_id}", batches.retrieve),
