@@ -44,10 +44,11 @@ UNBOUNDED = {
         """
         add_generation_prompt add_special_tokens background continue_final_message echo embed_dtype
         enable_response_messages endianness ignore_eos include_reasoning include_stop_str_in_output
-        mm_payload parallel_tool_calls reasoning_effort return_mm_kwargs return_prompt_text
-        return_token_ids return_token_offsets return_token_strs return_tokens_as_token_ids
-        service_tier skip_special_tokens spaces_between_special_tokens store stream truncation
-        truncation_side use_activation use_beam_search watermarking
+        mm_payload parallel_tool_calls reasoning_effort return_assistant_tokens_mask
+        return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
+        return_token_strs return_tokens_as_token_ids service_tier skip_special_tokens
+        spaces_between_special_tokens store stream truncation truncation_side use_activation
+        use_beam_search watermarking
         """.split(),
         SWITCH,
     ),
