@@ -163,3 +163,21 @@ def test_one_that_a_worker_may_be_at_is_not_removed_until_its_lease_is_old(
         os.utime(lease, (NOW + LATER_S - age_s,) * 2)
         assert one.held() is held
         assert record_store.records.sweep() == (not held)
+
+
+def test_one_that_another_worker_removes_keeps_nobody_from_removing_the_next(
+    record_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        record_store.create(ended=True)
+    asked: list[Record] = []
+
+    def held(one: Record) -> bool:
+        asked.append(one)
+        if len(asked) == 1:
+            raise NoSuchObject("removed")
+        return False
+
+    monkeypatch.setattr(Record, "held", held)
+    monkeypatch.setattr(time, "time", lambda: NOW + LATER_S)
+    assert record_store.records.sweep() == 1

@@ -1,5 +1,6 @@
 """A job repeats a step until the work has ended or is paused, or its time is over."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -94,6 +95,17 @@ async def test_steps_are_done_until_the_work_has_ended_or_is_paused(
     assert await run(tasks, task, attempt(task), steps) == how
     assert steps.left == []
     assert await run(tasks, task, attempt(task), steps) == how
+
+
+@pytest.mark.parametrize(("did", "seconds"), [(True, 3600.0), (False, 0.1)])
+async def test_only_a_step_that_others_are_at_is_waited_for(
+    tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch, did: bool, seconds: float
+) -> None:
+    monkeypatch.setattr("worker.long_work.runner.LOOK_S", seconds)
+    steps = Steps(nothing, lambda: task.write(RESULT, Moment(at=1)), did=did)
+    begun = time.monotonic()
+    assert await asyncio.wait_for(run(tasks, task, attempt(task), steps), 60) == "ended"
+    assert did or time.monotonic() - begun >= 2 * seconds
 
 
 async def test_of_a_job_without_time_one_step_is_done(tasks: Tasks, task: Task) -> None:
