@@ -65,6 +65,25 @@ class Strict(BaseModel):
             raise invalid_fields(error, known, holder=holder) from None
 
 
+class Query(BaseModel):
+    """A query string; what else stands in it has no effect."""
+
+    # Not strict: all values of a query string are texts.
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Self:
+        """Validate a query string; an empty value counts as absent.
+
+        Raises:
+            InvalidInput: naming what is wrong.
+        """
+        try:
+            return cls.model_validate({name: value for name, value in query.items() if value})
+        except ValidationError as error:
+            raise invalid_fields(error) from None
+
+
 def invalid_fields(
     error: ValidationError,
     known: Iterable[str] = (),

@@ -11,6 +11,7 @@ import asyncio
 import difflib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -128,5 +129,6 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
         return route.generate(asked)
     if route.own:
         answering: Callable[[], Any] = partial(route.own, asked)
-        return answer_in_parts(answering) if route.streams else answer_by_worker(answering)
+        made = answer_in_parts(answering) if route.streams else answer_by_worker(answering)
+        return replace(made, error_keys=route.errors.keys)
     return forward.answer(job, route, request_id, engines, settings)

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from worker.chunking import ONE_BY_ONE, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, ROOM_BYTES, ChunkPolicy, Piece
 from worker.record import Usage
 
 T = TypeVar("T")
@@ -85,3 +85,13 @@ def answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answe
 def json_size(value: Any) -> int:
     """Return the bytes of a value in a POST, with the comma behind it."""
     return len(_encode(value).encode(errors="replace")) + 2
+
+
+def text_parts(text: str) -> Iterator[str]:
+    """Cut a text into parts that a yield holds, between characters."""
+    if json_size(text) <= ROOM_BYTES:
+        yield text
+        return
+    middle = len(text) // 2
+    yield from text_parts(text[:middle])
+    yield from text_parts(text[middle:])

@@ -6,23 +6,22 @@ Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from worker.chunking import ROOM_BYTES
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import PageQuery, Query, list_object
+from worker.dialects.openai.listing import PageQuery, list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
 from worker.long_work.kinds import inputs_in_use
-from worker.routes.answer import json_size
+from worker.routes.answer import text_parts
 from worker.routes.route import Asked
-from worker.validation import Strict, Text, of_field
+from worker.validation import Query, Strict, Text, of_field
 from worker.volume import failures, ids
 
 # Bytes of a content that a job answers, and of a range of one, which is base64: the platform
@@ -181,7 +180,7 @@ def _content_parts(asked: Asked) -> list[Any]:
     if asked.job.query.get("format") == LLM_ENGINE:
         content = base64.b64encode(found).decode() if text is None else text
         return [{"id": file.id, "content": content}]
-    return _base64(found) if text is None else [*_parts(text)]
+    return _base64(found) if text is None else [*text_parts(text)]
 
 
 def _base64(found: bytes) -> list[Any]:
@@ -191,13 +190,3 @@ def _base64(found: bytes) -> list[Any]:
         {"content_base64": base64.b64encode(found[start : start + PART]).decode()}
         for start in starts
     ]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Cut a text into parts that a yield holds, between characters."""
-    if json_size(text) <= ROOM_BYTES:
-        yield text
-        return
-    middle = len(text) // 2
-    yield from _parts(text[:middle])
-    yield from _parts(text[middle:])

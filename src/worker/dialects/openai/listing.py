@@ -1,33 +1,14 @@
-"""What callers ask in the query string, such as a page of a list, and the objects of pages."""
+"""Pages of lists: what callers ask in the query string, and the objects of pages."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from worker.validation import invalid_fields
+from worker.validation import Query
 from worker.volume.pages import LARGEST, Listed, Page, fitting, page
 
 T = TypeVar("T", bound=Listed)
-
-
-class Query(BaseModel):
-    """A query string; what else stands in it has no effect."""
-
-    # Not strict: all values of a query string are texts.
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> Self:
-        """Validate a query string; an empty value counts as absent.
-
-        Raises:
-            InvalidInput: naming what is wrong.
-        """
-        try:
-            return cls.model_validate({name: value for name, value in query.items() if value})
-        except ValidationError as error:
-            raise invalid_fields(error) from None
 
 
 class PageQuery(Query):
