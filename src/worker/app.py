@@ -92,7 +92,7 @@ class Worker:
         return self._resources.unfinished()
 
     def leave(self) -> None:
-        """Go on with no batch and no fine-tune: another worker does."""
+        """Begin no further part of long work: another worker goes on."""
         self._resources.close()
 
     def end_all(self, error: WorkerError) -> None:

@@ -1,7 +1,6 @@
 """The end of a batch: its output and its errors as files, in the order of the input."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -89,7 +88,7 @@ def fail(batch: Batch, mistakes: list[dict[str, Any]], output: Output | None) ->
     Raises:
         VolumeError: it can't be written.
     """
-    batch.write(RESULT, BatchResult(status="failed", at=int(time.time()), mistakes=mistakes))
+    batch.write(RESULT, BatchResult(status="failed", mistakes=mistakes))
     if output is not None:
         output.release()
 

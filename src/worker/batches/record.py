@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from worker.batches.lines import Plan
 from worker.batches.parts import Finished, finished, sizes
@@ -52,10 +52,10 @@ class StoredBatch(BatchRequest, StoredRequest):
     def of(cls, request: BatchRequest, batch_id: str, input_file_id: str) -> "StoredBatch":
         """Return a request for a batch that begins now."""
         shared = {name: getattr(request, name) for name in BatchRequest.model_fields}
-        return cls(**shared, id=batch_id, input_file_id=input_file_id, created_at=_now())
+        return cls(**shared, id=batch_id, input_file_id=input_file_id)
 
 
-class BatchEnding(BaseModel):
+class BatchEnding(Moment):
     """How a batch is to end, decided once: whoever carries it out writes the same files.
 
     Args:
@@ -64,13 +64,12 @@ class BatchEnding(BaseModel):
     """
 
     status: End
-    at: int
     output_file_id: str
     error_file_id: str
     cut: dict[str, int]
 
 
-class BatchResult(BaseModel):
+class BatchResult(Moment):
     """How a batch ended; a file that would be empty is None.
 
     Args:
@@ -78,7 +77,6 @@ class BatchResult(BaseModel):
     """
 
     status: End = "completed"
-    at: int
     mistakes: list[dict[str, Any]] = Field(default_factory=list)
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -176,9 +174,7 @@ class Batch(Record):
         with failures():
             cut = sizes(self.parts)
         output, errors = (ids.new("file-") for _ in range(2))
-        ending = BatchEnding(
-            status=status, at=_now(), output_file_id=output, error_file_id=errors, cut=cut
-        )
+        ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
         return self.settle_on(DECISION, ending)
 
     def cancel(self) -> None:
@@ -191,7 +187,7 @@ class Batch(Record):
         if self.ended():
             status = self.snapshot().status
             raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
-        self.write(CANCEL, Moment(at=_now()))
+        self.write(CANCEL, Moment())
 
     def counts(self) -> BatchResult:
         """Count what is durable, and what the batch has to do."""
@@ -241,14 +237,10 @@ def _status(
 
 def counted(lines: Iterable[Finished], total: int) -> BatchResult:
     """Return a result that has only the counts of finished lines."""
-    result = BatchResult(at=_now(), total=total)
+    result = BatchResult(total=total)
     for line in lines:
         result.failed += line.failed
         result.completed += not line.failed
         result.prompt_tokens += line.prompt_tokens
         result.output_tokens += line.output_tokens
     return result
-
-
-def _now() -> int:
-    return int(time.time())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from worker.batches.finish import MakeOutput, Output, fail, finish, input_of
 from worker.batches.lines import Limits, Plan
 from worker.batches.record import Batch, BatchResult, End, StoredBatch
-from worker.long_work.record import Records
+from worker.long_work.records import Records
 from worker.settings import Settings
 
 

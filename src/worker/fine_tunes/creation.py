@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import time
 from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -87,7 +86,6 @@ class Creator:
         return self.fine_tunes.create(
             StoredFineTune(
                 id=id,
-                created_at=int(time.time()),
                 base=base,
                 training_file=training,
                 validation_file=validation,

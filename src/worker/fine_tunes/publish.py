@@ -69,7 +69,7 @@ def _published(
         if decided is None:
             # It was cancelled while the adapter was checked.
             release(root, name)
-            return FineTuneResult(status="cancelled", at=int(time.time()))
+            return FineTuneResult(status="cancelled")
     chosen = fine_tune.directory / ATTEMPTS / decided.attempt
     checkpoints = []
     for step, source in fine_tune.epochs(chosen).items():
@@ -84,7 +84,6 @@ def _published(
     release(root, decided.name)
     return FineTuneResult(
         status="succeeded",
-        at=int(time.time()),
         adapter=decided.name,
         checkpoints=tuple(checkpoints),
         result_file_ids=tuple(workshop.write_results(fine_tune)),

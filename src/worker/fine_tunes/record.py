@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,15 +19,8 @@ from trainer.spec import (
 from worker.errors import Conflict, VolumeError
 from worker.fine_tunes.events import Told, by_step, events
 from worker.fine_tunes.request import Decision, FineTuneResult, Publishing, Status, StoredFineTune
-from worker.long_work.record import (
-    DECISION,
-    PAUSED,
-    REQUEST,
-    RESULT,
-    Moment,
-    Record,
-    Records,
-)
+from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Moment, Record
+from worker.long_work.records import Records
 from worker.volume import failures
 
 # How rows are written, by the ending of a file's name.
@@ -166,7 +158,7 @@ class FineTune(Record):
         """
         self._check_open("cancelled")
         # Whoever publishes, or gives it up, may be faster.
-        decided = self.settle_on(DECISION, Decision(status="cancelled", at=_now().at))
+        decided = self.settle_on(DECISION, Decision(status="cancelled"))
         if decided.status != "cancelled":
             raise self._too_late("cancelled", decided.status)
 
@@ -179,7 +171,7 @@ class FineTune(Record):
         self._check_open("paused")
         if stopping := self.stopping():
             raise Conflict(f"The {self.noun} {self.id!r} is {stopping} already.")
-        self.write(PAUSE.format(self._pauses() + 1), _now())
+        self.write(PAUSE.format(self._pauses() + 1), Moment())
 
     def resume(self) -> None:
         """Let a paused one go on.
@@ -190,11 +182,11 @@ class FineTune(Record):
         self._check_open("resumed")
         if self.stopping() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
-        self.write(RESUME.format(self._pauses()), _now())
+        self.write(RESUME.format(self._pauses()), Moment())
 
     def decide(self, publishing: Publishing) -> Publishing | None:
         """Decide which adapter is published, or return what has been decided; None: none is."""
-        decision = Decision(status="succeeded", at=_now().at, publishing=publishing)
+        decision = Decision(status="succeeded", publishing=publishing)
         return self.settle_on(DECISION, decision).publishing
 
     def end(self, result: FineTuneResult) -> FineTuneResult:
@@ -263,7 +255,7 @@ class FineTunes(Records[FineTune, StoredFineTune]):
 
     def end(self, one: FineTune, how: Status) -> FineTuneResult:
         """End a fine-tune that has made nothing."""
-        return one.end(FineTuneResult(status=how, at=_now().at))
+        return one.end(FineTuneResult(status=how))
 
     def data(self, file_id: str) -> Data:
         """Return where the rows of a fine-tune are.
@@ -275,7 +267,3 @@ class FineTunes(Records[FineTune, StoredFineTune]):
         file = self.files.get(file_id, expired=True)
         form = FORMS.get(Path(file.filename.lower()).suffix)
         return Data(path=self.files.content(file).absolute(), form=form)
-
-
-def _now() -> Moment:
-    return Moment(at=int(time.time()))

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from trainer.spec import Hyperparameters
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
-from worker.long_work.record import StoredRequest
+from worker.long_work.record import Moment, StoredRequest
 from worker.validation import Strict
 
 Status = Literal["succeeded", "failed", "cancelled"]
@@ -61,16 +61,14 @@ class Publishing(Strict):
     attempt: str
 
 
-class Decision(Strict):
+class Decision(Moment, Strict):
     """How a fine-tune ends, decided once: by a cancel, or by whoever publishes or gives up.
 
     Args:
-        at: seconds since 1970.
         publishing: what, if it succeeds.
     """
 
     status: Status
-    at: int
     publishing: Publishing | None = None
 
 
@@ -102,11 +100,10 @@ class Checkpoint(Strict):
     name: str | None = None
 
 
-class FineTuneResult(Strict):
+class FineTuneResult(Moment, Strict):
     """How a fine-tune ended.
 
     Args:
-        at: seconds since 1970.
         error: why it has failed.
         adapter: the name of what it has made.
         checkpoints: by their steps.
@@ -116,7 +113,6 @@ class FineTuneResult(Strict):
     """
 
     status: Status
-    at: int
     error: Error | None = None
     adapter: str | None = None
     checkpoints: tuple[Checkpoint, ...] = ()

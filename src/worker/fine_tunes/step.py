@@ -100,7 +100,7 @@ class FineTuneStep:
                 try:
                     await self._work(Turn(self._fine_tune, attempt, lease))
                 except Failed as failed:
-                    result = FineTuneResult(status="failed", at=_now(), error=failed.error)
+                    result = FineTuneResult(status="failed", error=failed.error)
                     await self._end(result)
         return True
 
@@ -130,7 +130,7 @@ class FineTuneStep:
         """End it if it was cancelled, unless its result is being published."""
         done = await asyncio.to_thread(self._done)
         if done is None and await turn.why() == "cancelled":
-            await self._end(FineTuneResult(status="cancelled", at=_now()))
+            await self._end(FineTuneResult(status="cancelled"))
 
     @contextlib.asynccontextmanager
     async def _room(self, turn: Turn) -> AsyncGenerator[bool, None]:
@@ -256,7 +256,3 @@ async def _started(
     finally:
         # Also when the job is cancelled.
         await asyncio.shield(asyncio.create_task(child.kill()))
-
-
-def _now() -> int:
-    return int(time.time())

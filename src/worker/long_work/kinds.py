@@ -9,7 +9,7 @@ from worker.settings import Settings
 from worker.volume import Volume, failures
 
 if TYPE_CHECKING:
-    from worker.long_work.record import Records
+    from worker.long_work.records import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,14 @@ class Kind:
         folder: the directory on the volume that its records are in.
         records: the class of all of its records: "module:name".
         answer: the function that answers a job which runs it; likewise.
+        trains: whether it needs a worker that trains; otherwise one whose engine answers.
     """
 
     noun: str
     folder: str
     records: str
     answer: str
+    trains: bool = False
 
     def load_records(self, settings: Settings) -> "Records[Any, Any]":
         """Return all records of this kind."""
@@ -48,6 +50,7 @@ KINDS = {
         "fine_tunes",
         "worker.fine_tunes.record:FineTunes",
         "worker.dialects.fine_tune_jobs:answer",
+        trains=True,
     ),
 }
 

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from worker.long_work.attempt import Attempt
-from worker.long_work.record import PAUSED, R, Records
+from worker.long_work.record import PAUSED
+from worker.long_work.records import R, Records
 from worker.volume.lease import LOOK_S
 
 # "left": another job has to go on.
 How = Literal["ended", "paused", "left"]
-# Does a part of the work; returns False if others have all that is left, for the moment.
+# Does a part of the work, and returns True once that is durable; False: others have all that is
+# left, for the moment.
 Step = Callable[[Attempt], Awaitable[bool]]
 
 

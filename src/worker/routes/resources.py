@@ -13,7 +13,7 @@ from worker.batches.window import Window
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import KINDS, LongWork
 from worker.long_work.record import Record
 from worker.process.concurrency import jobs_at_once
 from worker.settings import Settings
@@ -129,6 +129,9 @@ class Resources:
 
     def unfinished(self) -> list[LongWork]:
         """Return what jobs have to go on with here, the oldest of each kind first; for threads."""
-        batches = self.batches.unfinished() if self.engines.serve else []
-        fine_tunes = self.fine_tunes.unfinished() if self._trains != "off" else []
-        return [*(one.work for one in batches), *(one.work for one in fine_tunes)]
+        return [
+            one.work
+            for kind in KINDS.values()
+            if (self._trains != "off" if kind.trains else self.engines.serve)
+            for one in kind.load_records(self.settings).unfinished()
+        ]

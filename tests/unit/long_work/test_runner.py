@@ -11,15 +11,8 @@ from support.engine.scripted import settings
 
 from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
-from worker.long_work.record import (
-    PAUSED,
-    REQUEST,
-    RESULT,
-    Moment,
-    Record,
-    Records,
-    StoredRequest,
-)
+from worker.long_work.record import PAUSED, REQUEST, RESULT, Moment, Record, StoredRequest
+from worker.long_work.records import Records
 from worker.long_work.runner import run
 
 PAUSE, CANCEL = "pause.json", "cancel.json"

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -193,7 +192,6 @@ def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
             id=batch_id,
             input_file_id=file_id,
             endpoint=url,
-            created_at=int(time.time()),
             completion_window=f"{math.ceil(request.max_runtime_sec / HOUR_S)}h",
             lasts_s=request.max_runtime_sec,
             data_parallelism=request.data_parallelism,
