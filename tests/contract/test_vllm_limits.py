@@ -10,12 +10,13 @@ another runner. So its own functions are called here, with rows as it makes them
 import inspect
 import reprlib
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import vllm.envs
 from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
+from vllm.tasks import PoolingTask
 from vllm.v1.worker.gpu.sample import bad_words, logit_bias, logprob, penalties
 from vllm.v1.worker.gpu.sample.states import SamplingStates
 from vllm.v1.worker.gpu.states import RequestState
@@ -86,7 +87,7 @@ def keys_by_route() -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
     media = Media(Limits(), Fetcher(), ["image"])
-    for config, tasks in ((None, ("generate",)), (pooling, ("embed", "score", "token_embed"))):
+    for config, tasks in ((None, ("generate",)), (pooling, get_args(PoolingTask))):
         client: Any = SimpleNamespace(model_config=config, errored=False)
         server = Server(client, arguments, tasks, media)
         found |= {path: keys for path in SHAPES if (keys := server.keys(path))}
