@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from support.fine_tunes import records_of
 
 from trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.errors import Conflict, NoSuchObject
-from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import Error, FineTuneResult, Publishing
 from worker.long_work.record import REQUEST
 
@@ -140,3 +141,14 @@ def test_nothing_is_written_for_one_that_is_not_there(fine_tune: FineTune) -> No
         with pytest.raises(NoSuchObject):
             ask()
     assert not fine_tune.directory.exists()
+
+
+def test_its_rows_are_there_after_they_have_expired(
+    fine_tunes: FineTunes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = fine_tunes.files.receive(
+        [b"{}"], filename="a.CSV", purpose="fine-tune", expires_after_s=3600
+    )
+    monkeypatch.setattr(time, "time", lambda: rows.created_at + 3600)
+    data = fine_tunes.data(rows.id)
+    assert (data.path.read_bytes(), data.form) == (b"{}", "csv")

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.engine.scripted import ScriptedEngine, settings
 from support.fine_tunes import (
     CHECKED,
     DONE,
@@ -20,10 +22,12 @@ from support.fine_tunes import (
 from support.processes.background import HUNG_S, eventually
 
 from trainer.spec import ONLY_CHECK, Spec
-from worker.errors import EngineDead, InvalidInput
+from worker.errors import EngineDead, InvalidInput, VolumeError
 from worker.fine_tunes.child import Child
 from worker.fine_tunes.memory import MemoryTaken
+from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.step import SPARE_S
+from worker.fine_tunes.workshop import Workshop
 
 
 class Memory:
@@ -46,6 +50,19 @@ class Memory:
         finally:
             self.log.append("back")
             self._back()
+
+
+def test_a_training_is_of_the_served_model_and_needs_a_volume(
+    fine_tunes: FineTunes, fine_tune: FineTune, tmp_path: Path
+) -> None:
+    with ScriptedEngine() as engine:
+        engine.model = replace(engine.model, place=tmp_path, max_model_len=64)
+        spec = Workshop(fine_tunes, engine, settings(BASE_PATH=str(tmp_path))).spec(fine_tune)
+        assert (spec.model, spec.tokenizer, spec.max_length) == (tmp_path, tmp_path, 64)
+        assert (spec.device, spec.training.form, spec.validation) == ("cpu", "csv", None)
+        workshop = Workshop(fine_tunes, engine, settings(BASE_PATH=str(tmp_path / "none")))
+        with pytest.raises(VolumeError, match="set BASE_PATH"):
+            workshop.spec(fine_tune)
 
 
 async def test_an_adapter_is_trained_in_the_room_and_published_beside(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Create(Strict):
                 field = f"wandb_config.{key}"
                 message = f"this worker has its own, which its operator sets: {setting}"
                 raise InvalidInput(f"{field}: {message}", param=field)
-        values = config.model_dump(exclude={"api_key", "base_url"}, exclude_none=True)
+        values = config.model_dump(exclude={"api_key", "base_url"})
         return Integration(type="wandb", wandb=Wandb(**values))
 
 
