@@ -74,6 +74,7 @@ def check(request: Checked) -> None:
 
 def _keys(request: Checked) -> None:
     walker.refuse(request.values)
+    # Only for what it refuses: the media themselves are fetched and checked later.
     walker.find(request.values, request.shape.texts)
 
 
@@ -234,9 +235,10 @@ CHECKS = (
         rules, lines, alternatives of a grammar; alternatives of a regular expression \
         | {structured.MOST_RULES:,}; {structured.MOST_LINES:,}; {structured.MOST_ALTERNATIVES:,} |
         counts inside each other: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
-        and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} | STRUCTURED_MAX_NESTING
+        and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} \
+        | `STRUCTURED_MAX_NESTING`
         what these counts multiply to | {_DEFAULTS["structured_max_repetitions"]:,} \
-        | STRUCTURED_MAX_REPETITIONS
+        | `STRUCTURED_MAX_REPETITIONS`
         `$ref` | places in the same schema: it begins with # |
         """,
         _structured,
@@ -283,7 +285,7 @@ CHECKS = (
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`
-        following it, for a token | 0.1 seconds of one core, and less while that still grows |
+        following it, for a token | 0.1 seconds of one core |
         memory to compile one | 2 GB |
         """,
         module="worker.engine.run.grammar.process",
