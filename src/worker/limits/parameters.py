@@ -15,10 +15,6 @@ INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 
 
-# A bound says what is wrong with a value, and itself in words. Values of wrong types are left to
-# vLLM, which refuses them.
-
-
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number, or a text that vLLM's server reads as one."""
@@ -103,6 +99,8 @@ class Parts:
         return ", ".join(f"`{name}` {bound.words}" for name, bound in self.bounds.items())
 
 
+# Says what is wrong with a value, and itself in words. Values of wrong types are left to vLLM,
+# which refuses them.
 Bound = Number | Items | Numbers | Parts
 
 _INT32 = Number(-INT32, INT32)

@@ -1,7 +1,6 @@
 """One piece of long work on the volume: a directory whose files are written once, its state."""
 
 import contextlib
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,8 +12,6 @@ from pydantic import BaseModel, Field, ValidationError
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import LongWork
 from worker.volume import failures, write_once
-
-log = logging.getLogger(__name__)
 
 # In every directory: what was asked, the first file; how it is to end; how it has ended, the last.
 REQUEST, DECISION, RESULT = "request.json", "decision.json", "result.json"

@@ -16,8 +16,6 @@ from worker.job.base import with_system_prompt
 from worker.limits.shapes import RAW
 from worker.media import Media
 
-# What renders the conversations of raw jobs, too.
-
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
     "prompt as a list of token ids."
