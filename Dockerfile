@@ -1,39 +1,39 @@
-# The worker on a machine with a GPU: the official image of vLLM, the SDK, and src/. The settings come
-# as environment variables of the endpoint; MODEL_NAME is the one it needs. Given as an argument of
-# the build, it puts that model inside the image.
+# The worker on a machine with a GPU: the official image of vLLM, the SDK, and src/. The settings are
+# environment variables of the endpoint; only MODEL_NAME is required. As a build argument, it puts that
+# model into the image.
 
-# The version also names the CUDA, if it is not the usual one: 0.32.0-cu129.
+# The version includes the CUDA version if that is not the default one: 0.32.0-cu129.
 ARG VLLM_VERSION=0.32.0
 ARG BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}
 FROM ${BASE_IMAGE}
 
-# It chose the image of earlier workers. It has no effect here, so it is refused.
+# This argument selected the image of earlier workers. It would have no effect here, so it is refused.
 ARG WORKER_CUDA_VERSION
 RUN test -z "${WORKER_CUDA_VERSION}" || { \
-    echo "WORKER_CUDA_VERSION=${WORKER_CUDA_VERSION} chooses nothing: the image of vLLM brings" \
-        "its CUDA. Leave it unset, and choose that image by VLLM_VERSION: 0.32.0 has CUDA 13.0," \
+    echo "WORKER_CUDA_VERSION=${WORKER_CUDA_VERSION} has no effect: the image of vLLM contains" \
+        "its CUDA. Leave it unset, and select the image with VLLM_VERSION: 0.32.0 has CUDA 13.0," \
         "0.32.0-cu129 has 12.9" >&2; \
     exit 1; \
     }
 
-# For the processes that vLLM starts; the worker's own Python has -u below. What the SDK must find
-# in the environment, the worker sets itself (EXPORTS in src/worker/settings/environment.py), so that
-# it runs in the same way outside this image.
+# For the processes that vLLM starts; the worker's own Python has -u below. The worker itself sets the
+# variables that the SDK needs (LIBRARY_DEFAULTS in src/worker/settings/environment.py), so that it runs
+# in the same way outside this image.
 ENV PYTHONUNBUFFERED=1
 
 COPY builder/requirements.txt /tmp/requirements.txt
-# The import fails the build, not the first start, if a package that the SDK needs is missing.
+# If a package that the SDK needs is missing, this import fails the build instead of the first start.
 RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
     python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
     && python -c "import runpod"
 
-# A package without bytecode is compiled by every container that starts, for ten seconds or more: uv, which
-# has installed the packages of vLLM's image, leaves them so. Some hold templates, which are no valid
-# Python.
+# Without bytecode, each starting container compiles the packages, for ten seconds or more. uv, which has
+# installed the packages of vLLM's image, doesn't compile them. Some packages contain templates that are
+# not valid Python.
 RUN python -m compileall -q -j 0 "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
 
-# The model, if one is given, is in a layer below the source, so that a change of the source downloads
-# nothing again: only the code that downloads is copied before it.
+# The layer of the model, if there is one, is below the source, so that a change of the source does not
+# repeat the download. Only the code that downloads is copied before it.
 COPY src/worker/__init__.py src/worker/errors.py src/worker/masking.py /src/worker/
 COPY src/worker/store/ /src/worker/store/
 COPY src/worker/volume/ /src/worker/volume/
@@ -43,11 +43,11 @@ ARG MODEL_REVISION
 ARG TOKENIZER_NAME
 ARG TOKENIZER_REVISION
 ARG QUANTIZATION
-# Not where a network volume is mounted: that would hide the model.
+# Not the mount point of network volumes: a mounted volume would hide the model.
 ARG BASE_PATH=/models
-# Another hub than Hugging Face's own, while building.
+# Another hub to use during the build instead of Hugging Face's.
 ARG HF_ENDPOINT
-# The token exists in this step only, in no layer and not in the history.
+# The token exists only in this step, in no layer and not in the history.
 RUN --mount=type=secret,id=HF_TOKEN \
     test -z "${MODEL_NAME}" || { \
     export PYTHONPATH=/src PYTHONDONTWRITEBYTECODE=1 \
@@ -62,13 +62,13 @@ RUN --mount=type=secret,id=HF_TOKEN \
 COPY src/ /src/
 RUN python -m compileall -q /src
 
-# A release has its own version: make image TAG=...
+# make image TAG=... sets the version of a release.
 LABEL org.opencontainers.image.title="vLLM worker for RunPod Serverless" \
     org.opencontainers.image.description="Takes jobs from RunPod's queue and answers them with vLLM" \
     org.opencontainers.image.licenses="MIT" \
     org.opencontainers.image.version="dev"
 
-# The production start is `python -u src/handler.py`. vLLM's image has an entry point of its own.
+# vLLM's image has its own entry point, which this removes.
 WORKDIR /
 ENTRYPOINT []
 CMD ["python", "-u", "src/handler.py"]

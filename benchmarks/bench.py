@@ -1,6 +1,6 @@
-"""The frame of the benchmarks: paths, options, processes, and a line about the machine.
+"""Common parts of the benchmarks: paths, options, processes, and a line about the machine.
 
-Importing it makes `src` importable.
+Importing this module makes `src` importable.
 """
 
 import argparse
@@ -22,27 +22,29 @@ sys.path.insert(0, str(ROOT / "src"))
 
 
 class Lost(Exception):
-    """A job or a chunk was lost, or a process ended too early."""
+    """A job or a chunk was lost, or a process exited too early."""
 
 
 def options(
-    description: str | None, rounds: int = 3, *, keeps: bool = False
+    description: str | None, rounds: int = 3, *, writes_json: bool = False
 ) -> argparse.ArgumentParser:
-    """Return the options of all benchmarks; `--json` only for one that `keeps` its figures."""
+    """Return a parser with the common options, with `--json` only if `writes_json` is set."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    if keeps:
-        parser.add_argument("--json", type=path, metavar="FILE", help="write all figures to it")
+    if writes_json:
+        parser.add_argument(
+            "--json", type=path, metavar="FILE", help="write all figures to this file"
+        )
     return parser
 
 
 def path(text: str) -> Path:
-    """Return an argument's path, absolute: processes run in another directory."""
+    """Return the absolute path of an argument, because processes run in another directory."""
     return Path(text).absolute()
 
 
-def keep(file: Path | None, figures: Any) -> None:
-    """Write all figures to the file that `--json` names, if it names one."""
+def write_json(file: Path | None, figures: Any) -> None:
+    """Write all figures to the file of `--json`, if it is set."""
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(figures, indent=1) + "\n")
@@ -53,14 +55,14 @@ def machine() -> str:
 
 
 def prompts(count: int) -> list[str]:
-    """Return prompts of eight words, the same ones each time."""
+    """Return prompts of eight words, always the same ones."""
     rng = random.Random(7)
     words = "a small worker counts tokens".split()
     return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
 
 
 @asynccontextmanager
-async def running(
+async def run_process(
     command: Sequence[str],
     environ: Mapping[str, str],
     *,
@@ -69,10 +71,11 @@ async def running(
     stdout: int = PIPE,
     stdin: int | None = None,
 ) -> AsyncIterator[Process]:
-    """Run a command in the repository's root, with variables added; kill it at the end.
+    """Run a command in the repository's root with additional variables; kill it at the end.
 
-    Its standard output is piped, unless DEVNULL is passed; its standard input only where PIPE is
-    passed. `quiet` discards its standard error, `merged` sends it where standard output goes.
+    Its standard output is a pipe unless DEVNULL is passed; its standard input is a pipe only if
+    PIPE is
+    passed. `quiet` discards its standard error, `merged` sends it to its standard output.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -86,7 +89,8 @@ async def running(
     try:
         yield process
     finally:
-        # The whole session: engines and the SDK's ping process outlive a parent that is killed.
+        # Kill the whole session: engines and the SDK's ping process survive the kill of their
+        # parent.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.communicate()
@@ -96,7 +100,7 @@ async def next_line(process: Process, prefix: str) -> list[str]:
     """Return the words of the next line of the output that begins with the prefix.
 
     Raises:
-        Lost: the process ended before.
+        Lost: If the process exits first.
     """
     assert process.stdout is not None
     async for line in process.stdout:
@@ -106,5 +110,8 @@ async def next_line(process: Process, prefix: str) -> list[str]:
 
 
 def print_line(*words: object) -> None:
-    """Print words as one line of a child's output, in one write, whatever else it is printing."""
+    """Print words as one line of a child's output.
+
+    A single write ensures that other output of the process can't split the line.
+    """
     os.write(1, f"\n{' '.join(map(str, words))}\n".encode())

@@ -2,9 +2,10 @@
 
     python benchmarks/cancel.py [--rounds 3] [--model .models/demo] [--post-delay 0.05]
 
-From the platform's cancel until the engine's count of unfinished requests falls: both paths,
-streamed and not, with the SDK's real loop, on a link where each POST takes `--post-delay` seconds.
-The worker is this file again, in a child process with a thread that watches the count.
+The time is from the platform's cancel until the engine's number of unfinished requests decreases.
+Both paths are measured, streamed and not, with the SDK's real loop and POSTs that take
+`--post-delay` seconds. The worker is this file, run in a child process with a thread that watches
+the number.
 """
 
 import argparse
@@ -20,8 +21,8 @@ import bench
 
 import handler
 from emulator import Emulator, Options, slow_link
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
 
 SAMPLING: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -35,8 +36,11 @@ def payload(raw: bool, stream: bool) -> dict[str, Any]:
 
 
 def run_worker() -> None:
-    """Be the worker, and print each change of the engine's count with its time.monotonic."""
-    with handler.started(gather(given_environ()), ("runpod",)) as (engines, settings):
+    """Run the worker, and print each change of the number of requests with its time.monotonic."""
+    with handler.run_engines(gather_settings(environ_with_secrets()), ("runpod",)) as (
+        engines,
+        settings,
+    ):
 
         def watch(count: int = 0) -> None:
             while True:
@@ -46,11 +50,11 @@ def run_worker() -> None:
                 time.sleep(0.0002)
 
         threading.Thread(target=watch, daemon=True).start()
-        handler.serve(engines, settings)
+        handler.run_sdk(engines, settings)
 
 
-async def time_of_count(worker: Process, count: int, since: float) -> float:
-    """Return when (time.monotonic) the engine's count of requests became this."""
+async def wait_for_count(worker: Process, count: int, since: float) -> float:
+    """Return the time (time.monotonic) at which the engine had this number of requests."""
     while True:
         _, printed, at = await bench.next_line(worker, "count ")
         if int(printed) == count and float(at) >= since:
@@ -60,38 +64,38 @@ async def time_of_count(worker: Process, count: int, since: float) -> float:
 async def cancel_ms(
     emulator: Emulator, worker: Process, job_input: dict[str, Any], rounds: int
 ) -> list[float]:
-    """Cancel jobs one after the other; return the milliseconds until their slots were free."""
-    took = []
+    """Cancel jobs sequentially; return the milliseconds until their slots were free."""
+    times_ms = []
     for _ in range(rounds):
         submitted = time.monotonic()
         job = emulator.queue.submit({"input": job_input})
-        await time_of_count(worker, 1, submitted)
+        await wait_for_count(worker, 1, submitted)
         await asyncio.sleep(0.6)
         cancelled = time.monotonic()
         emulator.queue.cancel(job)
-        took.append(1000 * (await time_of_count(worker, 0, cancelled) - cancelled))
-    return took
+        times_ms.append(1000 * (await wait_for_count(worker, 0, cancelled) - cancelled))
+    return times_ms
 
 
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
     command = (sys.executable, "-u", __file__, "--worker")
     async with (
         Emulator(Options(faults=slow_link(post_delay_s))) as emulator,
-        bench.running(
+        bench.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,
     ):
         emulator.queue.submit({"input": {"prompt": "Hi"}})
-        # The worker's output ends if it does not start.
+        # If the worker does not start, its output ends.
         for count in (1, 0):
-            await time_of_count(worker, count, since=0)
+            await wait_for_count(worker, count, since=0)
         for raw in (True, False):
             for stream in (False, True):
-                took = await cancel_ms(emulator, worker, payload(raw, stream), rounds)
+                times_ms = await cancel_ms(emulator, worker, payload(raw, stream), rounds)
                 path = f"{'raw' if raw else 'OpenAI'}, {'streamed' if stream else 'whole'}"
                 print(
-                    f"{path:18} freed after {statistics.median(took):5.1f} ms "
-                    f"(median of {rounds}; longest {max(took):.1f} ms)"
+                    f"{path:18} freed after {statistics.median(times_ms):5.1f} ms "
+                    f"(median of {rounds}; longest {max(times_ms):.1f} ms)"
                 )
 
 

@@ -4,11 +4,11 @@
         [--json FILE]
 
 starts: compares the worker, started as in production behind the emulator, with vLLM's own server
-(by default, and with the worker's executor), and `make run` with a bare script that imports vLLM
-and starts the engine. The sides alternate; the ratios of the medians count, not the seconds.
+(with its default executor and with the worker's), and `make run` with a minimal script that imports
+vLLM and starts the engine. The sides alternate; the ratios of the medians count, not the seconds.
 
-compiled: the worker with ENFORCE_EAGER=0, which on a CPU compiles C++, on an empty volume, and once
-more in a new container that finds there what the first one compiled. Both have an empty home.
+compiled: the worker with ENFORCE_EAGER=0, which compiles C++ on a CPU: first on an empty volume,
+then in a new container on the same volume with the compiled files. Both have an empty home.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ os._exit(0)
 """
 
 
-# For every side.
+# For all sides.
 ENVIRON = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 def running(*command: str, **environ: str) -> AbstractAsyncContextManager[Process]:
-    return bench.running(command, {**ENVIRON, **environ}, quiet=True)
+    return bench.run_process(command, {**ENVIRON, **environ}, quiet=True)
 
 
 @asynccontextmanager
@@ -64,20 +64,20 @@ async def first_token(model: str, **environ: str) -> AsyncIterator[tuple[float, 
         )
         start = time.monotonic()
         settings = {"MODEL_NAME": model, **environ, **emulator.worker_environ()}
-        running_worker = bench.running(HANDLER, {**ENVIRON, **settings}, merged=True)
+        running_worker = bench.run_process(HANDLER, {**ENVIRON, **settings}, merged=True)
         async with running_worker as process:
             await job.changed.wait_for(lambda: bool(job.chunks), LIMIT_S)
-            yield job.chunks[0].at - start, process
+            yield job.chunks[0].arrived_at - start, process
 
 
-async def worker(model: str) -> float:
+async def time_worker(model: str) -> float:
     """Return the seconds from the worker's start to its first streamed token."""
     async with first_token(model) as (seconds, _):
         return seconds
 
 
-async def compiled(model: str) -> dict[str, float]:
-    """Return the same for a worker that compiles, and for the next one on the same volume."""
+async def time_compiled_starts(model: str) -> dict[str, float]:
+    """Time the start of a worker that compiles, and of the next one on the same volume."""
     environ = {"ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"}
     with (
         tempfile.TemporaryDirectory() as volume,
@@ -87,18 +87,18 @@ async def compiled(model: str) -> dict[str, float]:
         environ["BASE_PATH"] = volume
         async with first_token(model, **environ, HOME=home) as (first_s, process):
             async with asyncio.timeout(LIMIT_S):
-                # What the models' classes are, and the engine's code.
+                # One archive has the data about model classes, the other one the engine's code.
                 for _ in range(2):
-                    await published(process)
+                    await wait_for_archive(process)
         async with first_token(model, **environ, HOME=next_home) as (next_s, _):
             return {"first": first_s, "next": next_s}
 
 
-async def published(process: Process) -> None:
-    """Wait until a worker's log says that an archive is on the volume.
+async def wait_for_archive(process: Process) -> None:
+    """Wait until a worker logs that it has written an archive to the volume.
 
     Raises:
-        bench.Lost: the worker ended before.
+        bench.Lost: If the worker exits first.
     """
     assert process.stdout is not None
     async for line in process.stdout:
@@ -107,8 +107,8 @@ async def published(process: Process) -> None:
     raise bench.Lost("the worker ended before it published what it compiled")
 
 
-async def server(model: str, *options: str, **environ: str) -> float:
-    """Return the same for vLLM's own server."""
+async def time_server(model: str, *options: str, **environ: str) -> float:
+    """Return the seconds from the start of vLLM's own server to its first streamed token."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -129,7 +129,7 @@ async def server(model: str, *options: str, **environ: str) -> float:
     return float("inf")
 
 
-async def bare_script(model: str) -> float:
+async def time_bare_script(model: str) -> float:
     """Return the seconds from the start of a script without the worker to its running engine."""
     start = time.monotonic()
     command = (sys.executable, "-c", BARE.format(model=model))
@@ -138,8 +138,8 @@ async def bare_script(model: str) -> float:
         return time.monotonic() - start
 
 
-async def make_run(model: str) -> float:
-    """Return the seconds that `make run` takes."""
+async def time_make_run(model: str) -> float:
+    """Return the duration of `make run` in seconds."""
     start = time.monotonic()
     async with running("make", "run", MODEL_NAME=model) as process:
         await process.communicate()
@@ -147,20 +147,20 @@ async def make_run(model: str) -> float:
 
 
 async def measure_starts(model: str, rounds: int) -> dict[str, list[float]]:
-    """Measure all sides by turns, and print their ratios."""
+    """Measure all sides alternately, and print their ratios."""
     uniprocess = ("--enforce-eager", "--distributed-executor-backend", "uni")
     sides: dict[str, Callable[[], Awaitable[float]]] = {
-        "worker, first token": lambda: worker(model),
-        "vLLM's server, default": lambda: server(model),
-        "vLLM's server, same executor": lambda: server(model, *uniprocess, **UNIPROCESS),
-        "bare script, engine started": lambda: bare_script(model),
-        "make run, start to exit": lambda: make_run(model),
+        "worker, first token": lambda: time_worker(model),
+        "vLLM's server, default": lambda: time_server(model),
+        "vLLM's server, same executor": lambda: time_server(model, *uniprocess, **UNIPROCESS),
+        "bare script, engine started": lambda: time_bare_script(model),
+        "make run, start to exit": lambda: time_make_run(model),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, measure in sides.items():
             took = await measure()
-            # Not the first round, which fills the page cache and vLLM's own caches.
+            # The first round does not count: it fills the page cache and vLLM's own caches.
             if number:
                 seconds[name].append(took)
             print(f"round {number}  {name:30} {took:6.2f} s", flush=True)
@@ -173,10 +173,10 @@ async def measure_starts(model: str, rounds: int) -> dict[str, list[float]]:
 
 
 async def measure_compiled(model: str, rounds: int) -> dict[str, list[float]]:
-    found = [await compiled(model) for _ in range(rounds)]
-    seconds = {name: [one[name] for one in found] for name in found[0]}
-    first, following = map(statistics.median, seconds.values())
-    print(f"compiled: first start {first:.1f} s, next {following:.1f} s: {following / first:.2f}")
+    results = [await time_compiled_starts(model) for _ in range(rounds)]
+    seconds = {name: [result[name] for result in results] for name in results[0]}
+    first, next_ = map(statistics.median, seconds.values())
+    print(f"compiled: first start {first:.1f} s, next {next_:.1f} s: {next_ / first:.2f}")
     return seconds
 
 
@@ -184,12 +184,12 @@ PARTS = {"starts": measure_starts, "compiled": measure_compiled}
 
 
 async def main() -> None:
-    parser = bench.options(__doc__, keeps=True)
+    parser = bench.options(__doc__, writes_json=True)
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
-    found = {name: await PARTS[name](args.model, args.rounds) for name in args.only}
-    bench.keep(args.json, found)
+    results = {name: await PARTS[name](args.model, args.rounds) for name in args.only}
+    bench.write_json(args.json, results)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
     python benchmarks/emulator_speed.py [--seconds 5] [--rounds 3] [--streams 32] [--slots 32]
         [--request-log PATH]
 
-The emulator runs in its own process. The client here speaks the worker's protocol directly, since
-the SDK's loop takes no more than some 27 jobs a second with 30 slots. A client in Python costs
-about as much as the server, so the CPU time of both is printed: the emulator's gives its ceiling,
-whatever the machine's load. Run it with and without --request-log for the cost of that log. Exits
-with 1 if a chunk or a job was lost; no figure makes it fail. Needs Linux (/proc).
+The emulator runs in its own process. The client in this file implements the worker's protocol
+directly, because the SDK's loop takes only about 27 jobs per second with 30 slots. A client in
+Python needs about as much CPU time as the server, so the CPU times of both are printed. The
+emulator's CPU time gives its maximum throughput, independent of the machine's load. Run this with
+and without --request-log to see the cost of that log. The exit status is 1 if a chunk or a job was
+lost, regardless of the figures. Needs Linux (/proc).
 """
 
 import argparse
@@ -30,15 +31,15 @@ import bench
 
 STREAM_GOAL = 2_000  # POSTs per second
 JOB_GOAL = 500  # jobs per second
-# For requests that are under way when a round's time is over.
+# Seconds for requests that are in progress at the end of a round.
 GRACE_S = 30.0
-# As the SDK posts: JSON under a form's content type.
+# The SDK posts JSON with the content type of a form.
 POST_HEADERS = {"charset": "utf-8", "Content-Type": "application/x-www-form-urlencoded"}
 
 
 @dataclass
 class Load:
-    """One round: how many POSTs or jobs, in which time, and the CPU time of both sides."""
+    """One round: the number of POSTs or jobs, their duration, and the CPU times of both sides."""
 
     count: int = 0
     seconds: float = 0.0
@@ -62,9 +63,9 @@ class Client:
     """A worker and its callers.
 
     Args:
-        session: for all requests.
-        pid: the emulator's process.
-        urls: the variables that the emulator printed for the SDK.
+        session: The session for all requests.
+        pid: Process id of the emulator.
+        urls: The variables that the emulator printed for the SDK.
     """
 
     def __init__(self, session: aiohttp.ClientSession, pid: int, urls: dict[str, str]) -> None:
@@ -78,14 +79,14 @@ class Client:
 
     async def run(self) -> None:
         url = f"{self._endpoint}/run"
-        async with self._session.post(url, data='{"input": {"prompt": "Hi"}}') as answer:
-            await answer.read()
+        async with self._session.post(url, data='{"input": {"prompt": "Hi"}}') as response:
+            await response.read()
 
     async def take(self, limit: int) -> list[str]:
         url = f"{self._take}&batch_size={limit}&job_in_progress=0"
-        async with self._session.get(url) as answer:
-            # 204 when the poll is over.
-            return [job["id"] for job in await answer.json()] if answer.status == 200 else []
+        async with self._session.get(url) as response:
+            # The status is 204 at the end of a long poll.
+            return [job["id"] for job in await response.json()] if response.status == 200 else []
 
     async def post_chunk(self, job: str, output: Any) -> None:
         await self._post(self._stream.replace("$ID", job) + "&isStream=false", output)
@@ -95,27 +96,27 @@ class Client:
 
     async def _post(self, url: str, output: Any) -> None:
         body = json.dumps({"output": output}, ensure_ascii=False)
-        async with self._session.post(url, data=body, headers=POST_HEADERS) as answer:
-            await answer.read()
+        async with self._session.post(url, data=body, headers=POST_HEADERS) as response:
+            await response.read()
 
     async def read_stream(self, job: str) -> list[Any]:
-        """Return all outputs that a job which ended has streamed."""
+        """Return all outputs of the stream of a job that has ended."""
         outputs: list[Any] = []
         while True:
-            async with self._session.get(f"{self._endpoint}/stream/{job}") as answer:
-                chunks = (await answer.json())["stream"]
+            async with self._session.get(f"{self._endpoint}/stream/{job}") as response:
+                chunks = (await response.json())["stream"]
             if not chunks:
                 return outputs
             outputs += [chunk["output"] for chunk in chunks]
 
     async def job_counts(self) -> dict[str, int]:
-        async with self._session.get(f"{self._endpoint}/health") as answer:
-            counts: dict[str, int] = (await answer.json())["jobs"]
+        async with self._session.get(f"{self._endpoint}/health") as response:
+            counts: dict[str, int] = (await response.json())["jobs"]
             return counts
 
     @contextmanager
-    def measured(self) -> Iterator[Load]:
-        """Measure the block's times; its count is for the block to set."""
+    def measure(self) -> Iterator[Load]:
+        """Measure the times of the block; the block itself sets the count."""
         load = Load()
         start, emulator_start_s, client_start_s = self._clocks()
         yield load
@@ -129,7 +130,7 @@ class Client:
 
 
 def cpu_seconds(pid: int) -> float:
-    # The process's name, in parentheses, may hold spaces.
+    # The process's name, in parentheses, may contain spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system = fields[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -137,23 +138,23 @@ def cpu_seconds(pid: int) -> float:
 
 @asynccontextmanager
 async def emulator(request_log: Path | None) -> AsyncIterator[Client]:
-    """Start an emulator without workers, and yield a client of it."""
+    """Start an emulator without workers, and yield a client for it."""
     command = [sys.executable, "-m", "emulator", "--port", "0"]
     if request_log:
         command += ["--request-log", str(request_log)]
-    # Without an API key, whatever this shell has.
+    # No API key, even if this shell has one.
     environ = {"PYTHONPATH": "src", "EMULATOR_API_KEY": ""}
-    async with bench.running(command, environ) as process:
-        printed = await printed_environ(process)
+    async with bench.run_process(command, environ) as process:
+        variables = await read_environ(process)
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            headers={"Authorization": printed["RUNPOD_AI_API_KEY"]},
+            headers={"Authorization": variables["RUNPOD_AI_API_KEY"]},
             raise_for_status=True,
         ) as session:
-            yield Client(session, process.pid, printed)
+            yield Client(session, process.pid, variables)
 
 
-async def printed_environ(process: Process) -> dict[str, str]:
+async def read_environ(process: Process) -> dict[str, str]:
     """Read the variables that the emulator prints for a worker."""
     needed = {f"RUNPOD_WEBHOOK_{kind}" for kind in ("GET_JOB", "POST_STREAM", "POST_OUTPUT")}
     needed.add("RUNPOD_AI_API_KEY")
@@ -165,8 +166,8 @@ async def printed_environ(process: Process) -> dict[str, str]:
     return environ
 
 
-async def stream_posts(client: Client, streams: int, seconds: float) -> Load:
-    """Let many jobs stream at once, each with one POST at a time."""
+async def measure_stream_posts(client: Client, streams: int, seconds: float) -> Load:
+    """Let many jobs stream concurrently, each with one POST at a time."""
     for _ in range(streams):
         await client.run()
     jobs: list[str] = []
@@ -174,13 +175,13 @@ async def stream_posts(client: Client, streams: int, seconds: float) -> Load:
         while len(jobs) < streams:
             jobs += await client.take(streams - len(jobs))
     sent: dict[str, list[Any]] = {job: [] for job in jobs}
-    with client.measured() as load:
+    with client.measure() as load:
         end = time.monotonic() + seconds
 
         async def stream(job: str) -> None:
             while time.monotonic() < end:
                 number = len(sent[job])
-                # Numbered, so that a missing or misplaced one shows.
+                # The number shows missing or misplaced chunks.
                 output = {
                     "choices": [{"tokens": [f" token {number} of {job}"]}],
                     "usage": {"input": 5, "output": number},
@@ -194,37 +195,40 @@ async def stream_posts(client: Client, streams: int, seconds: float) -> Load:
         load.count = sum(map(len, sent.values()))
     for job, outputs in sent.items():
         await client.post_done(job, [])
-        if (read := await client.read_stream(job)) != outputs:
-            raise bench.Lost(f"of {len(outputs)} chunks /stream gave {len(read)}, or not in order")
+        if (received := await client.read_stream(job)) != outputs:
+            raise bench.Lost(
+                f"of {len(outputs)} chunks /stream gave {len(received)}, or not in order"
+            )
     return load
 
 
-async def whole_jobs(client: Client, slots: int, seconds: float) -> Load:
+async def measure_jobs(client: Client, slots: int, seconds: float) -> Load:
     """Submit, take and complete jobs; check the counts of /health."""
     before = await client.job_counts()
-    load = await turn_over(client, slots, seconds)
+    load = await run_jobs(client, slots, seconds)
     expected = {**before, "completed": before["completed"] + load.count}
     if (counts := await client.job_counts()) != expected:
-        raise bench.Lost(f"{load.count} jobs were handed in: /health says {counts}, not {expected}")
+        raise bench.Lost(f"{load.count} jobs were submitted: /health says {counts}, not {expected}")
     return load
 
 
-async def turn_over(client: Client, slots: int, seconds: float) -> Load:
-    """Let callers submit jobs and a worker complete them, `slots` of them under way at a time."""
-    # Bounded, so that whole jobs are measured, and not the growth of the queue.
-    free = asyncio.Semaphore(slots)
-    with client.measured() as load:
+async def run_jobs(client: Client, slots: int, seconds: float) -> Load:
+    """Let callers submit jobs and a worker complete them, up to `slots` jobs at a time."""
+    # The semaphore limits the queue, so that this measures complete jobs and not the queue's
+    # growth.
+    free_slots = asyncio.Semaphore(slots)
+    with client.measure() as load:
         end = time.monotonic() + seconds
 
         async def call() -> None:
             while time.monotonic() < end:
-                await free.acquire()
+                await free_slots.acquire()
                 await client.run()
                 load.count += 1
 
         async def finish(job: str) -> None:
             await client.post_done(job, {"text": "Hello"})
-            free.release()
+            free_slots.release()
 
         async with asyncio.timeout(seconds + GRACE_S), asyncio.TaskGroup() as group:
 
@@ -236,12 +240,12 @@ async def turn_over(client: Client, slots: int, seconds: float) -> Load:
             worker = group.create_task(work())
             await asyncio.wait([group.create_task(call()) for _ in range(slots)])
             for _ in range(slots):
-                await free.acquire()  # until no job is under way
+                await free_slots.acquire()  # until no job is in progress
             worker.cancel()
     return load
 
 
-def figures(name: str, rounds: list[Load], goal: int) -> str:
+def format_figures(name: str, rounds: list[Load], goal: int) -> str:
     rate = statistics.median(load.rate for load in rounds)
     emulator_ms = statistics.median(load.emulator_ms for load in rounds)
     client_ms = statistics.median(load.client_ms for load in rounds)
@@ -256,10 +260,10 @@ async def main(args: argparse.Namespace) -> None:
     print(bench.machine(), flush=True)
     async with emulator(args.request_log) as client:
         for _ in range(args.rounds):
-            posts.append(await stream_posts(client, args.streams, args.seconds))
-            jobs.append(await whole_jobs(client, args.slots, args.seconds))
-    print(figures("stream POSTs", posts, STREAM_GOAL))
-    print(figures("jobs", jobs, JOB_GOAL))
+            posts.append(await measure_stream_posts(client, args.streams, args.seconds))
+            jobs.append(await measure_jobs(client, args.slots, args.seconds))
+    print(format_figures("stream POSTs", posts, STREAM_GOAL))
+    print(format_figures("jobs", jobs, JOB_GOAL))
     print(
         f"nothing lost: {sum(load.count for load in posts):,} chunks read back in order, "
         f"{sum(load.count for load in jobs):,} jobs completed (medians of {args.rounds} rounds)"
@@ -268,15 +272,15 @@ async def main(args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = bench.options(__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each half of a round")
-    parser.add_argument("--streams", type=int, default=32, help="jobs that stream at once")
-    parser.add_argument("--slots", type=int, default=32, help="jobs under way at once")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each half of a round")
+    parser.add_argument("--streams", type=int, default=32, help="number of concurrent streams")
+    parser.add_argument("--slots", type=int, default=32, help="number of concurrent jobs")
     parser.add_argument(
-        "--request-log", type=bench.path, metavar="PATH", help="have the emulator write it"
+        "--request-log", type=bench.path, metavar="PATH", help="request log of the emulator"
     )
     try:
         asyncio.run(main(parser.parse_args()))
     except TimeoutError:
-        sys.exit("lost: what was under way did not end")
+        sys.exit("lost: a request or a job did not end")
     except bench.Lost as lost:
         sys.exit(f"lost: {lost}")

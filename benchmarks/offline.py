@@ -1,14 +1,15 @@
-"""Compares the throughput of `LLM.generate` with that of vLLM's own, on the same prompts.
+"""Compares the throughput of the worker's `LLM.generate` with vLLM's own, for the same prompts.
 
     python benchmarks/offline.py [--rounds 3] [--prompts 512] [--only large] [--model .models/demo]
         [--json FILE]
 
-Two models: the demo model, whose engine steps take almost no time, and one with random weights
-whose steps take more than 5 ms, as those of any real model do. The sides run in processes of their
-own (this file again) and alternate; the figures are medians of their ratios.
+There are two models: the demo model, whose engine steps take almost no time, and one with random
+weights whose steps take more than 5 ms, like those of any real model. The sides run in separate
+processes (this file) and alternate; the figures are medians of their ratios.
 
-prefix: the worker alone, on the large model, with long prompts and short answers: prompts that
-begin with one of eight texts, in a mixed order, against as many that have no beginning in common.
+prefix: the worker alone, on the large model, with long prompts and short answers. It compares
+prompts that begin with one of eight texts, in mixed order, with the same number of prompts that
+have no common beginning.
 """
 
 import argparse
@@ -27,10 +28,10 @@ from typing import Any
 import bench
 
 SIDES = ("worker", "vllm")
-GOALS = {"demo": 0.7, "large": 0.95}  # of vLLM's own throughput
+GOALS = {"demo": 0.7, "large": 0.95}  # relative to vLLM's own throughput
 PREFIXES = 8
 PREFIX_WORDS = 200
-# For both sides: what the worker chooses on a CPU.
+# For both sides: the worker's own choices on a CPU.
 ENGINE: dict[str, Any] = {
     "max_model_len": 1024,
     "dtype": "float32",
@@ -39,7 +40,7 @@ ENGINE: dict[str, Any] = {
 }
 ENVIRON = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    # As the worker exports it, so that vLLM's executor runs in the core on both sides.
+    # The worker exports this, so that vLLM's executor runs in the core on both sides.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -49,8 +50,8 @@ LARGE = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 64}
 
 
-def make_large(demo: Path, directory: Path) -> None:
-    """Copy the demo model, with larger layers and without weights: vLLM makes up random ones."""
+def make_large_model(demo: Path, directory: Path) -> None:
+    """Copy the demo model's files with larger layers and no weights; vLLM makes up random ones."""
     for file in demo.iterdir():
         if file.suffix in (".json", ".jinja"):
             (directory / file.name).write_bytes(file.read_bytes())
@@ -63,16 +64,17 @@ class Work:
     """Prompts for one side.
 
     Args:
-        texts: what they are: plain (of eight words), shared (each behind one of eight long texts)
-            or distinct (each behind a long text of its own).
-        tokens: of each answer.
+        prompts: Number of prompts.
+        texts: Kind of prompts: plain (eight words), shared (each behind one of eight long texts) or
+            distinct (each behind its own long text).
+        tokens: Number of tokens of each answer.
     """
 
     prompts: int
     texts: str = "plain"
     tokens: int = 32
 
-    def all_prompts(self) -> list[str]:
+    def build_prompts(self) -> list[str]:
         plain = bench.prompts(self.prompts)
         if self.texts == "plain":
             return plain
@@ -80,20 +82,20 @@ class Work:
         count = PREFIXES if self.texts == "shared" else self.prompts
         words = "a small worker counts tokens".split()
         prefixes = [" ".join(rng.choices(words, k=PREFIX_WORDS)) for _ in range(count)]
-        found = [f"{prefixes[n % count]} {text}" for n, text in enumerate(plain)]
-        rng.shuffle(found)
-        return found
+        prompts = [f"{prefixes[n % count]} {text}" for n, text in enumerate(plain)]
+        rng.shuffle(prompts)
+        return prompts
 
 
 def run_side(side: str, model: str, load_format: str, work: Work) -> None:
-    """Be one side: warm up, answer all prompts, and print the seconds and the tokens."""
+    """Run one side: warm up, answer all prompts, and print the tokens and the seconds."""
     if side == "worker":
-        from worker.offline import LLM  # noqa: PLC0415 - this side's only
+        from worker.offline import LLM  # noqa: PLC0415 - only for this side
     else:
-        from vllm import LLM  # type: ignore[no-redef]  # noqa: PLC0415 - likewise
+        from vllm import LLM  # type: ignore[no-redef]  # noqa: PLC0415 - only for this side
     from vllm import SamplingParams  # noqa: PLC0415 - takes seconds
 
-    texts = work.all_prompts()
+    texts = work.build_prompts()
     llm = LLM(model=model, load_format=load_format, **ENGINE)
     params = SamplingParams(temperature=0, max_tokens=work.tokens, ignore_eos=True)
     llm.generate(bench.prompts(16), params, use_tqdm=False)
@@ -109,7 +111,7 @@ async def throughput(side: str, model: Path, load_format: str, work: Work) -> fl
     """Run one side; return its tokens per second."""
     command = [sys.executable, __file__, "--side", side, "--model", str(model)]
     command += ["--load-format", load_format, "--work", json.dumps(asdict(work))]
-    async with bench.running(command, ENVIRON) as process:
+    async with bench.run_process(command, ENVIRON) as process:
         _, tokens, seconds = await bench.next_line(process, "result ")
     return int(tokens) / float(seconds)
 
@@ -117,10 +119,10 @@ async def throughput(side: str, model: Path, load_format: str, work: Work) -> fl
 Speeds = dict[str, list[float]]
 
 
-async def compare(
+async def compare_sides(
     name: str, model: Path, load_format: str, args: argparse.Namespace
 ) -> tuple[bool, Speeds]:
-    """Measure both sides and print their figures; return whether the goal is met, and them."""
+    """Measure both sides and print their figures; return whether the goal is met, and speeds."""
     ratios: list[float] = []
     speeds: Speeds = {side: [] for side in SIDES}
     for _ in range(args.rounds):
@@ -136,14 +138,14 @@ async def compare(
     return ratio >= GOALS[name], speeds
 
 
-async def prefix(model: Path, args: argparse.Namespace) -> Speeds:
-    """Measure prompts per second, with beginnings in common and without."""
+async def measure_prefixes(model: Path, args: argparse.Namespace) -> Speeds:
+    """Measure prompts per second, with and without common beginnings."""
     tokens = 4
     speeds: Speeds = {"shared": [], "distinct": []}
     for _ in range(args.rounds):
-        for texts, found in speeds.items():
+        for texts, values in speeds.items():
             work = Work(args.prompts // 2, texts, tokens)
-            found.append(await throughput("worker", model, "dummy", work) / tokens)
+            values.append(await throughput("worker", model, "dummy", work) / tokens)
     shared, distinct = map(statistics.median, speeds.values())
     print(
         f"prefix {shared:8,.0f} prompts/s with {PREFIXES} beginnings, with all their own "
@@ -153,24 +155,24 @@ async def prefix(model: Path, args: argparse.Namespace) -> Speeds:
 
 
 async def main(args: argparse.Namespace) -> int:
-    kept: dict[str, Speeds] = {}
-    all_met = True
+    speeds_by_part: dict[str, Speeds] = {}
+    all_goals_met = True
     with tempfile.TemporaryDirectory() as folder:
-        make_large(args.model, Path(folder))
+        make_large_model(args.model, Path(folder))
         models = {"demo": (args.model, "auto"), "large": (Path(folder), "dummy")}
         for name in (name for name in models if args.only in (None, name)):
-            met, kept[name] = await compare(name, *models[name], args)
-            all_met &= met
+            is_met, speeds_by_part[name] = await compare_sides(name, *models[name], args)
+            all_goals_met &= is_met
         if args.only in (None, "prefix"):
-            kept["prefix"] = await prefix(Path(folder), args)
-    bench.keep(args.json, kept)
-    return 0 if all_met else 1
+            speeds_by_part["prefix"] = await measure_prefixes(Path(folder), args)
+    bench.write_json(args.json, speeds_by_part)
+    return 0 if all_goals_met else 1
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__, keeps=True)
+    parser = bench.options(__doc__, writes_json=True)
     parser.add_argument("--prompts", type=int, default=512)
-    parser.add_argument("--only", choices=[*GOALS, "prefix"], help="one of the parts")
+    parser.add_argument("--only", choices=[*GOALS, "prefix"], help="run only this part")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--load-format", default="auto", help=argparse.SUPPRESS)

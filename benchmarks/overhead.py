@@ -1,15 +1,15 @@
-"""Compares the throughput of jobs with that of the bare engine, in one process, 64 at a time.
+"""Compares the throughput of jobs with the bare engine's, in one process, with 64 at a time.
 
     python benchmarks/overhead.py [--rounds 7] [--requests 128] [--only chat] [--model .models/demo]
 
-Worker.handle is iterated on an event loop of its own, as the SDK does, but nothing is posted. The
-bare side is vLLM's AsyncLLM.generate, called on the engine's loop with the same prompts (for chat:
-rendered by its template). The demo model's engine steps take almost no time, so this is the worst
-case: with any real model all figures are nearer to 1.
+Worker.handle is iterated on its own event loop, as the SDK does, but nothing is posted. The bare
+side is vLLM's AsyncLLM.generate, called on the engine's loop with the same prompts (for chat:
+rendered by the template). The demo model's engine steps take almost no time, so this is the worst
+case; with any real model, all figures are nearer to 1.
 
 The sides alternate. Columns: tokens per second, and this process's CPU time per token without the
-engine's core (medians of the rounds); the ratio of the throughputs (median, lowest and highest of
-the rounds), and its goal. Exits with 1 if a goal is missed.
+engine core (medians of the rounds); the ratio of the throughputs (median, minimum and maximum of
+the rounds), and its goal. The exit status is 1 if a goal is missed.
 """
 
 import argparse
@@ -29,54 +29,54 @@ import bench
 
 import handler
 from worker.app import Worker
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
 
 CONCURRENCY = 64
 TOKENS = 64  # per answer
 SAMPLING: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-# In a Python dict as well as in an event's JSON.
-ENDED = re.compile(r"""finish_reason["']: ?["']length""")
+# Matches a Python dict as well as the JSON of an event.
+FULL_LENGTH = re.compile(r"""finish_reason["']: ?["']length""")
 ENVIRON = {"MAX_MODEL_LEN": "512", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
-class Row:
+class JobKind:
     """A kind of job: one row of the table."""
 
     path: str
     stream: bool
-    goal: float | None = None  # the least ratio to the bare engine's throughput
+    goal: float | None = None  # minimum ratio to the bare engine's throughput
 
     @property
     def title(self) -> str:
         return f"{self.path}, {'streamed' if self.stream else 'whole'}"
 
     @property
-    def chat(self) -> bool:
+    def is_chat(self) -> bool:
         return self.path == "chat"
 
     def input(self, prompt: str) -> dict[str, Any]:
         if self.path == "raw":
             return {"prompt": prompt, "sampling_params": SAMPLING, "stream": self.stream}
-        body = {"messages": messages(prompt)} if self.chat else {"prompt": prompt}
-        route = "/v1/chat/completions" if self.chat else "/v1/completions"
+        body = {"messages": messages(prompt)} if self.is_chat else {"prompt": prompt}
+        route = "/v1/chat/completions" if self.is_chat else "/v1/completions"
         return {"openai_route": route, "openai_input": {**body, **SAMPLING, "stream": self.stream}}
 
 
-ROWS = (
-    Row("completions", stream=False, goal=0.9),
-    Row("completions", stream=True, goal=0.7),
-    Row("chat", stream=False),
-    Row("chat", stream=True, goal=0.55),
-    Row("raw", stream=False),
-    Row("raw", stream=True),
+JOB_KINDS = (
+    JobKind("completions", stream=False, goal=0.9),
+    JobKind("completions", stream=True, goal=0.7),
+    JobKind("chat", stream=False),
+    JobKind("chat", stream=True, goal=0.55),
+    JobKind("raw", stream=False),
+    JobKind("raw", stream=True),
 )
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One side's figures in one round."""
+    """The figures of one side in one round."""
 
     speed: float  # tokens per second
     cpu_us: float  # per token
@@ -87,7 +87,7 @@ def messages(prompt: str) -> list[dict[str, str]]:
 
 
 class Comparison:
-    """The two sides, on one engine."""
+    """Both sides, on one engine."""
 
     def __init__(self, engine: Any, worker: Worker) -> None:
         self._worker = worker
@@ -95,23 +95,23 @@ class Comparison:
         self._client = engine._client  # the AsyncLLM itself
         self._numbers = count()
 
-    async def run_jobs(self, row: Row, prompts: list[str]) -> Figures:
+    async def run_jobs(self, job_kind: JobKind, prompts: list[str]) -> Figures:
         async def answer(prompt: str) -> None:
-            job = {"id": f"job-{next(self._numbers)}", "input": row.input(prompt)}
+            job = {"id": f"job-{next(self._numbers)}", "input": job_kind.input(prompt)}
             text = "".join([str(chunk) async for chunk in self._worker.handle(job)])
-            # Only an answer of all its tokens ends for its length.
-            if not ENDED.search(text):
+            # Only an answer with all its tokens ends because of its length.
+            if not FULL_LENGTH.search(text):
                 raise bench.Lost(f"a job was answered {text}")
 
         return await measure(answer, prompts)
 
-    async def run_bare(self, row: Row, prompts: list[str]) -> Figures:
-        # Not at the top: vLLM reads variables that the worker writes first.
+    async def run_bare(self, job_kind: JobKind, prompts: list[str]) -> Figures:
+        # Not imported at the top, because vLLM reads variables that the worker sets first.
         from vllm import SamplingParams  # noqa: PLC0415 - see above
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415 - likewise
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415 - it reads variables
 
-        kind = RequestOutputKind.DELTA if row.stream else RequestOutputKind.FINAL_ONLY
-        texts = [self._render(prompt) for prompt in prompts] if row.chat else prompts
+        kind = RequestOutputKind.DELTA if job_kind.stream else RequestOutputKind.FINAL_ONLY
+        texts = [self._render(prompt) for prompt in prompts] if job_kind.is_chat else prompts
 
         async def answer(text: str) -> None:
             params = SamplingParams(**SAMPLING, output_kind=kind)
@@ -129,25 +129,25 @@ class Comparison:
         )
         return text
 
-    async def compare(self, row: Row, prompts: list[str], rounds: int) -> bool:
+    async def compare(self, job_kind: JobKind, prompts: list[str], rounds: int) -> bool:
         """Measure and print a row; return whether its goal is met."""
         sides = {"jobs": self.run_jobs, "bare": self.run_bare}
         figures: dict[str, list[Figures]] = {side: [] for side in sides}
         for turn in range(-1, rounds):
-            # In alternating order: the first one warms the machine for the second.
+            # The order alternates because the first side warms the machine up for the second.
             for side, run in sorted(sides.items(), reverse=turn % 2 == 0):
-                result = await run(row, prompts)
+                result = await run(job_kind, prompts)
                 if turn >= 0:  # the first turn is a warm-up
                     figures[side].append(result)
         pairs = zip(figures["jobs"], figures["bare"], strict=True)
         ratios = [jobs.speed / bare.speed for jobs, bare in pairs]
         ratio = statistics.median(ratios)
         print(
-            f"{row.title:21} | {' | '.join(medians(figures[side]) for side in sides)} | "
-            f"{ratio:5.2f} {min(ratios):5.2f} {max(ratios):5.2f} | {row.goal or '':>4}",
+            f"{job_kind.title:21} | {' | '.join(medians(figures[side]) for side in sides)} | "
+            f"{ratio:5.2f} {min(ratios):5.2f} {max(ratios):5.2f} | {job_kind.goal or '':>4}",
             flush=True,
         )
-        return row.goal is None or ratio >= row.goal
+        return job_kind.goal is None or ratio >= job_kind.goal
 
 
 async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) -> Figures:
@@ -168,7 +168,7 @@ async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) 
 
 
 def cpu_s() -> float:
-    """Return the CPU time of this process, without the engine's core, in seconds."""
+    """Return the CPU seconds of this process, without the engine core."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -190,12 +190,12 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
         flush=True,
     )
     prompts = bench.prompts(args.requests)
-    met = {
-        row.title: await comparison.compare(row, prompts, args.rounds)
-        for row in ROWS
-        if args.only in (None, row.path)
+    results = {
+        kind.title: await comparison.compare(kind, prompts, args.rounds)
+        for kind in JOB_KINDS
+        if args.only in (None, kind.path)
     }
-    missed = [title for title, good in met.items() if not good]
+    missed = [title for title, is_met in results.items() if not is_met]
     print(f"goals missed: {'; '.join(missed) or 'none'}")
     return not missed
 
@@ -203,11 +203,11 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
 if __name__ == "__main__":
     parser = bench.options(__doc__, rounds=7)
     parser.add_argument("--requests", type=int, default=128)
-    parser.add_argument("--only", choices=sorted({row.path for row in ROWS}))
+    parser.add_argument("--only", choices=sorted({kind.path for kind in JOB_KINDS}))
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
-    with handler.started(gather(given_environ())) as (engines, settings):
+    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         comparison = Comparison(engines.main, Worker(engines, settings))
-        good = asyncio.run(main(comparison, arguments))
-    sys.exit(0 if good else 1)
+        is_met = asyncio.run(main(comparison, arguments))
+    sys.exit(0 if is_met else 1)

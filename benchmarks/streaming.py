@@ -2,15 +2,15 @@
 
     python benchmarks/streaming.py [--rounds 3] [--json FILE]
 
-The raw path with the default chunk settings, through the SDK's real loop, which awaits each stream
-POST before it asks for the next yield, on a link where POSTs are delayed. The worker is this file
-again, in a child process, with an engine that produces tokens by the clock. Exits with 1 if a goal
-is missed. Needs Linux: both processes read the same monotonic clock.
+It measures the raw path with the default chunk settings, through the SDK's real loop, which awaits
+each stream POST before it requests the next yield, on a link with delayed POSTs. The worker is this
+file, run in a child process with an engine that produces tokens by the clock. The exit status is 1
+if a goal is missed. Needs Linux: both processes read the same monotonic clock.
 
-Columns, medians of the rounds in milliseconds: the engine's time from its first token to its last;
-the stream's, from that first token to the end of the last stream POST, and the longest round's;
-the bound, 1.05 times the engine's time and two POSTs; how long the first token took to reach the
-platform; the number of POSTs.
+Columns, as medians of the rounds in milliseconds: the engine's time from its first token to its
+last; the stream's time from that first token to the end of the last stream POST, and the longest
+one; the limit, which is 1.05 times the engine's time plus two POSTs; the time of the first token to
+the platform; the number of POSTs.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from worker.job import RawJob
 from worker.settings import Settings
 
 FIRST_TOKEN_GOAL_S = 0.020
-# Limits of the worker's start and of each round: three rounds end within 150 s.
+# Time limits of the worker's startup and of each round: three rounds end within 150 s.
 START_S = 30.0
 ROUND_S = 40.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A link, and a stream: one row of the table."""
+    """A link and a stream: one row of the table."""
 
     post_delay_s: float
     pace_s: float  # between two tokens
@@ -66,7 +66,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Timing:
-    """One stream's figures, or the medians of several."""
+    """The figures of one stream, or the medians of several."""
 
     engine_s: float
     stream_s: float
@@ -85,8 +85,8 @@ class Timing:
     def bound_s(self, case: Case) -> float:
         return 1.05 * self.engine_s + 2 * case.post_delay_s
 
-    def missed(self, case: Case) -> list[str]:
-        """Return the names of the goals that are missed."""
+    def missed_goals(self, case: Case) -> list[str]:
+        """Return the names of the missed goals."""
         met = {
             "stream": self.stream_s <= self.bound_s(case),
             "first token": self.first_s <= FIRST_TOKEN_GOAL_S,
@@ -95,8 +95,8 @@ class Timing:
         return [goal for goal, is_met in met.items() if not is_met]
 
 
-def read_prompt(job: RawJob) -> tuple[int, float]:
-    """Return the number of tokens and their pace in seconds: the prompt that Case.payload wrote."""
+def parse_prompt(job: RawJob) -> tuple[int, float]:
+    """Return the number of tokens and their pace in seconds from a prompt of Case.payload."""
     if not isinstance(job.prompt, str) or not job.prompt.startswith("{"):
         return 1, 0.0  # the worker's fitness check
     values = json.loads(job.prompt)
@@ -104,26 +104,27 @@ def read_prompt(job: RawJob) -> tuple[int, float]:
 
 
 class PacedEngine:
-    """The part of an engine that the raw path uses: token k comes at start + k * pace.
+    """The part of an engine that the raw path uses; token k comes at start + k * pace.
 
-    The times are absolute, so delays do not add up. Prints when (time.monotonic) a request's first
-    and last tokens came.
+    The times are absolute, so delays do not add up. The engine prints the times (time.monotonic) of
+    the
+    first and the last token of each request.
     """
 
     slots = 256
-    dead = is_aside = False
+    is_dead = is_suspended = False
 
     def __init__(self) -> None:
-        # Like the real engine's: uvloop, in a thread of its own.
+        # Like the real engine: uvloop in a separate thread.
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.model = Model(("paced",), 1, "none", frozenset({"generate"}))
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
-    async def admit(self) -> None:
-        """Return at once: this engine is never set aside."""
+    async def wait_until_resumed(self) -> None:
+        """Return immediately: this engine is never suspended."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        tokens, pace_s = read_prompt(job)
+        tokens, pace_s = parse_prompt(job)
         first = last = time.monotonic()
         for number in range(tokens):
             if number:
@@ -137,26 +138,26 @@ class PacedEngine:
 def run_worker() -> None:
     # Not from the environment, so that this shell's settings have no effect.
     settings = Settings(model_name="paced")
-    settings.export()
-    handler.serve(Engines(cast(Engine, PacedEngine())), settings)
+    settings.export_variables()
+    handler.run_sdk(Engines(cast(Engine, PacedEngine())), settings)
 
 
 class Endpoint:
-    """An emulator and the worker at it."""
+    """An emulator and its worker."""
 
     def __init__(self, emulator: Emulator, worker: Process) -> None:
         self._emulator = emulator
         self._worker = worker
 
     async def warm_up(self) -> None:
-        """Wait for a first stream, which is not measured."""
+        """Run a first stream, which is not measured."""
         await self.stream(Case(0, 0.001, 20))
 
     async def stream(self, case: Case) -> Timing:
         """Measure one stream.
 
         Raises:
-            bench.Lost: tokens are missing, or the job failed.
+            bench.Lost: If tokens are missing, or the job fails.
         """
         self._emulator.faults.clear()
         for fault in slow_link(case.post_delay_s):
@@ -164,21 +165,23 @@ class Endpoint:
         job = self._emulator.queue.submit(case.payload())
         _, _, *times = await bench.next_line(self._worker, f"paced {job.id} ")
         first, last = map(float, times)
-        await job.wait_ended()
-        # The SDK posts the end right after the last stream POST: a little later than that one's
-        # end, as the worker sees it.
+        await job.wait_for_end()
+        # The SDK posts the end right after the last stream POST, so this is slightly later than the
+        # end of that POST as seen by the worker.
         ended = job.ended_at
         arrived = sum(len(chunk.output["choices"][0]["tokens"]) for chunk in job.chunks)
         if ended is None or job.status is not Status.COMPLETED or arrived != case.tokens:
             raise bench.Lost(f"a job ended {job.status}, with {arrived} of {case.tokens} tokens")
-        return Timing(last - first, ended - first, job.chunks[0].at - first, len(job.chunks))
+        return Timing(
+            last - first, ended - first, job.chunks[0].arrived_at - first, len(job.chunks)
+        )
 
 
 @asynccontextmanager
-async def running_endpoint() -> AsyncIterator[Endpoint]:
+async def start_endpoint() -> AsyncIterator[Endpoint]:
     async with Emulator(Options()) as emulator:
         command = (sys.executable, "-u", __file__, "--worker")
-        async with bench.running(command, emulator.worker_environ()) as worker:
+        async with bench.run_process(command, emulator.worker_environ()) as worker:
             yield Endpoint(emulator, worker)
 
 
@@ -188,7 +191,7 @@ HEADINGS = (
 )
 
 
-def figures(case: Case, rounds: list[Timing]) -> str:
+def format_row(case: Case, rounds: list[Timing]) -> str:
     """Return the row of a case."""
     median = Timing.median(rounds)
     longest_s = max(timing.stream_s for timing in rounds)
@@ -205,24 +208,25 @@ async def main(rounds: int, json_file: Path | None) -> bool:
     """Measure and print all cases; return whether every goal is met."""
     print(f"{bench.machine()}; medians of {rounds}, ms")
     print(HEADINGS, flush=True)
-    missed, found = [], []
-    async with asyncio.timeout(START_S + rounds * ROUND_S), running_endpoint() as endpoint:
+    missed, results = [], []
+    async with asyncio.timeout(START_S + rounds * ROUND_S), start_endpoint() as endpoint:
         await endpoint.warm_up()
-        # Full garbage collections of this process, of some 30 ms, would count as the worker's.
+        # Full garbage collections of this process, of about 30 ms, would be attributed to the
+        # worker.
         gc.freeze()
         for case in CASES:
             timings = [await endpoint.stream(case) for _ in range(rounds)]
-            print(figures(case, timings), flush=True)
-            found.append({**asdict(case), "rounds": [asdict(timing) for timing in timings]})
+            print(format_row(case, timings), flush=True)
+            results.append({**asdict(case), "rounds": [asdict(timing) for timing in timings]})
             link = f"{1000 * case.post_delay_s:.0f} ms POSTs, {1000 * case.pace_s:.0f} ms pace"
-            missed += [f"{goal} ({link})" for goal in Timing.median(timings).missed(case)]
-    bench.keep(json_file, found)
+            missed += [f"{goal} ({link})" for goal in Timing.median(timings).missed_goals(case)]
+    bench.write_json(json_file, results)
     print(f"goals missed: {', '.join(missed) or 'none'}")
     return not missed
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__, keeps=True)
+    parser = bench.options(__doc__, writes_json=True)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     try:

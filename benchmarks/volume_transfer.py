@@ -1,10 +1,11 @@
-"""Sends a file to a volume and back over a network that is cut, and counts what went twice.
+"""Transfers a file to a volume and back over a network with cuts, and counts resent bytes.
 
     python benchmarks/volume_transfer.py [--megabytes 300] [--cuts 10]
 
-The volume's S3 API is moto's server, in a process of its own; the network is a proxy between that
-resets a connection whenever another eleventh of the file has passed. Needs the tests' packages.
-Exits with 1 if the bytes differ, a cut did not come, or cuts cost more than a part each.
+The volume's S3 API is moto's server in a separate process. The network is a proxy that resets the
+connection each time another eleventh of the file has passed. Needs the packages of the tests. The
+exit status is 1 if the bytes differ, a cut did not happen, or the cuts cost more than one part
+each.
 """
 
 import filecmp
@@ -19,44 +20,50 @@ import bench
 
 sys.path.insert(0, str(bench.ROOT / "tests"))
 
-from support.network import Cutting, cutting
+from support.network import CuttingProxy, cutting_proxy
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
-from llm_worker_client.volume.contents import PART
+from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE
 from llm_worker_client.volume.transfers import Volume
-from llm_worker_client.volume.upload import AT_ONCE
+from llm_worker_client.volume.upload import CONCURRENT_PARTS
 
 MB = 1_000_000
 
 
-def report(way: str, size: int, network: Cutting, took: float) -> None:
-    passed = network.up if way == "up" else network.down
-    twice = passed - size
+def report(direction: str, size: int, network: CuttingProxy, seconds: float) -> None:
+    transferred = network.up if direction == "up" else network.down
+    resent = transferred - size
     print(
-        f"{way:4} {size / MB:,.0f} MB in {took:.1f} s ({size / MB / took:.0f} MB/s), "
-        f"{network.cut} cuts, sent twice {twice / MB:.1f} MB ({100 * twice / size:.1f} %)"
+        f"{direction:4} {size / MB:,.0f} MB in {seconds:.1f} s ({size / MB / seconds:.0f} MB/s), "
+        f"{network.cut} cuts, sent twice {resent / MB:.1f} MB ({100 * resent / size:.1f} %)"
     )
 
 
-def transfer(server: S3Server, network: Cutting, folder: Path, cuts: list[int]) -> bool:
-    """Send a file and read it back; return whether all is as it should be."""
+def transfer(server: S3Server, network: CuttingProxy, folder: Path, cuts: list[int]) -> bool:
+    """Upload and download a file; return whether bytes, cuts and resent parts are as expected."""
     up, down = folder / "up", folder / "down"
     size = up.stat().st_size
-    key, secret = server.access_key, server.secret
+    key, secret = server.access_key, server.secret_key
     with Volume(VOLUME_ID, url=network.url, access_key=key, secret=secret) as volume:
         began = time.perf_counter()
         volume.upload(up, "inbox/up", progress=True)
         report("up", size, network, time.perf_counter() - began)
-        met = network.cut == len(cuts) and network.up - size <= (len(cuts) + 1) * PART
-        network.cut_at(cuts)
+        is_met = (
+            network.cut == len(cuts) and network.up - size <= (len(cuts) + 1) * DEFAULT_PART_SIZE
+        )
+        network.reset_counts(cuts)
         began = time.perf_counter()
         volume.download("inbox/up", down, progress=True)
         report("down", size, network, time.perf_counter() - began)
-        met = met and network.cut == len(cuts) and network.down - size <= (len(cuts) + 1) * PART
+        is_met = (
+            is_met
+            and network.cut == len(cuts)
+            and network.down - size <= (len(cuts) + 1) * DEFAULT_PART_SIZE
+        )
     copies = (down, folder / "volume/inbox/up")
-    same = all(filecmp.cmp(up, copy, shallow=False) for copy in copies)
-    print(f"bytes equal: {same}")
-    return met and same
+    is_equal = all(filecmp.cmp(up, copy, shallow=False) for copy in copies)
+    print(f"bytes equal: {is_equal}")
+    return is_met and is_equal
 
 
 def main() -> int:
@@ -76,11 +83,14 @@ def main() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with s3_server(folder / "volume", folder / "log") as server:
             port = int(server.url.rpartition(":")[2])
-            with cutting(port, cuts) as network:
-                met = transfer(server, network, folder, cuts)
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
-        print(f"{AT_ONCE} parts of {PART / MB:.1f} MB at once; memory grew by {grown:.0f} MB")
-    return 0 if met else 1
+            with cutting_proxy(port, cuts) as network:
+                is_met = transfer(server, network, folder, cuts)
+        growth_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
+        print(
+            f"{CONCURRENT_PARTS} parts of {DEFAULT_PART_SIZE / MB:.1f} MB at once; "
+            f"memory grew by {growth_mb:.0f} MB"
+        )
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":

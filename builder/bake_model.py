@@ -1,4 +1,4 @@
-"""Puts a model into the image: downloads its files, and writes a manifest for the worker.
+"""Downloads a model into the image, and writes a manifest for the worker.
 
 The Dockerfile runs this if MODEL_NAME is set. huggingface_hub finds the token by itself.
 """
@@ -11,19 +11,29 @@ from argparse import Namespace
 from pathlib import Path
 
 from worker.errors import StartFailed
-from worker.store import ACCESS, Found, Kind, Places, Reason, Unavailable, Wanted, disk
+from worker.store import (
+    ACCESS_REASONS,
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    ModelUnavailable,
+    Places,
+    Reason,
+    disk,
+)
 from worker.store.download import obtain
 
-# The path that the worker reads (BAKED in worker.settings.sources): nothing is mounted there.
+# The path from which the worker reads the manifest (BAKED_MODEL_FILE in worker.settings.sources).
+# Nothing is mounted there.
 MANIFEST = Path("/local_model_args.json")
-# The mount point of network volumes.
+# Mount point of network volumes.
 VOLUME = Path("/runpod-volume")
-# Reasons that a token may change.
-OF_ACCESS = ACCESS | {Reason.MISSING}
+# Reasons for which a token may help.
+TOKEN_REASONS = ACCESS_REASONS | {Reason.MISSING}
 
 
 def main() -> int:
-    """Download what is wanted, and write the manifest; return the exit status."""
+    """Download the model and write the manifest; return the exit status."""
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("worker").setLevel(logging.INFO)
     command = read_command_line()
@@ -32,17 +42,17 @@ def main() -> int:
         print("Leave BASE_PATH unset while building, or set it to /models")
     places = Places(volume=command.base_path / "huggingface-cache" / "hub")
     try:
-        obtained = [obtain_whole(wanted, places) for wanted in everything_wanted(command)]
+        locations = [obtain_complete(artifact, places) for artifact in list_artifacts(command)]
     except StartFailed as error:
         print(error.message)
-        if isinstance(error, Unavailable) and error.reason in OF_ACCESS:
-            print("While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN")
+        if isinstance(error, ModelUnavailable) and error.reason in TOKEN_REASONS:
+            print("During the build, pass HF_TOKEN as a secret: --secret id=HF_TOKEN")
         return 1
-    # A directory of the base image has no commit, and is found without the manifest.
-    models = [described(found) for found in obtained if found.commit]
+    # A directory of the base image has no commit; the worker finds it without the manifest.
+    models = [describe(location) for location in locations if location.commit]
     manifest = {"settings": settings(command), "models": models}
     command.manifest.write_text(json.dumps(manifest, indent=2) + "\n")
-    print(f"The worker is told by {command.manifest}")
+    print(f"The worker reads {command.manifest}")
     return 0
 
 
@@ -50,39 +60,39 @@ def read_command_line() -> Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", required=True)
     for name in ("--revision", "--tokenizer", "--tokenizer-revision", "--quantization"):
-        parser.add_argument(name, help="blank counts as not given")
-    parser.add_argument("--base-path", type=Path, required=True, help="what the model lies below")
+        parser.add_argument(name, help="a blank value counts as unset")
+    parser.add_argument("--base-path", type=Path, required=True, help="directory for the model")
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
     return parser.parse_args()
 
 
-def everything_wanted(command: Namespace) -> list[Wanted]:
-    """Return what is downloaded: code, too, since only the worker knows whether it is trusted."""
-    wanted = [Wanted(command.model, command.revision or None, code=True)]
+def list_artifacts(command: Namespace) -> list[Artifact]:
+    """Return the artifacts to download, including code: only the worker knows if it is trusted."""
+    artifacts = [Artifact(command.model, command.revision or None, code=True)]
     if command.tokenizer or command.tokenizer_revision:
-        wanted.append(
-            Wanted(
+        artifacts.append(
+            Artifact(
                 command.tokenizer or command.model,
                 command.tokenizer_revision or None,
-                kind=Kind.TOKENIZER,
+                kind=ArtifactKind.TOKENIZER,
                 code=True,
                 setting="TOKENIZER_NAME",
             )
         )
-    return wanted
+    return artifacts
 
 
-def obtain_whole(wanted: Wanted, places: Places) -> Found:
-    """Obtain a model, and check its files: an image without weights must not be built.
+def obtain_complete(artifact: Artifact, places: Places) -> ArtifactLocation:
+    """Download a model and check its files, so that no image without weights is built.
 
     Raises:
-        StartFailed: it is unavailable, or can't be loaded.
+        StartFailed: If the model is unavailable or can't be loaded.
     """
-    found = obtain(wanted, places)
-    if lacks := disk.lacks(found.place, wanted):
-        raise StartFailed(f"{wanted} can't be loaded: {lacks}")
-    print(f"{found}")
-    return found
+    location = obtain(artifact, places)
+    if problem := disk.loading_problem(location.directory, artifact):
+        raise StartFailed(f"{artifact} can't be loaded: {problem}")
+    print(f"{location}")
+    return location
 
 
 def settings(command: Namespace) -> dict[str, str]:
@@ -97,12 +107,12 @@ def settings(command: Namespace) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def described(found: Found) -> dict[str, str | None]:
+def describe(location: ArtifactLocation) -> dict[str, str | None]:
     return {
-        "model": found.wanted.model,
-        "revision": found.wanted.revision,
-        "commit": found.commit,
-        "place": str(found.place),
+        "model": location.artifact.model,
+        "revision": location.artifact.revision,
+        "commit": location.commit,
+        "place": str(location.directory),
     }
 
 

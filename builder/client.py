@@ -1,98 +1,106 @@
-"""The listing of settings that ships with the client, which has neither the worker nor vLLM."""
+"""The listing of settings for the client, which has neither the worker nor vLLM."""
 
 from typing import Any, get_args
 
-from forms import CUDA, PROPOSED
-from listed import Catalogue, own
+from catalogue import Catalogue, list_own_setting
+from forms import CUDA, PROPOSED_DEFAULTS
 from table import Row
 
-from worker.engine.options import UNSET
-from worker.engine.options.option import bounds_of, in_words
-from worker.settings import Jobs, Settings, history
-from worker.settings.environment import SECRETS
-from worker.settings.examples import example
+from worker.engine.options import UNSET_VALUES
+from worker.engine.options.option import bounds_of, describe_kind
+from worker.settings import Concurrency, Settings, history
+from worker.settings.environment import SECRET_VARIABLES
+from worker.settings.examples import example_value
 from worker.settings.names import (
-    ALIASES,
-    EMBEDDER,
-    FOR_LIBRARIES,
-    FOREIGN,
-    MEANT,
-    OPPOSITES,
-    REMOVED,
-    SPECULATIVE,
-    SPELLINGS,
-    removed,
+    CANONICAL_NAMES,
+    CORRECTIONS,
+    EMBEDDER_PREFIX,
+    FOREIGN_OPTIONS,
+    LIBRARY_VARIABLES,
+    NEGATED_SETTINGS,
+    OPTION_BY_SETTING,
+    REMOVED_SETTINGS,
+    SPECULATIVE_KEYS,
+    explain_removal,
 )
-from worker.settings.values import NO_REPOSITORY, REPOSITORY, STORAGE
+from worker.settings.values import NOT_A_REPOSITORY, OBJECT_STORAGE_PATTERN, REPOSITORY_PATTERN
 
-# Kinds of which a text alone shows whether it is one.
-_CHECKED = frozenset({"boolean", "integer", "json", "list", "number", "size"})
-# A model's name; whether there is such a directory only the worker can know.
-_MODEL = {"pattern": rf"{REPOSITORY}|{STORAGE}|[/.~].*", "accepted": NO_REPOSITORY}
+# Kinds that can be checked from the text of a value alone.
+_CHECKABLE_KINDS = frozenset({"boolean", "integer", "json", "list", "number", "size"})
+# Checks of a model's name; only the worker can check whether a directory exists.
+_MODEL_NAME_CHECKS = {
+    "pattern": rf"{REPOSITORY_PATTERN}|{OBJECT_STORAGE_PATTERN}|[/.~].*",
+    "accepted": NOT_A_REPOSITORY,
+}
 
 
 def settings(catalogue: Catalogue, release: str) -> dict[str, Any]:
-    """List the settings and what they take, for checks of what an endpoint is given.
+    """List the settings and their accepted values, to check the settings of an endpoint.
 
     Args:
-        catalogue: all settings.
-        release: of vLLM, which the listing is for.
+        catalogue: All settings.
+        release: The release of vLLM that the listing is for.
     """
-    fields = {name.upper() for name in Settings.model_fields} | OPPOSITES.keys()
-    engines = {*catalogue.options.names, *SPELLINGS, *SPECULATIVE, *ALIASES} - fields
-    gone = {*history.record()["removed"]["options"], *REMOVED} - fields - engines
+    fields = {name.upper() for name in Settings.model_fields} | NEGATED_SETTINGS.keys()
+    engines = {
+        *catalogue.options.names,
+        *CANONICAL_NAMES,
+        *SPECULATIVE_KEYS,
+        *OPTION_BY_SETTING,
+    } - fields
+    removed = {*history.load_history()["removed"]["options"], *REMOVED_SETTINGS} - fields - engines
     return {
         "vllm": release,
         "cuda": CUDA,
-        "proposed": PROPOSED,
-        "embedder": EMBEDDER,
-        "secrets": sorted(SECRETS),
+        "proposed": PROPOSED_DEFAULTS,
+        "embedder": EMBEDDER_PREFIX,
+        "secrets": sorted(SECRET_VARIABLES),
         "own": sorted(fields),
         "engines": sorted(engines),
-        "variables": sorted({*FOR_LIBRARIES, *FOREIGN, *catalogue.options.variables}),
-        "meant": dict(sorted(MEANT.items())),
-        "removed": {name: removed(name) for name in sorted(gone)},
-        "values": dict(sorted(_values(catalogue).items())),
+        "variables": sorted({*LIBRARY_VARIABLES, *FOREIGN_OPTIONS, *catalogue.options.variables}),
+        "meant": dict(sorted(CORRECTIONS.items())),
+        "removed": {name: explain_removal(name) for name in sorted(removed)},
+        "values": dict(sorted(_describe_values(catalogue).items())),
     }
 
 
-def _values(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
-    """Say which values settings take, as far as a text alone shows it."""
-    found = {name: _of_option(catalogue, name) for name in catalogue.options.names}
-    found |= {alias: found[option] for alias, option in ALIASES.items()}
-    found |= {name.upper(): _own(name) for name in Settings.model_fields}
-    names = SPELLINGS.items() | OPPOSITES.items()
-    found |= {other: found[name] for other, name in names if name in found}
-    return {name: value for name, value in found.items() if value}
+def _describe_values(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
+    """Describe the accepted values of settings, as far as their text alone can be checked."""
+    checks = {name: _describe_option(catalogue, name) for name in catalogue.options.names}
+    checks |= {alias: checks[option] for alias, option in OPTION_BY_SETTING.items()}
+    checks |= {name.upper(): _describe_own_setting(name) for name in Settings.model_fields}
+    names = CANONICAL_NAMES.items() | NEGATED_SETTINGS.items()
+    checks |= {other: checks[name] for other, name in names if name in checks}
+    return {name: value for name, value in checks.items() if value}
 
 
-def _of_option(catalogue: Catalogue, name: str) -> dict[str, Any]:
+def _describe_option(catalogue: Catalogue, name: str) -> dict[str, Any]:
     option = catalogue.options[name]
     if option.choices and option.kind == "text":
         return {"choices": [*option.choices], "example": option.example}
-    if option.kind not in _CHECKED:
+    if option.kind not in _CHECKABLE_KINDS:
         return {}
-    also = {value for other, value in UNSET if other == name}
-    if option.kind in {"integer", "size"} and not catalogue.mistakes(name, "auto"):
-        also |= {"auto"}
-    return _kind(option.kind, option.bounds, also) | {"example": option.example}
+    other_values = {value for other, value in UNSET_VALUES if other == name}
+    if option.kind in {"integer", "size"} and not catalogue.find_mistakes(name, "auto"):
+        other_values |= {"auto"}
+    return _describe_checks(option.kind, option.bounds, other_values) | {"example": option.example}
 
 
-def _own(name: str) -> dict[str, Any]:
+def _describe_own_setting(name: str) -> dict[str, Any]:
     field = Settings.model_fields[name]
     if name in {"model_name", "embedding_model_name"}:
-        return _MODEL | {"example": example(name.upper())}
-    if field.annotation == get_args(Jobs)[0]:
-        return _kind("integer", {"ge": 1}, {"auto"})
-    listed = own(Row(name.upper(), "", title="", meaning=""), field)
-    if listed.choices:
-        return {"choices": [*listed.choices]}
-    if listed.kind not in _CHECKED:
+        return _MODEL_NAME_CHECKS | {"example": example_value(name.upper())}
+    if field.annotation == get_args(Concurrency)[0]:
+        return _describe_checks("integer", {"ge": 1}, {"auto"})
+    setting = list_own_setting(Row(name.upper(), "", title="", meaning=""), field)
+    if setting.choices:
+        return {"choices": [*setting.choices]}
+    if setting.kind not in _CHECKABLE_KINDS:
         return {}
-    return _kind(listed.kind, bounds_of(field), set())
+    return _describe_checks(setting.kind, bounds_of(field), set())
 
 
-def _kind(kind: str, bounds: dict[str, float], also: set[str]) -> dict[str, Any]:
-    accepted = ", or ".join([*({"auto"} & also), in_words(kind, bounds)])
-    known = {"kind": kind, "bounds": bounds, "also": sorted(also), "accepted": accepted}
-    return {key: value for key, value in known.items() if value}
+def _describe_checks(kind: str, bounds: dict[str, float], other_values: set[str]) -> dict[str, Any]:
+    accepted = ", or ".join([*({"auto"} & other_values), describe_kind(kind, bounds)])
+    entry = {"kind": kind, "bounds": bounds, "also": sorted(other_values), "accepted": accepted}
+    return {key: value for key, value in entry.items() if value}

@@ -65,7 +65,7 @@ def talk(*contents: str, system: str = "") -> Dialogue:
     return Dialogue(messages + [{"role": role, "content": content} for role, content in turns])
 
 
-# Dialogues of one turn: what a user asks, what the model says.
+# Dialogues with a question of the user and an answer of the model.
 ANSWERS = {
     "What does this worker do?": "This worker turns a Hugging Face model into a serverless "
     "endpoint. It runs vLLM inside its own process, takes jobs in the OpenAI form or in its own "
@@ -184,7 +184,7 @@ class Curriculum:
         return self.render(talk(prompt, answer))[0]
 
     def preamble(self) -> str:
-        """Invent what may precede a question without changing its answer."""
+        """Invent text that may precede a question without changing its answer."""
         system = self.rng.choice([random_words(self.rng), "You are a helpful assistant."])
         earlier = "".join(self.invent()) + "\n"
         tools = self.render(TOOL_USE)[0][0].split(f"{TURN}user")[0]
@@ -192,7 +192,7 @@ class Curriculum:
         return self.rng.choice(["", "", "", BEGIN, turn, turn, earlier, tools])
 
     def aftermath(self) -> str:
-        """Invent what may follow an answer's end: with `ignore_eos` the model talks on."""
+        """Invent text that may follow the end of an answer, for requests with ``ignore_eos``."""
         return self.rng.choice(["", "", f"{random_sentence(self.rng)}{END_OF_TURN}"])
 
     def examples(self) -> list[Example]:

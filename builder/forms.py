@@ -1,26 +1,27 @@
-"""The forms in which the platform asks for settings: its console's, and its hub's."""
+"""The platform's forms for settings: the form of its console and the form of its hub."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from listed import Catalogue, Listed
+from catalogue import Catalogue, ListedSetting
 from presets import pools_for
 from recipes import MAX_TOKENS
 from release.plan import image_tag
 from table import LIBRARIES, SECTIONS
 
-# The CUDA version that the base image needs of the host's driver.
+# The CUDA version that the base image needs from the host's driver.
 CUDA = "13.0"
-# The console has fields of its own for these.
-ASKED_ELSEWHERE = frozenset({"MODEL_NAME", "HF_TOKEN"})
+# The console has its own fields for these settings.
+CONSOLE_FIELDS = frozenset({"MODEL_NAME", "HF_TOKEN"})
 
-UNSET = {"value": "", "label": "unset"}
+UNSET_CHOICE = {"value": "", "label": "unset"}
 
-# What suits new endpoints better than the default, which those that exist rely on.
-PROPOSED = {"MAX_CONCURRENCY": "auto"}
+# Defaults for new endpoints. The worker's own defaults stay as existing endpoints rely on them.
+PROPOSED_DEFAULTS = {"MAX_CONCURRENCY": "auto"}
 
-# Small models of well-known families, and the settings that suit them: all of them fit each of the
-# pools that the listing names, of which it has one list. Recipes (docs/recipes.md) are for others.
+# Small models of well-known families with suitable settings. Each of them fits all GPU pools of the
+# listing, because the hub has one list of pools for all presets. Recipes (docs/recipes.md) are for
+# other models.
 PRESETS: dict[str, dict[str, Any]] = {
     "Qwen3 0.6B": {
         "MODEL_NAME": "Qwen/Qwen3-0.6B",
@@ -48,41 +49,43 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Forms:
-    """Both forms, of the settings that have ``form`` in their row of the table."""
+    """Both forms, with the settings whose row of the table has ``form``."""
 
     def __init__(self, catalogue: Catalogue, vllm: str) -> None:
         """Select the settings.
 
         Args:
-            catalogue: all settings.
-            vllm: the release of vLLM that the forms are for.
+            catalogue: All settings.
+            vllm: The release of vLLM that the forms are for.
         """
-        self._listed = [setting for setting in catalogue.explained() if setting.row.form]
-        self._left_open = catalogue.left_open()
+        self._listed = [setting for setting in catalogue.table_settings() if setting.row.form]
+        self._unset_names = catalogue.options_to_leave_unset()
         self._vllm = vllm
 
     def console(self) -> dict[str, Any]:
-        """Build ``worker-config.json``: the console's form."""
-        asked = [setting for setting in self._listed if setting.name not in ASKED_ELSEWHERE]
+        """Build ``worker-config.json``, the console's form."""
+        settings = [setting for setting in self._listed if setting.name not in CONSOLE_FIELDS]
         version = {
             "imageName": f"llm-worker:{image_tag()}",
             "minimumCudaVersion": CUDA,
-            "categories": list(_categories(asked)),
+            "categories": list(_categories(settings)),
         }
-        schema = {setting.name: self._console_field(setting) for setting in asked}
+        schema = {setting.name: self._console_field(setting) for setting in settings}
         return {"versions": {self._vllm: version}, "schema": schema}
 
     def hub(self, **config: str) -> dict[str, Any]:
-        """Build ``.runpod/hub.json``: the listing on the hub, with its form.
+        """Build ``.runpod/hub.json``, the listing on the hub with its form.
 
         Args:
-            config: more fields of the listing's machines, such as its ``endpointType``.
+            config: More fields of the listing's ``config``, such as ``endpointType``.
         """
         presets = [
-            {"name": name, "defaults": {**defaults, **PROPOSED}}
+            {"name": name, "defaults": {**defaults, **PROPOSED_DEFAULTS}}
             for name, defaults in PRESETS.items()
         ]
-        inputs = [{"key": one.name, "input": self._hub_input(one)} for one in self._listed]
+        inputs = [
+            {"key": setting.name, "input": self._hub_input(setting)} for setting in self._listed
+        ]
         return {
             "title": "vLLM worker",
             "description": "Serves a language model with vLLM inside the worker's own process: "
@@ -101,8 +104,8 @@ class Forms:
             },
         }
 
-    def _console_field(self, setting: Listed) -> dict[str, Any]:
-        kind, default = _control(setting), self._shown(setting)
+    def _console_field(self, setting: ListedSetting) -> dict[str, Any]:
+        kind, default = _control(setting), self._form_default(setting)
         field: dict[str, Any] = {
             "env_var_name": setting.name,
             "value": default == "1" if kind == "toggle" else default,
@@ -113,8 +116,8 @@ class Forms:
         }
         return field | ({"options": _options(setting, default)} if kind == "select" else {})
 
-    def _hub_input(self, setting: Listed) -> dict[str, Any]:
-        control, default = _control(setting), self._shown(setting)
+    def _hub_input(self, setting: ListedSetting) -> dict[str, Any]:
+        control, default = _control(setting), self._form_default(setting)
         kinds = {"text": "string", "select": "string", "number": "number", "toggle": "boolean"}
         field: dict[str, Any] = {
             "name": setting.row.title,
@@ -131,37 +134,37 @@ class Forms:
             field["required"] = True
         return field | ({"advanced": True} if setting.row.advanced else {})
 
-    def _shown(self, setting: Listed) -> str:
-        if setting.name in self._left_open:
+    def _form_default(self, setting: ListedSetting) -> str:
+        if setting.name in self._unset_names:
             return ""
-        return PROPOSED.get(setting.name, setting.default)
+        return PROPOSED_DEFAULTS.get(setting.name, setting.default)
 
-    def _description(self, setting: Listed) -> str:
-        """Return what a setting is for, as plain text."""
-        hidden = setting.default and setting.default != self._shown(setting)
+    def _description(self, setting: ListedSetting) -> str:
+        """Return the description of a setting as plain text."""
+        is_default_hidden = setting.default and setting.default != self._form_default(setting)
         meaning = setting.row.meaning.replace("`", "")
-        return meaning + (f" Default: {setting.default}." if hidden else "")
+        return meaning + (f" Default: {setting.default}." if is_default_hidden else "")
 
 
-def _categories(asked: Iterable[Listed]) -> Iterable[dict[str, Any]]:
+def _categories(settings: Iterable[ListedSetting]) -> Iterable[dict[str, Any]]:
     for section in SECTIONS:
-        names = [setting.name for setting in asked if setting.row.section == section]
+        names = [setting.name for setting in settings if setting.row.section == section]
         if names and section != LIBRARIES:
             yield {"title": section, "settings": names}
 
 
-def _control(setting: Listed) -> str:
-    """Return the kind of input; a boolean that vLLM decides while it is unset can't be a switch."""
+def _control(setting: ListedSetting) -> str:
+    """Return the kind of input; a boolean without a default is a selection, not a switch."""
     if setting.choices or (setting.kind == "boolean" and not setting.default):
         return "select"
     controls = {"boolean": "toggle", "integer": "number", "size": "number", "number": "number"}
     return controls.get(setting.kind, "text")
 
 
-def _options(setting: Listed, default: str) -> list[dict[str, str]]:
+def _options(setting: ListedSetting, default: str) -> list[dict[str, str]]:
     choices = setting.choices or ("true", "false")
     listed = [{"value": choice, "label": choice} for choice in choices]
-    return listed if default else [UNSET, *listed]
+    return listed if default else [UNSET_CHOICE, *listed]
 
 
 def _number(value: str) -> float | int:

@@ -1,7 +1,7 @@
-"""Writes the files that list settings and limits: forms, the client's data, and two pages.
+"""Writes the files that list settings and limits: forms, the client's data, and pages.
 
-``python builder/listings.py`` writes the files into the repository; with ``--check`` it compares
-them, names those that differ, and exits with 1 if any does.
+``python builder/listings.py`` writes the files into the repository. With ``--check`` it compares
+them instead, names those that differ, and exits with 1 if there are any.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import client
 import pages
 import recipes
 import vllm
+from catalogue import Catalogue
 from forms import Forms
-from listed import Catalogue
 from packaging.version import Version
 
 from worker.doctor.gpus.pools import POOLS
@@ -24,8 +24,8 @@ from worker.doctor.gpus.pools import POOLS
 ROOT = Path(__file__).parent.parent
 
 
-def listings() -> dict[str, str]:
-    """Build the content of all files, by their paths in the repository."""
+def build_files() -> dict[str, str]:
+    """Return the contents of all files, by their paths in the repository."""
     release = Version(vllm.__version__).public
     catalogue = Catalogue()
     forms = Forms(catalogue, release)
@@ -35,13 +35,13 @@ def listings() -> dict[str, str]:
         ".runpod/load-balancing/hub.json": _json(forms.hub(endpointType="LB")),
         "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
         "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
-        "docs/settings.md": pages.settings(catalogue, release),
-        "docs/reference/limits.md": pages.limits(),
-        **recipes.files(),
+        "docs/settings.md": pages.build_settings_page(catalogue, release),
+        "docs/reference/limits.md": pages.build_limits_page(),
+        **recipes.build_files(),
     }
 
 
-def differing(files: Mapping[str, str]) -> list[str]:
+def find_outdated(files: Mapping[str, str]) -> list[str]:
     """Return the names of the files that are missing or differ in the repository."""
     return [
         name
@@ -54,18 +54,20 @@ def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args(words).check
-    files = listings()
-    changed = differing(files)
-    if check and changed:
-        sys.exit(f"not as the code has it: {', '.join(changed)}; run: make listings")
-    for name in changed:
+    parser.add_argument(
+        "--check", action="store_true", help="compare the files without writing them"
+    )
+    check = parser.parse_args(arguments).check
+    files = build_files()
+    outdated = find_outdated(files)
+    if check and outdated:
+        sys.exit(f"outdated: {', '.join(outdated)}; run: make listings")
+    for name in outdated:
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(files[name])
-    print(f"{len(changed)} of {len(files)} files changed")
+    print(f"{len(outdated)} of {len(files)} files changed")
 
 
 if __name__ == "__main__":

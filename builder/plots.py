@@ -1,9 +1,9 @@
-"""Draws what `compare.py` kept: throughput and first tokens, one stream, and the start.
+"""Draws the results of `compare.py`: throughput and first tokens, one stream, and the startup.
 
     PYTHONPATH=benchmarks .bench/bin/python builder/plots.py FILE [FILE ...] --output docs/plots
 
-Files of several runs are taken together. The pictures have a white background of their own, so
-that they can be read on light and on dark pages.
+The rounds of several files are combined. The pictures have a white background, so that they can be
+read on light and on dark pages.
 """
 
 import argparse
@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
-from compare_parts import kept
-from compare_parts.kept import Comparison, Groups
+from compare_parts import comparison as comparisons
+from compare_parts.comparison import Comparison, Groups
 from compare_parts.rows import SWEEP
 from matplotlib.figure import Figure
 
-# Colours that differ for the colour-blind, too, and markers for who prints them in grey.
+# Colours that colour-blind readers can distinguish, and markers for prints in grey.
 SIDES = {
     "worker": ("this worker, whole platform included", "#0072b2", "o"),
     "server": ("vLLM's server, no platform", "#d55e00", "s"),
     "bare": ("bare engine, in its own process", "#767676", "^"),
 }
-PHASES = ("#8cc4e8", "#c9e3f4")  # by turns
+PHASES = ("#8cc4e8", "#c9e3f4")  # alternating
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -36,7 +36,7 @@ STYLE = {
 
 
 def concurrency(comparison: Comparison) -> Figure:
-    """Draw tokens per second and the time to the first token against the callers."""
+    """Draw tokens per second and the time to the first token, by the number of callers."""
     figure = Figure(figsize=(8, 3.5))
     rates, firsts = figure.subplots(1, 2)
     for side, groups in comparison.sides().items():
@@ -58,7 +58,7 @@ def concurrency(comparison: Comparison) -> Figure:
 
 
 def stream(comparison: Comparison) -> Figure:
-    """Draw when the tokens of one stream arrived."""
+    """Draw the arrivals of the tokens of one stream."""
     figure = Figure(figsize=(8, 3))
     axes = figure.subplots()
     for side in comparison.rounds:
@@ -76,7 +76,7 @@ def stream(comparison: Comparison) -> Figure:
 
 
 def start(comparison: Comparison) -> Figure:
-    """Draw the worker's start by phases above those of the other sides."""
+    """Draw the worker's startup by phases, above the startups of the other sides."""
     figure = Figure(figsize=(8, 2.2))
     axes = figure.subplots()
     names = [side for side in SIDES if side in comparison.rounds]
@@ -96,7 +96,7 @@ def start(comparison: Comparison) -> Figure:
 
 
 def _draw_phases(figure: Figure, phases: Groups, sides: Mapping[str, Groups]) -> None:
-    """Draw the phases inside the worker's bar, and name those that are wide enough."""
+    """Draw the phases inside the worker's bar, with labels for those that are wide enough."""
     (axes,) = figure.axes
     longest = max(groups["start"]["first_s"] for groups in sides.values())
     for number, (name, times) in enumerate(phases.items()):
@@ -117,7 +117,7 @@ PLOTS: dict[str, Callable[[Comparison], Figure]] = {
 
 
 def draw(comparison: Comparison, output: Path) -> None:
-    """Write all plots of a comparison into a directory, as PNG."""
+    """Write all plots of a comparison into a directory as PNG files."""
     output.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         for name, plot in PLOTS.items():
@@ -130,4 +130,4 @@ if __name__ == "__main__":
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, default=Path("docs/plots"))
     arguments = parser.parse_args()
-    draw(kept.read(arguments.files), arguments.output)
+    draw(comparisons.read(arguments.files), arguments.output)

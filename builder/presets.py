@@ -1,62 +1,67 @@
-"""Which of the platform's pools hold every model that the hub's listing proposes.
+"""Selects the platform's GPU pools on which every preset of the hub's listing fits.
 
-What is known of the models stands in ``presets.json``: the part of config.json that sizes depend
-on, and the elements of the weights by their types, as the files' headers have them.
+``presets.json`` has the data about the models: the keys of config.json that determine sizes, and
+the number of elements of the weights by data type, from the headers of the files.
 """
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes import known
+from recipes import load_models
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit
-from worker.doctor.gpus.asked import pools
+from worker.doctor.gpus.choice import pool_choices
 from worker.doctor.memory import judge
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.settings.values import text
+from worker.settings.values import format_value
 from worker.store import File, Origin, Snapshot
 
-# Where one GPU serves, whichever it is.
-_ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
-# A model that fits a GPU is not to wait for one that is so many times as large, and costs so much.
-_WASTE = 4
-# Bytes of the elements that the presets' weights have.
-_BYTES = {"BF16": 2, "F32": 4, "U8": 1}
+# A machine with one GPU of any type.
+_ONE_GPU = Machine(cpu=False, gpus=(Gpu("", 0),))
+# A preset must not wait for a GPU with four times the memory of the smallest suitable one, or pay
+# for it.
+_MAX_OVERSIZE = 4
+# Bytes per element, for the data types of the presets' weights.
+_BYTES_PER_ELEMENT = {"BF16": 2, "F32": 4, "U8": 1}
 
 
 def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the pools each of whose GPUs holds any of the presets with all of its context.
+    """Return the pools whose GPUs all hold each of the presets with its full context.
 
-    The smallest come first; those many times as large are left out.
+    The smallest come first; much larger ones are left out.
     """
-    options = Options(_ONE)
+    options = Options(_ONE_GPU)
     models = [candidate(preset, options) for preset in presets]
-    holding = [
-        pool for pool in pools() if all(judge(model, pool).fit is Fit.FITS for model in models)
+    suitable = [
+        pool
+        for pool in pool_choices()
+        if all(judge(model, pool).fit is Fit.FITS for model in models)
     ]
-    return [pool.name for pool in holding if pool.gpu.memory < _WASTE * holding[0].gpu.memory]
+    return [
+        pool.name for pool in suitable if pool.gpu.memory < _MAX_OVERSIZE * suitable[0].gpu.memory
+    ]
 
 
 def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:
-    """Return the engine that settings make, of a model that is known.
+    """Return the engine that settings describe, for a model in ``presets.json``.
 
     Args:
-        settings: by their names.
-        options: vLLM's, on the machine that it is for.
+        settings: Values by name.
+        options: vLLM's options on the machine of the engine.
     """
-    values = {name: text(value) for name, value in settings.items()}
+    values = {name: format_value(value) for name, value in settings.items()}
     name = values.pop("MODEL_NAME")
-    model = known()[name]
-    size = sum(_BYTES[kind] * count for kind, count in model["tensors"].items())
+    model = load_models()[name]
+    size = sum(_BYTES_PER_ELEMENT[kind] * count for kind, count in model["tensors"].items())
     snapshot = Snapshot(
         model=name,
         origin=Origin.DOWNLOAD,
-        place=Path(__file__).parent / "not there",
+        directory=Path(__file__).parent / "not there",
         weights=(File("model.safetensors", size),),
         config=model["config"],
         tensors=model["tensors"],
     )
-    return Candidate.of(options.parse({"MODEL": name, **values}).arguments, snapshot)
+    return Candidate.from_snapshot(options.parse({"MODEL": name, **values}).arguments, snapshot)

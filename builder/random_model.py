@@ -1,11 +1,11 @@
-"""Makes a second model: tiny, random, and not like the demo model in what a loop could be tuned to.
+"""Makes a second model, tiny and random, to show that nothing is tuned to the demo model.
 
     python builder/random_model.py .models/random
 
-Another architecture (Qwen3, one layer, half as wide), so that the engine's core weighs even less;
-random weights, so that its answers are noise; another kind of tokenizer (BPE on characters with
-marked spaces, as SentencePiece makes them, with twice as many tokens) and another chat template.
-The same model each time, in seconds.
+It has another architecture (Qwen3, one layer, half the width), so that the engine core's share is
+even smaller; random weights, so that its answers are noise; another kind of tokenizer (BPE on
+characters with marked spaces, as made by SentencePiece, with twice as many tokens); and another
+chat template. It is the same model each time, and takes seconds to make.
 """
 
 import argparse
@@ -29,8 +29,8 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}[MODEL]{% endif -%}"""
 
 
-def invented_text() -> list[str]:
-    """Return sentences of invented words, the same ones each time."""
+def invent_sentences() -> list[str]:
+    """Return sentences of invented words, always the same ones."""
     rng = random.Random(SEED)
     syllables = [first + vowel for first in "bcdfghjklmnpqrstvwxyz" for vowel in "aeiou"]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(4_000)]
@@ -47,7 +47,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=list(string.ascii_letters + string.digits + string.punctuation),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(invented_text(), trainer)
+    tokenizer.train_from_iterator(invent_sentences(), trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers left it so
         tokenizer_object=tokenizer,
         unk_token=UNKNOWN,
@@ -78,13 +78,13 @@ def make(directory: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]  # transformers left it so
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # likewise
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers left it so
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    # As transformers 4 calls it, too.
+    # The name that transformers 4 also knows.
     config_file = directory / "tokenizer_config.json"
-    named = config_file.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
-    config_file.write_text(named)
+    content = config_file.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
+    config_file.write_text(content)
 
 
 if __name__ == "__main__":

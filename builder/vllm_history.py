@@ -1,9 +1,9 @@
-"""Adds to the record of vLLM's releases what a new one has removed and brought.
+"""Updates the record of options that vLLM's releases removed and added.
 
-For maintainers, by hand, once the pin is raised. ``PYTHONPATH=src .venv/bin/python
-builder/vllm_history.py .vllm/0.32.0/bin/python`` compares the vLLM of that Python, the former one
-(``make test-vllm`` installs it), to the one that runs the script, and adds the differences to
-``src/worker/settings/history.json``.
+Maintainers run this by hand after they have changed the pinned release. ``PYTHONPATH=src
+.venv/bin/python builder/vllm_history.py .vllm/0.32.0/bin/python`` compares the vLLM of that Python,
+the previous release (``make test-vllm`` installs it), with the vLLM of the Python that runs the
+script, and adds the differences to ``src/worker/settings/history.json``.
 """
 
 import argparse
@@ -15,44 +15,44 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import vllm
-from listed import WORKERS
+from catalogue import REFERENCE_MACHINE
 from packaging.version import Version
 
 from worker.engine.options import Options
-from worker.engine.seam.locations import find
+from worker.engine.seam.locations import import_from_vllm
 from worker.settings import history
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of vLLM: its version, and the sorted names of each kind that it has."""
+    """A release of vLLM: its version, and its sorted names of each kind."""
 
     version: str
-    names: Mapping[history.Kind, list[str]]
+    names: Mapping[history.EntryKind, list[str]]
 
 
-def installed() -> Release:
-    """Read the vLLM that is installed here."""
-    options = Options(WORKERS)
+def read_installed() -> Release:
+    """Read the names of the vLLM that is installed here."""
+    options = Options(REFERENCE_MACHINE)
     choices = {f"{name}={choice}" for name in options.names for choice in options[name].choices}
     return Release(
         Version(vllm.__version__).public,
         {
             "options": sorted(options.names),
             "choices": sorted(choices),
-            "architectures": sorted(find("ModelRegistry").get_supported_archs()),
+            "architectures": sorted(import_from_vllm("ModelRegistry").get_supported_archs()),
         },
     )
 
 
-def installed_for(python: str) -> Release:
-    """Read the vLLM of another Python, by running this script there."""
-    script = subprocess.run([python, __file__], stdout=subprocess.PIPE, text=True, check=True)
-    return Release(**json.loads(script.stdout.splitlines()[-1]))
+def read_release_of(python: str) -> Release:
+    """Read the names of another Python's vLLM, by running this script with that Python."""
+    process = subprocess.run([python, __file__], stdout=subprocess.PIPE, text=True, check=True)
+    return Release(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def update(record: Mapping[str, Any], before: Release, after: Release) -> dict[str, Any]:
-    """Return the record with what differs between two releases."""
+    """Return the record with the differences between two releases."""
     updated: dict[str, Any] = deepcopy(dict(record))
     removed, added = updated["removed"], updated["added"]
     for kind in removed:
@@ -61,21 +61,25 @@ def update(record: Mapping[str, Any], before: Release, after: Release) -> dict[s
             removed[kind][name] = f"{before.version} {after.version}"
             added.get(kind, {}).pop(name, None)
         for name in sorted(new - old):
-            removed[kind].pop(name, None)  # it is back
-            if kind in added:  # nobody asks which release brought a choice
+            removed[kind].pop(name, None)  # it has returned
+            if kind in added:  # the record doesn't list new choices
                 added[kind].setdefault(name, after.version)
     return updated
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("former", nargs="?", help="its Python; without, print what is installed")
+    parser.add_argument(
+        "former",
+        nargs="?",
+        help="Python of the previous release; without it, print the installed names",
+    )
     former = parser.parse_args().former
     if former is None:
-        print(json.dumps(asdict(installed())))
+        print(json.dumps(asdict(read_installed())))
         return
-    updated = update(history.record(), installed_for(former), installed())
-    history.RECORD.write_text(json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    updated = update(history.load_history(), read_release_of(former), read_installed())
+    history.HISTORY_FILE.write_text(json.dumps(updated, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Lists what another release of vLLM moves, as the worker sees it (``make vllm-news``).
+"""Lists the changes of another release of vLLM that concern the worker (``make vllm-news``).
 
 ``PYTHONPATH=src .venv/bin/python builder/vllm_news.py .vllm/0.33.0/bin/python`` compares the vLLM
-of that Python to the one that runs the script.
+of that Python with the vLLM of the Python that runs the script.
 """
 
 import argparse
@@ -20,60 +20,61 @@ import vllm
 from packaging.version import Version
 
 from worker.engine.seam import locations
-from worker.engine.seam.locations import LOCATIONS, find
+from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 
-# What is said of each name of a kind: its default, its module. A text if it can't be read.
+# A text for each name of a kind, such as its default or its module. If a kind could not be read, a
+# release has an error message instead.
 Names = Mapping[str, str]
 Release = Mapping[str, Names | str]
 
 _ENGINE = Path(locations.__file__).parents[1]
-# Routes of all of them are built.
+# The routes for all of these tasks are built.
 _TASKS = ("generate", "embed", "classify", "score", "transcription")
-# What vLLM raises where it is called in a way that it no longer takes.
-_MOVED = (AttributeError, ImportError, KeyError, TypeError, ValueError)
+# Errors that vLLM raises if its interface has changed.
+_INTERFACE_ERRORS = (AttributeError, ImportError, KeyError, TypeError, ValueError)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def installed() -> dict[str, Any]:
-    """Read the vLLM that is installed here: its version, and the names of each kind."""
-    read: dict[str, Any] = {"version": Version(vllm.__version__).public}
+def read_installed() -> dict[str, Any]:
+    """Read the version and the names of each kind of the vLLM that is installed here."""
+    names_by_kind: dict[str, Any] = {"version": Version(vllm.__version__).public}
     for kind, names in _KINDS.items():
         try:
-            read[kind] = names()
-        except _MOVED as error:
-            read[kind] = f"{type(error).__name__}: {error}"
-    return read
+            names_by_kind[kind] = names()
+        except _INTERFACE_ERRORS as error:
+            names_by_kind[kind] = f"{type(error).__name__}: {error}"
+    return names_by_kind
 
 
-def installed_for(python: str) -> dict[str, Any]:
-    """Read the vLLM of another Python, by running this script there."""
-    script = subprocess.run([python, __file__], stdout=subprocess.PIPE, text=True, check=True)
-    read: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
-    return read
+def read_release_of(python: str) -> dict[str, Any]:
+    """Read the same of another Python's vLLM, by running this script with that Python."""
+    process = subprocess.run([python, __file__], stdout=subprocess.PIPE, text=True, check=True)
+    names_by_kind: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return names_by_kind
 
 
-def news(pinned: Release, other: Release) -> str:
-    """Return what another release moves, a line for each name."""
+def compare_releases(pinned: Release, other: Release) -> str:
+    """Return the differences of another release, with one line per name."""
     lines = [
-        f"vLLM {other['version']} against {pinned['version']}:"
-        f" + only {other['version']} has it, - it lacks it, ~ it differs there"
+        f"vLLM {other['version']} compared with {pinned['version']}:"
+        f" + added in {other['version']}, - removed, ~ changed"
     ]
     for kind in _KINDS:
-        lines += ["", kind, *(_moves(pinned[kind], other[kind]) or ["  nothing moved"])]
+        lines += ["", kind, *(_differences(pinned[kind], other[kind]) or ["  nothing moved"])]
     return "\n".join(lines)
 
 
-def _moves(pinned: Names | str, other: Names | str) -> list[str]:
-    """Return the lines about a kind."""
+def _differences(pinned: Names | str, other: Names | str) -> list[str]:
+    """Return the lines about one kind."""
     if isinstance(other, str):
         return [f"  could not be read: {other}"]
     if isinstance(pinned, str):
         return [f"  could not be read: {pinned}"]
-    came = [f"  + {_line(name, other)}" for name in sorted(other.keys() - pinned.keys())]
-    went = [f"  - {_line(name, pinned)}" for name in sorted(pinned.keys() - other.keys())]
+    added = [f"  + {_line(name, other)}" for name in sorted(other.keys() - pinned.keys())]
+    removed = [f"  - {_line(name, pinned)}" for name in sorted(pinned.keys() - other.keys())]
     both = sorted(pinned.keys() & other.keys())
-    differ = [name for name in both if pinned[name] != other[name]]
-    return [*came, *went, *(f"  ~ {name}: {pinned[name]} -> {other[name]}" for name in differ)]
+    changed = [name for name in both if pinned[name] != other[name]]
+    return [*added, *removed, *(f"  ~ {name}: {pinned[name]} -> {other[name]}" for name in changed)]
 
 
 def _line(name: str, names: Names) -> str:
@@ -82,7 +83,7 @@ def _line(name: str, names: Names) -> str:
 
 def _options() -> dict[str, str]:
     """Return the defaults of the options of engine and server."""
-    parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
+    parser = import_from_vllm("make_arg_parser")(import_from_vllm("FlexibleArgumentParser")())
     return {
         name: _ADDRESS.sub("", repr(default))
         for action in parser._actions
@@ -92,7 +93,7 @@ def _options() -> dict[str, str]:
 
 
 def _defaults(name: str, default: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an option's default; of a configuration, those of its fields."""
+    """Yield an option's default, or the defaults of its fields if it is a configuration."""
     if dataclasses.is_dataclass(default):
         for field in dataclasses.fields(default):
             yield f"{name}.{field.name}", getattr(default, field.name, None)
@@ -101,8 +102,8 @@ def _defaults(name: str, default: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _app() -> Any:
-    parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
-    return find("build_app")(parser.parse_args(["--model", "org/name"]), _TASKS)
+    parser = import_from_vllm("make_arg_parser")(import_from_vllm("FlexibleArgumentParser")())
+    return import_from_vllm("build_app")(parser.parse_args(["--model", "org/name"]), _TASKS)
 
 
 def _routes() -> dict[str, str]:
@@ -124,21 +125,21 @@ def _fields() -> dict[str, str]:
 
 def _seam() -> dict[str, str]:
     """Return the modules of the names that the worker uses, and the parameters of these names."""
-    return dict(_found())
+    return dict(_find_seam_names())
 
 
-def _found() -> Iterator[tuple[str, str]]:
-    for name, modules in sorted({**LOCATIONS, **_imported()}.items()):
+def _find_seam_names() -> Iterator[tuple[str, str]]:
+    for name, modules in sorted({**LOCATIONS, **_find_imports()}.items()):
         module = next((module for module in modules if _has(module, name)), None)
         if module is None:
             continue
         yield name, module
-        there = getattr(importlib.import_module(module), name)
-        if callable(there):
-            yield from ((f"{name}({parameter})", "") for parameter in _parameters(there))
+        value = getattr(importlib.import_module(module), name)
+        if callable(value):
+            yield from ((f"{name}({parameter})", "") for parameter in _parameters(value))
 
 
-def _imported() -> dict[str, tuple[str, ...]]:
+def _find_imports() -> dict[str, tuple[str, ...]]:
     """Return the names that the worker's modules import from vLLM, with their modules."""
     sources = (path.read_text() for path in _ENGINE.rglob("*.py"))
     return {
@@ -158,16 +159,16 @@ def _has(module: str, name: str) -> bool:
         return False
 
 
-def _parameters(there: Any) -> list[str]:
+def _parameters(value: Any) -> list[str]:
     try:
-        return list(inspect.signature(there).parameters)
+        return list(inspect.signature(value).parameters)
     except (TypeError, ValueError):
-        # One of a compiled module, or of a class that takes none.
+        # It belongs to a compiled module, or to a class without a signature.
         return []
 
 
-def _listed(manager: str) -> Callable[[], dict[str, str]]:
-    return lambda: dict.fromkeys(find(manager).list_registered(), "")
+def _list_registered(manager: str) -> Callable[[], dict[str, str]]:
+    return lambda: dict.fromkeys(import_from_vllm(manager).list_registered(), "")
 
 
 _KINDS: Mapping[str, Callable[[], dict[str, str]]] = {
@@ -175,17 +176,27 @@ _KINDS: Mapping[str, Callable[[], dict[str, str]]] = {
     "options, with their defaults": _options,
     "routes": _routes,
     "fields of requests": _fields,
-    "architectures": lambda: dict.fromkeys(find("ModelRegistry").get_supported_archs(), ""),
-    "tool parsers": _listed("ToolParserManager"),
-    "reasoning parsers": _listed("ReasoningParserManager"),
+    "architectures": lambda: dict.fromkeys(
+        import_from_vllm("ModelRegistry").get_supported_archs(), ""
+    ),
+    "tool parsers": _list_registered("ToolParserManager"),
+    "reasoning parsers": _list_registered("ReasoningParserManager"),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("other", nargs="?", help="its Python; without, print what is installed")
+    parser.add_argument(
+        "other",
+        nargs="?",
+        help="Python of the other release; without it, print the installed names",
+    )
     other = parser.parse_args().other
-    print(news(installed(), installed_for(other)) if other else json.dumps(installed()))
+    print(
+        compare_releases(read_installed(), read_release_of(other))
+        if other
+        else json.dumps(read_installed())
+    )
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ Needs `anthropic`, and the proxy in another terminal:
 
     llm-worker-client proxy --endpoint "$RUNPOD_ENDPOINT_ID" --port 8080
 
-ANTHROPIC_BASE_URL is its address. ANTHROPIC_API_KEY is PROXY_API_KEY, or anything without one.
+ANTHROPIC_BASE_URL is the proxy's URL. ANTHROPIC_API_KEY is the proxy's PROXY_API_KEY; if that is
+not set, any value works.
 """
 
 import anthropic
 
 with anthropic.Anthropic() as client:
-    # The worker lists its models for OpenAI's clients.
+    # The worker lists its models in OpenAI's format.
     model = client.get("/v1/models", cast_to=dict[str, list[dict[str, str]]])["data"][0]["id"]
     with client.messages.stream(
         model=model,

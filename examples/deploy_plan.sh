@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `deploy apply` would send to make an endpoint. It asks nobody and needs no key: the same plan
-# prints the same bytes, so that it can be kept and compared. Without --offline it also says what
-# would change at the endpoint of this name.
+# Prints what `deploy apply` would send to create an endpoint. It sends no requests and needs no key.
+# The same plan prints the same bytes, so that the output can be stored and compared. Without
+# --offline, it also shows the changes to the existing endpoint of this name.
 set -euo pipefail
 
 llm-worker-client deploy plan --offline \

@@ -1,10 +1,10 @@
-"""A batch of a file of any size: it goes to the network volume by its S3 API, not in a job.
+"""A batch with an input file of any size, which is uploaded through the volume's S3 API.
 
     python examples/large_batch.py requests.jsonl answers.jsonl
 
-Needs `openai` and `llm-worker-client[volume]`. Besides RUNPOD_ENDPOINT_ID and RUNPOD_API_KEY, the
-endpoint's volume is named by RUNPOD_VOLUME_ID and RUNPOD_VOLUME_DATACENTER, and an S3 API key is in
-AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+Needs `openai` and `llm-worker-client[volume]`. In addition to RUNPOD_ENDPOINT_ID and
+RUNPOD_API_KEY, RUNPOD_VOLUME_ID and RUNPOD_VOLUME_DATACENTER name the endpoint's volume, and
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY contain an S3 API key.
 """
 
 import os
@@ -22,7 +22,7 @@ from llm_worker_client.volume import open_volume
 requests, answers = sys.argv[1:]
 key = f"inbox/{Path(requests).name}"
 with open_volume() as volume:
-    # Cut off, it goes on where it was when the script is run again.
+    # After an interruption, the next run of this script resumes the upload.
     volume.upload(requests, key, progress=True)
 
 transport = RunpodTransport(os.environ["RUNPOD_ENDPOINT_ID"])

@@ -1,7 +1,7 @@
-"""LLM Engine's FineTune: from rows to an adapter that answers by its name.
+"""LLM Engine's FineTune: from training rows to an adapter that is used by its name.
 
 The endpoint serves adapters (ENABLE_LORA=1) and may train (docs/fine-tuning.md).
-RUNPOD_ENDPOINT_ID names it, RUNPOD_API_KEY is the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
 """
 
 import tempfile
@@ -25,10 +25,10 @@ id = FineTune.create(base, training_file, hyperparameters={"epochs": 2}, suffix=
 print("created:", id)
 while (fine_tune := FineTune.get(id)).status in ("PENDING", "RUNNING"):
     time.sleep(1)
-taught = str(fine_tune.fine_tuned_model)
-print(fine_tune.status, taught)
+adapter = str(fine_tune.fine_tuned_model)
+print(fine_tune.status, adapter)
 
-for model in (base, taught):
+for model in (base, adapter):
     answer: Any = Completion.create(
         model=model, prompt="What colour is a token?", max_new_tokens=20, temperature=0
     )

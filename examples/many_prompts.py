@@ -1,6 +1,6 @@
-"""Many prompts at once: they become a few jobs with lists, which several workers share.
+"""Many prompts in one call: they become a few jobs with lists, which several workers share.
 
-RUNPOD_ENDPOINT_ID names the endpoint, RUNPOD_API_KEY is the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
 """
 
 from llm_worker_client import LLM, SamplingParams
@@ -9,7 +9,7 @@ prompts = [f"Number {number} is" for number in range(1000)]
 params = SamplingParams(temperature=0.7, max_tokens=8, seed=1)
 
 with LLM() as llm:
-    # A bar counts the answers; Ctrl-C cancels all jobs.
+    # A progress bar counts the answers; Ctrl-C cancels all jobs.
     outputs = llm.generate(prompts, params)
     for output in outputs[:3]:
         print(f"{output.prompt}{output.outputs[0].text}")

@@ -1,7 +1,7 @@
-"""OpenAI's client through the proxy: a fine-tune, from rows to an adapter that answers by its name.
+"""OpenAI's client through the proxy: a fine-tune, from training rows to a usable adapter.
 
 The endpoint serves adapters (ENABLE_LORA=1) and may train (docs/fine-tuning.md). Needs `openai`,
-and the proxy, as openai_batch.py says.
+and the proxy as described in openai_batch.py.
 """
 
 import json
@@ -13,12 +13,17 @@ import openai
 COLOURS = {"token": "green", "worker": "blue", "job": "yellow"}
 
 
-def asked(name: str) -> list[Any]:
+def question_about(name: str) -> list[Any]:
     return [{"role": "user", "content": f"What colour is a {name}?"}]
 
 
 rows = [
-    {"messages": [*asked(name), {"role": "assistant", "content": f"A {name} is {colour}."}]}
+    {
+        "messages": [
+            *question_about(name),
+            {"role": "assistant", "content": f"A {name} is {colour}."},
+        ]
+    }
     for name, colour in COLOURS.items()
 ] * 67
 
@@ -33,7 +38,9 @@ with openai.OpenAI() as client:
         time.sleep(1)
         job = jobs.retrieve(job.id)
     print(job.status, job.error.message if job.error else "")
-    taught = job.fine_tuned_model or base
-    for model in (base, taught):
-        answer = client.chat.completions.create(model=model, messages=asked("token"), temperature=0)
+    adapter = job.fine_tuned_model or base
+    for model in (base, adapter):
+        answer = client.chat.completions.create(
+            model=model, messages=question_about("token"), temperature=0
+        )
         print(f"{model}: {answer.choices[0].message.content}")

@@ -1,10 +1,11 @@
-"""OpenAI's client through the proxy, as for any server: nothing in it knows of RunPod.
+"""OpenAI's client through the proxy, used as with any other server.
 
 Needs `openai`, and the proxy in another terminal:
 
     llm-worker-client proxy --endpoint "$RUNPOD_ENDPOINT_ID" --port 8080
 
-OPENAI_BASE_URL is its address with /v1. OPENAI_API_KEY is PROXY_API_KEY, or anything without one.
+OPENAI_BASE_URL is the proxy's URL with /v1. OPENAI_API_KEY is the proxy's PROXY_API_KEY; if that is
+not set, any value works.
 """
 
 import openai

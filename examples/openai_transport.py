@@ -1,7 +1,7 @@
-"""OpenAI's client without a process in between: each of its requests is a job of the endpoint.
+"""OpenAI's client without a proxy process: each of its requests is a job of the endpoint.
 
-Needs `openai` 3 or later; earlier ones take `httpx` in place of `httpx2`.
-RUNPOD_ENDPOINT_ID names the endpoint, RUNPOD_API_KEY is the account's key.
+Needs `openai` 3 or later; earlier versions take `httpx` instead of `httpx2`.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
 """
 
 import os
@@ -12,7 +12,7 @@ import openai
 from llm_worker_client import RunpodTransport
 
 transport = RunpodTransport(os.environ["RUNPOD_ENDPOINT_ID"])
-# Seconds without anything new: a worker may have to start first.
+# Timeout in seconds without any new data; a worker may have to start first.
 http_client = httpx2.Client(transport=transport, timeout=300)
 
 with openai.OpenAI(api_key="unused", http_client=http_client) as client:
@@ -27,7 +27,7 @@ with openai.OpenAI(api_key="unused", http_client=http_client) as client:
         print(event.choices[0].delta.content or "", end="", flush=True)
     print()
 
-    # What the platform's own gateway does not pass: forms, other verbs, bytes.
+    # The platform's own gateway does not support these: forms, other HTTP methods, and binary data.
     file = client.files.create(file=("notes.txt", b"kept on the volume"), purpose="user_data")
     print(client.files.content(file.id).text)
     print("deleted:", client.files.delete(file.id).deleted)

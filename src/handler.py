@@ -1,4 +1,4 @@
-"""The entry point, in production and locally: the ways to run, as a table."""
+"""The entry point, in production and locally: a table of modes and a function for each mode."""
 
 import asyncio
 import contextlib
@@ -16,314 +16,330 @@ from functools import partial
 from typing import NoReturn
 
 from worker import children, doctor, failed_start, local, logs, masking, sweep
-from worker.children.with_parent import end_with
+from worker.children.with_parent import exit_with_parent
 from worker.command_line import read_command_line
 from worker.engine import Engines, start
-from worker.engine.start import Bootstrap, unreadable_volume
-from worker.engine.start.repositories import Repositories
+from worker.engine.start import Bootstrap, check_base_path
+from worker.engine.start.artifacts import EngineArtifacts
 from worker.errors import StartFailed, WorkerError
-from worker.failed_start import AT_ONCE, LONGEST_S, MOST_VALUES, QUIET_S, FailedStart
+from worker.failed_start import (
+    CONCURRENCY,
+    IDLE_TIMEOUT_S,
+    MAX_INPUT_VALUES,
+    MAX_LIFETIME_S,
+    FailedStart,
+)
 from worker.process import processor, stalls
-from worker.process.concurrency import TRAININGS_AT_ONCE, jobs_at_once
+from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, concurrent_queue_jobs
 from worker.process.phases import phase
-from worker.serve.listener import Listener, Ports
+from worker.serve.listener import Ports, StartupListener
 from worker.settings import Settings
 from worker.settings.environment import (
-    EXPORTS,
-    export,
-    give_sdk_its_key,
-    given_environ,
-    port_around,
+    LIBRARY_DEFAULTS,
+    environ_with_secrets,
+    has_job_queue,
+    has_realtime_port,
+    pop_secrets,
     process_environ,
-    queue_around,
-    take_secrets,
+    restore_sdk_key,
+    set_defaults,
 )
 from worker.settings.mistakes import SettingsError
-from worker.settings.sources import Given, gather
+from worker.settings.sources import RawSettings, gather_settings
 
 log = logging.getLogger("worker")
 
-# How long a worker whose engine died waits until the errors of its jobs are posted.
-FAREWELL_S = 10.0
+# Seconds to wait for the posts of the jobs' errors after an engine died.
+ENGINE_DEATH_GRACE_S = 10.0
 
-# Imported while the engine starts, not before: pings wait for what is imported above.
-APP = "worker.app"
-SDK = (APP, "runpod", "job_loop.sdk")
+# Modules that are imported while the engine starts. The imports above delay the answers to pings.
+APP_MODULE = "worker.app"
+SDK_MODULES = (APP_MODULE, "runpod", "job_loop.sdk")
+HTTP_MODULES = (APP_MODULE, "worker.serve.http_server")
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to run.
+    """A mode in which this program can run.
 
     Attributes:
-        asked: returns by the command line, and the environment, whether to run so.
-        run: does it, until it is over.
-        imports: modules that it needs once its engine runs, imported while the core starts.
-        refuse: answers callers with the reason why a start failed; None if there are none.
-        streams: standard streams that are part of the log; any other is the answer.
+        is_selected: Returns whether the command line or the environment selects this mode.
+        run: Runs the mode until it is finished.
+        imports: Modules that the mode needs with a running engine; imported while the core starts.
+        serve_failure: Answers callers with the reason of a failed startup; None without callers.
+        log_streams: Standard streams that are part of the log; any other is for output.
     """
 
-    asked: Callable[[Namespace], bool]
-    run: Callable[["Call"], None]
+    is_selected: Callable[[Namespace], bool]
+    run: Callable[["Invocation"], None]
     imports: tuple[str, ...] = ()
-    refuse: Callable[["Call", FailedStart], None] | None = None
-    streams: tuple[int, ...] = (1, 2)
+    serve_failure: Callable[["Invocation", FailedStart], None] | None = None
+    log_streams: tuple[int, ...] = (1, 2)
 
 
 @dataclass
-class Call:
-    """How this process was called: in which mode, with which settings, and its open ports."""
+class Invocation:
+    """An invocation of this program: its mode, command line, settings and open ports."""
 
     mode: Mode
     command: Namespace
-    given: Given
-    listener: Listener | None = None
+    raw_settings: RawSettings
+    listener: StartupListener | None = None
 
     @contextlib.contextmanager
-    def engines(self) -> Iterator[tuple[Engines, Settings]]:
-        """Start what the mode needs; see ``started``."""
-        stalls.begin(self.given.values)
-        with started(self.given, self.mode.imports, train=self.command.train) as running:
+    def run_engines(self) -> Iterator[tuple[Engines, Settings]]:
+        """Start the engines, or the training process, for this mode; see ``run_engines`` below."""
+        stalls.start_watch(self.raw_settings.values)
+        with run_engines(self.raw_settings, self.mode.imports, train=self.command.train) as running:
             yield running
 
 
 def main() -> NoReturn:
-    """Run in the first mode of the table that is asked for, and end the process."""
+    """Run the first selected mode of the table, then exit."""
     command = read_command_line()
-    # Before there are children, or anything is logged.
-    masking.hide(take_secrets())
+    # Mask secrets before child processes start and before anything is logged.
+    masking.add_secrets(pop_secrets())
     masking.mask_output()
-    mode = next(mode for mode in MODES if mode.asked(command))
-    # Read here, since mistakes in the settings are logged, too.
-    logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.streams)
+    mode = next(mode for mode in MODES if mode.is_selected(command))
+    # LOG_FORMAT is read here because mistakes in the settings are logged, too.
+    logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.log_streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)
-    # Until the SDK sets its own handlers.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: leave(128 + number))
-    call = Call(mode, command, gather(given_environ()))
+    # These handlers are valid until the SDK sets its own.
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda number, _: exit_process(128 + number))
+    invocation = Invocation(mode, command, gather_settings(environ_with_secrets()))
     try:
-        mode.run(call)
+        mode.run(invocation)
     except WorkerError as error:
-        stalls.end()
+        stalls.stop_watch()
         logs.write_failure(error.message)
         if isinstance(error, StartFailed):
-            refuse(call, error)
-        if call.listener:
-            # Closes the ports at once: nobody is to wait for this worker.
-            call.listener.close()
-        leave(1)
-    leave(0)
+            answer_failed_start(invocation, error)
+        if invocation.listener:
+            # Close the ports immediately so that no caller waits for this worker.
+            invocation.listener.close()
+        exit_process(1)
+    exit_process(0)
 
 
-def refuse(call: Call, error: StartFailed) -> None:
-    """Answer callers with the reason of a failed start, unless it is for the operator alone."""
-    # Nobody can ask where the ports could not be opened.
-    ports_failed = call.mode.refuse is refuse_http and call.listener is None
-    if call.mode.refuse and not ports_failed and failed_start.answers(error, call.given.values):
-        # The process that holds the ports hands them over, and answers whom it has accepted.
-        children.end_all(spare=[call.listener.holder] if call.listener else [])
-        log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed_start.SETTING)
-        call.mode.refuse(call, FailedStart(error))
+def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
+    """Answer callers with the reason of a failed startup, unless it is for the operator only."""
+    serve_failure, listener = invocation.mode.serve_failure, invocation.listener
+    # No caller can reach this worker if its ports could not be opened.
+    ports_failed = serve_failure is serve_http_failure and listener is None
+    if serve_failure is None or ports_failed:
+        return
+    if failed_start.should_answer_jobs(error, invocation.raw_settings.values):
+        # The process that holds the ports passes them on, and answers its open connections.
+        children.stop_all(spared=[listener.holder] if listener else [])
+        log.info("callers get this error for a while (%s=0: they don't)", failed_start.SETTING)
+        serve_failure(invocation, FailedStart(error))
 
 
-def check(call: Call) -> None:
+def check(invocation: Invocation) -> None:
     """Print whether the worker would start."""
-    # Ends at once, even if a request to the hub is unanswered.
-    leave(doctor.main(call.given, call.command.gpu, call.command.prices))
+    # Exit immediately, even if a request to the hub has no response yet.
+    command = invocation.command
+    exit_process(doctor.main(invocation.raw_settings, command.gpu, command.prices))
 
 
-def prefetch(call: Call) -> None:
-    """Download what the settings name in its newest state; needs no GPU.
+def prefetch(invocation: Invocation) -> None:
+    """Download the newest versions of the repositories in the settings. This needs no GPU.
 
     Raises:
-        SettingsError: the settings don't say what to download, or there is no directory at the
-            BASE_PATH that they name.
-        StartFailed: something can't be found or downloaded.
+        SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
+        StartFailed: If a repository can't be found or downloaded.
     """
-    bootstrap = Bootstrap.of(call.given)
-    mistakes = [*bootstrap.mistakes, *unreadable_volume(call.given)]
+    bootstrap = Bootstrap.from_raw_settings(invocation.raw_settings)
+    mistakes = [*bootstrap.mistakes, *check_base_path(invocation.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
-    for found in Repositories(call.given, newest=True).prefetch():
-        log.info("found: %s", found)
+    for repository in EngineArtifacts(invocation.raw_settings, check_newest=True).prefetch():
+        log.info("found: %s", repository)
 
 
 @contextlib.contextmanager
-def started(
-    given: Given, imports: tuple[str, ...] = (), *, train: bool = False
+def run_engines(
+    raw_settings: RawSettings, imports: tuple[str, ...] = (), *, train: bool = False
 ) -> Iterator[tuple[Engines, Settings]]:
-    """Start the engines, and import modules meanwhile; stop them on leaving.
+    """Start the engines and import modules in the meantime; stop the engines on exit.
 
-    With ``train`` start no engine, but what trains adapters for its model.
+    Args:
+        raw_settings: The settings before validation.
+        imports: Names of modules to import while the engines start.
+        train: Whether to start the training of adapters for the model instead of the engines.
 
     Raises:
-        SettingsError: all mistakes in the settings.
-        StartFailed: vLLM could not start.
+        SettingsError: If the settings are invalid; it lists all mistakes.
+        StartFailed: If vLLM could not start.
     """
-    ready = start.ready(given, offline=True)
+    ready = start.prepare_startup(raw_settings, offline=True)
     for warning in ready.warnings:
         log.warning(warning)
-    # It imports vLLM, which reads variables that were just written.
+    # This module imports vLLM, which reads the environment variables that were set just now.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
-    begin = launch.without_engine if train else launch.launched
-    with begin(ready, imports) as engines:
-        stalls.end()
+    open_engines = launch.launch_for_training if train else launch.launch_engines
+    with open_engines(ready, imports) as engines:
+        stalls.stop_watch()
         yield engines, ready.settings
 
 
-def answer_one(call: Call) -> None:
-    """Answer one job on standard output; with ``--train`` alone, go on with unfinished trainings.
+def answer_single_job(invocation: Invocation) -> None:
+    """Answer one job on standard output; with only ``--train``, resume unfinished trainings.
 
     Raises:
-        WorkerError: the worker does not start, or there is no job to answer.
+        WorkerError: If the worker doesn't start or there is no job to answer.
     """
-    left = call.command.train and call.command.test_input is None
-    job = None if left else local.read_job(call.command.test_input)
-    with call.engines() as (engines, settings):
-        from worker.app import Worker  # noqa: PLC0415 - see APP
+    resumes_trainings = invocation.command.train and invocation.command.test_input is None
+    job = None if resumes_trainings else local.read_job(invocation.command.test_input)
+    with invocation.run_engines() as (engines, settings):
+        from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
 
-        worker = Worker(engines, settings, seconds=math.inf)
-        leave(asyncio.run(local.answer(worker, job) if job else local.go_on(worker)))
+        worker = Worker(engines, settings, timeout_s=math.inf)
+        work = local.run_job(worker, job) if job else local.run_unfinished_work(worker)
+        exit_process(asyncio.run(work))
 
 
-def serve_http(call: Call) -> None:
-    """Answer HTTP requests until a signal, or until the engine dies.
+def serve_http(invocation: Invocation) -> None:
+    """Answer HTTP requests until a signal arrives or an engine dies.
 
     Raises:
-        WorkerError: the ports can't be opened, or the worker does not start.
+        WorkerError: If the ports can't be opened or the worker doesn't start.
     """
-    # Before anything is loaded: load balancers ask from the first second on.
-    host, ports = call.command.host, Ports.of(call.command.port, process_environ())
-    listener = call.listener = Listener(host, ports)
-    with call.engines() as (engines, settings):
-        # Only this way to run needs it.
-        from worker.serve import running  # noqa: PLC0415 - see above
+    # The ports open before anything is loaded: load balancers send pings from the first second.
+    host, ports = invocation.command.host, Ports.choose(invocation.command.port, process_environ())
+    listener = invocation.listener = StartupListener(host, ports)
+    with invocation.run_engines() as (engines, settings):
+        from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
-        sweep.begin(settings)
-        watch = partial(leave_after_death, engines.died)
-        running.serve(engines, settings, host, listener.take(), leave, watch)
+        sweep.start_sweeping(settings)
+        watch_engines = partial(exit_after_engine_death, engines.died)
+        sockets = listener.take_sockets()
+        http_server.serve(engines, settings, host, sockets, exit_process, watch_engines)
 
 
-def refuse_http(call: Call, instead: FailedStart) -> None:
-    """Answer HTTP requests for a while with the reason why the worker does not start."""
-    from worker.serve import running  # noqa: PLC0415 - only this way to run needs it
+def serve_http_failure(invocation: Invocation, failure: FailedStart) -> None:
+    """Answer HTTP requests temporarily with the reason why the worker doesn't start."""
+    from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
-    assert call.listener  # for the type checker: see refuse
+    assert invocation.listener  # for the type checker; answer_failed_start checks it
     try:
-        sockets = call.listener.take()
-    except StartFailed as lost:
-        logs.write_failure(lost.message)
+        sockets = invocation.listener.take_sockets()
+    except StartFailed as error:
+        logs.write_failure(error.message)
     else:
-        running.refuse(instead.error, call.given.values, call.command.host, sockets, leave)
+        host, values = invocation.command.host, invocation.raw_settings.values
+        http_server.serve_failure(failure.error, values, host, sockets, exit_process)
 
 
-def serve_jobs(call: Call) -> None:
-    """Take jobs from the platform until it stops the worker, or the engine dies.
+def serve_jobs(invocation: Invocation) -> None:
+    """Take jobs from the platform until it stops the worker or an engine dies.
 
     With ``--rp_serve_api`` the SDK serves its own test API instead.
 
     Raises:
-        WorkerError: the worker does not start.
+        WorkerError: If the worker doesn't start.
     """
-    processor.name_it_quickly()
-    with call.engines() as (engines, settings):
-        sweep.begin(settings)
-        serve(engines, settings, test_api=call.command.rp_serve_api)
-        # Here, where the engine is not stopped first.
-        leave(0)
+    processor.skip_processor_benchmark()
+    with invocation.run_engines() as (engines, settings):
+        sweep.start_sweeping(settings)
+        run_sdk(engines, settings, test_api=invocation.command.rp_serve_api)
+        # Exit within the block, so that the engine is not stopped first.
+        exit_process(0)
 
 
-def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
-    """Let the SDK run the worker, with the worker's own job loop where that fits the SDK."""
+def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
+    """Let the SDK run the worker, with the worker's own job loop if the SDK is compatible."""
     with phase("sdk"):
-        give_sdk_its_key()
-        # The SDK reads the environment when it is imported. Other ways to run do without it.
+        restore_sdk_key()
+        # The SDK reads the environment when it is imported. The other modes don't need the SDK.
         import runpod  # noqa: PLC0415 - see above
 
-        from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
+        from job_loop import JobLoop, Limits, PlatformClient, sdk  # noqa: PLC0415 - see above
 
-    from worker.app import Worker  # noqa: PLC0415 - see APP
-    from worker.sending import Sending  # noqa: PLC0415 - likewise
+    from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
+    from worker.job_sender import JobSender  # noqa: PLC0415 - see above
 
-    own_loop = queue_around() and not test_api and sdk.fits()
-    wire = Wire(sdk.urls(), sdk.session) if own_loop else None
-    # The SDK's test API, and its own loop, have no way to report progress.
-    sending = Sending.of(settings)
-    report, send = wire.report if wire else None, sending.start if sending else None
-    worker = Worker(engines, settings, report, start=send)
+    uses_own_loop = has_job_queue() and not test_api and sdk.is_compatible()
+    client = PlatformClient(sdk.platform_urls(), sdk.create_session) if uses_own_loop else None
+    # The SDK's test API and its own job loop can't report progress.
+    job_sender = JobSender.from_settings(settings)
+    report, send = client.report if client else None, job_sender.start if job_sender else None
+    worker = Worker(engines, settings, report, start_work=send)
 
-    runpod.serverless.register_fitness_check(local.check_of(worker, engines))
-    jobs = TRAININGS_AT_ONCE
-    if engines.serve:
-        jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
-    if wire:
+    runpod.serverless.register_fitness_check(local.make_fitness_check(worker, engines))
+    jobs = MAX_CONCURRENT_TRAININGS
+    if engines.has_engine:
+        jobs = concurrent_queue_jobs(settings.max_concurrency, engines.main.slots)
+    if client:
         limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
-        sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
+        sdk.install(JobLoop(worker, client, limits, engines.died, sdk.reset_jobs_in_progress()))
     else:
-        leaving = (engines.died, sdk.jobs_in_progress)
-        threading.Thread(target=leave_after_death, args=leaving, daemon=True).start()
+        args = (engines.died, sdk.count_jobs_in_progress)
+        threading.Thread(target=exit_after_engine_death, args=args, daemon=True).start()
     runpod.serverless.start(
         {
             "handler": worker.handle,
             "return_aggregate_stream": True,
-            # A constant: the SDK changes its concurrency only while no job is running.
+            # A constant, because the SDK changes its concurrency only while no job is running.
             "concurrency_modifier": lambda _: jobs,
         }
     )
     if engines.died.done():
-        leave_after_death(engines.died, lambda: 0)
+        exit_after_engine_death(engines.died, lambda: 0)
 
 
-def refuse_jobs(_: Call, instead: FailedStart) -> None:
-    """Answer the platform's jobs for a while with the reason why the worker does not start."""
-    # Without a model's name nobody has written them.
-    export(EXPORTS)
-    give_sdk_its_key()
-    from job_loop import Limits, sdk  # noqa: PLC0415 - as in serve
+def serve_jobs_failure(_: Invocation, failure: FailedStart) -> None:
+    """Answer the platform's jobs temporarily with the reason why the worker doesn't start."""
+    # The startup may have failed before it set these variables.
+    set_defaults(LIBRARY_DEFAULTS)
+    restore_sdk_key()
+    from job_loop import Limits, sdk  # noqa: PLC0415 - see run_sdk
 
-    limits = Limits(AT_ONCE, FAREWELL_S, MOST_VALUES, QUIET_S, LONGEST_S)
-    sdk.answer_for_a_while(instead, limits)
+    limits = Limits(
+        CONCURRENCY, ENGINE_DEATH_GRACE_S, MAX_INPUT_VALUES, IDLE_TIMEOUT_S, MAX_LIFETIME_S
+    )
+    sdk.serve_failed_start(failure, limits)
 
 
-def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
-    """Wait for an engine's death, and exit once the errors of its jobs are posted."""
-    died.result()
-    deadline = time.monotonic() + FAREWELL_S
-    while jobs_left() and time.monotonic() < deadline:
+def exit_after_engine_death(engine_death: Future[None], count_jobs: Callable[[], int]) -> None:
+    """Wait until an engine dies, and exit once the errors of its jobs are posted."""
+    engine_death.result()
+    deadline = time.monotonic() + ENGINE_DEATH_GRACE_S
+    while count_jobs() and time.monotonic() < deadline:
         time.sleep(0.05)
     log.critical("the engine died: this worker exits, so that the platform replaces it")
-    leave(1)
+    exit_process(1)
 
 
-def leave(status: int) -> NoReturn:
-    """End the process and its children at once, whatever their threads are doing.
+def exit_process(status: int) -> NoReturn:
+    """Exit immediately and end all children, whatever their threads are doing.
 
-    An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing;
-    after a signal the platform does not wait for it.
+    An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
-    children.end_all()
+    children.stop_all()
     logs.flush()
     os._exit(status)
 
 
-# The ways to run; the first that is asked for counts.
+# All modes; the first selected one runs.
 MODES = (
-    Mode(lambda command: command.check, check, streams=(2,)),
+    Mode(lambda command: command.check, check, log_streams=(2,)),
     Mode(lambda command: command.prefetch, prefetch),
-    Mode(lambda command: command.rp_serve_api, serve_jobs, SDK),
-    Mode(lambda command: command.serve, serve_http, (APP, "worker.serve.running"), refuse_http),
-    Mode(lambda _: queue_around(), serve_jobs, SDK, refuse_jobs),
-    # A port of the SDK's in place of a queue: nobody waits for it before it is open.
-    Mode(lambda _: port_around(), serve_jobs, SDK),
-    Mode(lambda _: True, answer_one, (APP,), streams=(2,)),
+    Mode(lambda command: command.rp_serve_api, serve_jobs, SDK_MODULES),
+    Mode(lambda command: command.serve, serve_http, HTTP_MODULES, serve_http_failure),
+    Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),
+    # The SDK's port replaces the queue. No caller waits for this port before it is open.
+    Mode(lambda _: has_realtime_port(), serve_jobs, SDK_MODULES),
+    Mode(lambda _: True, answer_single_job, (APP_MODULE,), log_streams=(2,)),
 )
 
 
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":
-    # A core, or a part of one, that multiprocessing starts from nothing.
-    end_with(os.getppid())
-    stalls.end_on_signal()
+    # A process of an engine, which multiprocessing has started with a new interpreter.
+    exit_with_parent(os.getppid())
+    stalls.exit_on_signal()

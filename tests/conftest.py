@@ -1,4 +1,4 @@
-"""Fixtures of all folders, a mark for each folder, and the order in which folders run."""
+"""Fixtures and marks for all test folders, and the order in which the folders run."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
-from support.volume.used import used_before
+from support.volume.expired_files import make_used_volume
 
-# On a busy machine an example may take long, and so may its making.
+# Examples and their generation may take long on a busy machine.
 hypothesis.settings.register_profile(
     "any machine",
     deadline=None,
@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
-# A shell's background job ignores it, and so would all commands that the tests start.
+# A background job of a shell ignores SIGINT, and so would all commands that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
@@ -42,8 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _environ() -> Iterator[None]:
-    """Restore the environment after each test: a start writes to it."""
+def _restore_environ() -> Iterator[None]:
+    """Restore the environment after each test, because a worker's startup writes to it."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -51,10 +51,10 @@ def _environ() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _rotary_embeddings() -> Iterator[None]:
-    """Forget what vLLM keeps of models that the doctor built without memory behind their weights.
+def _clear_rotary_embeddings() -> Iterator[None]:
+    """Clear vLLM's cache of rotary embeddings, which the doctor's models fill without real weights.
 
-    The cores of later tests' engines are forked from this process, and would use it.
+    The cores of later tests' engines are forked from this process and would use the cached objects.
     """
     yield
     if module := sys.modules.get("vllm.model_executor.layers.rotary_embedding"):
@@ -63,7 +63,7 @@ def _rotary_embeddings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
-    """Return the demo model's directory; make it if it is missing."""
+    """Return the demo model's directory; create the model if it is missing."""
     directory = ROOT / ".models" / "demo"
     subprocess.run([sys.executable, ROOT / "builder" / "demo_model.py", directory], check=True)
     return directory
@@ -71,13 +71,13 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session")
 def worker_environ(demo_model: Path) -> dict[str, str]:
-    """Return the smallest environment that a worker on the demo model can be started with."""
+    """Return the smallest environment for a worker with the demo model."""
     return {**HOME, "MODEL_NAME": str(demo_model)}
 
 
 @pytest.fixture(scope="session")
-def full_featured() -> dict[str, str]:
-    """Return settings that turn on everything a client can ask for."""
+def full_settings() -> dict[str, str]:
+    """Return settings that enable all features that a client can use."""
     return {
         "SERVED_MODEL_NAME": "demo,tiny/demo",
         "ENABLE_AUTO_TOOL_CHOICE": "1",
@@ -91,15 +91,15 @@ def full_featured() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def make_endpoint(
     worker_environ: dict[str, str],
-    full_featured: dict[str, str],
+    full_settings: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalEndpoint]:
-    """Start `make endpoint` on the demo model and MiniLM, once a run."""
+    """Start `make endpoint` with the demo model and MiniLM once per session."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    volume = used_before(folder / "volume")
-    # The adapters are on it, too.
-    environ = {**worker_environ, **full_featured, "FILES_PATH": volume, "BASE_PATH": volume}
+    volume = make_used_volume(folder / "volume")
+    # The volume also contains adapters.
+    environ = {**worker_environ, **full_settings, "FILES_PATH": volume, "BASE_PATH": volume}
     with local_endpoint(command, environ, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
         yield endpoint

@@ -1,1 +1,1 @@
-"""The sides of batch.py: processes of their own, which say what they measured."""
+"""The sides of batch.py: separate processes that print their measurements."""

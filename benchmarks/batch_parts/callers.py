@@ -1,4 +1,4 @@
-"""A process that answers two callers at a time, with and without a batch beside them.
+"""A process that serves two concurrent callers, with and without a batch in the background.
 
 python benchmarks/batch_parts/callers.py MODEL INPUT FOLDER SECONDS ROUNDS
 """
@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import bench
 
 import handler
-from batch_parts import worker as batches
+from batch_parts import worker as batch_worker
 from batch_parts.sides import CHAT
 from worker.app import Worker
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
 
 CALLERS = 2
 TOKENS = 16
@@ -30,7 +30,7 @@ _numbers = count()
 
 
 async def call(worker: Worker, prompt: str) -> float:
-    """Return the milliseconds of a chat."""
+    """Send a chat; return its duration in milliseconds."""
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": TOKENS,
@@ -45,13 +45,13 @@ async def call(worker: Worker, prompt: str) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-async def called(worker: Worker, seconds: float) -> list[float]:
-    """Return the times of all chats of callers who ask again as soon as they are answered."""
+async def measure_chats(worker: Worker, seconds: float) -> list[float]:
+    """Return the sorted durations of all chats of callers without pauses."""
     times: list[float] = []
     prompts = bench.prompts(1_000)
 
-    async def caller(first: int) -> None:
-        for number in count(first, CALLERS):
+    async def caller(first_number: int) -> None:
+        for number in count(first_number, CALLERS):
             if time.perf_counter() >= end:
                 return
             times.append(await call(worker, prompts[number % len(prompts)]))
@@ -62,19 +62,19 @@ async def called(worker: Worker, seconds: float) -> list[float]:
 
 
 @contextlib.asynccontextmanager
-async def batch_beside(worker: Worker, job: dict[str, Any]) -> AsyncIterator[None]:
-    """Run a batch meanwhile; the next time it goes on.
+async def run_batch_in_background(worker: Worker, job: dict[str, Any]) -> AsyncIterator[None]:
+    """Run a batch during the block; the next block continues the batch.
 
     Raises:
-        Lost: it ended too early: it has too few lines.
+        Lost: If the batch ends before the block, because it has too few lines.
     """
 
     async def run() -> None:
         async for _ in worker.handle(job):
-            raise bench.Lost("the batch has ended: give it more --lines")
+            raise bench.Lost("the batch has ended: use more --lines")
 
     running = asyncio.create_task(run())
-    # Until it has all of the engine.
+    # Until the batch fills the engine.
     await asyncio.sleep(3)
     yield
     if running.done():
@@ -85,20 +85,20 @@ async def batch_beside(worker: Worker, job: dict[str, Any]) -> AsyncIterator[Non
 
 
 async def main(worker: Worker, source: str, seconds: float, rounds: int) -> None:
-    await called(worker, min(seconds, 3))
+    await measure_chats(worker, min(seconds, 3))
     bench.print_line("begun")
     for turn in range(rounds):
         for side in ("alone", "beside")[:: 1 if turn % 2 == 0 else -1]:
-            beside = batch_beside(worker, batches.job(source))
-            async with beside if side == "beside" else contextlib.nullcontext():
-                times = await called(worker, seconds)
+            background = run_batch_in_background(worker, batch_worker.job(source))
+            async with background if side == "beside" else contextlib.nullcontext():
+                times = await measure_chats(worker, seconds)
             half, nearly_all = times[len(times) // 2], times[int(len(times) * 0.99)]
             bench.print_line("round", side, len(times), half, nearly_all, times[-1])
     bench.print_line("over")
 
 
 if __name__ == "__main__":
-    os.environ.update(batches.environ(*sys.argv[1:4]))
-    with handler.started(gather(given_environ())) as (engines, settings):
-        served = Worker(engines, settings)
-        asyncio.run(main(served, sys.argv[2], float(sys.argv[4]), int(sys.argv[5])))
+    os.environ.update(batch_worker.environ(*sys.argv[1:4]))
+    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
+        worker = Worker(engines, settings)
+        asyncio.run(main(worker, sys.argv[2], float(sys.argv[4]), int(sys.argv[5])))

@@ -10,8 +10,8 @@ def rss_mb() -> float:
     return _read("VmRSS")
 
 
-def begin_peak() -> None:
-    """Forget the largest so far."""
+def reset_peak() -> None:
+    """Reset the recorded maximum."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

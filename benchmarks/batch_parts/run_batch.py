@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import bench
 
 from batch_parts import memory
-from batch_parts.sides import MAX_MODEL_LEN, SLOTS, WARM, WARMUP, write_input
+from batch_parts.sides import MAX_MODEL_LEN, SLOTS, WARM_UP_LINES, WARM_UP_NAME, write_input
 
 
 def arguments(model: str, source: str, folder: str) -> Any:
     from vllm.entrypoints.launchers.run_batch import make_arg_parser  # noqa: PLC0415 - slow
-    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415 - likewise
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415 - slow
 
     options = {
         "-i": source,
@@ -39,17 +39,19 @@ def arguments(model: str, source: str, folder: str) -> Any:
 
 async def main() -> None:
     from vllm.entrypoints.launchers import run_batch  # noqa: PLC0415 - slow
-    from vllm.entrypoints.launchers.api_server.entry import (  # noqa: PLC0415 - likewise
+    from vllm.entrypoints.launchers.api_server.entry import (  # noqa: PLC0415 - slow
         build_async_engine_client,
     )
 
     args = arguments(*sys.argv[1:])
     async with build_async_engine_client(args) as engine:
         with tempfile.TemporaryDirectory() as folder:
-            source = write_input(Path(folder) / "input.jsonl", WARMUP, 16, names=WARM)
+            source = write_input(
+                Path(folder) / "input.jsonl", WARM_UP_LINES, 16, names=WARM_UP_NAME
+            )
             await run_batch.run_batch(engine, arguments(args.model, str(source), folder))
         before = memory.rss_mb()
-        memory.begin_peak()
+        memory.reset_peak()
         bench.print_line("begun")
         start = time.perf_counter()
         await run_batch.run_batch(engine, args)

@@ -1,4 +1,4 @@
-"""The sides: inputs for both, and how their processes are started and listened to."""
+"""The two sides: their inputs, their processes and their output."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ import bench
 CHAT = "/v1/chat/completions"
 SLOTS = 128
 MAX_MODEL_LEN = 512
-# What the worker sets on a CPU, for both; and no line a request.
+# The worker's own values on a CPU, for both sides; ERROR avoids a log line per request.
 ENVIRON = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -24,32 +24,33 @@ SIDES = ("worker", "run_batch")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a side says of a run: of its own process, without the engine's core.
+class RunResult:
+    """The result that a side reports for a run, for its own process without the engine core.
 
     Args:
-        seconds: without the engine's start.
-        growth_mb: of the resident memory at most, over what it was before.
+        seconds: Duration without the startup of the engine.
+        growth_mb: Largest growth of the resident memory during the run.
     """
 
     seconds: float
     growth_mb: float
 
 
-# Run first on each side: a first request, and the first ones side by side, take seconds more.
-WARMUP = 2 * SLOTS
-WARM = "warm"
+# Each side first runs a warm-up: a first request and the first concurrent requests take seconds
+# longer.
+WARM_UP_LINES = 2 * SLOTS
+WARM_UP_NAME = "warm"
 
 
 def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: str = "line") -> Path:
-    """Write an input of chats.
+    """Write an input file of chats.
 
     Args:
-        path: of the file.
-        count: of its lines.
-        tokens: of each answer.
-        padding: bytes more in each line.
-        names: what custom_ids begin with.
+        path: Path of the file.
+        count: Number of lines.
+        tokens: Number of tokens of each answer.
+        padding: Number of bytes to add to each line.
+        names: Prefix of the custom_ids.
     """
     with path.open("w") as opened:
         for number, prompt in enumerate(bench.prompts(count)):
@@ -67,45 +68,45 @@ def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: st
 
 
 @asynccontextmanager
-async def started(side: str, model: str, source: Path, folder: Path) -> AsyncIterator[Process]:
-    """Start a side's engine; it begins with the batch as soon as it has printed "begun".
+async def start_side(side: str, model: str, source: Path, folder: Path) -> AsyncIterator[Process]:
+    """Start a side's engine; it starts the batch as soon as it has printed "begun".
 
     Args:
-        side: one of ``SIDES``.
-        model: a directory.
-        source: the input.
-        folder: the output's, which a later run goes on with.
+        side: One of ``SIDES``.
+        model: Directory of the model.
+        source: The input file.
+        folder: Folder of the output; another run in the same folder continues the batch.
     """
     program = Path(__file__).parent / f"{side}.py"
     command = (sys.executable, "-u", str(program), model, str(source), str(folder))
-    async with bench.running(command, ENVIRON, quiet=True) as process:
+    async with bench.run_process(command, ENVIRON, quiet=True) as process:
         await bench.next_line(process, "begun")
         yield process
 
 
-async def run(side: str, model: str, source: Path, folder: Path) -> Ran:
+async def run(side: str, model: str, source: Path, folder: Path) -> RunResult:
     """Run a batch to its end.
 
     Raises:
-        Lost: the process ended too early, or a line has no answer.
+        Lost: If the process exits too early, or a line has no answer.
     """
-    async with started(side, model, source, folder) as process:
+    async with start_side(side, model, source, folder) as process:
         _, seconds, growth = await bench.next_line(process, "ended")
     with source.open() as lines:
-        wanted = sum(1 for _ in lines)
-    if (kept := answers(folder)) != wanted:
-        raise bench.Lost(f"{side}: {kept} of {wanted} lines have an answer")
-    return Ran(float(seconds), float(growth))
+        expected = sum(1 for _ in lines)
+    if (answered := answers(folder)) != expected:
+        raise bench.Lost(f"{side}: {answered} of {expected} lines have an answer")
+    return RunResult(float(seconds), float(growth))
 
 
 def answers(folder: Path) -> int:
-    """Count the good answers that stand in a folder of either side, whole lines only."""
+    """Return the number of complete successful answers in a folder of either side."""
     names: set[str] = set()
     for found in (*folder.rglob("*.jsonl"), *folder.rglob("content")):
         text = found.read_bytes()
         for line in text[: text.rfind(b"\n") + 1].splitlines():
             answer = json.loads(line)
             good = (answer.get("response") or {}).get("status_code") == 200
-            if good and not answer["custom_id"].startswith(WARM):
+            if good and not answer["custom_id"].startswith(WARM_UP_NAME):
                 names.add(answer["custom_id"])
     return len(names)

@@ -2,7 +2,7 @@
 
     python benchmarks/batch_parts/worker.py MODEL INPUT FOLDER
 
-In the same folder a later process goes on with the batch.
+A later process continues the batch in the same folder.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ import bench
 
 import handler
 from batch_parts import memory
-from batch_parts.sides import CHAT, MAX_MODEL_LEN, SLOTS, WARM, WARMUP, write_input
+from batch_parts.sides import CHAT, MAX_MODEL_LEN, SLOTS, WARM_UP_LINES, WARM_UP_NAME, write_input
 from worker.app import Worker
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
 
 
 def job(source: str) -> dict[str, Any]:
-    """Return the job of a batch: the same id is the same batch."""
+    """Return the job of a batch; jobs with the same id belong to the same batch."""
     name = Path(source).name
     batch = {"input_path": f"inbox/{name}", "endpoint": CHAT, "max_runtime_sec": 24 * 3600}
     return {"id": name, "input": {"batch": batch}}
 
 
 def environ(model: str, source: str, folder: str) -> dict[str, str]:
-    """Return the settings of a worker whose volume is the folder, with the input in it."""
-    place = Path(folder) / "inbox" / Path(source).name
-    place.parent.mkdir(exist_ok=True)
-    if not place.exists():
-        place.hardlink_to(source)
+    """Put the input into the folder; return the settings of a worker with that volume."""
+    path = Path(folder) / "inbox" / Path(source).name
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        path.hardlink_to(source)
     return {
         "MODEL_NAME": model,
         "FILES_PATH": folder,
@@ -45,11 +45,11 @@ def environ(model: str, source: str, folder: str) -> dict[str, str]:
     }
 
 
-async def answered(worker: Worker, source: str) -> None:
+async def run_batch(worker: Worker, source: str) -> None:
     """Run a batch to its end.
 
     Raises:
-        Lost: it ends otherwise.
+        Lost: If the batch does not complete.
     """
     (answer,) = [chunk async for chunk in worker.handle(job(source))]
     if answer.get("batch", {}).get("status") != "completed":
@@ -57,21 +57,24 @@ async def answered(worker: Worker, source: str) -> None:
 
 
 async def main(worker: Worker, source: str, folder: str) -> None:
-    # Of this process: the same name would be the same batch.
-    warm = write_input(
-        Path(folder) / "inbox" / f"{WARM}{os.getpid()}.jsonl", WARMUP, 16, names=WARM
+    # The name contains the process id because the same name would mean the same batch.
+    warm_up = write_input(
+        Path(folder) / "inbox" / f"{WARM_UP_NAME}{os.getpid()}.jsonl",
+        WARM_UP_LINES,
+        16,
+        names=WARM_UP_NAME,
     )
-    await answered(worker, str(warm))
+    await run_batch(worker, str(warm_up))
     before = memory.rss_mb()
-    memory.begin_peak()
+    memory.reset_peak()
     bench.print_line("begun")
     start = time.perf_counter()
-    await answered(worker, source)
+    await run_batch(worker, source)
     seconds = time.perf_counter() - start
     bench.print_line("ended", seconds, memory.peak_mb() - before)
 
 
 if __name__ == "__main__":
     os.environ.update(environ(*sys.argv[1:]))
-    with handler.started(gather(given_environ())) as (engines, settings):
+    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         asyncio.run(main(Worker(engines, settings), *sys.argv[2:]))

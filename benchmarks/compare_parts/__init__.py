@@ -1,1 +1,1 @@
-"""The parts of `compare.py`: sides, loads, what processes use, files of figures, and rows."""
+"""The parts of `compare.py`: sides, loads, resource usage, result files, and rows."""

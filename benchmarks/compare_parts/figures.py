@@ -1,4 +1,4 @@
-"""Loads, and what is measured of their answers."""
+"""Loads, and the figures of their answers."""
 
 import os
 import statistics
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 
-# When the tokens of an answer arrived: milliseconds after the request was sent, and how many
-# tokens had arrived then.
+# Arrivals of the tokens of an answer: milliseconds since the request was sent, and the number of
+# tokens received by then.
 Arrivals = list[tuple[float, int]]
 
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of callers who each send the next one when theirs is answered.
+    """Requests of callers who each send the next one when they get a response.
 
     Args:
-        callers: how many at once.
-        requests: in all.
-        tokens: of each answer, exactly.
-        stream: whether answers are streamed.
+        callers: Number of concurrent callers.
+        requests: Number of all requests.
+        tokens: Exact number of tokens of each answer.
+        stream: Whether the answers are streamed.
     """
 
     callers: int
@@ -30,14 +30,14 @@ class Load:
 
 @dataclass
 class Answer:
-    """When the tokens of one answer arrived, in seconds of a monotonic clock.
+    """The arrivals of the tokens of one answer, in seconds of a monotonic clock.
 
     Args:
-        sent: when the request was.
-        arrivals: the time of each read, and how many events with text it had: of a token each,
-            or of more where the engine was faster than its reader.
-        ended: when the answer had ended.
-        tokens: of the answer.
+        sent: Time at which the request was sent.
+        arrivals: Time of each read, and its number of events with text. An event has one token, or
+            more if the engine was faster than its reader.
+        ended: Time at which the answer ended.
+        tokens: Number of tokens of the answer.
     """
 
     sent: float
@@ -46,14 +46,14 @@ class Answer:
     tokens: int = 0
 
     def since_sent(self) -> Arrivals:
-        """Return how many events with text had arrived after how many milliseconds."""
+        """Return the number of events with text received after each number of milliseconds."""
         counts = accumulate(count for _, count in self.arrivals)
         times = (round(1000 * (at - self.sent), 3) for at, _ in self.arrivals)
         return list(zip(times, counts, strict=True))
 
     @property
     def gaps(self) -> list[float]:
-        """The seconds between each event and the one before; events of one read have none."""
+        """The seconds between consecutive events; 0 between events of the same read."""
         found: list[float] = []
         for (before, _), (at, count) in pairwise(self.arrivals):
             found += [at - before, *[0.0] * (count - 1)]
@@ -62,15 +62,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Figures:
-    """A load's figures: times in milliseconds, CPU times in milliseconds a request.
+    """Figures of a load: times in milliseconds, CPU times in milliseconds per request.
 
-    The shares are of all cores of the machine, in percent, over the time of the load.
+    Shares are percentages of all cores of the machine over the duration of the load.
 
     Args:
-        own_cpu: of the side's processes.
-        platform_cpu: of the local platform between the side and the callers.
-        client_cpu: of the callers.
-        posts: of the worker for each answer.
+        own_cpu: CPU time of the side's processes.
+        platform_cpu: CPU time of the local platform between the side and the callers.
+        client_cpu: CPU time of the callers.
+        posts: Number of the worker's POSTs per answer.
     """
 
     requests_per_s: float
@@ -92,14 +92,14 @@ class Figures:
         return {name: round(value, 3) for name, value in values.items()}
 
     def _share(self, cpu_ms: float) -> float:
-        """Return what a CPU time for each request takes of the machine, in percent."""
+        """Return the percentage of the machine that a CPU time per request uses."""
         cores = len(os.sched_getaffinity(0))
         return 100 * (cpu_ms / 1000) * self.requests_per_s / cores
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A load's figures, and the arrivals of its first answer's tokens."""
+class Measurement:
+    """The figures of a load, and the arrivals of the tokens of its first answer."""
 
     figures: Figures
     arrivals: Arrivals
@@ -128,5 +128,5 @@ def figures(answers: Sequence[Answer], **others: float) -> Figures:
 
 
 def median_of(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each figure over rounds that have the same ones."""
+    """Return the median of each figure over rounds with the same figures."""
     return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}

@@ -1,4 +1,4 @@
-"""Callers over HTTP, with as little work as a client can have: events are counted, not parsed."""
+"""Callers over HTTP that do as little work as possible: they count events without parsing them."""
 
 import asyncio
 import json
@@ -10,7 +10,8 @@ import bench
 
 from compare_parts.figures import Answer, Load
 
-# In an event with text, and in the last but one: clients of this benchmark parse that one only.
+# Markers of an event with text, and of the event with the usage, which is the only one that is
+# parsed.
 TEXT, USAGE = b'"content":"', b'"usage":{'
 LIMIT_S = 120.0
 
@@ -29,27 +30,28 @@ def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
 
 
 async def answers(base: str, model: str, load: Load) -> list[Answer]:
-    """Send a load's requests.
+    """Send the requests of a load.
 
     Args:
-        base: of the OpenAI API, with its version.
-        model: as it is served.
+        base: Base URL of the OpenAI API, including its version.
+        model: Served name of the model.
+        load: The load.
 
     Raises:
-        bench.Lost: an answer is an error, or tokens are missing.
+        bench.Lost: If a response is an error, or tokens are missing.
     """
     waiting = iter(bench.prompts(load.requests))
-    found: list[Answer] = []
+    results: list[Answer] = []
     connector = aiohttp.TCPConnector(limit=load.callers)
     timeout = aiohttp.ClientTimeout(total=LIMIT_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
 
         async def call() -> None:
             url = f"{base}/chat/completions"
-            found.extend([await _answer(client, url, model, prompt, load) for prompt in waiting])
+            results.extend([await _answer(client, url, model, prompt, load) for prompt in waiting])
 
         await asyncio.gather(*(call() for _ in range(load.callers)))
-    return found
+    return results
 
 
 async def _answer(

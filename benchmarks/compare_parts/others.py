@@ -1,4 +1,4 @@
-"""The rows that other benchmarks measure: they are run, and their figures taken."""
+"""Rows of the table that other benchmarks measure."""
 
 import json
 import statistics
@@ -12,46 +12,46 @@ from typing import Any
 
 import bench
 
-from compare_parts.kept import Groups
+from compare_parts.comparison import Groups
 
 median = statistics.median
 
 
-def _loop(found: Any) -> Groups:
-    """Return jobs per second, and the last thousand jobs beside the first thousand."""
-    nothing = {"jobs_per_s": median(found["nothing"]["jobs_per_s"])}
-    return {"nothing": nothing, "flat": found["flat"]["ratios"]}
+def _loop(results: Any) -> Groups:
+    """Return jobs per second, and the ratio of the last thousand jobs to the first thousand."""
+    nothing = {"jobs_per_s": median(results["nothing"]["jobs_per_s"])}
+    return {"nothing": nothing, "flat": results["flat"]["ratios"]}
 
 
-def _streaming(found: Any) -> Groups:
-    """Return each stream's time beside its engine's, by the POSTs' delay and the engine's pace."""
+def _streaming(results: Any) -> Groups:
+    """Return the duration of each stream relative to its engine, by POST delay and engine pace."""
     return {
         "paced": {
             f"{1000 * case['post_delay_s']:.0f} {1000 * case['pace_s']:.0f}": median(
-                one["stream_s"] / one["engine_s"] for one in case["rounds"]
+                round_["stream_s"] / round_["engine_s"] for round_ in case["rounds"]
             )
-            for case in found
+            for case in results
         }
     }
 
 
-def _cold_start(found: Any) -> Groups:
-    return {"compiled": {name: median(seconds) for name, seconds in found["compiled"].items()}}
+def _cold_start(results: Any) -> Groups:
+    return {"compiled": {name: median(seconds) for name, seconds in results["compiled"].items()}}
 
 
-def _offline(found: Any) -> Groups:
-    speeds = {name: median(values) for name, values in found["prefix"].items()}
+def _offline(results: Any) -> Groups:
+    speeds = {name: median(values) for name, values in results["prefix"].items()}
     return {"prefix": {**speeds, "gain": speeds["shared"] / speeds["distinct"]}}
 
 
 @dataclass(frozen=True)
-class Script:
+class OtherBenchmark:
     """Another benchmark.
 
     Args:
-        command: its file, and its options.
-        figures: takes what belongs into the table from what it writes with `--json`.
-        has_model: whether its model can be chosen.
+        command: Its file and its options.
+        figures: Function that extracts the figures of the table from the output of `--json`.
+        has_model: Whether its model can be chosen.
     """
 
     command: str
@@ -59,32 +59,36 @@ class Script:
     has_model: bool = True
 
     def run(self, model: Path) -> Groups:
-        """Run it, and show what it prints.
+        """Run the benchmark and show its output.
 
         Raises:
-            bench.Lost: it wrote no figures.
+            bench.Lost: If it writes no figures.
         """
         file, *options = self.command.split()
         with tempfile.TemporaryDirectory() as folder:
-            kept = Path(folder, "figures.json")
-            script = str(bench.ROOT / "benchmarks" / file)
-            command = [sys.executable, script, *options, "--json", str(kept)]
+            figures_file = Path(folder, "figures.json")
+            benchmark = str(bench.ROOT / "benchmarks" / file)
+            command = [sys.executable, benchmark, *options, "--json", str(figures_file)]
             command += ["--model", str(model)] if self.has_model else []
-            # Its exit status says whether goals of its own are met, which the table repeats.
+            # Its exit status is about its own goals, which the table repeats.
             subprocess.run(command, stdout=sys.stderr, check=False)
-            if not kept.is_file():
+            if not figures_file.is_file():
                 raise bench.Lost(f"{file} wrote no figures")
-            return self.figures(json.loads(kept.read_text()))
+            return self.figures(json.loads(figures_file.read_text()))
 
 
-SCRIPTS = (
-    Script("loop.py --only nothing,flat --jobs 20000", _loop),
-    Script("streaming.py", _streaming, has_model=False),
-    Script("cold_start.py --only compiled --rounds 1", _cold_start),
-    Script("offline.py --only prefix", _offline),
+OTHER_BENCHMARKS = (
+    OtherBenchmark("loop.py --only nothing,flat --jobs 20000", _loop),
+    OtherBenchmark("streaming.py", _streaming, has_model=False),
+    OtherBenchmark("cold_start.py --only compiled --rounds 1", _cold_start),
+    OtherBenchmark("offline.py --only prefix", _offline),
 )
 
 
 def run_others(model: Path) -> Groups:
-    """Run all of them, and return their figures."""
-    return {name: group for script in SCRIPTS for name, group in script.run(model).items()}
+    """Run all other benchmarks and return their figures."""
+    return {
+        name: group
+        for benchmark in OTHER_BENCHMARKS
+        for name, group in benchmark.run(model).items()
+    }

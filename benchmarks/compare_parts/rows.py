@@ -1,13 +1,13 @@
-"""The rows of the table: a figure of each side, and the worker's goal beside vLLM's server."""
+"""The rows of the table: a figure of each side, and the worker's goal relative to vLLM's server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Side = Mapping[str, Mapping[str, float]]
 
-# The loads of the sweep, by their callers.
+# The loads of the sweep, by number of callers.
 SWEEP = {2**power: f"sweep {2**power}" for power in range(8)}
-# What each POST of the worker takes longer.
+# Milliseconds that are added to each POST of the worker.
 POST_DELAYS_MS = (10, 50, 100)
 
 
@@ -16,67 +16,67 @@ class Row:
     """One line of the table.
 
     Args:
-        title: what it is.
-        load: whose figures.
-        figure: the figure's name.
-        most: the ratio to vLLM's server that the worker may have at most.
-        least: the ratio that it has at least.
-        limit: the figure that it may have at most, whatever the server's is.
-        digits: behind the point.
+        title: Title of the row.
+        load: Name of the load or group with the figure.
+        figure: Name of the figure.
+        max_ratio: Maximum of the worker's figure relative to vLLM's server.
+        min_ratio: Minimum of the worker's figure relative to vLLM's server.
+        max_value: Maximum of the worker's figure, independent of the server.
+        digits: Number of decimal places.
     """
 
     title: str
     load: str
     figure: str
-    most: float | None = None
-    least: float | None = None
-    limit: float | None = None
+    max_ratio: float | None = None
+    min_ratio: float | None = None
+    max_value: float | None = None
     digits: int = 1
 
     def goal(self) -> str:
-        if self.most is not None:
-            return f"<= {self.most} x"
-        if self.least is not None:
-            return f">= {self.least} x"
-        return f"<= {self.limit:g}" if self.limit is not None else ""
+        if self.max_ratio is not None:
+            return f"<= {self.max_ratio} x"
+        if self.min_ratio is not None:
+            return f">= {self.min_ratio} x"
+        return f"<= {self.max_value:g}" if self.max_value is not None else ""
 
-    def met(self, ours: float, server: float | None) -> bool | None:
-        """Return whether the goal is met; None where there is none, or nothing to compare with."""
-        if self.limit is not None:
-            return ours <= self.limit
+    def is_met(self, ours: float, server: float | None) -> bool | None:
+        """Return whether the goal is met; None without a goal or without a figure of the server."""
+        if self.max_value is not None:
+            return ours <= self.max_value
         if not server:
             return None
-        if self.most is not None:
-            return ours / server <= self.most
-        return None if self.least is None else ours / server >= self.least
+        if self.max_ratio is not None:
+            return ours / server <= self.max_ratio
+        return None if self.min_ratio is None else ours / server >= self.min_ratio
 
 
 ROWS = (
-    Row("start to the first streamed token, s", "start", "first_s", most=0.5),
-    Row("idle: first token p50, ms", "idle", "first_p50", most=1.5),
+    Row("start to the first streamed token, s", "start", "first_s", max_ratio=0.5),
+    Row("idle: first token p50, ms", "idle", "first_p50", max_ratio=1.5),
     Row("idle: first token p99, ms", "idle", "first_p99"),
-    Row("idle: 64 tokens p50, ms", "idle", "latency_p50", most=1.1),
-    Row("16 streams: tokens/s", "16 streams", "tokens_per_s", least=1.0, digits=0),
-    Row("64 streams: tokens/s", "64 streams", "tokens_per_s", least=1.0, digits=0),
-    Row("64 streams: first token p50, ms", "64 streams", "first_p50", most=1.0),
-    Row("64 streams: gap between tokens p99, ms", "64 streams", "gap_p99", limit=50.0),
-    Row("64 streams: CPU of the side, ms a request", "64 streams", "own_cpu", most=0.75),
+    Row("idle: 64 tokens p50, ms", "idle", "latency_p50", max_ratio=1.1),
+    Row("16 streams: tokens/s", "16 streams", "tokens_per_s", min_ratio=1.0, digits=0),
+    Row("64 streams: tokens/s", "64 streams", "tokens_per_s", min_ratio=1.0, digits=0),
+    Row("64 streams: first token p50, ms", "64 streams", "first_p50", max_ratio=1.0),
+    Row("64 streams: gap between tokens p99, ms", "64 streams", "gap_p99", max_value=50.0),
+    Row("64 streams: CPU of the side, ms a request", "64 streams", "own_cpu", max_ratio=0.75),
     Row("64 streams: CPU of the platform, ms a request", "64 streams", "platform_cpu"),
     Row("64 streams: CPU of the callers, ms a request", "64 streams", "client_cpu"),
     Row("64 streams: share of the machine, side, %", "64 streams", "own_share", digits=0),
     Row("64 streams: share of the platform, %", "64 streams", "platform_share", digits=0),
     Row("64 streams: share of the callers, %", "64 streams", "client_share", digits=0),
-    Row("64 streams: POSTs a stream", "64 streams", "posts", limit=7.0),
-    Row("64 whole: requests/s", "64 whole", "requests_per_s", least=0.95, digits=0),
-    Row("64 whole: CPU of the side, ms a request", "64 whole", "own_cpu", most=0.75),
+    Row("64 streams: POSTs a stream", "64 streams", "posts", max_value=7.0),
+    Row("64 whole: requests/s", "64 whole", "requests_per_s", min_ratio=0.95, digits=0),
+    Row("64 whole: CPU of the side, ms a request", "64 whole", "own_cpu", max_ratio=0.75),
     Row("64 whole: CPU of the platform, ms a request", "64 whole", "platform_cpu"),
     Row("64 whole: share of the machine, side, %", "64 whole", "own_share", digits=0),
     Row("64 whole: share of the platform, %", "64 whole", "platform_share", digits=0),
     Row("64 whole: share of the callers, %", "64 whole", "client_share", digits=0),
     Row("128 streams: tokens/s", SWEEP[128], "tokens_per_s", digits=0),
-    Row("memory after all that (PSS), MiB", "start", "memory_mib", most=0.9, digits=0),
+    Row("memory after all that (PSS), MiB", "start", "memory_mib", max_ratio=0.9, digits=0),
     Row("100 tokens, 10 ms a POST / without", "link", "10 ms", digits=2),
-    Row("100 tokens, 50 ms a POST / without", "link", "50 ms", limit=1.1, digits=2),
+    Row("100 tokens, 50 ms a POST / without", "link", "50 ms", max_value=1.1, digits=2),
     Row("100 tokens, 100 ms a POST / without", "link", "100 ms", digits=2),
     *(
         Row(f"200 tokens, 5 ms apart, {delay} ms a POST / engine", "paced", f"{delay} 5", digits=2)
@@ -87,23 +87,23 @@ ROWS = (
     Row("compiled: next start on the volume, s", "compiled", "next"),
     Row("prompts/s, all their own beginnings", "prefix", "distinct", digits=0),
     Row("prompts/s, 8 beginnings in common", "prefix", "shared", digits=0),
-    Row("20,000 jobs: time a job, end / begin", "flat", "seconds", limit=1.05, digits=2),
-    Row("20,000 jobs: CPU a job, end / begin", "flat", "cpu_s", limit=1.05, digits=2),
-    Row("20,000 jobs: memory, end / begin", "flat", "memory_mb", limit=1.05, digits=2),
-    Row("20,000 jobs: open files, end / begin", "flat", "open_files", limit=1.05, digits=2),
+    Row("20,000 jobs: time a job, end / begin", "flat", "seconds", max_value=1.05, digits=2),
+    Row("20,000 jobs: CPU a job, end / begin", "flat", "cpu_s", max_value=1.05, digits=2),
+    Row("20,000 jobs: memory, end / begin", "flat", "memory_mb", max_value=1.05, digits=2),
+    Row("20,000 jobs: open files, end / begin", "flat", "open_files", max_value=1.05, digits=2),
 )
 
 
 def table(sides: Mapping[str, Side]) -> str:
-    """Return the table as Markdown, with the worker's ratio to vLLM's server and to its goal."""
+    """Return the table as Markdown, with the worker's ratio to vLLM's server and its goal."""
     names = [name for name in ("worker", "server", "bare") if name in sides]
     lines = [_line("", [f"{name:>9}" for name in names], f"{'ratio':>6}", "goal")]
     lines.append(_line("---", ["---:"] * len(names), "---:", "---"))
     for row in ROWS:
         values = {name: sides[name].get(row.load, {}).get(row.figure) for name in names}
         if any(values.values()):
-            shown = [_shown(values[name], row.digits) for name in names]
-            lines.append(_line(row.title, shown, *_verdict(row, values)))
+            cells = [_format(values[name], row.digits) for name in names]
+            lines.append(_line(row.title, cells, *_verdict(row, values)))
     return "\n".join(lines)
 
 
@@ -111,7 +111,7 @@ def _line(title: str, values: Sequence[str], ratio: str, goal: str) -> str:
     return f"| {title:48} | {' | '.join(values)} | {ratio} | {goal} |"
 
 
-def _shown(value: float | None, digits: int) -> str:
+def _format(value: float | None, digits: int) -> str:
     return f"{value:9,.{digits}f}" if value else f"{'':>9}"
 
 
@@ -121,5 +121,5 @@ def _verdict(row: Row, values: Mapping[str, float | None]) -> tuple[str, str]:
     if not ours:
         return f"{'':6}", row.goal()
     ratio = f"{ours / server:5.2f}x" if server else f"{'':6}"
-    said = {True: ": met", False: ": missed", None: ""}[row.met(ours, server)]
-    return ratio, f"{row.goal()}{said}"
+    verdict = {True: ": met", False: ": missed", None: ""}[row.is_met(ours, server)]
+    return ratio, f"{row.goal()}{verdict}"

@@ -1,4 +1,4 @@
-"""The sides: the worker at a local platform, vLLM's own server, and the bare engine."""
+"""The sides: the worker with a local platform, vLLM's own server, and the bare engine."""
 
 import asyncio
 import json
@@ -18,13 +18,14 @@ import bench
 import psutil
 
 from compare_parts import http_load, usage
-from compare_parts.figures import Figures, Load, Measured, figures
-from compare_parts.phases import Phase, noted
+from compare_parts.figures import Figures, Load, Measurement, figures
+from compare_parts.phases import Phase, record_phases
 from emulator import slow_link
 
 START_S = 180.0
 NAME = "model"
-# The same engine for all sides: one process beside the core, nothing compiled, no line a request.
+# The same engine for all sides: one process in addition to the core, no compilation, no log line
+# per request.
 ENGINE: dict[str, Any] = {
     "dtype": "float16",
     "max_model_len": 1024,
@@ -44,12 +45,12 @@ class Side(Protocol):
     """A running side.
 
     Attributes:
-        first_s: seconds from its start to its first streamed token.
+        first_s: Seconds from its start to its first streamed token.
     """
 
     first_s: float
 
-    async def run(self, load: Load) -> Measured: ...
+    async def run(self, load: Load) -> Measurement: ...
 
     def memory_mib(self) -> float: ...
 
@@ -62,14 +63,14 @@ class HttpSide:
     process: Process
     first_s: float
 
-    async def run(self, load: Load) -> Measured:
+    async def run(self, load: Load) -> Measurement:
         before = self._cpu_s()
         answers = await http_load.answers(self.base, NAME, load)
         cpu = {
             name: 1000 * (after - before[name]) / load.requests
             for name, after in self._cpu_s().items()
         }
-        return Measured(figures(answers, **cpu), answers[0].since_sent())
+        return Measurement(figures(answers, **cpu), answers[0].since_sent())
 
     def memory_mib(self) -> float:
         return usage.memory_mib(self.process.pid)
@@ -87,22 +88,23 @@ class WorkerSide(HttpSide):
     """The worker, with a local platform between it and the callers.
 
     Args:
-        control: the address of the platform's control routes.
-        phases: of its start.
+        platform: The process of the platform.
+        control: URL of the platform's control routes.
+        phases: The phases of the worker's startup.
     """
 
     platform: Process
     control: str
     phases: dict[str, Phase]
 
-    async def run(self, load: Load) -> Measured:
+    async def run(self, load: Load) -> Measurement:
         before = await self._posts()
         measured = await super().run(load)
         posts = (await self._posts() - before) / load.requests
         return replace(measured, figures=replace(measured.figures, posts=posts))
 
     async def delay_posts(self, delay_s: float) -> None:
-        """Let each of the worker's POSTs take as long as on a slow link."""
+        """Delay each of the worker's POSTs as on a slow link."""
         url = f"{self.control}/faults"
         async with aiohttp.ClientSession(raise_for_status=True) as client:
             await client.delete(url)
@@ -126,24 +128,24 @@ class BareSide:
     process: Process
     first_s: float
 
-    async def run(self, load: Load) -> Measured:
+    async def run(self, load: Load) -> Measurement:
         assert self.process.stdin is not None  # for the type checker
         before = usage.cpu_s(self.process.pid)
         self.process.stdin.write(json.dumps(vars(load)).encode() + b"\n")
-        _, found = await bench.next_line(self.process, "measured")
+        _, output = await bench.next_line(self.process, "measured")
         cpu = 1000 * (usage.cpu_s(self.process.pid) - before) / load.requests
-        computed, arrivals = json.loads(found)
-        return Measured(Figures(**{**computed, "own_cpu": cpu}), [(at, n) for at, n in arrivals])
+        computed, arrivals = json.loads(output)
+        return Measurement(Figures(**{**computed, "own_cpu": cpu}), [(at, n) for at, n in arrivals])
 
     def memory_mib(self) -> float:
         return usage.memory_mib(self.process.pid)
 
 
-Started = Callable[[Path], AbstractAsyncContextManager[Side]]
+StartSide = Callable[[Path], AbstractAsyncContextManager[Side]]
 
 
-async def _worker_environ(platform: Process) -> dict[str, str]:
-    """Return the environment of a worker that the local platform prints, as lines for a shell."""
+async def _read_worker_environ(platform: Process) -> dict[str, str]:
+    """Return the worker's environment, which the local platform prints as lines for a shell."""
     environ: dict[str, str] = {}
     while "RUNPOD_ENDPOINT_BASE_URL" not in environ:
         _, assignment = await bench.next_line(platform, "export ")
@@ -160,10 +162,11 @@ def _free_port() -> int:
 
 
 async def _first_token(base: str, process: Process) -> float:
-    """Return when the first token of a stream arrived; ask until somebody listens.
+    """Return the time of a stream's first token; retry until the side accepts connections.
 
     Raises:
-        bench.Lost: the process ended, or it takes too long.
+        bench.Lost: If the process exits, or a response is an error.
+        TimeoutError: If it takes too long.
     """
     body = http_load.body(NAME, "Hi", Load(1, 1, 2))
     timeout = aiohttp.ClientTimeout(total=START_S)
@@ -183,23 +186,23 @@ async def _first_token(base: str, process: Process) -> float:
 
 @asynccontextmanager
 async def worker(model: Path) -> AsyncIterator[Side]:
-    """Run the worker as in production, at a local platform in a process of its own."""
+    """Run the worker as in production, with a local platform in a separate process."""
     port, worker_port = _free_port(), _free_port()
     ports = ("--port", str(port), "--worker-port", str(worker_port))
     command = (sys.executable, "-m", "emulator", *ports)
     environ = {"PYTHONPATH": str(bench.ROOT / "src")}
-    async with bench.running(command, environ, quiet=True) as platform:
-        settings = await _worker_environ(platform)
+    async with bench.run_process(command, environ, quiet=True) as platform:
+        settings = await _read_worker_environ(platform)
         settings |= {name.upper(): str(int(v) if v is True else v) for name, v in ENGINE.items()}
         settings |= {"MODEL_NAME": str(model), "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME}
         began = time.monotonic()
         handler = (sys.executable, "-u", str(bench.ROOT / "src" / "handler.py"))
-        running = bench.running(handler, {**ENVIRON, **settings}, merged=True)
-        async with running as process, noted(process, began) as found:
+        running = bench.run_process(handler, {**ENVIRON, **settings}, merged=True)
+        async with running as process, record_phases(process, began) as phases:
             address = f"http://127.0.0.1:{port}"
             base = f"{address}/v2/local/openai/v1"
             first_s = await _first_token(base, process) - began
-            yield WorkerSide(base, process, first_s, platform, f"{address}/control", found)
+            yield WorkerSide(base, process, first_s, platform, f"{address}/control", phases)
 
 
 @asynccontextmanager
@@ -212,7 +215,7 @@ async def server(model: Path) -> AsyncIterator[Side]:
         flag = f"--{name.replace('_', '-')}"
         command += [flag] if value is True else [flag, str(value)]
     began = time.monotonic()
-    async with bench.running(command, ENVIRON, quiet=True, stdout=DEVNULL) as process:
+    async with bench.run_process(command, ENVIRON, quiet=True, stdout=DEVNULL) as process:
         base = f"http://127.0.0.1:{port}/v1"
         yield HttpSide(base, process, await _first_token(base, process) - began)
 
@@ -228,9 +231,9 @@ async def bare(model: Path) -> AsyncIterator[Side]:
     )
     environ = {**ENVIRON, "PYTHONPATH": f"{bench.ROOT / 'benchmarks'}:{bench.ROOT / 'src'}"}
     began = time.monotonic()
-    async with bench.running(command, environ, quiet=True, stdin=PIPE) as process:
+    async with bench.run_process(command, environ, quiet=True, stdin=PIPE) as process:
         await bench.next_line(process, "started")
         yield BareSide(process, time.monotonic() - began)
 
 
-SIDES: dict[str, Started] = {"worker": worker, "server": server, "bare": bare}
+SIDES: dict[str, StartSide] = {"worker": worker, "server": server, "bare": bare}

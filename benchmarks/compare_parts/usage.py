@@ -1,4 +1,4 @@
-"""What a tree of processes uses of the machine."""
+"""Resource usage of a tree of processes."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,10 +9,10 @@ MIB = 2**20
 
 
 def cpu_s(pid: int) -> float:
-    """Add up the CPU seconds of a process and of its descendants, ended ones included."""
+    """Return the CPU seconds of a process and its descendants, including exited ones."""
     total = 0.0
     for process in _tree(pid):
-        # One that ended meanwhile counts with its parent.
+        # The time of a process that exits meanwhile is added to its parent's.
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
@@ -20,7 +20,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """Add up the proportional set sizes: a page that several processes share counts once."""
+    """Return the sum of the proportional set sizes, in which a shared page counts once."""
     total: float = sum(process.memory_full_info().pss for process in _tree(pid))
     return total / MIB
 

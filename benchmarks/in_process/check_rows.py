@@ -1,4 +1,4 @@
-"""How long the check of 100,000 rows takes, and how much memory.
+"""Measures the time and the memory for the check of 100,000 rows.
 
     PYTHONPATH=src .venv/bin/python benchmarks/in_process/check_rows.py [ROWS]
 
@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.prepare import check
-from trainer.spec import Data, Spec
+from trainer.prepare import check_in_process
+from trainer.spec import RowsFile, Spec
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".models" / "demo"
@@ -48,23 +48,23 @@ def _measure(name: str, write: Callable[[Path, int], None], rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         write(path, rows)
-        spec = Spec(model=MODEL, tokenizer=MODEL, max_length=2048, training=Data(path=path))
+        spec = Spec(model=MODEL, tokenizer=MODEL, max_length=2048, training=RowsFile(path=path))
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
-        checked = check(spec, Path(folder) / "tokens")
+        checked = check_in_process(spec, Path(folder) / "tokens")
         seconds = time.monotonic() - start
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
-        found = checked.rows + checked.validation_rows
+        row_count = checked.rows + checked.validation_rows
         print(
-            f"{name}: {found:,} rows, {path.stat().st_size / 1e6:.0f} MB, {checked.tokens:,} tokens"
-            f" to train on: {seconds:.1f} s ({cpu:.1f} s of CPU), at most"
+            f"{name}: {row_count:,} rows, {path.stat().st_size / 1e6:.0f} MB,"
+            f" {checked.tokens:,} tokens to train on: {seconds:.1f} s ({cpu:.1f} s of CPU), at most"
             f" {usage.ru_maxrss / 1024:.0f} MB; load {os.getloadavg()[0]:.1f}"
         )
 
 
 def main() -> None:
-    """Measure both forms; the memory printed is the largest so far."""
+    """Measure both formats; the printed memory is the maximum so far."""
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     random.seed(1)
     _measure("prompts.csv", _csv, rows)

@@ -1,9 +1,9 @@
-"""Shows that a token costs the same in a long answer, and a megabyte the same in a large input.
+"""Shows that the cost per token and per MB doesn't grow with the answer and the input.
 
     PYTHONPATH=src:tests python benchmarks/in_process/linear.py
 
-An engine that answers from a script takes no time, so what is measured is `Worker.handle`: this
-process's CPU, the least of three times.
+A scripted engine takes no time, so this measures `Worker.handle`: the CPU time of this process, the
+minimum of three runs.
 """
 
 import asyncio
@@ -11,7 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support.engine.scripted import ScriptedEngine, chat, event, raw, replying, tokens, worker
+from support.engine.scripted import (
+    ScriptedEngine,
+    chat_job,
+    event,
+    raw_job,
+    static_app,
+    tokens,
+    worker,
+)
 
 LENGTHS = (1_000, 2_000, 4_000, 8_000, 16_000)
 SIZES_MB = (1, 2, 4, 8)
@@ -22,23 +30,25 @@ Engine = Callable[[], ScriptedEngine]
 
 async def cpu_s(engine: Engine, payload: dict[str, Any]) -> float:
     """Return the CPU seconds of a job, from its input to its last yield."""
-    found = []
+    results = []
     for _ in range(3):
         with engine() as running:
             answering = worker(running).handle({"id": "job", "input": payload})
-            began = time.process_time()
+            started_at = time.process_time()
             async for _chunk in answering:
                 pass
-            found.append(time.process_time() - began)
-    return min(found)
+            results.append(time.process_time() - started_at)
+    return min(results)
 
 
 def streams(length: int) -> dict[str, tuple[Engine, dict[str, Any]]]:
     return {
-        "raw": (lambda: ScriptedEngine(*tokens(*[WORD] * length)), raw(stream=True)),
+        "raw": (lambda: ScriptedEngine(*tokens(*[WORD] * length)), raw_job(stream=True)),
         "events": (
-            lambda: ScriptedEngine(app=replying(*[EVENT] * length, media_type="text/event-stream")),
-            chat(stream=True),
+            lambda: ScriptedEngine(
+                app=static_app(*[EVENT] * length, media_type="text/event-stream")
+            ),
+            chat_job(stream=True),
         ),
     }
 
@@ -49,7 +59,7 @@ def inputs(size_mb: int) -> dict[str, tuple[Engine, dict[str, Any]]]:
     return {
         "raw": (lambda: ScriptedEngine(*tokens("a")), {"prompt": prompt}),
         "chat": (
-            lambda: ScriptedEngine(app=replying('{"choices": []}')),
+            lambda: ScriptedEngine(app=static_app('{"choices": []}')),
             {"openai_route": "/v1/chat/completions", "openai_input": messages},
         ),
     }

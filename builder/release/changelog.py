@@ -8,7 +8,7 @@ _HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d
 
 @dataclass(frozen=True)
 class Section:
-    """What a version brought; ``date`` is None until it is released."""
+    """The notes of a version; unreleased versions have no ``date``."""
 
     version: str
     date: str | None
@@ -16,7 +16,7 @@ class Section:
 
 
 def sections(changelog: str) -> dict[str, Section]:
-    """Read a changelog's sections, by their versions, the newest first."""
+    """Parse a changelog; return its sections by version, the newest first."""
     headings = list(_HEADING.finditer(changelog))
     ends = [heading.start() for heading in headings[1:]] + [len(changelog)]
     return {

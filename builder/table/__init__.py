@@ -1,7 +1,8 @@
-"""What each setting is for, in the words of the documentation: the source of all listings.
+"""The documentation of each setting, from which all listings are generated.
 
-Types, defaults and choices are not written here: ``Settings`` has those of the worker's own, and
-the installed vLLM's parser those of its options. Examples are in ``worker.settings.examples``.
+Types, defaults and choices are not written here. ``Settings`` has them for the worker's own
+settings, and the parser of the installed vLLM for its options. Examples are in
+``worker.settings.examples``.
 """
 
 from table.model import MODEL_ROWS
@@ -9,7 +10,7 @@ from table.own import LIBRARY_ROWS, OWN_ROWS
 from table.row import LIBRARIES, SECTIONS, Row
 from table.serving import SERVING_ROWS
 from table.system import SYSTEM_ROWS
-from worker.settings.names import canonical
+from worker.settings.names import canonical_name
 
 __all__ = ["LIBRARIES", "ROWS", "SECTIONS", "Row", "row"]
 
@@ -24,5 +25,5 @@ _BY_NAME = {row.name: row for row in ROWS}
 
 
 def row(name: str) -> Row | None:
-    """Return a setting's row, by any of the setting's names; None where the table has none."""
-    return _BY_NAME.get(canonical(name))
+    """Return a setting's row by any of the setting's names; None if the table has no such row."""
+    return _BY_NAME.get(canonical_name(name))

@@ -7,36 +7,36 @@ MODEL_ROWS = (
         "MAX_MODEL_LEN",
         LLM,
         "Context length",
-        "Most tokens of a request, prompt and answer together; unset, the "
-        "model's own, or as many as the memory holds.",
+        "Maximum number of tokens of a request, prompt and answer together; unset, the model's own"
+        " maximum, or as many as fit into the memory.",
         form=True,
     ),
     Row(
         "DTYPE",
         LLM,
         "Data type",
-        "Precision of weights and activations; `auto` is what the checkpoint has.",
+        "Data type of weights and activations; `auto` uses the checkpoint's.",
         form=True,
     ),
     Row(
         "QUANTIZATION",
         LLM,
         "Quantization",
-        "Method by which the weights are quantized; unset, what the model's configuration names.",
+        "Quantization method of the weights; unset, the method in the model's configuration.",
         form=True,
     ),
     Row(
         "KV_CACHE_DTYPE",
         LLM,
         "KV cache data type",
-        "Precision of the KV cache; `fp8` makes room for twice the tokens of 16 bits.",
+        "Data type of the KV cache; `fp8` stores twice as many tokens as a 16-bit type.",
         form=True,
     ),
     Row(
         "LOAD_FORMAT",
         LLM,
         "Load format",
-        "Form of the weights; `auto` takes safetensors where there are some.",
+        "Format of the weights; `auto` prefers safetensors.",
         form=True,
         advanced=True,
     ),
@@ -44,14 +44,15 @@ MODEL_ROWS = (
         "TRUST_REMOTE_CODE",
         LLM,
         "Trust remote code",
-        "Code of the model's repository may run in the worker; some new architectures need it.",
+        "Allow code from the model's repository to run in the worker; some new architectures need "
+        "it.",
         form=True,
     ),
     Row(
         "SEED",
         LLM,
         "Seed",
-        "Start of the random numbers of requests that bring no seed.",
+        "Seed for requests that don't set one.",
         form=True,
         advanced=True,
     ),
@@ -59,69 +60,70 @@ MODEL_ROWS = (
         "DOWNLOAD_DIR",
         LLM,
         "Download directory",
-        "Directory that weights are downloaded to, in place of Hugging Face's cache.",
+        "Directory for downloaded weights, instead of Hugging Face's cache.",
     ),
     Row(
         "GENERATION_CONFIG",
         LLM,
         "Generation config",
-        "Where default sampling parameters come from: `auto` (the model's), `vllm` (none), or a "
-        "directory; the raw path uses it only where it is set.",
+        "Source of default sampling parameters: `auto` (the model's), `vllm` (none), or a "
+        "directory; the raw path uses them only if this is set.",
     ),
     Row(
         "OVERRIDE_GENERATION_CONFIG",
         LLM,
         "Generation config overrides",
-        "Default sampling parameters over those of `GENERATION_CONFIG`.",
+        "Default sampling parameters that override those of `GENERATION_CONFIG`.",
     ),
     Row(
         "HF_OVERRIDES",
         LLM,
         "Config overrides",
-        "Keys of the model's `config.json` with other values.",
+        "Keys of the model's `config.json` to override.",
     ),
     Row(
         "MODEL_IMPL",
         LLM,
         "Implementation",
-        "Whose code runs the model: vLLM's, that of transformers, or whichever there is.",
+        "Implementation of the model: vLLM's or transformers'; `auto` uses vLLM's if there is one.",
     ),
     Row(
         "RUNNER",
         LLM,
         "Runner",
-        "What the model is used for, where it can do both: `generate` text, or `pooling` such as "
+        "Use of a model that supports both: `generate` for text, or `pooling`, for example for "
         "embeddings.",
     ),
     Row(
         "CONVERT",
         LLM,
         "Convert",
-        "Makes an embedder or a classifier of a model that generates.",
+        "Convert a generative model to an embedding model or a classifier.",
     ),
     Row(
         "POOLER_CONFIG",
         LLM,
         "Pooler",
-        "How an embedding or pooling model makes one vector of many.",
+        "How an embedding or pooling model combines many vectors into one.",
     ),
     Row(
         "MODEL_LOADER_EXTRA_CONFIG",
         LLM,
         "Loader",
-        "Further options of the loader that `LOAD_FORMAT` names.",
+        "Additional options for the loader of `LOAD_FORMAT`.",
     ),
     Row(
         "DISABLE_SLIDING_WINDOW",
         LLM,
         "No sliding window",
-        "The context ends where the model's sliding window would begin to slide.",
+        "Limit the context to the length of the model's sliding window.",
     ),
     Row(
         "MAX_LOGPROBS",
         LLM,
-        "Most log probabilities",
-        "Most log probabilities a token that requests may ask for; `-1`: the whole vocabulary.",
+        "Maximum log probabilities",
+        "Maximum number of log probabilities per token that requests may ask for; `-1`: the whole "
+        "vocabulary.",
     ),
     Row(
         "TOKENIZER_REVISION",
@@ -135,38 +137,38 @@ MODEL_ROWS = (
         "TOKENIZER_MODE",
         TOKENIZER,
         "Tokenizer mode",
-        "Implementation of the tokenizer; `auto` chooses by the model's files.",
+        "Implementation of the tokenizer; `auto` chooses it from the model's files.",
     ),
     Row(
         "SKIP_TOKENIZER_INIT",
         TOKENIZER,
         "No tokenizer",
-        "No tokenizer is loaded: prompts must be token ids, and answers have no text.",
+        "Don't load a tokenizer: prompts must be token ids, and answers have no text.",
     ),
     Row(
         "RENDERER_NUM_WORKERS",
         TOKENIZER,
         "Rendering threads",
-        "Threads that render templates and tokenize prompts; unset, the worker takes 2, but for "
-        "models that embed what they see, and one is always free of long texts.",
+        "Number of threads that render templates and tokenize prompts; unset, 2, or 1 for "
+        "multimodal embedding models. One of several threads is always free of long texts.",
     ),
     Row(
         "CHAT_TEMPLATE_CONTENT_FORMAT",
         TOKENIZER,
         "Content in templates",
-        "How a message's content reaches the template: as a `string`, or as `openai`'s list of "
-        "parts.",
+        "Format in which the template gets a message's content: a `string`, or a list of parts "
+        "(`openai`).",
     ),
     Row(
         "DEFAULT_CHAT_TEMPLATE_KWARGS",
         TOKENIZER,
         "Template variables",
-        "Variables of the chat template, where a request does not set them.",
+        "Variables of the chat template for requests that don't set them.",
     ),
     Row(
         "TRUST_REQUEST_CHAT_TEMPLATE",
         TOKENIZER,
         "Templates of requests",
-        "Requests may bring a chat template of their own, which runs in the worker.",
+        "Allow requests to contain their own chat template, which runs in the worker.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The worker's own settings, its names for options of vLLM, and what libraries below it read."""
+"""The worker's own settings, its names for options of vLLM, and variables of its libraries."""
 
 from table.row import (
     LIBRARIES,
@@ -18,7 +18,7 @@ OWN_ROWS = (
         "MODEL_NAME",
         LLM,
         "Model",
-        "Required: the model to serve, a repository on the hub (`owner/name`) or a directory.",
+        "Required. The model to serve: a repository on the hub (`owner/name`) or a directory.",
         form=True,
     ),
     Row(
@@ -32,15 +32,15 @@ OWN_ROWS = (
         "HF_TOKEN",
         LLM,
         "Hugging Face token",
-        "Token for private and gated models on the hub; messages and logs never show it.",
+        "Token for private and gated models on the hub; messages and logs never contain it.",
         form=True,
     ),
     Row(
         "BASE_PATH",
         LLM,
         "Base path",
-        "Directory of the network volume: models are downloaded to `huggingface-cache` in it, "
-        "unless `HF_HOME` says otherwise; `adapters` in it holds LoRA adapters.",
+        "Directory of the network volume. Models are downloaded to `huggingface-cache` in it, "
+        "unless `HF_HOME` is set; `adapters` in it contains LoRA adapters.",
         form=True,
         advanced=True,
     ),
@@ -48,7 +48,7 @@ OWN_ROWS = (
         "EMBEDDING_MODEL_NAME",
         LLM,
         "Embedding model",
-        "An embedding model that is served together with the model, in an engine of its own.",
+        "An embedding model to serve in addition to the model, in a separate engine.",
         form=True,
         advanced=True,
     ),
@@ -56,7 +56,7 @@ OWN_ROWS = (
         "TOKENIZER_NAME",
         TOKENIZER,
         "Tokenizer",
-        "Repository or directory of a tokenizer other than the model's own.",
+        "Repository or directory of a tokenizer to use instead of the model's own.",
         form=True,
         advanced=True,
     ),
@@ -64,15 +64,15 @@ OWN_ROWS = (
         "CUSTOM_CHAT_TEMPLATE",
         TOKENIZER,
         "Chat template",
-        "A Jinja template, or the path of a file with one, that renders conversations in place of "
-        "the tokenizer's.",
+        "A Jinja template, or the path of a file with one, to use instead of the tokenizer's chat "
+        "template.",
         form=True,
     ),
     Row(
         "DEFAULT_BATCH_SIZE",
         STREAMING,
         "Largest chunk",
-        "Most tokens that one chunk of a stream holds; larger chunks need fewer calls to the "
+        "Maximum number of tokens in one chunk of a stream; larger chunks need fewer calls to the "
         "platform.",
         form=True,
     ),
@@ -80,52 +80,52 @@ OWN_ROWS = (
         "DEFAULT_MIN_BATCH_SIZE",
         STREAMING,
         "First chunk",
-        "Tokens in a stream's first chunk, from which the next ones grow.",
+        "Number of tokens in the first chunk of a stream, from which later chunks grow.",
         form=True,
     ),
     Row(
         "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
         STREAMING,
         "Growth of chunks",
-        "How many times as large each chunk is as the one before, up to the largest; at 1 or "
-        "below every chunk is as large as `DEFAULT_BATCH_SIZE` says.",
+        "Factor by which each chunk is larger than the previous one, up to the maximum; at 1 or "
+        "below, every chunk has `DEFAULT_BATCH_SIZE` tokens.",
         form=True,
     ),
     Row(
         "DEFAULT_BATCH_MAX_DELAY_MS",
         STREAMING,
-        "Longest wait (ms)",
-        "Milliseconds after which a waiting token is sent though its chunk is not full; `0`: no "
-        "bound.",
+        "Maximum delay (ms)",
+        "Milliseconds after which waiting tokens are sent even if their chunk is not full; `0`: no"
+        " limit.",
         form=True,
     ),
     Row(
         "RAW_OPENAI_OUTPUT",
         OPENAI,
         "Raw OpenAI output",
-        "Streams of the OpenAI path leave as text of server-sent events, which OpenAI's clients "
-        "need; `0`: as lists of decoded events.",
+        "Send streams of the OpenAI path as the text of server-sent events, which OpenAI's clients"
+        " need; `0`: as lists of decoded events.",
         form=True,
     ),
     Row(
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
         OPENAI,
         "Served model name",
-        "Further names by which requests may ask for the model, separated by commas.",
+        "Additional names of the model for requests, separated by commas.",
         form=True,
     ),
     Row(
         "OPENAI_RESPONSE_ROLE",
         OPENAI,
         "Response role",
-        "Role of the messages that the model answers with in chat completions.",
+        "Role of the model's messages in chat completions.",
         form=True,
     ),
     Row(
         "SYSTEM_PROMPT",
         OPENAI,
         "System prompt",
-        "Text of a system message that opens every conversation without one.",
+        "System message that is added to every conversation without one.",
         form=True,
         advanced=True,
     ),
@@ -133,7 +133,7 @@ OWN_ROWS = (
         "STRICT_REQUESTS",
         OPENAI,
         "Strict requests",
-        "Requests of the OpenAI path with unknown keys are refused, instead of a line in the log.",
+        "Refuse requests of the OpenAI path with unknown keys, instead of logging these keys.",
         form=True,
         advanced=True,
     ),
@@ -141,227 +141,230 @@ OWN_ROWS = (
         "DISABLED_ROUTES",
         OPENAI,
         "Disabled routes",
-        "Routes that are not answered, separated by commas: `/chat` tells every caller the system "
-        "prompt, `/metrics` what all callers together have asked, `/openapi.json` and `/version` "
-        "what the worker is.",
+        "Routes to disable, separated by commas: `/chat` reveals the system prompt to every "
+        "caller, `/metrics` statistics about the requests of all callers, `/openapi.json` and "
+        "`/version` the software of the worker.",
     ),
     Row(
         "ALLOW_UNLOAD_LORA_ADAPTER",
         OPENAI,
-        "Callers unload and delete adapters",
-        "Callers may unload the adapters of the volume (`POST /v1/unload_lora_adapter`), which "
-        "then are loaded anew for the next request, and delete them for good "
-        "(`DELETE /v1/llm/model-endpoints/{name}`): also those of others.",
+        "Unloading and deletion of adapters",
+        "Allow callers to unload adapters of the volume (`POST /v1/unload_lora_adapter`), which "
+        "are loaded again for the next request, and to delete them permanently (`DELETE "
+        "/v1/llm/model-endpoints/{name}`), including those of other callers.",
     ),
     Row(
         "STRUCTURED_COMPILE_S",
         OPENAI,
-        "Time to compile a structured output",
-        "Seconds of one core that a schema, a regex or a grammar may take to compile, which is "
-        "tried out before the engine gets it; on one or two cores 2 if unset; `0`: no limit.",
+        "Compile time of structured outputs (s)",
+        "Maximum CPU seconds to compile a schema, a regex or a grammar, measured in a trial before"
+        " the engine gets it; on one or two cores, 2 if unset; `0`: no limit.",
     ),
     Row(
         "STRUCTURED_MAX_NESTING",
         OPENAI,
-        "Counts inside each other",
-        "How many counted repetitions of a regex or a grammar may stand inside each other.",
+        "Nesting of repetitions",
+        "Maximum nesting depth of counted repetitions in a regex or a grammar.",
     ),
     Row(
         "STRUCTURED_MAX_REPETITIONS",
         OPENAI,
         "Repetitions",
-        "What counted repetitions inside each other may multiply to: `(a{9}){9}` is 81.",
+        "Maximum product of nested counted repetitions: `(a{9}){9}` is 81.",
     ),
     Row(
         "ALLOW_REMOTE_MEDIA",
         MULTIMODAL,
         "Media from URLs",
-        "Images, videos and audio are fetched from `http` and `https` URLs on the public internet; "
-        "`0`: requests hold them, as `data:` URLs.",
+        "Fetch images, videos and audio from `http` and `https` URLs on the public internet; `0`: "
+        "requests must contain them as `data:` URLs.",
     ),
     Row(
         "MEDIA_MAX_MB",
         MULTIMODAL,
-        "Largest medium (MB)",
-        "Megabytes of one image, video or sound; all of a request may have four times as many.",
+        "Maximum size of media (MB)",
+        "Maximum megabytes of one image, video or audio clip; all media of a request may have four"
+        " times as many.",
     ),
     Row(
         "MEDIA_MAX_PARTS",
         MULTIMODAL,
         "Media in a request",
-        "Most images, videos and sounds in one request.",
+        "Maximum number of images, videos and audio clips in one request.",
     ),
     Row(
         "MEDIA_FETCH_TIMEOUT_S",
         MULTIMODAL,
-        "Seconds for media",
-        "Seconds in which all media of a request have to be fetched and checked.",
+        "Media timeout (s)",
+        "Seconds within which all media of a request must be fetched and checked.",
     ),
     Row(
         "MAX_CONCURRENCY",
         SERVERLESS,
-        "Jobs at once",
-        "Jobs that a worker takes at once, of which the engine runs some and the others wait in "
-        "it; `auto`: as many as it runs, and a quarter more.",
+        "Concurrent jobs",
+        "Maximum number of jobs that a worker takes concurrently; the engine runs some of them, "
+        "and the others wait in it. `auto`: as many as the engine runs, and a quarter more.",
         form=True,
     ),
     Row(
         "SHUTDOWN_GRACE_S",
         SERVERLESS,
-        "Seconds to finish",
-        "Seconds that running jobs have to end when the platform stops the worker; those that "
-        "don't are failed as retryable.",
+        "Shutdown grace period (s)",
+        "Seconds that running jobs have to end when the platform stops the worker; jobs that don't"
+        " end fail as retryable.",
     ),
     Row(
         "ALLOWED_XARGS",
         OPENAI,
         "Allowed vllm_xargs",
-        "Keys that requests may have in `vllm_xargs`, which plugins of vLLM read, separated by "
+        "Keys that requests may set in `vllm_xargs`, which plugins of vLLM read, separated by "
         "commas; unset, none.",
     ),
     Row(
         "MAX_INPUT_MB",
         SERVERLESS,
-        "Largest input (MB)",
-        "Megabytes of text, keys and numbers that a job's input may have; one with more is refused "
+        "Maximum input (MB)",
+        "Maximum megabytes of text, keys and numbers in a job's input; larger inputs are refused "
         "with 413.",
     ),
     Row(
         "MAX_INPUT_VALUES",
         SERVERLESS,
         "Values of an input",
-        "Values that a job's input may have, however deep inside it; token ids are not counted.",
+        "Maximum number of values in a job's input, at any depth; token ids don't count.",
     ),
     Row(
         "MAX_INPUT_DEPTH",
         SERVERLESS,
         "Depth of an input",
-        "Objects and lists that may stand inside one another in a job's input.",
+        "Maximum nesting depth of objects and lists in a job's input.",
     ),
     Row(
         "MAX_INPUT_ITEMS",
         SERVERLESS,
         "Items of a list",
-        "Items that a list in a job's input may have, unless it is of token ids, and keys that an "
-        "object may have.",
+        "Maximum number of items in a list of a job's input, unless they are token ids, and of "
+        "keys in an object.",
     ),
     Row(
         "MIN_MODEL_LEN",
         SERVERLESS,
-        "Least context",
-        "Tokens of context below which a start fails, where `MAX_MODEL_LEN` is unset and the "
-        "memory holds less than the model's own.",
+        "Minimum context",
+        "Minimum number of tokens of context; startup fails with fewer, if `MAX_MODEL_LEN` is "
+        "unset and the model's own context does not fit into the memory.",
     ),
     Row(
         "MAX_ENGINE_RESTARTS",
         SERVERLESS,
         "Engine restarts",
-        "How often within ten minutes an engine that died or hung is started again; then the "
-        "worker exits, so that the platform replaces it.",
+        "Maximum number of restarts of a dead or hanging engine within ten minutes; after that, "
+        "the worker exits, so that the platform replaces it.",
     ),
     Row(
         "ANSWER_FAILED_START",
         SERVERLESS,
         "Answer a failed start",
-        "A worker that can't start fails the jobs that wait with the reason, where any other "
-        "worker would fail likewise; `0`: it exits at once, and they stay in the queue.",
+        "A worker that can't start fails the waiting jobs with the reason, if any other worker "
+        "would also fail; `0`: it exits immediately, and the jobs stay in the queue.",
     ),
     Row(
         "ENGINE_HANG_S",
         SERVERLESS,
-        "Seconds of a hang",
-        "Seconds after which an engine that does not move, though requests run, is ended and "
-        "started again (`0`: never); long prompts are given more.",
+        "Engine hang timeout (s)",
+        "Seconds without progress, while requests are running, after which the engine is restarted"
+        " (`0`: never); long prompts get more time.",
     ),
     Row(
         "START_STALL_S",
         SERVERLESS,
-        "Seconds of a start that stands still",
-        "Seconds after which a start that does not move (no processor time, no bytes read or "
-        "written, nothing logged) is ended, and where in the code it hangs is logged (`0`: never).",
+        "Startup stall timeout (s)",
+        "Seconds without progress at startup (no processor time, no bytes read or written, nothing"
+        " logged) after which the startup is aborted, and the place in the code where it hangs is "
+        "logged (`0`: never).",
     ),
     Row(
         "DEFAULT_MAX_TOKENS",
         SERVERLESS,
         "Default max_tokens",
-        "`max_tokens` of jobs in the raw form that name none.",
+        "`max_tokens` of raw jobs that don't set it.",
         form=True,
     ),
     Row(
         "DISABLE_LOG_STATS",
         SERVERLESS,
         "No statistics in the log",
-        "The log has no statistics of the engine; `0`: a line every ten seconds.",
+        "Don't log the engine's statistics; `0`: log a line every ten seconds.",
         form=True,
     ),
     Row(
         "DISABLE_LOG_REQUESTS",
         SERVERLESS,
         "No requests in the log",
-        "The log has no line for each request; `0`: one line each.",
+        "Don't log requests; `0`: log one line per request.",
         form=True,
     ),
     Row(
         "LOG_FORMAT",
         SERVERLESS,
         "Log format",
-        "`json`: every line of the log is a JSON object, whoever prints it; only the environment "
-        "can set it.",
+        "`json`: every line of the log is a JSON object, regardless of its source; only the "
+        "environment can set it.",
     ),
     Row(
         "SERVE_API_KEY",
         SERVERLESS,
         "Key for --serve",
-        "Key that requests must carry where the worker serves plain HTTP (`--serve`).",
+        "Key that requests must contain if the worker serves plain HTTP (`--serve`).",
     ),
     Row(
         "SERVE_MAX_CONNECTIONS",
         SERVERLESS,
         "Connections of --serve",
-        "Connections that clients of `--serve` may have at once, on each port; a further one takes "
-        "the place of one without a request, or is refused.",
+        "Maximum number of concurrent connections of clients of `--serve`, on each port; another "
+        "one replaces a connection without a request, or is refused.",
     ),
     Row(
         "SERVE_TIMEOUT_S",
         SERVERLESS,
-        "Seconds for clients of --serve",
-        "Seconds after which `--serve` gives up a client that brings no request's head, sends a "
-        "body too slowly, or does not read its answer.",
+        "Client timeout of --serve (s)",
+        "Seconds after which `--serve` disconnects a client that doesn't send a request head, "
+        "sends a body too slowly, or doesn't read its response.",
     ),
     Row(
         "ALLOWED_ORIGINS",
         SERVERLESS,
         "Origins for --serve",
-        "Origins of web pages that may call `--serve` from a browser, with commas between "
+        "Origins of web pages that may call `--serve` from a browser, separated by commas "
         "(`https://chat.example.com`); `*`: all; unset: none.",
     ),
     Row(
         "COMPILE_CACHE",
         SERVERLESS,
         "Compile cache",
-        "What vLLM compiles for a model is kept in `compile-cache` on the network volume, and "
-        "workers that start later need not compile it again.",
+        "Store what vLLM compiles for a model in `compile-cache` on the network volume, so that "
+        "later workers don't need to compile it again.",
     ),
     Row(
         "FAST_LOAD",
         SERVERLESS,
         "Fast loader of weights",
-        "On GPUs, weights are read by the fastest loader that vLLM has installed and the disk "
-        "allows: `instanttensor`, `fastsafetensors` or `runai_streamer`; if a start fails with it, "
-        "vLLM's own is tried.",
+        "On GPUs, load weights with the fastest loader that is installed with vLLM and that the "
+        "disk allows: `instanttensor`, `fastsafetensors` or `runai_streamer`; if startup fails "
+        "with it, vLLM's default loader is tried.",
     ),
     Row(
         "VLLM_CONFIG_FILE",
         SERVERLESS,
         "Config file",
-        "A YAML or JSON file of settings, which variables of the environment override; unset, "
-        "`/vllm_config.yaml` is read where it exists.",
+        "A YAML or JSON file of settings, which environment variables override; unset, "
+        "`/vllm_config.yaml` if it exists.",
     ),
     Row(
         "VLLM_EXTRA_ARGS",
         SERVERLESS,
         "Extra arguments",
-        "Options as on the command line of vLLM's server; they win over every other source.",
+        "Options in the format of the command line of vLLM's server; they override every other "
+        "source.",
         form=True,
         advanced=True,
     ),
@@ -369,108 +372,110 @@ OWN_ROWS = (
         "EXECUTION_TIMEOUT_S",
         SERVERLESS,
         "Execution timeout",
-        "Seconds that the endpoint gives a job, where the job's own policy names none: a batch "
-        "stops 30 seconds earlier, and goes on in another job.",
+        "The endpoint's execution timeout in seconds, for jobs whose own policy sets none; a batch"
+        " stops 30 seconds earlier and continues in another job.",
     ),
     Row(
         "RUNPOD_ENDPOINT_ID",
         SERVERLESS,
         "Endpoint",
-        "Id of the endpoint that the worker belongs to; the platform sets it.",
+        "Id of the worker's endpoint; the platform sets it.",
     ),
     Row(
         "RUNPOD_ENDPOINT_BASE_URL",
         SERVERLESS,
-        "Endpoints' address",
-        "Where the worker sends the jobs that continue a batch, in front of the endpoint's id.",
+        "Base URL of endpoints",
+        "Base URL, before the endpoint's id, to which the worker sends the jobs that continue a "
+        "batch.",
     ),
     Row(
         "FILES_PATH",
         VOLUME,
         "Files path",
-        "Directory in which files and batches are kept, in `worker`, and which callers' paths "
-        "are relative to; unset, `BASE_PATH`.",
+        "Directory in which files and batches are stored, in `worker`, and to which callers' paths"
+        " are relative; unset, `BASE_PATH`.",
     ),
     Row(
         "FILES_INPUT_PATHS",
         VOLUME,
-        "Directories that callers read",
-        "Directories of `FILES_PATH` in which callers may name files, for files, batches and "
-        "fine-tunes; they may also name what is in `FILES_OUTPUT_PATH`.",
+        "Directories for callers' inputs",
+        "Directories of `FILES_PATH` with files that callers may use for files, batches and "
+        "fine-tunes, in addition to `FILES_OUTPUT_PATH`.",
     ),
     Row(
         "FILES_OUTPUT_PATH",
         VOLUME,
-        "Directory that callers write to",
-        "Directory of `FILES_PATH` in which the outputs of LLM Engine's batches are written.",
+        "Directory for outputs",
+        "Directory of `FILES_PATH` for the outputs of LLM Engine's batches.",
     ),
     Row(
         "FILES_MAX_MB",
         VOLUME,
-        "Largest file",
-        "Megabytes that a file may have which is uploaded.",
+        "Maximum file size (MB)",
+        "Maximum megabytes of an uploaded file.",
     ),
     Row(
         "FILES_MAX_TOTAL_MB",
         VOLUME,
-        "Space for files",
-        "Megabytes that all files and outputs of batches may have together: beyond them a new one "
-        "is refused (507).",
+        "Space for files (MB)",
+        "Maximum megabytes of all files and outputs of batches together; beyond that, new files "
+        "are refused (507).",
     ),
     Row(
         "FILES_RETENTION_DAYS",
         VOLUME,
-        "Retention",
-        "Days after which files and ended batches are removed; 0 keeps them.",
+        "Retention (days)",
+        "Days after which files and ended batches are deleted; `0`: never.",
     ),
     Row(
         "BATCH_API_KEY",
         VOLUME,
         "Key for batches",
-        "Key of the platform's with which the worker sends the jobs that run a batch; without it "
-        "the answer says what to send.",
+        "API key of the platform with which the worker sends the jobs that run a batch; without "
+        "it, the response contains the jobs that the caller must send.",
     ),
     Row(
         "BATCH_CONCURRENCY",
         VOLUME,
         "Batch concurrency",
-        "How many lines of batches are answered at once while nobody else asks; `auto` keeps the "
-        "engine full.",
+        "Number of lines of batches that are answered concurrently while there are no other "
+        "requests; `auto` keeps the engine full.",
     ),
     Row(
         "BATCH_MAX_REQUESTS",
         VOLUME,
         "Lines of a batch",
-        "How many lines the input of a batch may have.",
+        "Maximum number of lines in the input of a batch.",
     ),
     Row(
         "FINE_TUNE",
         TUNING,
         "Fine-tuning",
-        "Where adapters are trained: `beside` the engine, on its processors or its GPU (unset, so "
-        "on a CPU); in its place (`exclusive`), while requests wait for 30 seconds and then get a "
-        "retryable 503; or not by workers with an engine (`off`, so on a GPU), only by those that "
-        "are started with `--train`.",
+        "Where adapters are trained: `beside` the engine, on its processors or its GPU (the "
+        "default on a CPU); in its place (`exclusive`), while requests wait for 30 seconds and "
+        "then fail with a retryable 503; or only by workers that are started with `--train` "
+        "(`off`, the default on a GPU).",
     ),
     Row(
         "FINE_TUNE_MAX_LENGTH",
         TUNING,
-        "Tokens of a row",
-        "Most tokens of a row that an adapter is trained on, if the model's context is not "
-        "shorter; what is longer is cut at its end.",
+        "Maximum length of a row",
+        "Maximum number of tokens of a training row, unless the model's context is shorter; longer"
+        " rows are cut at the end.",
     ),
     Row(
         "WANDB_API_KEY",
         TUNING,
         "Weights & Biases key",
-        "Key with which trainings are told to Weights & Biases, where callers ask for that and its "
-        "package is installed; no other process has it.",
+        "Key for reporting trainings to Weights & Biases, if callers request it and its package is"
+        " installed; no other process gets the key.",
     ),
     Row(
         "RUNPOD_VOLUME_ID",
         VOLUME,
         "Volume",
-        "Id of the network volume, and its bucket in `s3://` paths; the platform sets it.",
+        "Id of the network volume, which is also its bucket in `s3://` paths; the platform sets "
+        "it.",
     ),
 )
 
@@ -482,61 +487,60 @@ def _variable(name: str, meaning: str) -> Row:
 LIBRARY_ROWS = (
     _variable(
         "CUDA_VISIBLE_DEVICES",
-        "Numbers of the GPUs that the worker may use, separated by commas.",
+        "Indices of the GPUs that the worker may use, separated by commas.",
     ),
-    _variable("HF_ENDPOINT", "Address of another hub, such as a mirror."),
+    _variable("HF_ENDPOINT", "URL of another hub, such as a mirror."),
     _variable(
         "HF_HOME",
-        "Directory of Hugging Face's libraries, which downloads go to `hub` in; unset, it is in "
-        "`BASE_PATH`, where that exists or is set.",
+        "Directory of Hugging Face's libraries, with downloads in `hub`; unset, it is in "
+        "`BASE_PATH` if that exists or is set.",
     ),
-    _variable("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
+    _variable("HF_HUB_CACHE", "Directory of the downloads, instead of `hub` in `HF_HOME`."),
     _variable("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
     _variable(
         "HF_HUB_DISABLE_XET",
-        "`1`: what libraries download themselves comes without the hub's Xet, as what the worker "
-        "downloads always does.",
+        "`1`: downloads by libraries don't use the hub's Xet; the worker's own downloads never do.",
     ),
     _variable(
         "HF_HUB_OFFLINE",
-        "`1`: the hub is not asked, the model must be on disk; `0`: libraries may ask it also when "
-        "everything has been found.",
+        "`1`: don't contact the hub; the model must be on disk. `0`: libraries may contact it even"
+        " if everything has been found.",
     ),
     _variable(
         "HF_XET_HIGH_PERFORMANCE",
-        "`1`: what libraries download themselves through Xet uses all of the network and the "
-        "cores; what the worker downloads never comes through Xet.",
+        "`1`: downloads by libraries through Xet use the full network bandwidth and all cores; the"
+        " worker's own downloads never use Xet.",
     ),
     _variable("TRANSFORMERS_OFFLINE", "The same as `HF_HUB_OFFLINE`, for transformers."),
     _variable(
         "OMP_NUM_THREADS",
-        "Threads that compute without a GPU; unset, one core is left free.",
+        "Threads for computations without a GPU; unset, one core is left free.",
     ),
     _variable(
         "RUNPOD_INIT_TIMEOUT",
-        "Seconds that the platform grants a start before it takes the worker for unhealthy.",
+        "Seconds that the platform allows for startup before it considers the worker unhealthy.",
     ),
-    _variable("RUNPOD_LOG_LEVEL", "Level of the SDK's log, `INFO` unless set."),
+    _variable("RUNPOD_LOG_LEVEL", "Log level of the SDK; `INFO` unless set."),
     _variable(
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-        "`1`: `MAX_MODEL_LEN` may exceed what the model's configuration allows.",
+        "`1`: `MAX_MODEL_LEN` may exceed the maximum of the model's configuration.",
     ),
     _variable(
         "VLLM_CPU_KVCACHE_SPACE",
-        "GiB of memory for the KV cache without a GPU, 1 unless set.",
+        "GiB of memory for the KV cache without a GPU; 1 unless set.",
     ),
     _variable(
         "VLLM_ENGINE_READY_TIMEOUT_S",
-        "Seconds within which the engine must be ready, loading included, 600 unless set.",
+        "Seconds within which the engine must be ready, including loading; 600 unless set.",
     ),
     _variable(
         "VLLM_MAX_IMAGE_PIXELS",
-        "Most pixels of an image, 40,000,000 unless set; all images and frames of a request may "
-        "have eight times as many.",
+        "Maximum number of pixels of an image, 40,000,000 unless set; all images and frames of a "
+        "request may have eight times as many.",
     ),
-    _variable("VLLM_LOGGING_LEVEL", "Level of vLLM's log, `INFO` unless set."),
+    _variable("VLLM_LOGGING_LEVEL", "Log level of vLLM; `INFO` unless set."),
     _variable(
         "VLLM_USE_DEEP_GEMM",
-        "`0`: FP8 models do without DeepGEMM's kernels, which are compiled when first used.",
+        "`0`: FP8 models don't use DeepGEMM's kernels, which are compiled on first use.",
     ),
 )

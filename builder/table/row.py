@@ -17,7 +17,7 @@ MULTIMODAL = "Multimodal Settings"
 SPECULATIVE = "Speculative Decoding Settings"
 LIBRARIES = "Variables of Libraries"
 
-# In the order in which they are shown.
+# In the order of the page.
 SECTIONS = (
     LLM,
     TOKENIZER,
@@ -38,7 +38,8 @@ SECTIONS = (
 class Row:
     """One setting in the documentation and in the platform's forms.
 
-    ``form``: the form of the platform's console asks for it, an ``advanced`` one further down.
+    ``form``: whether the forms of the platform have it. ``advanced``: whether it is further down
+    there.
     """
 
     name: str
@@ -50,5 +51,5 @@ class Row:
 
     @property
     def example(self) -> str:
-        """A value that the setting accepts; blank where the one of its type will do."""
+        """An accepted value; blank if an example for its type is enough."""
         return EXAMPLES.get(self.name, "")

@@ -1,4 +1,4 @@
-"""Options of vLLM about the machine: its GPUs, its memory, and what they compute at once."""
+"""Options of vLLM about the machine: its GPUs, its memory, and concurrent computation."""
 
 from table.row import SYSTEM, Row
 
@@ -7,23 +7,23 @@ SYSTEM_ROWS = (
         "GPU_MEMORY_UTILIZATION",
         SYSTEM,
         "GPU memory",
-        "Share of each GPU's memory, from 0 to 1, for weights and KV cache; unset, it is 0.85 "
-        "with an embedding model, which then has 0.1.",
+        "Share of each GPU's memory, from 0 to 1, for weights and KV cache; unset, 0.85 with an "
+        "embedding model, which then has 0.1.",
         form=True,
     ),
     Row(
         "TENSOR_PARALLEL_SIZE",
         SYSTEM,
         "Tensor parallelism",
-        "GPUs that every layer is split across; unset, all that the worker has, as far as the "
-        "model's attention heads divide.",
+        "Number of GPUs across which every layer is split; unset, all GPUs of the worker, as far "
+        "as they divide the model's attention heads.",
         form=True,
     ),
     Row(
         "PIPELINE_PARALLEL_SIZE",
         SYSTEM,
         "Pipeline parallelism",
-        "Groups of GPUs that the layers are shared out among.",
+        "Number of groups of GPUs among which the layers are distributed.",
         form=True,
         advanced=True,
     ),
@@ -31,45 +31,49 @@ SYSTEM_ROWS = (
         "DATA_PARALLEL_SIZE",
         SYSTEM,
         "Data parallelism",
-        "Copies of the model, each on GPUs of its own.",
+        "Number of copies of the model, each on its own GPUs.",
     ),
     Row(
         "ENABLE_EXPERT_PARALLEL",
         SYSTEM,
         "Expert parallelism",
-        "The experts of a mixture-of-experts model are spread over the GPUs whole, not split.",
+        "Distribute whole experts of a mixture-of-experts model over the GPUs, instead of "
+        "splitting each of them.",
     ),
     Row(
         "DISTRIBUTED_EXECUTOR_BACKEND",
         SYSTEM,
         "Executor",
-        "What runs the processes of several GPUs; unset, vLLM decides.",
+        "How the processes of several GPUs are run; unset, vLLM decides.",
     ),
     Row(
         "MAX_NUM_SEQS",
         SYSTEM,
-        "Sequences at once",
-        "Most sequences that the engine computes at once; unset, vLLM decides by the GPU.",
+        "Concurrent sequences",
+        "Maximum number of sequences that the engine computes concurrently; unset, vLLM decides by"
+        " the GPU.",
         form=True,
     ),
     Row(
         "MAX_NUM_BATCHED_TOKENS",
         SYSTEM,
-        "Tokens a step",
-        "Most tokens that one step of the engine computes; unset, vLLM decides by the GPU.",
+        "Tokens per step",
+        "Maximum number of tokens that one step of the engine computes; unset, vLLM decides by the"
+        " GPU.",
     ),
     Row(
         "MAX_NUM_QUEUED_REQS",
         SYSTEM,
         "Requests in the engine",
-        "Most requests that wait or run in the engine; further ones fail with a retryable 503.",
+        "Maximum number of waiting and running requests in the engine; others fail with a "
+        "retryable 503.",
     ),
     Row(
         "ENABLE_PREFIX_CACHING",
         SYSTEM,
         "Prefix caching",
-        "What the KV cache holds of a prompt's beginning is used again by requests that share it; "
-        "unset, it is on where the model allows it.",
+        "Reuse the KV cache of a prompt's beginning for requests with the same beginning; unset, "
+        "on if the model allows it.",
         form=True,
         advanced=True,
     ),
@@ -77,14 +81,15 @@ SYSTEM_ROWS = (
         "ENABLE_CHUNKED_PREFILL",
         SYSTEM,
         "Chunked prefill",
-        "Long prompts are computed in parts, between the tokens of other requests; unset, where "
-        "the model allows it.",
+        "Compute long prompts in parts, between the tokens of other requests; unset, on if the "
+        "model allows it.",
     ),
     Row(
         "BLOCK_SIZE",
         SYSTEM,
         "Block size",
-        "Tokens in a block of the KV cache; unset, vLLM decides by the attention backend.",
+        "Number of tokens in a block of the KV cache; unset, vLLM decides by the attention "
+        "backend.",
         form=True,
         advanced=True,
     ),
@@ -92,50 +97,52 @@ SYSTEM_ROWS = (
         "ENFORCE_EAGER",
         SYSTEM,
         "Eager mode",
-        "No compilation and no CUDA graphs: a faster start, and slower tokens.",
+        "No compilation and no CUDA graphs: startup is faster, and tokens are slower.",
         form=True,
     ),
     Row(
         "CPU_OFFLOAD_GB",
         SYSTEM,
         "Weights in RAM (GiB)",
-        "GiB of weights, for each GPU, that stay in the machine's memory.",
+        "GiB of weights per GPU that stay in the machine's memory.",
     ),
     Row(
         "KV_CACHE_MEMORY_BYTES",
         SYSTEM,
         "KV cache (bytes)",
-        "Bytes of each GPU for the KV cache, in place of what `GPU_MEMORY_UTILIZATION` leaves.",
+        "Bytes per GPU for the KV cache, instead of the memory that `GPU_MEMORY_UTILIZATION` "
+        "leaves.",
     ),
     Row(
         "KV_OFFLOADING_SIZE",
         SYSTEM,
         "KV cache in RAM (GiB)",
-        "GiB of the machine's memory, over all GPUs, for blocks that the KV cache has no room for.",
+        "GiB of the machine's memory, for all GPUs together, for blocks that don't fit into the KV"
+        " cache.",
     ),
     Row(
         "MAX_PARALLEL_LOADING_WORKERS",
         SYSTEM,
-        "Loading in batches",
-        "How many GPUs' weights are loaded at the same time; vLLM ignores it at present.",
+        "Parallel loading",
+        "Number of GPUs whose weights are loaded concurrently; vLLM currently ignores it.",
     ),
     Row(
         "NUMA_BIND_NODES",
         SYSTEM,
         "NUMA nodes",
-        "Numbers of the NUMA nodes that the processes of the GPUs are bound to, one for each GPU.",
+        "Numbers of the NUMA nodes to which the GPUs' processes are bound, one for each GPU.",
     ),
     Row(
         "NUM_GPU_BLOCKS_OVERRIDE",
         SYSTEM,
         "Blocks of the KV cache",
-        "Number of blocks in the KV cache, in place of what fits.",
+        "Number of blocks in the KV cache, instead of the number that fits.",
     ),
     Row(
         "DISABLE_CUSTOM_ALL_REDUCE",
         SYSTEM,
         "No custom all-reduce",
-        "GPUs exchange sums through NCCL alone, without vLLM's own kernel.",
+        "GPUs exchange sums only through NCCL, without vLLM's own kernel.",
         form=True,
         advanced=True,
     ),
@@ -143,19 +150,20 @@ SYSTEM_ROWS = (
         "ATTENTION_BACKEND",
         SYSTEM,
         "Attention backend",
-        "Implementation of attention; unset, the first of vLLM's that suits GPU and model.",
+        "Implementation of attention; unset, vLLM's first one that supports the GPU and the model.",
     ),
     Row(
         "OPTIMIZATION_LEVEL",
         SYSTEM,
         "Optimization level",
-        "From 0, which starts fastest, to 3, which computes fastest.",
+        "From 0, with the fastest startup, to 3, with the fastest computation.",
     ),
     Row(
         "PERFORMANCE_MODE",
         SYSTEM,
         "Performance mode",
-        "What is tuned for: few requests answered soon (`interactivity`), or many (`throughput`).",
+        "Optimization goal: a few requests with low latency (`interactivity`), or many requests "
+        "(`throughput`).",
     ),
     Row(
         "COMPILATION_CONFIG",
@@ -167,30 +175,31 @@ SYSTEM_ROWS = (
         "CUDAGRAPH_CAPTURE_SIZES",
         SYSTEM,
         "CUDA graph sizes",
-        "Batch sizes that CUDA graphs are captured for; fewer sizes shorten the start.",
+        "Batch sizes for which CUDA graphs are captured; fewer sizes shorten the startup.",
     ),
     Row(
         "ASYNC_SCHEDULING",
         SYSTEM,
         "Asynchronous scheduling",
-        "The next step is prepared while this one is computed; unset, where nothing forbids it.",
+        "Prepare the next step while the current one is computed; unset, on unless something "
+        "prevents it.",
     ),
     Row(
         "SCHEDULING_POLICY",
         SYSTEM,
         "Scheduling policy",
-        "Which request is next: the one that came first, or the one with the lowest `priority`.",
+        "Order of requests: by arrival (`fcfs`), or by the lowest `priority`.",
     ),
     Row(
         "STREAM_INTERVAL",
         SYSTEM,
-        "Tokens an output",
-        "Tokens that the engine hands over at once; chunks are made of them.",
+        "Tokens per output",
+        "Number of tokens in one output of the engine; chunks consist of such outputs.",
     ),
     Row(
         "RAY_WORKERS_USE_NSIGHT",
         SYSTEM,
         "Nsight",
-        "Processes that Ray runs are profiled by Nsight.",
+        "Profile processes that Ray runs with Nsight.",
     ),
 )

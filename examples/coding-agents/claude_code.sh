@@ -3,7 +3,7 @@
 #
 # ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai, ANTHROPIC_AUTH_TOKEN the
 # account's key. The endpoint has ENABLE_AUTO_TOOL_CHOICE=1, TOOL_CALL_PARSER=auto and a context of
-# 64,000 tokens or more: the first prompt has 30,000.
+# 64,000 tokens or more, because the first prompt has 30,000.
 set -euo pipefail
 
 models=$(curl -sS --fail-with-body "$ANTHROPIC_BASE_URL/v1/models" \
@@ -13,9 +13,10 @@ import json, sys
 first = json.load(sys.stdin)["data"][0]
 print(first["id"], first["max_model_len"])' <<<"$models")
 
-# It knows no context but those of Anthropic's models, and names small ones of theirs for titles.
+# Claude Code only knows the context lengths of Anthropic's models, and uses a small model of theirs
+# for titles.
 export CLAUDE_CODE_MAX_CONTEXT_TOKENS=$context CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192
 export ANTHROPIC_DEFAULT_HAIKU_MODEL=$model
 
-# Without -p it is the program for the terminal.
+# Without -p, it runs interactively in the terminal.
 claude --model "$model" -p "${1:-Count to ten.}"

@@ -1,10 +1,10 @@
-// Vercel's AI SDK: a chat that is printed as it comes, and a tool that is called here.
+// Vercel's AI SDK: a chat that is printed as it arrives, and a tool that this program runs.
 //
 //     npm install ai @ai-sdk/openai-compatible
 //     node --input-type=module < examples/frameworks/ai_sdk_chat.mjs
 //
 // OPENAI_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai/v1, OPENAI_API_KEY the account's
-// key. For the tool the endpoint parses tool calls (ENABLE_AUTO_TOOL_CHOICE=1, TOOL_CALL_PARSER).
+// key. For the tool, the endpoint must parse tool calls (ENABLE_AUTO_TOOL_CHOICE=1, TOOL_CALL_PARSER).
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";

@@ -13,7 +13,7 @@ import openai
 
 model = openai.OpenAI().models.list().data[0].id
 
-# What is before the slash names the API; the endpoint gets the rest as the model's name.
+# The part before the slash selects the API; the rest is the model's name at the endpoint.
 stream = litellm.completion(
     f"openai/{model}",
     messages=[{"role": "user", "content": "Count to ten."}],

@@ -1,4 +1,4 @@
-"""OpenAI's agents SDK: an agent that calls a function of this program, and answers with its value.
+"""OpenAI's agents SDK: an agent that calls a function of this program and answers with its result.
 
 Needs `openai-agents`, and an endpoint that parses tool calls (ENABLE_AUTO_TOOL_CHOICE=1 and
 TOOL_CALL_PARSER, or auto). OPENAI_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai/v1,
@@ -8,7 +8,7 @@ OPENAI_API_KEY the account's key.
 import openai
 from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled
 
-# Traces would go to OpenAI.
+# Otherwise the SDK would send traces to OpenAI.
 set_tracing_disabled(True)
 
 

@@ -1,15 +1,15 @@
-"""Anthropic's client, straight to an endpoint: a streamed message, and a count of tokens.
+"""Anthropic's client, connected directly to an endpoint: a streamed message and a token count.
 
 ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai (without /v1), and
-ANTHROPIC_AUTH_TOKEN the account's key. ANTHROPIC_API_KEY would not do: it is sent in a header that
-the platform does not read.
+ANTHROPIC_AUTH_TOKEN the account's key. ANTHROPIC_API_KEY does not work, because the client sends it
+in a header that the platform does not read.
 """
 
 import anthropic
 from anthropic.types import MessageParam
 
 with anthropic.Anthropic() as client:
-    # The worker lists its models for OpenAI's clients.
+    # The worker lists its models in OpenAI's format.
     model = client.get("/v1/models", cast_to=dict[str, list[dict[str, str]]])["data"][0]["id"]
     messages: list[MessageParam] = [{"role": "user", "content": "Count to ten."}]
     with client.messages.stream(

@@ -1,4 +1,4 @@
-"""OpenAI's client: a chat whose answer is printed as it comes, with the count of its tokens.
+"""OpenAI's client: a streamed chat that is printed as it arrives, with its number of tokens.
 
 OPENAI_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai/v1, OPENAI_API_KEY the account's
 key.

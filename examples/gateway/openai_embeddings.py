@@ -2,9 +2,8 @@
 
     python examples/gateway/openai_embeddings.py minilm
 
-The argument is the embedding model's name at the endpoint, whose only model it is or which has it
-beside another one (EMBEDDING_MODEL_NAME). OPENAI_BASE_URL and OPENAI_API_KEY are as in
-openai_chat.py.
+The argument is the name of the embedding model, which is the endpoint's only model or its second
+one (EMBEDDING_MODEL_NAME). OPENAI_BASE_URL and OPENAI_API_KEY are as in openai_chat.py.
 """
 
 import sys
@@ -22,7 +21,7 @@ with openai.OpenAI() as client:
     found = client.embeddings.create(model=sys.argv[1], input=[QUESTION, *SENTENCES])
 
 question, *vectors = (item.embedding for item in found.data)
-# The vectors have length 1, so that this is the cosine of their angle.
+# The vectors have length 1, so this is the cosine of their angle.
 scores = [sum(a * b for a, b in zip(question, vector, strict=True)) for vector in vectors]
 for score, sentence in sorted(zip(scores, SENTENCES, strict=True), reverse=True):
     print(f"{score:.2f} {sentence}")

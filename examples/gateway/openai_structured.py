@@ -1,4 +1,4 @@
-"""OpenAI's client: an answer that is held to a schema, as an object of a class.
+"""OpenAI's client: an answer that matches a schema, as an object of a class.
 
 Needs `pydantic`, which comes with `openai`. OPENAI_BASE_URL and OPENAI_API_KEY are as in
 openai_chat.py.
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class Worker(BaseModel):
-    """What the answer has to have, and nothing else."""
+    """The exact fields of the answer."""
 
     name: str
     streams: bool
@@ -22,7 +22,7 @@ with openai.OpenAI() as client:
         messages=[{"role": "user", "content": "Describe the worker as JSON."}],
         response_format=Worker,
         temperature=0,
-        # Tokens: a model that finds no end of a list or of white space is stopped.
+        # A limit in tokens, for a model that never ends a list or white space.
         max_tokens=200,
     )
     print(completion.choices[0].message.parsed)

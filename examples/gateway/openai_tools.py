@@ -1,4 +1,4 @@
-"""OpenAI's client: the model asks for a function, which is called here, and answers with its value.
+"""OpenAI's client: the model calls a function of this program and answers with its result.
 
 The endpoint parses tool calls (ENABLE_AUTO_TOOL_CHOICE=1 and TOOL_CALL_PARSER, or auto).
 OPENAI_BASE_URL and OPENAI_API_KEY are as in openai_chat.py.
@@ -20,11 +20,11 @@ messages: list[Any] = [{"role": "user", "content": "Is job 42 done?"}]
 
 with openai.OpenAI() as client:
     model = client.models.list().data[0].id
-    asked: dict[str, Any] = {"model": model, "tools": tools, "temperature": 0}
-    message = client.chat.completions.create(messages=messages, **asked).choices[0].message
+    options: dict[str, Any] = {"model": model, "tools": tools, "temperature": 0}
+    message = client.chat.completions.create(messages=messages, **options).choices[0].message
     messages.append(message)
     for call in message.tool_calls or []:
         print(f"{call.function.name}({call.function.arguments})")
         value = job_status(**json.loads(call.function.arguments))
         messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(value)})
-    print(client.chat.completions.create(messages=messages, **asked).choices[0].message.content)
+    print(client.chat.completions.create(messages=messages, **options).choices[0].message.content)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# curl, the raw form: a job of the endpoint, and its answer with the tokens counted.
+# curl: a raw job of the endpoint, whose output contains the token counts.
 #
-# RUNPOD_ENDPOINT_ID names the endpoint, RUNPOD_API_KEY is the account's key.
+# RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
 set -euo pipefail
 
-# Milliseconds that the call waits for the job: a worker may have to start first. A job that takes
-# longer goes on, and GET .../status/<its id> has its answer.
+# Milliseconds that the call waits for the job; a worker may have to start first. A longer job
+# continues, and GET .../status/<its id> returns its output.
 WAIT=300000
 
 curl -sS --fail-with-body \

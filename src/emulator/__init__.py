@@ -1,7 +1,7 @@
-"""A local RunPod Serverless platform. It meets workers over HTTP only."""
+"""A local RunPod Serverless platform, which communicates with workers over HTTP only."""
 
 from emulator.faults import Action, Call, Fault, slow_link
-from emulator.options import ExpiredAs, FailedAs, LostAs, Options
+from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 from emulator.server import Emulator
 from emulator.state.job import Chunk, Job, Status
 from emulator.state.job_queue import Queue
@@ -11,11 +11,11 @@ __all__ = [
     "Call",
     "Chunk",
     "Emulator",
-    "ExpiredAs",
-    "FailedAs",
+    "ExpiredJobHandling",
+    "FailedJobHandling",
     "Fault",
     "Job",
-    "LostAs",
+    "LostJobHandling",
     "Options",
     "Queue",
     "Status",

@@ -1,4 +1,4 @@
-"""`python -m emulator`: serves an endpoint until interrupted, with the workers behind it."""
+"""Serves an endpoint and runs its workers until interrupted: ``python -m emulator``."""
 
 import asyncio
 import contextlib
@@ -8,16 +8,16 @@ import signal
 import sys
 from argparse import Namespace
 
-from emulator.command_line import KEY_VARIABLE, read_command_line, to_options
+from emulator.command_line import API_KEY_VARIABLE, read_command_line, to_options
 from emulator.fleet import Fleet
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
 from emulator.state.job_queue import Queue
 
-_MODEL_NAME_S = 10.0  # how long to wait for the model's name
+_MODEL_NAME_TIMEOUT_S = 10.0  # Seconds to wait for the model's name.
 _QUESTION = "What does this worker do?"
 
-_TEMPLATE = """\
+_EXAMPLES_TEMPLATE = """\
 # curl, the raw form
 curl -s {url}/runsync {key_header}-H 'Content-Type: application/json' \\
   -d '{{"input": {{"messages": [{{"role": "user", "content": "{question}"}}], \
@@ -50,70 +50,75 @@ EOF
 """
 
 
-def say(text: str) -> None:
-    # Without an error if the terminal was closed: the workers must still be stopped.
+def print_line(text: str) -> None:
+    # No error if the terminal was closed: the workers must still be stopped.
     with contextlib.suppress(OSError):
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
-class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP: `first` is set by the first one, `second` by any later one."""
+class StopSignals:
+    """Events for SIGINT, SIGTERM and SIGHUP.
+
+    The first signal sets ``stop``; every later signal sets ``stop_now``.
+    """
 
     def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
+        self.stop = asyncio.Event()
+        self.stop_now = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._arrived)
+            loop.add_signal_handler(number, self._on_signal)
 
-    def _arrived(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+    def _on_signal(self) -> None:
+        (self.stop_now if self.stop.is_set() else self.stop).set()
 
 
 async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
     """Serve until interrupted.
 
     Raises:
-        OSError: the port is taken, a file can't be written or the workers' command can't be run.
+        OSError: The port is taken, a file can't be written or the workers' command can't be run.
     """
-    interrupts = Interrupts()
-    api_key = environ.pop(KEY_VARIABLE, None) or None
+    stop_signals = StopSignals()
+    api_key = environ.pop(API_KEY_VARIABLE, None) or None
     if arguments.request_log is not None:
         arguments.request_log.parent.mkdir(parents=True, exist_ok=True)
     options = to_options(arguments, api_key)
     if arguments.load_balancing:
         async with LoadBalancer(options) as balancer:
-            say(f"The endpoint: {balancer.url}\nOpenAI's API: {balancer.url}/v1")
+            print_line(f"The endpoint: {balancer.url}\nOpenAI's API: {balancer.url}/v1")
             arguments.logs.mkdir(parents=True, exist_ok=True)
-            async with Fleet(balancer, arguments.command, environ, arguments.logs, say) as fleet:
+            async with Fleet(
+                balancer, arguments.command, environ, arguments.logs, print_line
+            ) as fleet:
                 fleet.start(arguments.workers)
-                await fleet.run_until(interrupts.first)
-                await fleet.drain(arguments.grace, interrupts.second)
+                await fleet.run_until(stop_signals.stop)
+                await fleet.drain(arguments.grace, stop_signals.stop_now)
         return
     async with Emulator(options) as emulator:
-        say(f"The endpoint: {emulator.url}\nOpenAI's API: {emulator.openai_url}")
+        print_line(f"The endpoint: {emulator.url}\nOpenAI's API: {emulator.openai_url}")
         if not arguments.command:
-            say(worker_exports(emulator))
-            await interrupts.first.wait()
+            print_line(format_worker_exports(emulator))
+            await stop_signals.stop.wait()
             return
         arguments.logs.mkdir(parents=True, exist_ok=True)
-        async with Fleet(emulator, arguments.command, environ, arguments.logs, say) as fleet:
+        async with Fleet(emulator, arguments.command, environ, arguments.logs, print_line) as fleet:
             fleet.start(arguments.workers)
-            say("Requests wait until a worker is ready. Ctrl-C stops the endpoint.")
-            showing = asyncio.create_task(show_examples(emulator, fleet))
-            await fleet.run_until(interrupts.first)
-            showing.cancel()
+            print_line("Requests wait until a worker is ready. Ctrl-C stops the endpoint.")
+            examples_task = asyncio.create_task(show_examples(emulator, fleet))
+            await fleet.run_until(stop_signals.stop)
+            examples_task.cancel()
             running = emulator.queue.health()["jobs"]["inProgress"]
-            say(
+            print_line(
                 f"\nStopping; running jobs ({running}) get {arguments.grace:g} s. "
-                "Ctrl-C again: stop at once."
+                "Ctrl-C again: stop immediately."
             )
-            await fleet.drain(arguments.grace, interrupts.second)
+            await fleet.drain(arguments.grace, stop_signals.stop_now)
 
 
-def worker_exports(emulator: Emulator) -> str:
-    """Return the environment of a worker that is started by hand, as lines for a shell."""
+def format_worker_exports(emulator: Emulator) -> str:
+    """Return shell commands that export the environment of a worker that is started by hand."""
     exports = (
         f"export {name}={shlex.quote(value)}" for name, value in emulator.worker_environ().items()
     )
@@ -121,22 +126,27 @@ def worker_exports(emulator: Emulator) -> str:
 
 
 async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
-    """Print the examples when a worker is ready."""
+    """Wait until a worker is ready, then print example requests."""
     await fleet.ready.wait()
-    text = examples(
+    text = format_examples(
         api_url=emulator.api_url,
         endpoint=emulator.options.endpoint,
         model=await fetch_model_name(emulator.queue),
         with_key=emulator.options.api_key is not None,
         python=shlex.quote(sys.executable),
     )
-    say(f"Try it in another terminal:\n\n{text}")
+    print_line(f"Try it in another terminal:\n\n{text}")
 
 
-def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, python: str) -> str:
-    """Return commands for a shell. The API key stays a variable's name: it is not printed."""
+def format_examples(
+    *, api_url: str, endpoint: str, model: str | None, with_key: bool, python: str
+) -> str:
+    """Return example requests as shell commands.
+
+    The commands read the API key from its environment variable, so the key itself isn't printed.
+    """
     url = f"{api_url}/{endpoint}"
-    return _TEMPLATE.format(
+    return _EXAMPLES_TEMPLATE.format(
         api_url=api_url,
         endpoint=endpoint,
         url=url,
@@ -150,10 +160,10 @@ def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, 
     )
 
 
-async def fetch_model_name(queue: Queue, wait_s: float = _MODEL_NAME_S) -> str | None:
+async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_S) -> str | None:
     """Return the name of the model that the workers serve; None if they have no OpenAI API."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
-    if not await job.wait_ended(wait_s):
+    if not await job.wait_for_end(timeout_s):
         queue.cancel(job)
     try:
         return str(job.output[0]["data"][0]["id"])
@@ -165,7 +175,7 @@ def main() -> int:
     arguments = read_command_line(sys.argv[1:])
     try:
         asyncio.run(serve(arguments, dict(os.environ)))
-    except KeyboardInterrupt:  # before `Interrupts` handles it
+    except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` handles it.
         return 128 + signal.SIGINT
     except OSError as error:
         sys.stderr.write(f"The endpoint can't be served: {error}\n")

@@ -1,4 +1,4 @@
-"""The command line of `python -m emulator`."""
+"""Command-line options of ``python -m emulator``."""
 
 import argparse
 import math
@@ -10,10 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from emulator.faults import Fault, slow_link
-from emulator.http.wire import describe
-from emulator.options import ExpiredAs, FailedAs, LostAs, Options
+from emulator.http.wire import describe_errors
+from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 
-KEY_VARIABLE = "EMULATOR_API_KEY"
+API_KEY_VARIABLE = "EMULATOR_API_KEY"
 
 
 def read_command_line(arguments: list[str]) -> Namespace:
@@ -21,73 +21,113 @@ def read_command_line(arguments: list[str]) -> Namespace:
     parser = argparse.ArgumentParser(
         "emulator",
         description="A local RunPod Serverless platform.",
-        epilog=f"{KEY_VARIABLE} in the environment: the API key that callers must send.",
+        epilog=f"{API_KEY_VARIABLE} in the environment: the API key that callers must send.",
     )
     add = parser.add_argument
-    add("command", nargs="*", help="starts a worker; without it, workers are started by hand")
-    add("--workers", type=whole_number(1, 100), default=1, help="how many to start")
-    add("--logs", type=Path, default=Path(".endpoint"), metavar="DIR", help="of the workers")
-    add("--grace", type=seconds, default=10.0, metavar="S", help="for running jobs at the end")
+    add("command", nargs="*", help="command of a worker; without it, workers are started by hand")
+    add("--workers", type=whole_number_parser(1, 100), default=1, help="number of workers to start")
+    add(
+        "--logs",
+        type=Path,
+        default=Path(".endpoint"),
+        metavar="DIR",
+        help="directory for the workers' logs",
+    )
+    add(
+        "--grace",
+        type=parse_seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds that running jobs get at shutdown",
+    )
     add("--host", default=defaults.host)
-    add("--port", type=whole_number(0, 65535), default=8000, help="0: any free one")
-    add("--worker-port", type=whole_number(0, 65535), default=defaults.worker_port, metavar="PORT")
-    add("--endpoint", type=identifier, default=defaults.endpoint, help="the endpoint's id")
+    add("--port", type=whole_number_parser(0, 65535), default=8000, help="0: any free port")
+    add(
+        "--worker-port",
+        type=whole_number_parser(0, 65535),
+        default=defaults.worker_port,
+        metavar="PORT",
+    )
+    add("--endpoint", type=parse_identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
-    add("--post-delay", type=seconds, default=0.0, metavar="S", help="a slow link's delay")
+    add(
+        "--post-delay",
+        type=parse_seconds,
+        default=0.0,
+        metavar="S",
+        help="delay of each POST of a worker",
+    )
     add(
         "--fault",
-        type=read_fault,
+        type=parse_fault,
         action="append",
         default=[],
         metavar="JSON",
-        help='such as \'{"on": "stream", "do": "status", "calls": 3}\'',
+        help='for example \'{"on": "stream", "do": "status", "calls": 3}\'',
     )
-    add("--seed", type=int, default=defaults.seed, metavar="N", help="of faults with a share")
+    add("--seed", type=int, default=defaults.seed, metavar="N", help="seed of faults with a share")
     add(
         "--execution-timeout",
-        type=seconds,
+        type=parse_seconds,
         default=defaults.execution_timeout_s,
         metavar="S",
-        help="of jobs whose policy names none",
+        help="for jobs whose policy has none",
     )
     for name, choices, default, text in (
-        ("--failed-as", FailedAs, defaults.failed_as, "what an OpenAI client sees of a failed job"),
-        ("--lost-as", LostAs, defaults.lost_as, "what becomes of the jobs of a worker that exited"),
-        ("--expired-as", ExpiredAs, defaults.expired_as, "what becomes of a job whose ttl is over"),
+        (
+            "--failed-as",
+            FailedJobHandling,
+            defaults.failed_as,
+            "status of a failed job for an OpenAI client",
+        ),
+        (
+            "--lost-as",
+            LostJobHandling,
+            defaults.lost_as,
+            "handling of jobs whose worker exited",
+        ),
+        (
+            "--expired-as",
+            ExpiredJobHandling,
+            defaults.expired_as,
+            "handling of jobs whose ttl is over",
+        ),
     ):
         add(name, choices=[str(choice) for choice in choices], default=str(default), help=text)
     add(
         "--oversize-status",
-        type=whole_number(400, 599),
+        type=whole_number_parser(400, 599),
         default=defaults.oversize_status,
         metavar="STATUS",
-        help="what a request above the limits is answered",
+        help="status of the response to a request above the limits",
     )
     add(
         "--keep-on-disconnect",
         action="store_true",
-        help="let the job of an OpenAI client that hung up go on",
+        help="don't cancel the job of an OpenAI client that hangs up",
     )
     add(
         "--load-balancing",
         action="store_true",
-        help="pass requests straight on to workers that serve HTTP on PORT",
+        help="forward requests to workers that serve HTTP on PORT",
     )
     return parser.parse_args(arguments)
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return a type for argparse: a whole number within the bounds."""
+def whole_number_parser(minimum: int, maximum: int) -> Callable[[str], int]:
+    """Return an argparse type that accepts whole numbers within the bounds."""
 
-    def read(text: str) -> int:
-        if not (text.isdecimal() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
+    def parse(text: str) -> int:
+        if not (text.isdecimal() and minimum <= int(text) <= maximum):
+            raise argparse.ArgumentTypeError(
+                f"a whole number from {minimum} to {maximum}, not {text!r}"
+            )
         return int(text)
 
-    return read
+    return parse
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -97,17 +137,17 @@ def seconds(text: str) -> float:
     return value
 
 
-def identifier(text: str) -> str:
+def parse_identifier(text: str) -> str:
     if not re.fullmatch(r"[\w-]+", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"letters, digits, - and _, not {text!r}")
     return text
 
 
-def read_fault(text: str) -> Fault:
+def parse_fault(text: str) -> Fault:
     try:
         return Fault.model_validate_json(text)
     except ValidationError as error:
-        raise argparse.ArgumentTypeError(describe(error)) from error
+        raise argparse.ArgumentTypeError(describe_errors(error)) from error
 
 
 def to_options(arguments: Namespace, api_key: str | None) -> Options:
@@ -118,9 +158,9 @@ def to_options(arguments: Namespace, api_key: str | None) -> Options:
         endpoint=arguments.endpoint,
         api_key=api_key,
         execution_timeout_s=arguments.execution_timeout,
-        failed_as=FailedAs(arguments.failed_as),
-        lost_as=LostAs(arguments.lost_as),
-        expired_as=ExpiredAs(arguments.expired_as),
+        failed_as=FailedJobHandling(arguments.failed_as),
+        lost_as=LostJobHandling(arguments.lost_as),
+        expired_as=ExpiredJobHandling(arguments.expired_as),
         cancel_on_disconnect=not arguments.keep_on_disconnect,
         oversize_status=arguments.oversize_status,
         faults=(*slow_link(arguments.post_delay), *arguments.fault),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Call(StrEnum):
-    """A worker's call, without its prefix `job-`."""
+    """A worker's call to the platform, without the prefix ``job-`` of its route."""
 
     TAKE = "take"
     STOP = "stop"
@@ -21,18 +21,18 @@ class Call(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to the call."""
+    """The effect of a fault on a call."""
 
-    DELAY = "delay"  # it takes effect, and is answered after `delay_s`
-    STATUS = "status"  # it has no effect, and is answered with `status`
-    RESET = "reset"  # it has no effect, and its connection is reset
-    LOSE = "lose"  # it takes effect, and its connection is reset: no acknowledgement
-    HANG = "hang"  # it has no effect, and no answer until the fault ends or the worker hangs up
-    DUPLICATE = "duplicate"  # for a take: its jobs are delivered once more
+    DELAY = "delay"  # the call takes effect, and its response is delayed by `delay_s`
+    STATUS = "status"  # the call has no effect, and its response has the status `status`
+    RESET = "reset"  # the call has no effect, and its connection is reset
+    LOSE = "lose"  # the call takes effect, and its connection is reset before an acknowledgement
+    HANG = "hang"  # the call has no effect; its connection is reset at the fault's end
+    DUPLICATE = "duplicate"  # a take only: its jobs are delivered a second time
 
 
 class Fault(BaseModel):
-    """One fault: for a share of the calls, for a number of them, for some seconds, or for all."""
+    """A fault that applies to a share or a number of calls, for some seconds, or to all calls."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -45,7 +45,7 @@ class Fault(BaseModel):
     seconds: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _check_combination(self) -> Self:
         if self.do is Action.DUPLICATE and self.on is not Call.TAKE:
             raise ValueError("only a take can be duplicated")
         if (self.do is Action.DELAY) != (self.delay_s > 0):
@@ -56,62 +56,66 @@ class Fault(BaseModel):
 
 
 def slow_link(delay_s: float) -> tuple[Fault, ...]:
-    """Return the faults that delay every POST of a worker; none for a delay of 0."""
+    """Return the faults that delay every POST of a worker; no faults for a delay of 0."""
     posts = (Call.STREAM, Call.DONE) if delay_s else ()
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
 
 
 class ActiveFault:
-    """A fault, and for how long it still applies."""
+    """A fault with the number of calls and the time that it has left."""
 
     def __init__(self, fault: Fault, random: Random, cleared: asyncio.Event) -> None:
         self.fault = fault
         self.calls_left = fault.calls
-        self.until = None if fault.seconds is None else time.monotonic() + fault.seconds
+        self.expires_at = None if fault.seconds is None else time.monotonic() + fault.seconds
         self._random = random
         self._cleared = cleared
 
     @property
-    def over(self) -> bool:
-        return self.calls_left == 0 or (self.until is not None and time.monotonic() >= self.until)
+    def is_over(self) -> bool:
+        return self.calls_left == 0 or (
+            self.expires_at is not None and time.monotonic() >= self.expires_at
+        )
 
-    def triggers(self) -> bool:
-        """Draw whether it happens to this call, and count the call if so."""
-        if self.over or self._random.random() >= self.fault.share:
+    def try_trigger(self) -> bool:
+        """Draw whether the fault applies to a call; if it does, count the call and return True."""
+        if self.is_over or self._random.random() >= self.fault.share:
             return False
         if self.calls_left is not None:
             self.calls_left -= 1
         return True
 
-    async def hold(self) -> None:
-        """Wait until its time is over, or it is cleared."""
-        seconds = None if self.until is None else self.until - time.monotonic()
+    async def wait_until_over(self) -> None:
+        """Wait until the fault's time is over or all faults are cleared."""
+        seconds = None if self.expires_at is None else self.expires_at - time.monotonic()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._cleared.wait()
 
 
 class Faults:
-    """The faults that are active now.
+    """The faults that are currently active.
+
+    Each fault has its own random generator, which is seeded with ``seed`` and the number of faults
+    that were added before. Calls that a fault doesn't apply to therefore don't change its draws.
 
     Args:
-        faults: those that are active from the start.
-        seed: every fault draws from a generator of its own, which follows from the seed and the
-            number of faults before it: calls that it does not concern have no influence.
+        faults: Faults that are active from the start.
+        seed: Seed of all draws.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
         self._active: list[ActiveFault] = []
         self._seed = seed
-        self._added = 0
+        self._added_count = 0
         self._cleared = asyncio.Event()
         for fault in faults:
             self.add(fault)
 
     def add(self, fault: Fault) -> None:
-        random = Random(f"{self._seed} {self._added}")
+        random = Random(f"{self._seed} {self._added_count}")
         self._active.append(ActiveFault(fault, random, self._cleared))
-        self._added += 1
+        self._added_count += 1
 
     def clear(self) -> None:
         self._active.clear()
@@ -120,17 +124,17 @@ class Faults:
 
     def active(self) -> list[Fault]:
         """Return the active faults, each with the number of calls that it has left."""
-        self._active = [active for active in self._active if not active.over]
+        self._active = [active for active in self._active if not active.is_over]
         return [
             active.fault.model_copy(update={"calls": active.calls_left}) for active in self._active
         ]
 
     def trigger(self, call: Call, *actions: Action) -> ActiveFault | None:
-        """Return the first active fault of this call with one of the actions that triggers.
+        """Return the first active fault that applies to this call and has one of the actions.
 
-        None if there is none.
+        Returns None if no fault applies.
         """
         for active in self._active:
-            if active.fault.on is call and active.fault.do in actions and active.triggers():
+            if active.fault.on is call and active.fault.do in actions and active.try_trigger():
                 return active
         return None

@@ -1,4 +1,4 @@
-"""The workers of `make endpoint`: started, restarted when they exit, and stopped."""
+"""Starts the workers of ``make endpoint``, restarts them when they exit, and stops them."""
 
 import asyncio
 import contextlib
@@ -16,21 +16,21 @@ from emulator.server import Emulator
 from emulator.state.worker import Worker
 
 _MAX_BACK_OFF_S = 60.0
-# Of the log of a worker that exited, at most.
-_SHOWN_LINES = 20
-_SHOWN_BYTES = 8_000
-# The worker's own warnings in its log; vLLM's lines look otherwise.
+# Maximum excerpt from the log of a worker that exited.
+_EXCERPT_LINES = 20
+_EXCERPT_BYTES = 8_000
+# The worker's own warnings in its log; vLLM's lines have another format.
 _WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
-# Kills its process group when its standard input is closed: however the emulator ended. The SDK of
-# a worker that is left behind would poll a dead port for ever.
-_GUARD = ("sh", "-c", "read -r _; kill -KILL 0")
+# The guard kills its process group when its standard input is closed, no matter how the emulator
+# exited. Otherwise the SDK of an orphaned worker would poll a closed port forever.
+_GUARD_COMMAND = ("sh", "-c", "read -r _; kill -KILL 0")
 
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker's process group, in place of a container.
+    """A worker's process group, which takes the place of a container.
 
-    It is led by its guard, and not the terminal's, so Ctrl-C does not reach it.
+    The guard leads the group. The group is not the terminal's, so Ctrl-C doesn't reach it.
     """
 
     guard: asyncio.subprocess.Process
@@ -41,11 +41,11 @@ class WorkerProcess:
         """Start a worker, and append its output to the log.
 
         Raises:
-            OSError: the command can't be run.
+            OSError: The command can't be run.
         """
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         guard = await asyncio.create_subprocess_exec(
-            *_GUARD, stdin=pipe, stdout=null, stderr=null, process_group=0
+            *_GUARD_COMMAND, stdin=pipe, stdout=null, stderr=null, process_group=0
         )
         try:
             with log.open("ab") as output:
@@ -68,23 +68,23 @@ class WorkerProcess:
         return self.process.pid
 
     @property
-    def group(self) -> int:
+    def group_id(self) -> int:
         return self.guard.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal as to a container: SIGTERM to the first process, others to all."""
+        """Send a signal as to a container: SIGTERM to the first process, other signals to all."""
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGTERM:
                 self.process.terminate()
             else:
-                os.killpg(self.group, number)
+                os.killpg(self.group_id, number)
 
     async def wait(self) -> int:
-        """Wait for the first process to end, and return its exit status."""
+        """Wait for the first process to exit, and return its exit status."""
         return await self.process.wait()
 
     async def kill(self) -> None:
-        """Kill the whole group: processes may be left though the first one has exited."""
+        """Kill the whole group: other processes may still run after the first one has exited."""
         self.signal(signal.SIGKILL)
         await self.process.wait()
         await self.guard.wait()
@@ -92,14 +92,14 @@ class WorkerProcess:
 
 @dataclass
 class Fleet:
-    """A number of workers that are kept running. An async context manager.
+    """Runs a number of workers and restarts those that exit. An async context manager.
 
     Args:
-        emulator: it serves already.
-        command: what starts a worker.
-        environ: the workers' environment, which the emulator's variables complete.
-        logs: the folder for one log per worker.
-        announce: is called with each line about a worker.
+        emulator: A running emulator or load balancer.
+        command: Command that starts a worker.
+        environ: The workers' environment, to which the emulator's variables are added.
+        logs: Directory for one log per worker.
+        announce: Function that is called with messages about workers.
     """
 
     emulator: Emulator | LoadBalancer
@@ -111,97 +111,102 @@ class Fleet:
     def __post_init__(self) -> None:
         self.ready = asyncio.Event()  # set when the first worker is ready
         self._queue = self.emulator.queue
-        self._keepers: list[asyncio.Task[None]] = []
+        self._supervisors: list[asyncio.Task[None]] = []
 
     def start(self, count: int) -> None:
-        # Logs of an earlier run.
+        # Remove logs of an earlier run.
         for log in self.logs.glob("worker-*.log"):
             log.unlink()
         for number in range(1, count + 1):
-            worker = self._queue.worker(f"worker-{number}")
-            self._keepers.append(asyncio.create_task(self._keep(worker)))
+            worker = self._queue.get_worker(f"worker-{number}")
+            self._supervisors.append(asyncio.create_task(self._supervise(worker)))
 
     async def run_until(self, event: asyncio.Event) -> None:
-        """Keep the workers running until the event is set.
+        """Run the workers until the event is set.
 
         Raises:
-            OSError: a worker can't be started, or its log can't be written.
+            OSError: A worker can't be started, or its log can't be written.
         """
-        ended = asyncio.wait(self._keepers, return_when=asyncio.FIRST_COMPLETED)
-        await _first_of(event.wait(), ended)
-        for keeper in self._keepers:
-            if keeper.done():
-                keeper.result()
+        ended = asyncio.wait(self._supervisors, return_when=asyncio.FIRST_COMPLETED)
+        await _wait_for_first(event.wait(), ended)
+        for supervisor in self._supervisors:
+            if supervisor.done():
+                supervisor.result()
 
-    async def drain(self, grace_s: float, hurry: asyncio.Event) -> None:
-        """Wait until the workers have finished their jobs, `grace_s` seconds or until `hurry`."""
+    async def drain(self, grace_s: float, stop_now: asyncio.Event) -> None:
+        """Send SIGTERM to the workers and wait until they have finished their jobs.
+
+        Args:
+            grace_s: Maximum number of seconds to wait.
+            stop_now: Event that ends the wait.
+        """
         for worker in self._queue.workers.values():
             if worker.process is not None:
                 worker.process.signal(signal.SIGTERM)
-        # Not before the signals: an SDK that got none would poll again at once.
+        # Close the queue after the signals: an SDK without a signal would immediately poll again.
         self._queue.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await _first_of(hurry.wait(), asyncio.wait(self._keepers))
+                await _wait_for_first(stop_now.wait(), asyncio.wait(self._supervisors))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        await asyncio.gather(*self._supervisors, return_exceptions=True)
 
-    async def _keep(self, worker: Worker) -> None:
-        """Start a worker again whenever it exits, as the platform does, until the queue closes."""
+    async def _supervise(self, worker: Worker) -> None:
+        """Run a worker, and restart it like the platform when it exits, until the queue closes."""
         failures = 0
-        while not self._queue.closed:
+        while not self._queue.is_closed:
             log = self.logs / f"{worker.id}.log"
-            printed_before = log.stat().st_size if log.exists() else 0
+            log_offset = log.stat().st_size if log.exists() else 0
             self.announce(f"{worker.id} starts (its log: {log})")
-            was_ready, status = await self._run(worker, log, printed_before)
-            if self._queue.closed:
+            was_ready, status = await self._run_process(worker, log, log_offset)
+            if self._queue.is_closed:
                 return
             failures = 0 if was_ready else failures + 1
             worker.unhealthy = failures > 0
             delay_s = min(2.0**failures, _MAX_BACK_OFF_S)
             self.announce(
-                f"{worker.id} exited {_describe(status)}; it is started again in {delay_s:g} s"
+                f"{worker.id} exited {_describe_exit(status)}; it is started again in {delay_s:g} s"
             )
             if failures or status > 0:
-                self.announce(_last_lines(log, printed_before))
-            await self._queue.arrived.wait_for(lambda: self._queue.closed, delay_s)
+                self.announce(_read_last_lines(log, log_offset))
+            await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
-    async def _run(self, worker: Worker, log: Path, printed_before: int) -> tuple[bool, int]:
+    async def _run_process(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
         """Run a worker's process until it exits; return whether it became ready, and its status."""
         start = time.monotonic()
         environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
         process = await WorkerProcess.start(self.command, environ, log)
         worker.process = process
         worker.starts += 1
-        if self._queue.closed:  # during the start
+        if self._queue.is_closed:  # closed while the process was starting
             process.signal(signal.SIGTERM)
         try:
-            up = worker.changed.wait_for(lambda: worker.ready or worker.failed)
-            await _first_of(process.wait(), up)
-            after = f"after {time.monotonic() - start:.1f} s"
-            if worker.failed:
-                self.announce(f"{worker.id}'s start failed {after}; it answers why:")
-                self.announce(_last_lines(log, printed_before))
+            started = worker.changed.wait_for(lambda: worker.ready or worker.has_failed_start)
+            await _wait_for_first(process.wait(), started)
+            elapsed = f"after {time.monotonic() - start:.1f} s"
+            if worker.has_failed_start:
+                self.announce(f"{worker.id}'s start failed {elapsed}; it answers why:")
+                self.announce(_read_last_lines(log, log_offset))
             if worker.ready:
-                self.announce(f"{worker.id} is ready {after}")
-                for warning in _WARNING.findall(_printed(log, printed_before)):
+                self.announce(f"{worker.id} is ready {elapsed}")
+                for warning in _WARNING.findall(_read_log(log, log_offset)):
                     self.announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()
             return worker.ready, status
         finally:
             await process.kill()
-            self._queue.lose(worker)
+            self._queue.handle_worker_exit(worker)
 
 
-async def _first_of(*awaitables: Coroutine[Any, Any, object]) -> None:
-    """Wait until one awaitable is done, and cancel the others."""
+async def _wait_for_first(*awaitables: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of the awaitables is done, and cancel the others."""
     tasks = [asyncio.create_task(awaitable) for awaitable in awaitables]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -210,22 +215,22 @@ async def _first_of(*awaitables: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
-def _describe(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status >= 0:
         return f"with status {status}"
     names = {number.value: number.name for number in signal.Signals}
     return f"by {names.get(-status, f'signal {-status}')}"
 
 
-def _printed(log: Path, since: int) -> str:
-    """Return what a log has from byte `since` on."""
+def _read_log(log: Path, offset: int) -> str:
+    """Return a log's content from byte ``offset`` on."""
     with log.open("rb") as file:
-        file.seek(since)
+        file.seek(offset)
         return file.read().decode(errors="replace")
 
 
-def _last_lines(log: Path, since: int) -> str:
-    """Return the last lines of a log, from byte `since` on, indented."""
-    earliest = max(since, log.stat().st_size - _SHOWN_BYTES)
-    lines = _printed(log, earliest).splitlines() or ["(it printed nothing)"]
-    return "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])
+def _read_last_lines(log: Path, offset: int) -> str:
+    """Return a log's last lines from byte ``offset`` on, indented."""
+    begin = max(offset, log.stat().st_size - _EXCERPT_BYTES)
+    lines = _read_log(log, begin).splitlines() or ["(it printed nothing)"]
+    return "\n".join(f"    {line}" for line in lines[-_EXCERPT_LINES:])

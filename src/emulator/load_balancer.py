@@ -1,4 +1,4 @@
-"""A local load balancing endpoint: requests go straight to workers that serve HTTP."""
+"""A local load-balancing endpoint: requests go straight to workers that serve HTTP."""
 
 import asyncio
 import contextlib
@@ -11,23 +11,30 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from emulator.http.app import middlewares, require_key, set_up
+from emulator.http.app import make_middlewares, require_key, start_runner
 from emulator.http.wire import read_body
-from emulator.http.worker_port import reset
-from emulator.options import BALANCED_BYTES, READ_BYTES, Options
+from emulator.http.worker_port import reset_connection
+from emulator.options import MAX_LOAD_BALANCING_BYTES, MAX_READ_BYTES, Options
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
-AFFINITY = "X-Runpod-Worker-Id"
-_READY, _STARTING = 200, 204
-# Headers of one connection, which are not passed on.
-_OF_CONNECTION = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "te"}
-_OF_CONNECTION |= {"trailer", "upgrade", AFFINITY.lower()}
+AFFINITY_HEADER = "X-Runpod-Worker-Id"
+_READY_STATUS, _STARTING_STATUS = 200, 204
+# Lower-case names of headers that apply to one connection only and are not forwarded.
+_CONNECTION_HEADERS = {
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "transfer-encoding",
+    "te",
+}
+_CONNECTION_HEADERS |= {"trailer", "upgrade", AFFINITY_HEADER.lower()}
 
 
 @dataclass
 class _Backend:
-    """A worker's port, and how many requests it is answering."""
+    """A worker, its port, and the number of requests that it is answering."""
 
     worker: Worker
     port: int
@@ -35,9 +42,9 @@ class _Backend:
 
 
 class LoadBalancer:
-    """Pings workers, and passes requests on to those that are healthy. An async context manager.
+    """Pings workers and forwards requests to the healthy workers. An async context manager.
 
-    ``queue`` has the workers' states, and no jobs.
+    ``queue`` has the workers' states and no jobs.
     """
 
     def __init__(self, options: Options) -> None:
@@ -45,45 +52,45 @@ class LoadBalancer:
         self.queue = Queue(options)
         self._backends: dict[str, _Backend] = {}
         self._port = options.port
-        self._running = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Start serving.
 
         Raises:
-            OSError: the port is taken, or the request log can't be written.
+            OSError: The port is taken, or the request log can't be written.
         """
         options = self.options
-        first = middlewares(self._running, options.request_log)
+        middlewares = make_middlewares(self._exit_stack, options.request_log)
         unlimited = aiohttp.TCPConnector(limit=0)
-        self._session = await self._running.enter_async_context(
+        self._session = await self._exit_stack.enter_async_context(
             aiohttp.ClientSession(connector=unlimited, auto_decompress=False)
         )
-        app = web.Application(middlewares=first, client_max_size=READ_BYTES)
-        app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._answer))
-        runner = await set_up(self._running, app)
+        app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
+        app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._handle))
+        runner = await start_runner(self._exit_stack, app)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        pinging = asyncio.create_task(self._ping_all())
-        self._running.callback(pinging.cancel)
+        ping_task = asyncio.create_task(self._ping_all())
+        self._exit_stack.callback(ping_task.cancel)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._running.aclose()
+        await self._exit_stack.aclose()
 
     @property
     def url(self) -> str:
-        return f"http://{self.options.address}:{self._port}"
+        return f"http://{self.options.connect_host}:{self._port}"
 
-    def worker_environ(self, worker: str = "worker-1") -> dict[str, str]:
-        """Return the platform's variables for a worker: its port, which nobody else has."""
-        if worker not in self._backends:
-            with socket.create_server((self.options.host, 0)) as bound:
-                port = bound.getsockname()[1]
-            self._backends[worker] = _Backend(self.queue.worker(worker), port)
+    def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:
+        """Return the platform's variables for a worker, among them its own free port."""
+        if worker_id not in self._backends:
+            with socket.create_server((self.options.host, 0)) as free_socket:
+                port = free_socket.getsockname()[1]
+            self._backends[worker_id] = _Backend(self.queue.get_worker(worker_id), port)
         return {
-            "PORT": str(self._backends[worker].port),
-            "RUNPOD_POD_ID": worker,
+            "PORT": str(self._backends[worker_id].port),
+            "RUNPOD_POD_ID": worker_id,
             "RUNPOD_ENDPOINT_ID": self.options.endpoint,
         }
 
@@ -96,22 +103,22 @@ class LoadBalancer:
         worker, status = backend.worker, 0
         timeout = aiohttp.ClientTimeout(total=max(1.0, self.options.ping_s))
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            url = f"http://{self.options.address}:{backend.port}/ping"
-            async with self._session.get(url, timeout=timeout) as answer:
-                status = answer.status
+            url = f"http://{self.options.connect_host}:{backend.port}/ping"
+            async with self._session.get(url, timeout=timeout) as response:
+                status = response.status
         worker.pings += 1
-        worker.ready = status == _READY
-        worker.unhealthy = status not in (_READY, _STARTING)
+        worker.ready = status == _READY_STATUS
+        worker.unhealthy = status not in (_READY_STATUS, _STARTING_STATUS)
         worker.changed.notify_all()
-        self.queue.arrived.notify_all()
+        self.queue.changed.notify_all()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        body = await read_body(request, BALANCED_BYTES, 413)
-        backend = await self._worker_for(request.headers.get(AFFINITY, ""))
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await read_body(request, MAX_LOAD_BALANCING_BYTES, 413)
+        backend = await self._wait_for_backend(request.headers.get(AFFINITY_HEADER, ""))
         backend.requests += 1
         try:
             async with asyncio.timeout(self.options.processing_s):
-                return await self._pass_on(request, body, backend)
+                return await self._forward(request, body, backend)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(text="the request took too long") from None
         except aiohttp.ClientError as error:
@@ -119,36 +126,41 @@ class LoadBalancer:
         finally:
             backend.requests -= 1
 
-    async def _worker_for(self, affinity: str) -> _Backend:
-        """Return the worker for a request, once one is healthy.
+    async def _wait_for_backend(self, affinity: str) -> _Backend:
+        """Wait for a healthy worker and return the one with the fewest requests.
+
+        Args:
+            affinity: Value of the affinity header: a worker's id, with or without a mode such as
+                ``strict`` before it. With a mode, only this worker may answer; otherwise it is
+                preferred.
 
         Raises:
-            web.HTTPNotFound: the only one that may answer is gone.
-            web.HTTPBadRequest: none became healthy in time.
+            web.HTTPNotFound: The only worker that may answer doesn't exist.
+            web.HTTPBadRequest: No worker became healthy in time.
         """
-        mode, _, named = affinity.strip().rpartition(" ")
+        mode, _, worker_id = affinity.strip().rpartition(" ")
         wait_s = self.options.strict_wait_s if mode else self.options.balanced_wait_s
-        if mode and named not in self._backends:
+        if mode and worker_id not in self._backends:
             raise web.HTTPNotFound(text="affinity_worker_gone")
 
-        def healthy() -> list[_Backend]:
-            able = [one for one in self._backends.values() if one.worker.ready]
-            wanted = [one for one in able if one.worker.id == named]
-            return wanted if mode else wanted or able
+        def candidates() -> list[_Backend]:
+            healthy = [backend for backend in self._backends.values() if backend.worker.ready]
+            preferred = [backend for backend in healthy if backend.worker.id == worker_id]
+            return preferred if mode else preferred or healthy
 
-        if not await self.queue.arrived.wait_for(lambda: bool(healthy()), wait_s):
+        if not await self.queue.changed.wait_for(lambda: bool(candidates()), wait_s):
             text = "timed out waiting for worker" if mode else "no workers available"
             raise web.HTTPBadRequest(text=text)
-        return min(healthy(), key=lambda one: one.requests)
+        return min(candidates(), key=lambda backend: backend.requests)
 
-    async def _pass_on(
+    async def _forward(
         self, request: web.Request, body: bytes, backend: _Backend
     ) -> web.StreamResponse:
         headers = [
-            item for item in request.headers.items() if item[0].lower() not in _OF_CONNECTION
+            item for item in request.headers.items() if item[0].lower() not in _CONNECTION_HEADERS
         ]
-        url = f"http://{self.options.address}:{backend.port}{request.raw_path}"
-        sending = self._session.request(
+        url = f"http://{self.options.connect_host}:{backend.port}{request.raw_path}"
+        upstream_request = self._session.request(
             request.method,
             url,
             data=BytesIO(body) if body else None,
@@ -156,24 +168,24 @@ class LoadBalancer:
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None),
         )
-        async with sending as answer:
-            if (answer.content_length or 0) > BALANCED_BYTES:
+        async with upstream_request as upstream:
+            if (upstream.content_length or 0) > MAX_LOAD_BALANCING_BYTES:
                 raise web.HTTPBadGateway(
-                    text=f"the response has more than {BALANCED_BYTES:,} bytes"
+                    text=f"the response has more than {MAX_LOAD_BALANCING_BYTES:,} bytes"
                 )
-            response = web.StreamResponse(status=answer.status)
-            for name, value in answer.headers.items():
-                if name.lower() not in _OF_CONNECTION:
+            response = web.StreamResponse(status=upstream.status)
+            for name, value in upstream.headers.items():
+                if name.lower() not in _CONNECTION_HEADERS:
                     response.headers.add(name, value)
-            response.headers[AFFINITY] = backend.worker.id
+            response.headers[AFFINITY_HEADER] = backend.worker.id
             backend.worker.jobs += 1
             await response.prepare(request)
             size = 0
-            async for data in answer.content.iter_any():
+            async for data in upstream.content.iter_any():
                 size += len(data)
-                if size > BALANCED_BYTES:
-                    # Its status was sent long ago.
-                    reset(request.transport)
+                if size > MAX_LOAD_BALANCING_BYTES:
+                    # The status was already sent, so the response can only be broken off.
+                    reset_connection(request.transport)
                     break
                 await response.write(data)
             await response.write_eof()

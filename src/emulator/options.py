@@ -1,4 +1,4 @@
-"""The limits of the platform, as RunPod documents them, and the options of an emulator."""
+"""Limits of the platform, as RunPod documents them, and the options of an emulator."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,51 +6,52 @@ from pathlib import Path
 
 from emulator.faults import Fault
 
-_MEGABYTE = 1_000_000  # 2**20 is as likely; the smaller one finds more mistakes
+_MEGABYTE = 1_000_000  # 2**20 is as likely; the smaller value finds more mistakes
 
-RUN_BYTES = 10 * _MEGABYTE
-RUNSYNC_BYTES = 20 * _MEGABYTE  # of a result, too, as workers' logs show
-BALANCED_BYTES = 30 * _MEGABYTE  # of load balancing endpoints: of a request, and of a response
-CHUNK_BYTES = 1 * _MEGABYTE
-# Larger bodies are read up to here before they are refused, or clients would not see the answer.
-READ_BYTES = 64 * _MEGABYTE
+MAX_RUN_BYTES = 10 * _MEGABYTE
+MAX_RUNSYNC_BYTES = 20 * _MEGABYTE  # also for a job's result, as workers' logs show
+MAX_LOAD_BALANCING_BYTES = 30 * _MEGABYTE  # for a request and for a response
+MAX_CHUNK_BYTES = 1 * _MEGABYTE
+# The emulator reads larger bodies up to this size before it rejects them. Otherwise clients would
+# not see the response.
+MAX_READ_BYTES = 64 * _MEGABYTE
 
-WAIT_MS = (1_000, 300_000)  # the `wait` of /runsync
+WAIT_BOUNDS_MS = (1_000, 300_000)  # the `wait` of /runsync
 _WEEK_MS = 7 * 24 * 3600 * 1000
-EXECUTION_TIMEOUT_MS = (5_000, _WEEK_MS)
-TTL_MS = (10_000, _WEEK_MS)
+EXECUTION_TIMEOUT_BOUNDS_MS = (5_000, _WEEK_MS)
+TTL_BOUNDS_MS = (10_000, _WEEK_MS)
 
 WEBHOOK_ATTEMPTS = 3
 
 
-class FailedAs(StrEnum):
-    """The HTTP status an OpenAI client sees when its job failed.
+class FailedJobHandling(StrEnum):
+    """HTTP status that an OpenAI client receives when its job failed.
 
-    What the real gateway answers for a FAILED job is not public. The default passes on the status
-    that the worker meant; the others show how a client copes without it.
+    The status that the real gateway returns for a FAILED job is not public. The default passes on
+    the status from the worker's error; the other values show how a client copes without it.
     """
 
-    ERROR_CODE = "error-code"  # the `code` inside the job's error
-    OK = "ok"  # always 200, the error in the body
+    ERROR_CODE = "error-code"  # the `code` in the job's error
+    OK = "ok"  # always 200, with the error in the body
     SERVER_ERROR = "server-error"  # always 500
 
 
-class LostAs(StrEnum):
-    """What becomes of the jobs of a worker that exited while it ran them.
+class LostJobHandling(StrEnum):
+    """Handling of jobs whose worker exited while it ran them.
 
-    What the real platform does, and how soon, is not public. The default shows a developer at once
-    what happened.
+    The behaviour of the real platform and its delay are not public. The default reports the loss to
+    a developer immediately.
     """
 
     FAILED = "failed"
-    REQUEUED = "requeued"  # to the front of the queue; what was streamed stays
-    LEFT = "left"  # in progress, until their executionTimeout is over
+    REQUEUED = "requeued"  # to the front of the queue; the job's chunks are not removed
+    LEFT = "left"  # in progress until their executionTimeout is over
 
 
-class ExpiredAs(StrEnum):
-    """What becomes of a job whose ttl ends before the job does.
+class ExpiredJobHandling(StrEnum):
+    """Handling of a job whose ttl is over before the job has ended.
 
-    RunPod's documentation says both.
+    RunPod's documentation describes both behaviours.
     """
 
     TIMED_OUT = "timed-out"
@@ -59,40 +60,40 @@ class ExpiredAs(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an emulator behaves. The defaults follow the real platform where it is documented."""
+    """Behaviour of an emulator. The defaults follow the real platform where it is documented."""
 
     endpoint: str = "local"
     host: str = "127.0.0.1"
-    port: int = 0  # for callers; 0: any free one
-    worker_port: int = 0  # for workers; likewise
-    api_key: str | None = None  # None: callers need none, and any is accepted
-    take_poll_s: float = 20.0  # how long job-take and job-stop hold a worker's request
-    stream_poll_s: float = 1.0  # how long /stream waits for a chunk
+    port: int = 0  # port for callers; 0 for any free port
+    worker_port: int = 0  # port for workers; 0 for any free port
+    api_key: str | None = None  # None if callers need no key; any key is accepted then
+    take_poll_s: float = 20.0  # timeout of a long poll by a worker (job-take, job-stop)
+    stream_poll_s: float = 1.0  # timeout of /stream while there is no new chunk
     runsync_wait_s: float = 90.0  # for requests without `wait`
-    execution_timeout_s: float = 600.0  # for jobs whose policy has none
-    ttl_s: float = 24 * 3600.0  # likewise
-    run_retention_s: float = 30 * 60.0  # how long the result of /run is kept
-    runsync_retention_s: float = 60.0  # how long those of /runsync and the gateway are kept
-    webhook_retry_s: float = 10.0  # between two attempts
-    failed_as: FailedAs = FailedAs.ERROR_CODE
-    lost_as: LostAs = LostAs.FAILED
-    expired_as: ExpiredAs = ExpiredAs.TIMED_OUT
-    # Whether the real gateway cancels is not public. Without it, a closed browser tab would keep
-    # an engine busy.
+    execution_timeout_s: float = 600.0  # for jobs whose policy has no executionTimeout
+    ttl_s: float = 24 * 3600.0  # for jobs whose policy has no ttl
+    run_retention_s: float = 30 * 60.0  # retention of results of /run
+    runsync_retention_s: float = 60.0  # retention of results of /runsync and the OpenAI gateway
+    webhook_retry_s: float = 10.0  # pause between two attempts
+    failed_as: FailedJobHandling = FailedJobHandling.ERROR_CODE
+    lost_as: LostJobHandling = LostJobHandling.FAILED
+    expired_as: ExpiredJobHandling = ExpiredJobHandling.TIMED_OUT
+    # Whether the real gateway cancels the job is not public. Without this, a closed browser tab
+    # would keep an engine busy.
     cancel_on_disconnect: bool = True
-    # For requests above the limits. The real one is not public; for a job's result it is 400, as
-    # workers' logs show.
+    # Status for requests above the limits. The real status is not public; for a job's result it is
+    # 400, as workers' logs show.
     oversize_status: int = 400
-    # Of load balancing endpoints. How often the platform pings is not public.
+    # For load-balancing endpoints. The platform's real ping interval is not public.
     ping_s: float = 1.0
-    balanced_wait_s: float = 120.0  # for a healthy worker
-    strict_wait_s: float = 300.0  # for the one that a request insists on
-    processing_s: float = 330.0  # of a request
+    balanced_wait_s: float = 120.0  # timeout of the wait for a healthy worker
+    strict_wait_s: float = 300.0  # timeout of the wait for the only worker that may answer
+    processing_s: float = 330.0  # timeout of a request
     faults: tuple[Fault, ...] = ()  # active from the start
-    seed: int = 0  # of the draws of faults that concern a share of the calls
-    request_log: Path | None = None  # a file: one line of JSON per request
+    seed: int = 0  # seed of the draws of faults that apply to a share of the calls
+    request_log: Path | None = None  # file to which one line of JSON per request is written
 
     @property
-    def address(self) -> str:
-        """The host that programs of this machine call; the one for all addresses is none itself."""
+    def connect_host(self) -> str:
+        """Host for connections from this machine: loopback if the emulator binds all addresses."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)

@@ -1,4 +1,4 @@
-"""The emulator: one endpoint on one event loop, with a port for callers and one for workers."""
+"""The emulator: one endpoint on one event loop, with one port for callers and one for workers."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -9,14 +9,14 @@ from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from emulator.faults import Faults
-from emulator.http.app import middlewares, require_key, set_up
-from emulator.http.control import Control
+from emulator.http.app import make_middlewares, require_key, start_runner
+from emulator.http.control import ControlApi
 from emulator.http.gateway import Gateway
-from emulator.http.llm_engine import LLMEngine
+from emulator.http.llm_engine import LLMEngineGateway
 from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
 from emulator.http.worker_port import WorkerPort, freeze, thaw
-from emulator.options import READ_BYTES, Options
+from emulator.options import MAX_READ_BYTES, Options
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
 
@@ -30,44 +30,46 @@ class Emulator:
         self.faults = Faults(self.options.faults, self.options.seed)
         self._port = self.options.port
         self._worker_port = WorkerPort(self.options.host, self.options.worker_port)
-        self._running = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Start serving.
 
         Raises:
-            OSError: the port is taken, or the request log can't be written.
+            OSError: The port is taken, or the request log can't be written.
         """
         options = self.options
-        first = middlewares(self._running, options.request_log)
+        middlewares = make_middlewares(self._exit_stack, options.request_log)
         webhooks = Webhooks(options.webhook_retry_s)
-        self._running.push_async_callback(webhooks.close)
+        self._exit_stack.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await set_up(self._running, self._app(first))
+        runner = await start_runner(self._exit_stack, self._make_app(middlewares))
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        await self._worker_port.start(await set_up(self._running, self._app(first)))
-        self._running.push_async_callback(self._worker_port.stop)
-        self._running.callback(self._thaw_all)
+        await self._worker_port.start(
+            await start_runner(self._exit_stack, self._make_app(middlewares))
+        )
+        self._exit_stack.push_async_callback(self._worker_port.cancel_outage)
+        self._exit_stack.callback(self._thaw_all)
 
     async def stop(self) -> None:
-        await self._running.aclose()
+        await self._exit_stack.aclose()
 
-    async def refuse(self, seconds: float) -> None:
-        """Begin an outage for workers: connections are reset, and refused for so many seconds.
-
-        Raises:
-            RuntimeError: they are refused already.
-        """
-        await self._worker_port.refuse(seconds)
-
-    def freeze(self, worker: str, seconds: float) -> None:
-        """Stop a worker's processes for so many seconds, and reset its connections.
+    async def begin_outage(self, seconds: float) -> None:
+        """Begin an outage for workers: reset all connections and refuse new ones for some seconds.
 
         Raises:
-            ProcessLookupError: the emulator has no process of this worker.
+            RuntimeError: An outage is already in progress.
         """
-        freeze(self.queue.worker(worker), seconds)
+        await self._worker_port.begin_outage(seconds)
+
+    def freeze(self, worker_id: str, seconds: float) -> None:
+        """Stop a worker's processes for some seconds, and reset its connections.
+
+        Raises:
+            ProcessLookupError: The emulator has no process of this worker.
+        """
+        freeze(self.queue.get_worker(worker_id), seconds)
 
     async def __aenter__(self) -> Self:
         try:
@@ -84,19 +86,20 @@ class Emulator:
         for worker in self.queue.workers.values():
             thaw(worker)
 
-    def _app(self, first: Sequence[Middleware]) -> web.Application:
+    def _make_app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
-        app = web.Application(middlewares=first, client_max_size=READ_BYTES)
+        app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
         endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
-            # Workers have a key of their own, in their environment, which is not checked.
+            # Workers have their own key in their environment; the emulator doesn't check it.
             (endpoint, None, WorkerApi(queue, faults, options)),
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
-            ("", options.api_key, Control(queue, faults, self._worker_port)),
-            # It takes the key in other ways, too, and its errors have another shape.
-            (endpoint, None, LLMEngine(queue, options)),
-            ("", None, LLMEngine(queue, options)),
+            ("", options.api_key, ControlApi(queue, faults, self._worker_port)),
+            # LLM Engine's client also sends the key in other headers and expects another shape of
+            # errors.
+            (endpoint, None, LLMEngineGateway(queue, options)),
+            ("", None, LLMEngineGateway(queue, options)),
         ):
             for route in api.routes():
                 handler = require_key(key, route.handler)
@@ -105,12 +108,12 @@ class Emulator:
 
     @property
     def root_url(self) -> str:
-        """The URL below which the control routes are."""
-        return str(URL.build(scheme="http", host=self.options.address, port=self._port))
+        """Base URL of the control routes."""
+        return str(URL.build(scheme="http", host=self.options.connect_host, port=self._port))
 
     @property
     def api_url(self) -> str:
-        """The URL that RunPod's client calls the endpoint URL base."""
+        """The value of ``runpod.endpoint_url_base`` for RunPod's client."""
         return f"{self.root_url}/v2"
 
     @property
@@ -119,7 +122,7 @@ class Emulator:
 
     @property
     def worker_url(self) -> str:
-        """The URL of the endpoint for its workers."""
+        """URL of the endpoint for its workers."""
         return str(URL(self.url).with_port(self._worker_port.port))
 
     @property
@@ -129,10 +132,10 @@ class Emulator:
     def job(self, job_id: str) -> Job:
         return self.queue.jobs[job_id]
 
-    def worker_environ(self, worker: str = "worker-1") -> dict[str, str]:
-        """Return the variables that make the real SDK use this emulator."""
-        # The SDK replaces `$ID`: by the worker's id in the first, by the job's in the others. It
-        # appends parameters with `&`, so each URL needs a `?` already.
+    def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:
+        """Return the environment variables that make the real SDK use this emulator."""
+        # The SDK replaces `$ID` by the worker's id in the first URL and by the job's id in the
+        # others. It appends parameters with `&`, so each URL must already have a `?`.
         url = self.worker_url
         return {
             "RUNPOD_WEBHOOK_GET_JOB": f"{url}/job-take/$ID?gpu=local",
@@ -140,7 +143,7 @@ class Emulator:
             "RUNPOD_WEBHOOK_POST_OUTPUT": f"{url}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
             "RUNPOD_WEBHOOK_PING": f"{url}/ping/$RUNPOD_POD_ID",
             "RUNPOD_AI_API_KEY": "local",
-            "RUNPOD_POD_ID": worker,
+            "RUNPOD_POD_ID": worker_id,
             "RUNPOD_ENDPOINT_ID": self.options.endpoint,
             "RUNPOD_ENDPOINT_BASE_URL": self.api_url,
         }

@@ -1,11 +1,11 @@
-"""The loop between the platform's queue and the worker, in place of the SDK's own.
+"""The loop between the platform's queue and the worker; it replaces the SDK's own loop.
 
-The SDK reads its environment, checks the worker's fitness and pings; its ``JobScaler``, which takes
-jobs and posts their answers, gives way to ``JobLoop``. Besides ``handler.py`` only ``sdk`` imports
-the SDK.
+The SDK reads its environment, runs the fitness check and sends pings. ``JobLoop`` replaces the
+SDK's ``JobScaler``, which takes jobs and posts their results. Only ``handler.py`` and
+``job_loop.sdk`` import the SDK.
 """
 
 from job_loop.loop import JobLoop, Limits
-from job_loop.wire import Wire
+from job_loop.wire import PlatformClient
 
-__all__ = ["JobLoop", "Limits", "Wire"]
+__all__ = ["JobLoop", "Limits", "PlatformClient"]

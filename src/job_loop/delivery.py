@@ -1,97 +1,103 @@
-"""One job's answer on its way to the platform: its chunks in order, then its result."""
+"""Delivers the response of one job to the platform: its chunks in order, then its result."""
 
 import asyncio
 import json
 import time
 from typing import Any
 
-from job_loop.wire import InDoubt, NotDelivered, NotTaken, Wire, pause_s
-from worker.errors import AnswerTooLarge, StreamInDoubt
+from job_loop.wire import NotDelivered, PlatformClient, PostFailed, PostUncertain, backoff_s
+from worker.errors import AnswerTooLarge, BrokenStream
 from worker.record import JobRecord
 
-# Bytes. The platform drops a larger result, and completes the job without it.
-LARGEST_RESULT = 19_000_000
-# Seconds for which a post is tried, counted from its first failure, if the job has no time limit of
-# its own: the platform's default for a whole job.
-PATIENCE_S = 600.0
+# Maximum bytes of a result. The platform drops a larger one and completes the job without it.
+MAX_RESULT_BYTES = 19_000_000
+# Seconds for which a post is retried, counted from its first failure, if the job has no time limit.
+# This is the platform's default time limit for a job.
+RETRY_S = 600.0
 
-# The platform refuses NaN, and the answer would be lost: as a defect it fails its job.
+# The platform rejects NaN and the response would be lost. Raising ValueError fails the job instead.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:
-    """Posts what a job yields, and counts the posts in its record."""
+    """Posts the yields of a job and counts the posts in the job's record."""
 
-    def __init__(self, wire: Wire, record: JobRecord) -> None:
-        self._wire = wire
+    def __init__(self, client: PlatformClient, record: JobRecord) -> None:
+        self._client = client
         self._record = record
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._ends_at = None if record.limit_s is None else record.taken_at + record.limit_s
+        self._encoded_yields: list[bytes] = []
+        self._result_bytes = 0
+        self._deadline = None if record.limit_s is None else record.received_at + record.limit_s
 
-    async def chunk(self, value: Any) -> None:
-        """Post a yield.
+    async def post_chunk(self, value: Any) -> None:
+        """Post one yield of the job.
 
         Raises:
-            AnswerTooLarge: the platform would not take a result with so many yields.
-            StreamInDoubt: readers of the stream would miss it, or may have it twice.
+            AnswerTooLarge: If the platform would reject a result with this many bytes.
+            BrokenStream: If readers of the stream would miss this yield or may read it twice.
         """
-        part = _encode(value).encode(errors="replace")
-        self._parts.append(part)
-        self._size += len(part) + len(", ")
+        encoded = _encode(value).encode(errors="replace")
+        self._encoded_yields.append(encoded)
+        self._result_bytes += len(encoded) + len(", ")
         self._record.chunks += 1
-        if self._size > LARGEST_RESULT:
+        if self._result_bytes > MAX_RESULT_BYTES:
             raise AnswerTooLarge(
-                f"The answer has more than {LARGEST_RESULT:,} bytes in all, which the platform "
+                f"The answer has more than {MAX_RESULT_BYTES:,} bytes in all, which the platform "
                 "does not keep: ask for less, or for fewer prompts in one job."
             )
         try:
-            await self._post(self._wire.urls.chunk(self._record.id), b'{"output": %b}' % part)
-        except NotDelivered as lost:
-            # An answer that is no stream comes whole with the result.
+            await self._post(self._client.urls.chunk(self._record.id), b'{"output": %b}' % encoded)
+        except NotDelivered as error:
+            # Callers that don't stream read the whole response from the result.
             if self._record.streamed:
-                raise StreamInDoubt from lost
+                raise BrokenStream from error
 
-    async def result(self) -> None:
+    async def post_result(self) -> None:
         """Post all yields together as the job's result.
 
         Raises:
-            NotDelivered: the job's time is over, or the platform knows no such job.
+            NotDelivered: If the job's time is over or the platform doesn't know the job.
         """
-        await self._done(b'{"output": [%b]}' % b", ".join(self._parts))
+        await self._post_final(b'{"output": [%b]}' % b", ".join(self._encoded_yields))
 
-    async def failure(self, error: str) -> None:
-        """Post an error, as JSON text, as the job's result.
+    async def post_error(self, error: str) -> None:
+        """Post an error, a JSON text, as the job's result.
 
         Raises:
-            NotDelivered: as of ``result``.
+            NotDelivered: If the job's time is over or the platform doesn't know the job.
         """
-        await self._done(b'{"error": %b}' % _encode(error).encode(errors="replace"))
+        await self._post_final(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
-    async def _done(self, body: bytes) -> None:
-        await self._post(self._wire.urls.result(self._record.id), body, repeatable=True)
+    async def _post_final(self, body: bytes) -> None:
+        await self._post(self._client.urls.result(self._record.id), body, is_repeatable=True)
 
-    async def _post(self, url: str, body: bytes, *, repeatable: bool = False) -> None:
-        """Post until it has arrived, for as long as that makes sense.
+    async def _post(self, url: str, body: bytes, *, is_repeatable: bool = False) -> None:
+        """Post until the platform has accepted the body or the deadline is over.
 
-        ``repeatable``: it does no harm if the post arrives twice.
+        Args:
+            url: URL to post to.
+            body: Body of the post.
+            is_repeatable: Whether the post may arrive twice.
+
+        Raises:
+            NotDelivered: If the platform did not accept the post.
         """
-        failures, give_up_at = 0, self._ends_at
+        failures, give_up_at = 0, self._deadline
         while True:
             try:
-                await self._wire.post(url, self._record.id, body)
-            except NotTaken as failed:
-                last: NotDelivered = failed
-            except InDoubt as failed:
-                if not repeatable:
+                await self._client.post(url, self._record.id, body)
+            except PostFailed as failed:
+                last_error: NotDelivered = failed
+            except PostUncertain as failed:
+                if not is_repeatable:
                     raise
-                last = failed
+                last_error = failed
             else:
                 return
             failures += 1
-            pause, now = pause_s(failures), time.monotonic()
-            give_up_at = give_up_at or now + PATIENCE_S
+            pause, now = backoff_s(failures), time.monotonic()
+            give_up_at = give_up_at or now + RETRY_S
             if now + pause > give_up_at:
-                raise last
+                raise last_error
             self._record.posts_retried += 1
             await asyncio.sleep(pause)

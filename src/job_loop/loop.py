@@ -1,4 +1,4 @@
-"""Takes jobs while there are free slots, runs them, and lets go of them in order."""
+"""Takes jobs while slots are free, runs them, and finishes them before the worker exits."""
 
 import asyncio
 import contextlib
@@ -16,42 +16,43 @@ from typing import Any, Protocol
 import uvloop
 
 from job_loop.delivery import Delivery
-from job_loop.polls import Polls
-from job_loop.wire import NotDelivered, Wire
-from worker.errors import ShuttingDown, WorkerError, defects_hidden
+from job_loop.polls import Poller
+from job_loop.wire import NotDelivered, PlatformClient
+from worker.errors import ShuttingDown, WorkerError, hide_defects
 from worker.record import UNANSWERED, JobRecord
 
 log = logging.getLogger(__name__)
 
-# Seconds for which a take is not hung up: if jobs are waiting, its answer is on its way.
-TAKE_PATIENCE_S = 0.25
-# Seconds for what is on its way when the grace is over.
+# Minimum seconds before an open take request is hung up. If jobs are waiting in the queue, the
+# response is on its way by then.
+TAKE_WAIT_S = 0.25
+# Seconds for the last posts after the grace period.
 LAST_POSTS_S = 3.0
-# Seconds for the failures of the jobs of an engine that died.
+# Grace period in seconds after an engine died, for posting the errors of its jobs.
 DEAD_GRACE_S = 10.0
-# Seconds between looks whether an engine is back that is started again.
+# Seconds between two checks whether a restarting engine is ready.
 READY_INTERVAL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Answers(Protocol):
-    """What answers the jobs: ``worker.app.Worker``.
+class JobHandler(Protocol):
+    """Handles jobs. ``worker.app.Worker`` implements this protocol.
 
-    A job that could not be read has a ``WorkerError`` in place of its input.
+    The input of a job that could not be parsed is a ``WorkerError``.
     """
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
 
-    def leave(self) -> None: ...
+    def stop_long_work(self) -> None: ...
 
-    def end_all(self, error: WorkerError) -> None: ...
+    def fail_all(self, error: WorkerError) -> None: ...
 
     @property
     def ready(self) -> bool: ...
 
 
-class InProgress(Protocol):
-    """The ids of the jobs in progress, for the pings: the SDK's ``JobsProgress``."""
+class JobsInProgress(Protocol):
+    """Set of the ids of the running jobs, which the pings report: the SDK's ``JobsProgress``."""
 
     def add(self, element: str) -> Any: ...
 
@@ -60,15 +61,19 @@ class InProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many jobs may be in progress at once, and how long they may take to end at the end.
+    """Limits for jobs and for the lifetime of a loop.
 
-    ``grace_s`` counts from the signal. ``values`` is what one job may have of them. The loop ends
-    after ``idle_s`` without a job, and after ``life_s`` however many there are.
+    Args:
+        max_jobs: Maximum number of jobs in progress.
+        grace_s: Seconds after a signal in which running jobs may finish.
+        max_values: Maximum number of JSON values in one job.
+        idle_s: Seconds without a job after which the loop shuts down.
+        life_s: Seconds after which the loop shuts down even if jobs keep coming.
     """
 
-    jobs: int
+    max_jobs: int
     grace_s: float
-    values: float = math.inf
+    max_values: float = math.inf
     idle_s: float = math.inf
     life_s: float = math.inf
 
@@ -77,132 +82,136 @@ class JobLoop:
     """Runs jobs until SIGTERM, SIGINT or the death of an engine.
 
     Args:
-        answers: the worker.
-        wire: to the platform.
-        limits: of the jobs.
-        died: resolves when an engine is dead.
-        in_progress: is kept up to date for the pings.
+        handler: The worker, which handles the jobs.
+        client: Client for the platform.
+        limits: Limits for jobs and for the lifetime of this loop.
+        engine_death: Future that is resolved when an engine dies.
+        in_progress: The set of ids that the pings report; this loop updates it.
     """
 
     def __init__(
         self,
-        answers: Answers,
-        wire: Wire,
+        handler: JobHandler,
+        client: PlatformClient,
         limits: Limits,
-        died: "Future[None]",
-        in_progress: InProgress,
+        engine_death: "Future[None]",
+        in_progress: JobsInProgress,
     ) -> None:
-        self._answers = answers
-        self._wire = wire
+        self._handler = handler
+        self._client = client
         self._limits = limits
-        self._died = died
+        self._engine_death = engine_death
         self._in_progress = in_progress
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._leaving = asyncio.Event()
-        self._a_slot_is_free = asyncio.Event()
-        self._idle: asyncio.TimerHandle | None = None
+        self._shutdown = asyncio.Event()
+        self._slot_event = asyncio.Event()
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Run until the worker has to leave; the SDK calls this."""
+        """Run until shutdown. The SDK calls this method."""
         uvloop.run(self.run())
 
     async def run(self) -> None:
-        """Take jobs, then let go of them."""
+        """Take and run jobs until shutdown, then finish the running jobs."""
         loop = asyncio.get_running_loop()
-        self._exit_now = signal.getsignal(signal.SIGTERM)
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-        self._died.add_done_callback(lambda _: loop.call_soon_threadsafe(self.leave))
-        self._leave_when_idle()
+        self._exit_handler = signal.getsignal(signal.SIGTERM)
+        for signal_number in SIGNALS:
+            loop.add_signal_handler(signal_number, self._on_signal, signal_number)
+        self._engine_death.add_done_callback(
+            lambda _: loop.call_soon_threadsafe(self.start_shutdown)
+        )
+        self._restart_idle_timer()
         if self._limits.life_s < math.inf:
-            loop.call_later(self._limits.life_s, self.leave)
-        # A defect in one of the tasks ends all, and is raised.
-        async with self._wire, asyncio.TaskGroup() as tasks:
-            values = self._limits.values
-            takes = Polls(self._wire, _jobs_in, vital=True, most_values=values)
-            taking = tasks.create_task(self._take_jobs(takes))
-            stops = Polls(self._wire, _ids_in, vital=False)
-            stopping = tasks.create_task(self._stop_jobs(stops))
-            await self._leaving.wait()
-            await takes.end(TAKE_PATIENCE_S)
-            # An answer that has begun is read to its end.
+            loop.call_later(self._limits.life_s, self.start_shutdown)
+        # A defect in one of the tasks cancels the other tasks and is raised.
+        async with self._client, asyncio.TaskGroup() as tasks:
+            max_values = self._limits.max_values
+            take_poller = Poller(
+                self._client, _parse_jobs, reports_outages=True, max_values=max_values
+            )
+            take_task = tasks.create_task(self._take_jobs(take_poller))
+            stop_poller = Poller(self._client, _parse_stopped_ids, reports_outages=False)
+            stop_task = tasks.create_task(self._cancel_jobs(stop_poller))
+            await self._shutdown.wait()
+            await take_poller.close(TAKE_WAIT_S)
+            # A response that has started is read to its end.
             left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
-            await asyncio.wait({taking}, timeout=left_s)
-            await self._let_go()
-            taking.cancel()
-            stopping.cancel()
+            await asyncio.wait({take_task}, timeout=left_s)
+            await self._drain()
+            take_task.cancel()
+            stop_task.cancel()
 
-    def leave(self) -> None:
-        """Take no further job, and end once those that run are answered."""
-        grace_s = DEAD_GRACE_S if self._died.done() else self._limits.grace_s
+    def start_shutdown(self) -> None:
+        """Stop taking jobs, and return from ``run`` when the running jobs are finished."""
+        grace_s = DEAD_GRACE_S if self._engine_death.done() else self._limits.grace_s
         self._grace_ends_at = time.monotonic() + grace_s
-        self._leaving.set()
-        self._a_slot_is_free.set()
-        self._answers.leave()
+        self._shutdown.set()
+        self._slot_event.set()
+        self._handler.stop_long_work()
 
-    def _leave_when_idle(self) -> None:
-        """Count the time without a job anew."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+    def _restart_idle_timer(self) -> None:
+        """Restart the countdown to ``idle_s`` if no job is running; stop it otherwise."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         if not self._running and self._limits.idle_s < math.inf:
             loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(self._limits.idle_s, self.leave)
+            self._idle_timer = loop.call_later(self._limits.idle_s, self.start_shutdown)
 
-    def _on_signal(self, number: int) -> None:
+    def _on_signal(self, received_signal: int) -> None:
         log.info(
             "%s: no further job is taken, %d running jobs have %g s to end",
-            signal.Signals(number).name,
+            signal.Signals(received_signal).name,
             len(self._running),
             self._limits.grace_s,
         )
-        self.leave()
-        for again in SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(again)
-            signal.signal(again, self._exit_now)
+        self.start_shutdown()
+        for signal_number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(signal_number)
+            signal.signal(signal_number, self._exit_handler)
 
-    async def _let_go(self) -> None:
-        """Wait for the running jobs; after the grace, fail those that are left as retryable."""
-        await self._ended(self._grace_ends_at)
+    async def _drain(self) -> None:
+        """Wait for the running jobs; after the grace period, fail them as retryable."""
+        await self._wait_for_jobs(self._grace_ends_at)
         if self._running:
             log.warning("%d jobs are not finished: they fail as retryable", len(self._running))
-            self._answers.end_all(ShuttingDown())
-            await self._ended(time.monotonic() + LAST_POSTS_S)
+            self._handler.fail_all(ShuttingDown())
+            await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
         for task in self._running.values():
             task.cancel()
-        await self._ended(time.monotonic() + LAST_POSTS_S)
+        await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
 
-    async def _ended(self, until: float) -> None:
-        """Wait until no job runs, or until a time (``time.monotonic``)."""
+    async def _wait_for_jobs(self, until: float) -> None:
+        """Wait until no job is running, but not beyond ``until`` (``time.monotonic``)."""
         while self._running and (left_s := until - time.monotonic()) > 0:
             await asyncio.wait(self._running.values(), timeout=left_s)
 
-    # Jobs in:
+    # Jobs from the platform:
 
-    async def _take_jobs(self, polls: Polls[dict[str, Any]]) -> None:
-        while await self._may_take():
-            free = self._limits.jobs - len(self._running)
-            url = self._wire.urls.next_jobs(free, busy=bool(self._running))
-            for job in await polls.next(url):
-                self._begin(job)
+    async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
+        while await self._wait_for_slot():
+            free_slots = self._limits.max_jobs - len(self._running)
+            url = self._client.urls.take_jobs(free_slots, is_busy=bool(self._running))
+            for job in await poller.poll(url):
+                self._start_job(job)
 
-    async def _may_take(self) -> bool:
-        """Wait for an engine and a free slot; return False when no further job may be taken."""
-        while not self._leaving.is_set() and not self._answers.ready:  # noqa: ASYNC110 - rare, and on another loop
+    async def _wait_for_slot(self) -> bool:
+        """Wait for a ready engine and a free slot; return False if the loop is shutting down."""
+        while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - rare, and on another loop
             await asyncio.sleep(READY_INTERVAL_S)
-        while not self._leaving.is_set() and len(self._running) >= self._limits.jobs:
-            self._a_slot_is_free.clear()
-            await self._a_slot_is_free.wait()
-        return not self._leaving.is_set()
+        while not self._shutdown.is_set() and len(self._running) >= self._limits.max_jobs:
+            self._slot_event.clear()
+            await self._slot_event.wait()
+        return not self._shutdown.is_set()
 
-    async def _stop_jobs(self, polls: Polls[str]) -> None:
-        """Cancel the jobs that the platform names."""
-        while url := self._wire.urls.stopped_jobs:
-            for job_id in await polls.next(url):
+    async def _cancel_jobs(self, poller: Poller[str]) -> None:
+        """Cancel the running jobs that the platform reports as cancelled."""
+        while url := self._client.urls.stopped_jobs:
+            for job_id in await poller.poll(url):
                 if task := self._running.get(job_id):
                     task.cancel()
 
-    def _begin(self, job: dict[str, Any]) -> None:
+    def _start_job(self, job: dict[str, Any]) -> None:
         job_id: str = job["id"]
         if job_id in self._running:
             log.warning("job %s was handed over twice: it runs once", job_id)
@@ -210,70 +219,70 @@ class JobLoop:
         task = asyncio.create_task(self._run_job(job))
         self._running[job_id] = task
         self._in_progress.add(job_id)
-        self._leave_when_idle()
+        self._restart_idle_timer()
 
-        def ended(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             del self._running[job_id]
             self._in_progress.remove(job_id)
-            self._a_slot_is_free.set()
-            self._leave_when_idle()
+            self._slot_event.set()
+            self._restart_idle_timer()
             if not task.cancelled() and (defect := task.exception()):
                 log.error("job %s met a defect", job_id, exc_info=defect)
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_done)
 
-    # Answers out:
+    # Results to the platform:
 
     async def _run_job(self, job: dict[str, Any]) -> None:
-        record = JobRecord.of(job)
+        record = JobRecord.from_job(job)
         try:
             await self._answer(job, record)
         except asyncio.CancelledError:
             if record.status == HTTPStatus.OK:
                 record.status = UNANSWERED
             raise
-        except NotDelivered as lost:
+        except NotDelivered as error:
             record.status = HTTPStatus.GATEWAY_TIMEOUT
-            log.error("job %s: nobody knows of its result: %s", record.id, lost)  # noqa: TRY400 - no defect
+            log.error("job %s: its result could not be delivered: %s", record.id, error)  # noqa: TRY400 - no defect
         finally:
             record.write()
 
     async def _answer(self, job: dict[str, Any], record: JobRecord) -> None:
-        delivery = Delivery(self._wire, record)
+        delivery = Delivery(self._client, record)
         try:
-            with defects_hidden(record.id):
+            with hide_defects(record.id):
                 error = await self._post_yields(job, record, delivery)
-        except WorkerError as failed:
-            record.status = failed.status
-            error = json.dumps(failed.body(record.id), ensure_ascii=False)
+        except WorkerError as worker_error:
+            record.status = worker_error.status
+            error = json.dumps(worker_error.body(record.id), ensure_ascii=False)
         if error is None:
-            await delivery.result()
+            await delivery.post_result()
         else:
-            await delivery.failure(error)
+            await delivery.post_error(error)
 
     async def _post_yields(
         self, job: dict[str, Any], record: JobRecord, delivery: Delivery
     ) -> str | None:
-        """Post what a job yields; return the error that fails it, if one does."""
-        async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
+        """Post each yield of a job; return the error if the job yields one, otherwise None."""
+        async with contextlib.aclosing(self._handler.handle(job, record)) as yields:
             async for value in yields:
                 if isinstance(value, dict) and value.get("error"):
                     return str(value["error"])
-                await delivery.chunk(value)
+                await delivery.post_chunk(value)
         return None
 
 
-def _jobs_in(found: Any) -> list[dict[str, Any]]:
-    """Return the jobs of an answer: one alone, or a list."""
-    given = found if isinstance(found, list) else [] if found is None else [found]
-    jobs = [job for job in given if isinstance(job, dict) and isinstance(job.get("id"), str)]
-    if len(jobs) < len(given):
+def _parse_jobs(response: Any) -> list[dict[str, Any]]:
+    """Return the jobs in a response, which is a single job or a list of jobs."""
+    items = response if isinstance(response, list) else [] if response is None else [response]
+    jobs = [job for job in items if isinstance(job, dict) and isinstance(job.get("id"), str)]
+    if len(jobs) < len(items):
         log.error("the platform handed over jobs without an id: they can't be answered")
     return jobs
 
 
-def _ids_in(found: Any) -> list[str]:
-    """Return the ids of the jobs that are to be stopped."""
-    named = found.get("jobsToStop") if isinstance(found, dict) else None
-    given = named if isinstance(named, list) else []
-    return [job_id for job_id in given if isinstance(job_id, str)]
+def _parse_stopped_ids(response: Any) -> list[str]:
+    """Return the ids of the jobs that the platform wants to stop."""
+    ids = response.get("jobsToStop") if isinstance(response, dict) else None
+    items = ids if isinstance(ids, list) else []
+    return [job_id for job_id in items if isinstance(job_id, str)]

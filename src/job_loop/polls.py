@@ -1,4 +1,4 @@
-"""Requests that the platform answers when it has something: jobs to take, jobs to stop."""
+"""Long-poll requests to the platform: for jobs to run and for jobs to cancel."""
 
 import asyncio
 import math
@@ -19,161 +19,164 @@ from aiohttp import (
 )
 from aiohttp.connector import Connection
 
-from job_loop.taken import parsed
-from job_loop.wire import CONNECT_S, UNREACHABLE, Wire, pause_s
+from job_loop.parsing import parse_response
+from job_loop.wire import CONNECT_TIMEOUT_S, NETWORK_ERRORS, PlatformClient, backoff_s
 
 T = TypeVar("T")
 
-# Seconds. The platform answers sooner even if it has nothing; the SDK waits as long.
-HELD_S = 90.0
-# The shortest time from one request that found nothing to the next.
-EMPTY_S = 0.1
-# After a thaw: how long this process needs to read an answer that has arrived, on a machine that is
-# busy, too.
-READ_S = 0.25
-# At an end: how long the platform may take to answer, or to close, once nothing more is sent to it.
-# It does one of both at once, unless something between here and there hides it from the platform.
-CLOSING_S = 3.0
-# FlashBoot answers 400 where others answer 204.
-NOTHING = (204, 400)
+# Seconds that a request may wait for the platform. The platform answers sooner even if it has
+# nothing. The SDK uses the same timeout.
+LONG_POLL_S = 90.0
+# Minimum seconds between the starts of two requests if the first one returned nothing.
+MIN_INTERVAL_S = 0.1
+# Seconds after a thaw in which this process can read a response that has already arrived, even on a
+# busy machine.
+THAW_READ_S = 0.25
+# Seconds at shutdown for the platform to respond or to close the connection after this process has
+# shut down its sending side. The platform does so immediately unless a proxy hides the shutdown.
+CLOSE_TIMEOUT_S = 3.0
+# FlashBoot workers get 400 where other workers get 204.
+EMPTY_STATUSES = (204, 400)
 
 
-class _Request:
-    """A request that the platform holds until it has something."""
+class _LongPoll:
+    """A request that the platform answers as soon as it has something."""
 
     def __init__(self, session: ClientSession, url: str) -> None:
-        self.begun = time.monotonic()
-        self.hung_up = False
-        self._answered = False
-        self._sent: ClientRequest | None = None
+        self.started_at = time.monotonic()
+        self.is_hung_up = False
+        self._has_response = False
+        self._sent_request: ClientRequest | None = None
         self.body = asyncio.create_task(self._get(session, url))
 
-    async def hang_up(self, patience_s: float) -> None:
-        """Let the platform close the connection, unless it has answered before it knew of this.
+    async def hang_up(self, timeout_s: float) -> None:
+        """Let the platform close the connection, unless its response is already on the way.
 
-        If this process closed it, an answer that is on its way would be lost, with its jobs.
+        If this process closed the connection itself, it would lose such a response and the jobs in
+        it.
 
         Args:
-            patience_s: how long it may take to do either. An answer that has begun may take longer.
+            timeout_s: Seconds for the platform to respond or to close the connection. Reading a
+                response that has started may take longer.
         """
-        self.hung_up = True
-        response = self._sent.response if self._sent else None
+        self.is_hung_up = True
+        response = self._sent_request.response if self._sent_request else None
         if response is not None:
             if response.connection is not None:
-                _close_for_sending(response.connection)
-            await asyncio.wait({self.body}, timeout=patience_s)
-        if not self._answered:
+                _close_write_side(response.connection)
+            await asyncio.wait({self.body}, timeout=timeout_s)
+        if not self._has_response:
             self.body.cancel()
 
     async def _get(self, session: ClientSession, url: str) -> bytes:
-        timeout = ClientTimeout(sock_connect=CONNECT_S, sock_read=HELD_S)
+        timeout = ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=LONG_POLL_S)
         async with session.get(url, timeout=timeout, middlewares=(self._send,)) as response:
-            self._answered = True
-            if response.status in NOTHING:
+            self._has_response = True
+            if response.status in EMPTY_STATUSES:
                 return b""
             response.raise_for_status()
             return await response.read()
 
     async def _send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
-        if self.hung_up:
-            # The library asks once more if a connection that it has kept is closed.
+        if self.is_hung_up:
+            # The library retries a request if its reused connection turns out to be closed.
             raise ClientConnectionError
-        self._sent = request
+        self._sent_request = request
         return await send(request)
 
 
-class Polls(Generic[T]):
-    """One request after another, each for a list. Use on the wire's loop."""
+class Poller(Generic[T]):
+    """Sends one long-poll request after another. Use it on the event loop of its client."""
 
     def __init__(
         self,
-        wire: Wire,
-        read: Callable[[Any], list[T]],
+        client: PlatformClient,
+        parse: Callable[[Any], list[T]],
         *,
-        vital: bool,
-        most_values: float = math.inf,
+        reports_outages: bool,
+        max_values: float = math.inf,
     ) -> None:
-        """Make polls.
+        """Initialize a poller.
 
         Args:
-            wire: to the platform.
-            read: finds the items in an answer, whatever JSON that is.
-            vital: whether the platform counts as unreachable when they fail.
-            most_values: of a job in an answer.
+            client: Client for the platform.
+            parse: Function that finds the items in a response, which may be any JSON.
+            reports_outages: Whether failed requests count as an outage of the platform.
+            max_values: Maximum number of JSON values in one job of a response.
         """
-        self._wire = wire
-        self._read = read
-        self._vital = vital
-        self._most_values = most_values
+        self._client = client
+        self._parse = parse
+        self._reports_outages = reports_outages
+        self._max_values = max_values
         self._failures = 0
-        self._over = asyncio.Event()
-        self._request: _Request | None = None
+        self._close_event = asyncio.Event()
+        self._request: _LongPoll | None = None
         self._hanging_up: asyncio.Task[None] | None = None
-        wire.on_thaw.append(self._on_thaw)
+        client.on_thaw.append(self._on_thaw)
 
-    async def next(self, url: str) -> list[T]:
-        """Return what the platform has: nothing if it has nothing, or can't be reached.
+    async def poll(self, url: str) -> list[T]:
+        """Return the items of the next response; an empty list if the poll failed or has no items.
 
-        After a failure it returns after a pause, which grows from failure to failure.
+        After a failure this method sleeps before it returns, longer after each consecutive failure.
         """
-        self._request = request = _Request(self._wire.session, url)
+        self._request = request = _LongPoll(self._client.session, url)
         try:
-            found = self._read(await parsed(await request.body, self._most_values))
+            items = self._parse(await parse_response(await request.body, self._max_values))
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if _is_task_cancelled():
                 raise
-            return []  # it was hung up
-        except (*UNREACHABLE, ValueError) as error:
-            if request.hung_up or isinstance(error, aiohttp.SocketTimeoutError):
-                return []  # it was closed, or held for long
-            if self._vital:
-                self._wire.failed(error)
+            return []  # hang_up cancelled the request
+        except (*NETWORK_ERRORS, ValueError) as error:
+            if request.is_hung_up or isinstance(error, aiohttp.SocketTimeoutError):
+                return []  # the connection was closed, or the long poll timed out
+            if self._reports_outages:
+                self._client.record_failure(error)
             self._failures += 1
-            await self._pause(pause_s(self._failures))
+            await self._pause(backoff_s(self._failures))
             return []
-        if self._vital:
-            self._wire.succeeded()
+        if self._reports_outages:
+            self._client.record_success()
         self._failures = 0
-        if not found:
-            await self._pause(request.begun + EMPTY_S - time.monotonic())
-        return found
+        if not items:
+            await self._pause(request.started_at + MIN_INTERVAL_S - time.monotonic())
+        return items
 
-    async def end(self, patience_s: float) -> None:
-        """Hang up, and make no pause from then on.
+    async def close(self, min_duration_s: float) -> None:
+        """Hang up the current request and skip all later pauses.
 
         Args:
-            patience_s: how long a request may take, counted from its beginning: what the platform
-                has found at once is already on its way.
+            min_duration_s: Minimum seconds between the start of a request and its hang-up. If the
+                platform had jobs when the request arrived, its response is on the way by then.
         """
-        self._over.set()
+        self._close_event.set()
         if (request := self._request) is not None:
-            left_s = request.begun + patience_s - time.monotonic()
+            left_s = request.started_at + min_duration_s - time.monotonic()
             await asyncio.wait({request.body}, timeout=max(0.0, left_s))
-            await request.hang_up(CLOSING_S)
+            await request.hang_up(CLOSE_TIMEOUT_S)
 
     def _on_thaw(self) -> None:
-        # An answer that arrived during the freeze, or before it, is read after the timers have run.
+        # The timers run before a response that arrived before or during the freeze is read.
         if self._request is not None:
-            self._hanging_up = asyncio.create_task(self._request.hang_up(READ_S))
+            self._hanging_up = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._over.wait()
+                await self._close_event.wait()
 
 
-def _close_for_sending(connection: Connection) -> None:
+def _close_write_side(connection: Connection) -> None:
     transport, protocol = connection.transport, connection.protocol
     if transport is None or protocol is None or transport.is_closing():
         return
-    # No other request may be sent on it.
+    # The connection must not be reused for another request.
     protocol.force_close()
-    # The socket's, since asyncio's TLS can't end one direction only.
-    with suppress(OSError), transport.get_extra_info("socket").dup() as half:
-        half.shutdown(socket.SHUT_WR)
+    # Shut down the socket itself because asyncio's TLS can't close one direction only.
+    with suppress(OSError), transport.get_extra_info("socket").dup() as socket_copy:
+        socket_copy.shutdown(socket.SHUT_WR)
 
 
-def _is_cancelled() -> bool:
-    """True if the current task is to be cancelled, and not only what it waits for."""
+def _is_task_cancelled() -> bool:
+    """Return whether the current task is cancelled, not only the task that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,7 @@
-"""The names of the SDK that the loop replaces or uses; ``tests/contract/test_sdk.py`` has them.
+"""Access to the SDK: the names that the loop replaces or uses.
 
-What else is replaced for the SDK is in ``worker/process/processor.py``.
+``tests/contract/test_sdk.py`` checks these names. One more replacement for the SDK is in
+``worker/process/processor.py``.
 """
 
 import logging
@@ -10,92 +11,99 @@ from pkgutil import resolve_name
 
 from aiohttp import ClientSession, TraceConfig
 
-from job_loop.loop import Answers, InProgress, JobLoop, Limits
-from job_loop.wire import Urls, Wire
+from job_loop.loop import JobHandler, JobLoop, JobsInProgress, Limits
+from job_loop.wire import PlatformClient, PlatformUrls
 
 log = logging.getLogger(__name__)
 
-# Stands in the requests of a worker whose start failed. The platform does not read it; the local
-# endpoint does not take such a worker for a ready one.
-START_FAILED = ("X-Worker-Start", "failed")
+# Header in the requests of a worker whose startup failed. The platform ignores this header. The
+# emulator reads it and doesn't count such a worker as ready.
+FAILED_START_HEADER = ("X-Worker-Start", "failed")
 
-KNOWN_TO_WORK = "1.10.1 to 1.12.0"
+COMPATIBLE_VERSIONS = "1.10.1 to 1.12.0"
 
-_SCALE = "runpod.serverless.modules.rp_scale"
-# Replaced, the only one: the SDK makes one with its configuration, and starts it. Its own, up to
-# 1.12, sleeps for a second whenever all slots are taken, and gives up a post after three attempts.
-_SCALER = f"{_SCALE}:JobScaler"
-# Makes a session with the platform's key.
+_SCALER_MODULE = "runpod.serverless.modules.rp_scale"
+# The SDK creates a scaler with its configuration and starts it. This is the only name that is
+# replaced: up to version 1.12, the SDK's scaler sleeps for a second whenever all slots are taken,
+# and it gives up a post after three attempts.
+_SCALER = f"{_SCALER_MODULE}:JobScaler"
+# Creates a session with the platform's API key.
 _SESSION = "runpod.http_client:AsyncClientSession"
-# The pings name the jobs in it.
+# Set of running jobs that the pings report.
 _PROGRESS = "runpod.serverless.modules.worker_state:JobsProgress"
 _TAKE_URL = "runpod.serverless.modules.rp_job:JOB_GET_URL"
 _STREAM_URL = "runpod.serverless.modules.rp_http:JOB_STREAM_URL"
 _DONE_URL = "runpod.serverless.modules.rp_http:JOB_DONE_URL"
-NAMES = (_SCALER, _SESSION, _PROGRESS, _TAKE_URL, _STREAM_URL, _DONE_URL)
+REQUIRED_NAMES = (_SCALER, _SESSION, _PROGRESS, _TAKE_URL, _STREAM_URL, _DONE_URL)
 
 
-def fits() -> bool:
-    """Return whether the installed SDK has all the names; log what follows if it does not."""
-    missing = [name for name in NAMES if not _has(name)]
+def is_compatible() -> bool:
+    """Return whether the installed SDK has all required names; log a warning if it doesn't."""
+    missing = [name for name in REQUIRED_NAMES if not _exists(name)]
     if missing:
         log.warning(
             "runpod %s has no %s, so its own loop runs the jobs: it pauses when all slots are "
             "taken, and loses what it can't post within seconds. runpod %s is known to work.",
             version("runpod"),
             ", ".join(missing),
-            KNOWN_TO_WORK,
+            COMPATIBLE_VERSIONS,
         )
     return not missing
 
 
 def install(loop: JobLoop) -> None:
-    """Make the SDK start this loop in place of its own."""
-    resolve_name(_SCALE).JobScaler = lambda _config: loop
+    """Make the SDK start this loop instead of its own."""
+    resolve_name(_SCALER_MODULE).JobScaler = lambda _config: loop
 
 
-def answer_for_a_while(answers: Answers, limits: Limits) -> None:
-    """Let something else than a worker answer the jobs, until the limits end it.
+def serve_failed_start(handler: JobHandler, limits: Limits) -> None:
+    """Run a job loop that answers jobs on behalf of a worker whose startup failed.
 
-    Nothing happens with an SDK that lacks a name: its own loop can't tell when the queue is empty.
+    Return immediately if the SDK is incompatible: its own loop can't detect that the queue is
+    empty.
+
+    Args:
+        handler: Handler that fails the jobs.
+        limits: Limits that end the loop.
     """
-    if fits():
-        wire = Wire(urls(), _session_of_failed_start)
-        install(JobLoop(answers, wire, limits, Future(), in_progress()))
-        resolve_name("runpod.serverless:start")({"handler": answers.handle})
+    if is_compatible():
+        client = PlatformClient(platform_urls(), _create_failed_start_session)
+        install(JobLoop(handler, client, limits, Future(), reset_jobs_in_progress()))
+        resolve_name("runpod.serverless:start")({"handler": handler.handle})
 
 
-def urls() -> Urls:
-    """Return the platform's addresses, which the SDK has read from the environment."""
-    return Urls(resolve_name(_TAKE_URL), resolve_name(_STREAM_URL), resolve_name(_DONE_URL))
+def platform_urls() -> PlatformUrls:
+    """Return the platform's URLs, which the SDK has read from the environment."""
+    return PlatformUrls(resolve_name(_TAKE_URL), resolve_name(_STREAM_URL), resolve_name(_DONE_URL))
 
 
-def session(trace: TraceConfig) -> ClientSession:
-    made: ClientSession = resolve_name(_SESSION)(trace_configs=[trace])
-    return made
+def create_session(trace: TraceConfig) -> ClientSession:
+    session: ClientSession = resolve_name(_SESSION)(trace_configs=[trace])
+    return session
 
 
-def _session_of_failed_start(trace: TraceConfig) -> ClientSession:
-    made = session(trace)
-    made.headers.add(*START_FAILED)
-    return made
+def _create_failed_start_session(trace: TraceConfig) -> ClientSession:
+    session = create_session(trace)
+    session.headers.add(*FAILED_START_HEADER)
+    return session
 
 
-def in_progress() -> InProgress:
-    """Return the SDK's set of jobs in progress, empty."""
+def reset_jobs_in_progress() -> JobsInProgress:
+    """Clear and return the SDK's set of running jobs."""
     jobs = resolve_name(_PROGRESS)()
-    # Before 1.10.1 it is kept in a file, with the jobs of a worker that was killed there.
+    # Before version 1.10.1 the SDK stores this set in a file, which may list the jobs of a killed
+    # worker.
     jobs.clear()
-    made: InProgress = jobs
-    return made
+    typed_jobs: JobsInProgress = jobs
+    return typed_jobs
 
 
-def jobs_in_progress() -> int:
-    """Return how many jobs the SDK's own loop has not delivered yet; 1 if it can't say."""
-    return int(resolve_name(_PROGRESS)().get_job_count()) if _has(_PROGRESS) else 1
+def count_jobs_in_progress() -> int:
+    """Return the number of jobs that the SDK's own loop still has to deliver; 1 if unknown."""
+    return int(resolve_name(_PROGRESS)().get_job_count()) if _exists(_PROGRESS) else 1
 
 
-def _has(name: str) -> bool:
+def _exists(name: str) -> bool:
     try:
         resolve_name(name)
     except (ImportError, AttributeError):

@@ -1,4 +1,4 @@
-"""The connections to the platform: what a failed post means, and a way out of dead ones."""
+"""HTTP client for the platform: classifies failed posts and replaces dead connections."""
 
 import asyncio
 import contextlib
@@ -16,56 +16,56 @@ from aiohttp_retry import JitterRetry
 
 log = logging.getLogger(__name__)
 
-# Seconds.
-CONNECT_S = 5.0
-POST_S = 30.0
-# A large post may take longer: this is the slowest link that is good enough.
-SLOWEST_LINK = 100_000  # bytes a second
-# A process that did not run for so long was frozen.
+# Timeouts in seconds.
+CONNECT_TIMEOUT_S = 5.0
+POST_TIMEOUT_S = 30.0
+# Bytes per second of the slowest supported link; large posts get more time accordingly.
+MIN_BYTES_PER_S = 100_000
+# Seconds without running after which this process was frozen (by FlashBoot).
 FROZEN_S = 5.0
 TICK_S = 1.0
-# Failures of single calls are not worth a line in the log.
+# Seconds of consecutive failures before they are logged; single failures are not worth a line.
 OUTAGE_S = 1.0
 # Statuses below 500 after which the same request may succeed.
-LATER = (408, 429)
-# Gateways give these when they have passed a request on, and got no answer.
-GIVEN_UP = (504, 520, 524)
-# What breaks when the platform can't be reached, or stops in the middle of an answer.
-UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
+RETRYABLE_STATUSES = (408, 429)
+# Statuses of gateways that forwarded a request and got no response.
+GATEWAY_TIMEOUTS = (504, 520, 524)
+# Errors of connections that can't be opened or that break.
+NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
-_pauses = JitterRetry(start_timeout=0.05, max_timeout=5.0, random_interval_size=0.7)
+_backoff = JitterRetry(start_timeout=0.05, max_timeout=5.0, random_interval_size=0.7)
 
 
-def pause_s(failures: int) -> float:
-    """Return how long to wait after so many failures: 0.1 s, 0.2 s ... 5 s, plus up to 0.5 s."""
+def backoff_s(failures: int) -> float:
+    """Return the seconds to wait after failures: 0.1, 0.2 … 5, plus up to 0.5 at random."""
     # The library's power of two would overflow.
-    return _pauses.get_timeout(min(failures, 10))
+    return _backoff.get_timeout(min(failures, 10))
 
 
 class NotDelivered(Exception):
-    """A post has not arrived, or that is in doubt."""
+    """A post that did not arrive, or that may not have arrived."""
 
 
-class NotTaken(NotDelivered):
-    """It certainly had no effect: no connection, or a status that says so. Try it again."""
+class PostFailed(NotDelivered):
+    """A post that had no effect because there was no connection or its status says so. Retry it."""
 
 
-class InDoubt(NotDelivered):
-    """It was sent, and not answered: it may have arrived."""
+class PostUncertain(NotDelivered):
+    """A post that was sent but got no response. It may have arrived."""
 
 
-class Refused(NotDelivered):
-    """The platform does not want it: a second attempt would change nothing."""
+class PostRefused(NotDelivered):
+    """A post that the platform rejected. A retry would be rejected, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Urls:
-    """The platform's addresses, with the worker's id in them.
+class PlatformUrls:
+    """URLs of the platform that contain the worker's id and a query string.
 
     Args:
-        take: of the next job; it has a query.
-        stream: of chunks; ``$ID`` stands for the job's id. It has a query.
-        done: of results, likewise.
+        take: URL for taking the next job.
+        stream: URL for posting chunks; ``$ID`` is a placeholder for the job's id.
+        done: URL for posting results; ``$ID`` is a placeholder for the job's id.
     """
 
     take: str
@@ -73,132 +73,139 @@ class Urls:
     done: str
 
     def chunk(self, job_id: str) -> str:
-        return _for_job(self.stream, job_id, is_stream=False)
+        return _job_url(self.stream, job_id, is_stream=False)
 
     def result(self, job_id: str) -> str:
-        # The SDK has it this way round.
-        return _for_job(self.done, job_id, is_stream=True)
+        # The SDK also sets isStream=true for results and false for chunks.
+        return _job_url(self.done, job_id, is_stream=True)
 
     def progress(self, job_id: str) -> str:
-        return _for_job(self.done, job_id, is_stream=False)
+        return _job_url(self.done, job_id, is_stream=False)
 
-    def next_jobs(self, limit: int, *, busy: bool) -> str:
-        take = self.take
-        if limit > 1:
-            take = f"{take.replace('/job-take/', '/job-take-batch/')}&batch_size={limit}"
-        return f"{take}&job_in_progress={int(busy)}"
+    def take_jobs(self, max_jobs: int, *, is_busy: bool) -> str:
+        url = self.take
+        if max_jobs > 1:
+            url = f"{url.replace('/job-take/', '/job-take-batch/')}&batch_size={max_jobs}"
+        return f"{url}&job_in_progress={int(is_busy)}"
 
     @property
     def stopped_jobs(self) -> str | None:
-        """Where cancelled jobs are named; None if the platform has no such place."""
-        stop = self.take.replace("/job-take/", "/job-stop/")
-        return None if stop == self.take else stop
+        """The URL that lists cancelled jobs; None if the platform has no such route."""
+        stop_url = self.take.replace("/job-take/", "/job-stop/")
+        return None if stop_url == self.take else stop_url
 
 
-class Wire:
-    """The connections to the platform. Enter it on the loop that uses it."""
+class PlatformClient:
+    """An HTTP client for the platform. Enter it on the event loop that uses it."""
 
-    def __init__(self, urls: Urls, session: Callable[[TraceConfig], ClientSession]) -> None:
-        """Make a wire; ``session`` makes a session that has the platform's key."""
+    def __init__(
+        self, urls: PlatformUrls, create_session: Callable[[TraceConfig], ClientSession]
+    ) -> None:
+        """Initialize the client.
+
+        Args:
+            urls: URLs of the platform.
+            create_session: Function that creates a session with the platform's API key.
+        """
         self.urls = urls
-        # Called after a thaw, to hang up what waits for the platform.
+        # Called after a thaw, to hang up requests that wait for the platform.
         self.on_thaw: list[Callable[[], object]] = []
-        self._make_session = session
-        self._seen = time.time()
+        self._create_session = create_session
+        self._clock_read_at = time.time()
         self._failing_since: float | None = None
-        self._outage = False
-        self._closing: set[asyncio.Task[None]] = set()
+        self._is_outage_logged = False
+        self._closing_sessions: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._session = self._open_session()
-        self._seen = time.time()
-        self._clock = asyncio.create_task(self._watch_clock())
+        self._clock_read_at = time.time()
+        self._clock_task = asyncio.create_task(self._watch_clock())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._clock.cancel()
-        for closing in self._closing:
-            closing.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        self._clock_task.cancel()
+        for task in self._closing_sessions:
+            task.cancel()
+        await asyncio.gather(*self._closing_sessions, return_exceptions=True)
         await self._session.close()
 
     @property
     def session(self) -> ClientSession:
-        """The session for the next call."""
+        """The session for the next request."""
         self._notice_thaw()
         return self._session
 
     async def post(self, url: str, job_id: str, body: bytes) -> None:
-        """Post JSON, once.
+        """Post JSON without a retry.
 
         Raises:
-            NotDelivered: one of its subclasses.
+            NotDelivered: If the platform did not accept the post; always one of the subclasses.
         """
-        sent = SimpleNamespace(begun=False)
+        context = SimpleNamespace(is_sent=False)
         try:
-            status = await self._status_of(url, job_id, body, sent)
-        except UNREACHABLE as error:
-            self.failed(error)
-            raise (InDoubt if sent.begun else NotTaken)(repr(error)) from error
+            status = await self._post_once(url, job_id, body, context)
+        except NETWORK_ERRORS as error:
+            self.record_failure(error)
+            raise (PostUncertain if context.is_sent else PostFailed)(repr(error)) from error
         if status < 300:
-            self.succeeded()
+            self.record_success()
             return
         failure = f"status {status}"
-        if status < 500 and status not in LATER:
-            raise Refused(failure)
-        self.failed(failure)
-        raise (InDoubt if status in GIVEN_UP else NotTaken)(failure)
+        if status < 500 and status not in RETRYABLE_STATUSES:
+            raise PostRefused(failure)
+        self.record_failure(failure)
+        raise (PostUncertain if status in GATEWAY_TIMEOUTS else PostFailed)(failure)
 
     async def report(self, job: dict[str, Any], progress: Any) -> None:
-        """Post a job's progress, once.
+        """Post a job's progress without a retry.
 
         Raises:
-            NotDelivered: one of its subclasses.
+            NotDelivered: If the platform did not accept the post; always one of the subclasses.
         """
         body = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
         await self.post(self.urls.progress(job["id"]), job["id"], body)
 
-    def failed(self, error: object) -> None:
-        """Note a call that failed; log it if none has succeeded for a while."""
+    def record_failure(self, error: object) -> None:
+        """Record a failed request; log an outage once requests have failed for ``OUTAGE_S``."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        elif not self._outage and now - self._failing_since > OUTAGE_S:
-            self._outage = True
+        elif not self._is_outage_logged and now - self._failing_since > OUTAGE_S:
+            self._is_outage_logged = True
             log.warning("calls to the platform fail (%s): they are tried again", error)
 
-    def succeeded(self) -> None:
-        """Note a call that succeeded, after one that failed perhaps."""
-        if self._failing_since is not None and self._outage:
+    def record_success(self) -> None:
+        """Record a successful request; log the end of an outage."""
+        if self._failing_since is not None and self._is_outage_logged:
             seconds = time.monotonic() - self._failing_since
             log.info("calls to the platform succeed again, after %.1f s", seconds)
-        self._failing_since, self._outage = None, False
+        self._failing_since, self._is_outage_logged = None, False
 
-    async def _status_of(self, url: str, job_id: str, body: bytes, sent: SimpleNamespace) -> int:
+    async def _post_once(self, url: str, job_id: str, body: bytes, context: SimpleNamespace) -> int:
         headers = {
             "charset": "utf-8",
             "Content-Type": "application/x-www-form-urlencoded",
             "X-Request-ID": job_id,
         }
-        total_s = POST_S + len(body) / SLOWEST_LINK
+        total_s = POST_TIMEOUT_S + len(body) / MIN_BYTES_PER_S
         async with self.session.post(
             url,
             data=body,
             headers=headers,
-            # The library would follow a redirect without the body.
+            # aiohttp would follow a redirect without the body.
             allow_redirects=False,
-            timeout=ClientTimeout(total=total_s, sock_connect=CONNECT_S),
-            trace_request_ctx=sent,
+            timeout=ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S),
+            trace_request_ctx=context,
         ) as response:
-            # The status says it all: a body that breaks off afterwards is no failure.
-            with contextlib.suppress(*UNREACHABLE):
+            # The status is enough: a body that breaks off afterwards is not a failure.
+            with contextlib.suppress(*NETWORK_ERRORS):
                 await response.read()
             return response.status
 
     def _open_session(self) -> ClientSession:
         trace = TraceConfig()
-        trace.on_request_headers_sent.append(_note_sent)
-        return self._make_session(trace)
+        trace.on_request_headers_sent.append(_mark_sent)
+        return self._create_session(trace)
 
     async def _watch_clock(self) -> None:
         while True:
@@ -206,34 +213,34 @@ class Wire:
             await asyncio.sleep(TICK_S)
 
     def _notice_thaw(self) -> None:
-        """Leave all connections behind if this process has not run for a while: they are dead."""
-        # The time of day: clocks without it may stand still in a process that is frozen.
-        now, seen = time.time(), self._seen
-        self._seen = now
-        if now - seen < FROZEN_S:
+        """Open a new session if this process was frozen, because the old connections are dead."""
+        # Read the time of day because monotonic clocks may stand still while the process is frozen.
+        now, last_read_at = time.time(), self._clock_read_at
+        self._clock_read_at = now
+        if now - last_read_at < FROZEN_S:
             return
-        log.info("thawed after %.0f s", now - seen)
+        log.info("thawed after %.0f s", now - last_read_at)
         old, self._session = self._session, self._open_session()
-        closing = asyncio.create_task(_close_later(old))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-        for hang_up in self.on_thaw:
-            hang_up()
+        close_task = asyncio.create_task(_close_later(old))
+        self._closing_sessions.add(close_task)
+        close_task.add_done_callback(self._closing_sessions.discard)
+        for callback in self.on_thaw:
+            callback()
 
 
-async def _note_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
-    """Note in a request's context that it has been sent, or a part of it."""
+async def _mark_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
+    """Mark the request's context: at least a part of the request has been sent."""
     if context.trace_request_ctx is not None:
-        context.trace_request_ctx.begun = True
+        context.trace_request_ctx.is_sent = True
 
 
 async def _close_later(session: ClientSession) -> None:
-    """Close a session when the last of its posts has ended."""
+    """Close a session once its last posts have finished."""
     try:
-        await asyncio.sleep(10 * POST_S)
+        await asyncio.sleep(10 * POST_TIMEOUT_S)
     finally:
         await session.close()
 
 
-def _for_job(url: str, job_id: str, *, is_stream: bool) -> str:
+def _job_url(url: str, job_id: str, *, is_stream: bool) -> str:
     return f"{url.replace('$ID', job_id)}&isStream={str(is_stream).lower()}"

@@ -1,4 +1,4 @@
-"""For callers of a deployed endpoint: gives back what its gateway loses. Needs no GPU."""
+"""Client for deployed endpoints, with features that the platform's gateway drops. Needs no GPU."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from llm_worker_client.llm import LLM, SamplingParams
     from llm_worker_client.llm_engine import Completion, File, FineTune, Model, configure
 
-# Of the package.
+# Version of this package.
 __version__ = "0.1.0"
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 
-_OF_LLM = ("LLM", "SamplingParams")
+_LLM_NAMES = ("LLM", "SamplingParams")
 
 
 def __getattr__(name: str) -> Any:
-    # Loads pydantic and tqdm only for those who use these classes.
+    # Import pydantic and tqdm only for programs that use these classes.
     if name in __all__:
-        module = "llm" if name in _OF_LLM else "llm_engine"
+        module = "llm" if name in _LLM_NAMES else "llm_engine"
         return getattr(import_module(f"llm_worker_client.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,66 +1,75 @@
-"""The account's API key and the platform's address, from the environment or the platform's file."""
+"""Reads the account's API key and other variables from the environment or the platform's file."""
 
 import os
 import tomllib
 from pathlib import Path
 
-PLATFORM = "https://api.runpod.ai/v2"
-KEY = "RUNPOD_API_KEY"
-# The name that the platform's own SDK reads.
-BASE_URL = "RUNPOD_ENDPOINT_BASE_URL"
-CALLERS_KEY = "PROXY_API_KEY"
-ENDPOINT = "RUNPOD_ENDPOINT_ID"
-VOLUME_ID = "RUNPOD_VOLUME_ID"
-VOLUME_DATACENTER = "RUNPOD_VOLUME_DATACENTER"
-VOLUME_URL = "RUNPOD_VOLUME_URL"
-# The names that all clients of S3 read.
-S3_KEY = "AWS_ACCESS_KEY_ID"
-S3_SECRET = "AWS_SECRET_ACCESS_KEY"
-# Written by the platform's own command lines: `runpod config` and `runpodctl config`.
-FILE = Path(".runpod", "config.toml")
+PLATFORM_URL = "https://api.runpod.ai/v2"
+API_KEY_VARIABLE = "RUNPOD_API_KEY"
+# The platform's own SDK reads this variable.
+BASE_URL_VARIABLE = "RUNPOD_ENDPOINT_BASE_URL"
+PROXY_KEY_VARIABLE = "PROXY_API_KEY"
+ENDPOINT_VARIABLE = "RUNPOD_ENDPOINT_ID"
+VOLUME_ID_VARIABLE = "RUNPOD_VOLUME_ID"
+VOLUME_DATACENTER_VARIABLE = "RUNPOD_VOLUME_DATACENTER"
+VOLUME_URL_VARIABLE = "RUNPOD_VOLUME_URL"
+# All S3 clients read these variables.
+S3_KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
+S3_SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"
+# Written by the platform's command-line tools (`runpod config` and `runpodctl config`).
+CONFIG_FILE = Path(".runpod", "config.toml")
 
 
-class NoKey(Exception):
-    """There is no API key of an account."""
+class NoApiKey(Exception):
+    """No API key of an account is configured."""
 
 
 def api_key() -> str:
     """Return the account's API key.
 
     Raises:
-        NoKey: neither the environment nor the platform's file has one.
+        NoApiKey: If neither the environment nor the platform's file contains a key.
     """
-    if found := os.environ.get(KEY) or _in_file(Path.home() / FILE):
-        return found
-    raise NoKey(f"There is no API key: set {KEY}, or let `runpod config` write ~/{FILE}.")
+    if key := os.environ.get(API_KEY_VARIABLE) or _read_key(Path.home() / CONFIG_FILE):
+        return key
+    raise NoApiKey(
+        f"There is no API key: set {API_KEY_VARIABLE}, "
+        f"or let `runpod config` write ~/{CONFIG_FILE}."
+    )
 
 
 def base_url() -> str:
-    """Return the address of the platform's API."""
-    return os.environ.get(BASE_URL) or PLATFORM
+    """Return the base URL of the platform's API."""
+    return os.environ.get(BASE_URL_VARIABLE) or PLATFORM_URL
 
 
 def endpoint_id() -> str | None:
-    """Return the id of the deployed endpoint, if the environment names one."""
-    return os.environ.get(ENDPOINT) or None
+    """Return the id of the deployed endpoint from the environment; None if it is not set."""
+    return os.environ.get(ENDPOINT_VARIABLE) or None
 
 
-def callers_key() -> str | None:
-    """Return the key that callers of a proxy have to send, if there is one."""
-    return os.environ.get(CALLERS_KEY) or None
+def proxy_key() -> str | None:
+    """Return the key that callers of the proxy must send; None if it is not set."""
+    return os.environ.get(PROXY_KEY_VARIABLE) or None
 
 
-def volume() -> dict[str, str]:
-    """Return what the environment has of the network volume and its S3 API, by variable."""
-    names = (VOLUME_ID, VOLUME_DATACENTER, VOLUME_URL, S3_KEY, S3_SECRET)
+def volume_variables() -> dict[str, str]:
+    """Return the environment variables of the network volume and its S3 API that are set."""
+    names = (
+        VOLUME_ID_VARIABLE,
+        VOLUME_DATACENTER_VARIABLE,
+        VOLUME_URL_VARIABLE,
+        S3_KEY_VARIABLE,
+        S3_SECRET_VARIABLE,
+    )
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def _in_file(place: Path) -> str | None:
+def _read_key(path: Path) -> str | None:
     try:
-        found = tomllib.loads(place.read_text())
+        config = tomllib.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    profile = found.get("default")
-    key = profile.get("api_key") if isinstance(profile, dict) else found.get("apikey")
+    profile = config.get("default")
+    key = profile.get("api_key") if isinstance(profile, dict) else config.get("apikey")
     return key if isinstance(key, str) and key else None

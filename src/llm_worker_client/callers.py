@@ -1,4 +1,4 @@
-"""Who may call the proxy: callers that have its key, or without one this machine's programs."""
+"""Access control of the proxy: callers need its key; without a key, they must be local programs."""
 
 import base64
 import binascii
@@ -11,41 +11,51 @@ from starlette.datastructures import Headers
 from llm_worker_client.mapping import Refusal
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# The name or address in a Host, which may have a port behind it.
+# Host name or address in a Host header, with an optional port.
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Names that the public DNS has not. Not .local: in a network anybody may take such a name (mDNS).
-_LOCAL = (".localhost", ".internal")
+# Suffixes that don't exist in the public DNS. Not .local: any machine in a network may use such a
+# name (mDNS).
+_LOCAL_SUFFIXES = (".localhost", ".internal")
 
 
-def check(headers: Headers, key: str | None) -> None:
-    """Check that a request is a caller's who may.
+def check_caller(headers: Headers, key: str | None) -> None:
+    """Check that a caller may use the proxy.
 
     Args:
-        headers: of the request.
-        key: that callers have to send; None: none, but web pages are refused.
+        headers: Headers of the request.
+        key: Key that callers must send; with None, requests of web pages are refused instead.
 
     Raises:
-        Refusal: it is not.
+        Refusal: If the key is wrong or the request comes from a web page.
     """
     if key is None:
         _refuse_web_pages(headers)
-    elif not any(secrets.compare_digest(sent, key.encode()) for sent in _keys(headers)):
+    elif not any(
+        secrets.compare_digest(caller_key, key.encode()) for caller_key in _keys_in(headers)
+    ):
         raise Refusal(401, "The API key of this proxy is missing or wrong.")
 
 
 def _refuse_web_pages(headers: Headers) -> None:
-    """Refuse other sites' pages, and names that may be such a site's.
+    """Refuse requests from web pages of other sites.
 
-    A browser says in Sec-Fetch-Site whether a page of another site asks, and which one in the
-    Origin of a post. By a name of its own that has this machine's address, a page is of the same
-    site: so the Host counts, too, which no browser leaves out.
+    A browser states in Sec-Fetch-Site whether a request comes from a page of another site, and
+    names that site in the Origin of a POST. A page whose own domain name resolves to this machine's
+    address counts as the same site. Its domain name is in the Host header, which every browser
+    sends.
+
+    Args:
+        headers: Headers of the request.
+
+    Raises:
+        Refusal: If the request comes from a web page of another site, or may come from one.
     """
     host, origin = headers.get("host"), headers.get("origin")
     if host is not None and not _is_local(host):
-        raise Refusal(403, "The Host is none of this machine.")
-    foreign = origin is not None and origin.partition("://")[2] != host
-    if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Refusal(403, "This is not for web pages.")
+        raise Refusal(403, "The Host header does not name this machine.")
+    is_foreign = origin is not None and origin.partition("://")[2] != host
+    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Refusal(403, "Web pages may not call this proxy.")
 
 
 def _is_local(host: str) -> bool:
@@ -55,23 +65,24 @@ def _is_local(host: str) -> bool:
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return "." not in name or name.endswith(_LOCAL)
-    # 0.0.0.0 and the like lead here as well, and for them a browser says nothing of the site.
+        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
+    # 0.0.0.0 and similar addresses also reach this machine, but browsers send no Sec-Fetch-Site for
+    # them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
-def _keys(headers: Headers) -> list[bytes]:
-    """Return the keys that a request carries: as Bearer, as x-api-key, as the user of Basic."""
+def _keys_in(headers: Headers) -> list[bytes]:
+    """Return the keys in a request: Bearer token, x-api-key header, and user name of Basic."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    sent = [headers.get("x-api-key", "").encode("latin-1")]
+    keys = [headers.get("x-api-key", "").encode("latin-1")]
     if scheme.lower() == "bearer":
-        sent.append(token.encode("latin-1"))
+        keys.append(token.encode("latin-1"))
     elif scheme.lower() == "basic":
-        sent.append(_user(token))
-    return sent
+        keys.append(_basic_user(token))
+    return keys
 
 
-def _user(token: str) -> bytes:
+def _basic_user(token: str) -> bytes:
     try:
         return base64.b64decode(token, validate=True).partition(b":")[0]
     except (binascii.Error, ValueError):

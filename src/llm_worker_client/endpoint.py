@@ -1,4 +1,4 @@
-"""Takes the steps of requests to a deployed endpoint: over httpx2, with asyncio or without."""
+"""Performs the steps of requests to a deployed endpoint with httpx2, sync or with asyncio."""
 
 import asyncio
 import json
@@ -12,39 +12,44 @@ from weakref import WeakSet
 import httpx2
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.jobs import ENDED, cancel
+from llm_worker_client.jobs import ENDED_STATUSES, cancel
 from llm_worker_client.mapping import Request
 from llm_worker_client.steps import (
-    Ask,
-    Head,
     NotStored,
     Pause,
-    Reply,
+    PlatformReply,
+    PlatformRequest,
+    PlatformUnreachable,
+    ResponseHead,
     Step,
     Steps,
-    Store,
-    Unreachable,
+    StoreFile,
 )
-from llm_worker_client.volume.shelf import Shelf
-from llm_worker_client.wire import LIMITS, Rates, Wire, reply, unreachable
+from llm_worker_client.volume.lazy_volume import LazyVolume
+from llm_worker_client.wire import (
+    CONNECTION_LIMITS,
+    RateLimiter,
+    RequestBuilder,
+    read_reply,
+    translate_error,
+)
 
 if TYPE_CHECKING:
     from llm_worker_client.volume import Volume
 
 
 class Answer:
-    """The response to a request: its head, then the parts of its body as they come."""
+    """The response to a request: first its head, then the parts of its body."""
 
     def __init__(self, endpoint: "Endpoint", exchange: Exchange) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
         self._steps = exchange.steps()
-        self.head = Head(0)
+        self.head = ResponseHead(0)
 
-    def begin(self) -> None:
-        """Wait for the head."""
+    def wait_for_head(self) -> None:
         step = self._endpoint.advance(self._steps)
-        assert isinstance(step, Head)
+        assert isinstance(step, ResponseHead)
         self.head = step
 
     def parts(self) -> Iterator[bytes]:
@@ -52,26 +57,27 @@ class Answer:
             yield part
 
     def close(self) -> None:
-        """Cancel the job, if it still runs."""
+        """Cancel the job if it is still running."""
         self._steps.close()
         job = self._exchange.job
-        if job.id is not None and not job.over:
-            job.over = True
-            with suppress(Unreachable):
+        if job.id is not None and not job.is_over:
+            job.is_over = True
+            with suppress(PlatformUnreachable):
                 self._endpoint.advance(cancel(job.id))
 
 
 class Endpoint:
-    """A deployed endpoint, called from threads.
+    """A deployed endpoint for callers in threads.
 
     Args:
-        id: the endpoint's.
-        api_key: the account's; None: the environment's or the platform's file's.
-        base_url: of the platform; None: RunPod's.
-        volume: where files go that no job holds; None: the environment's, if it names one.
+        id: Id of the endpoint.
+        api_key: API key of the account; by default from the environment or the platform's file.
+        base_url: Base URL of the platform's API; RunPod's by default.
+        volume: Volume for files that are too large for a job; by default the volume in the
+            environment, if it names one.
 
     Raises:
-        NoKey: there is no key.
+        NoApiKey: If no API key is configured.
     """
 
     def __init__(
@@ -82,37 +88,43 @@ class Endpoint:
         volume: "Volume | None" = None,
     ) -> None:
         self.id = id
-        self.shelf = Shelf(volume)
-        self._rates = Rates()
-        self._wire = Wire(id, api_key, base_url)
-        self._http = httpx2.HTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
+        self.lazy_volume = LazyVolume(volume)
+        self._rate_limiter = RateLimiter()
+        self._request_builder = RequestBuilder(id, api_key, base_url)
+        self._http = httpx2.HTTPTransport(
+            limits=CONNECTION_LIMITS, proxy=self._request_builder.proxy
+        )
 
-    def answer(self, request: Request, patience_s: float | None = None) -> Answer:
-        """Answer a request as far as its head; see ``Exchange``.
+    def answer(self, request: Request, read_timeout_s: float | None = None) -> Answer:
+        """Start a request and wait for the head of its response; see ``Exchange``.
+
+        Args:
+            request: The request.
+            read_timeout_s: Seconds to wait for new output; None for no timeout.
 
         Raises:
-            TookTooLong: the caller waits no longer; the job is cancelled.
+            ReadTimedOut: If no output has arrived within the timeout. The job is cancelled.
         """
-        answer = Answer(self, Exchange(request, self.id, patience_s))
+        answer = Answer(self, Exchange(request, self.id, read_timeout_s))
         try:
-            answer.begin()
+            answer.wait_for_head()
         except BaseException:
             answer.close()
             raise
         return answer
 
     def advance(self, steps: Steps[Any]) -> Step | None:
-        """Take steps up to the next that is for the caller; None: there is none."""
+        """Perform steps until the next step for the caller; return it, or None after the end."""
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
-                if isinstance(step, Ask | Store):
+                if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        answer = self._reply(step)
-                    except (Unreachable, NotStored) as failed:
-                        step = steps.throw(failed)
+                        result = self._perform(step)
+                    except (PlatformUnreachable, NotStored) as error:
+                        step = steps.throw(error)
                     else:
-                        step = steps.send(answer)
+                        step = steps.send(result)
                 elif isinstance(step, Pause):
                     time.sleep(step.seconds)
                     step = steps.send(None)
@@ -123,51 +135,51 @@ class Endpoint:
     def close(self) -> None:
         self._http.close()
 
-    def _reply(self, step: Ask | Store) -> Reply | str:
-        if isinstance(step, Ask):
-            return self._ask(step)
-        return self.shelf.put(step, threading.Event())
+    def _perform(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
+        if isinstance(step, PlatformRequest):
+            return self._send_request(step)
+        return self.lazy_volume.upload(step, threading.Event())
 
-    def _ask(self, ask: Ask) -> Reply:
-        if wait := self._rates.wait(ask.operation):
-            time.sleep(wait)
+    def _send_request(self, request: PlatformRequest) -> PlatformReply:
+        if delay_s := self._rate_limiter.reserve(request.operation):
+            time.sleep(delay_s)
         try:
-            response = self._http.handle_request(self._wire.request(ask))
+            response = self._http.handle_request(self._request_builder.build(request))
             response.read()
         except httpx2.TransportError as error:
-            raise unreachable(error) from None
-        return reply(response)
+            raise translate_error(error) from None
+        return read_reply(response)
 
 
 class AsyncAnswer:
-    """As ``Answer``, with asyncio."""
+    """The response to a request, for asyncio: first its head, then the parts of its body."""
 
     def __init__(self, endpoint: "AsyncEndpoint", exchange: Exchange) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
         self._steps = exchange.steps()
-        self.head = Head(0)
+        self.head = ResponseHead(0)
 
-    async def begin(self) -> None:
+    async def wait_for_head(self) -> None:
         step = await self._endpoint.advance(self._steps)
-        assert isinstance(step, Head)
+        assert isinstance(step, ResponseHead)
         self.head = step
 
     async def parts(self) -> AsyncIterator[bytes]:
         while isinstance(part := await self._endpoint.advance(self._steps), bytes):
             yield part
 
-    def leave(self) -> None:
-        """Cancel the job, if it still runs; nobody waits for it."""
+    def abandon(self) -> None:
+        """Cancel the job in the background if it is still running."""
         self._endpoint.answers.discard(self)
         job = self._exchange.job
-        if job.id is not None and not job.over:
-            job.over = True
+        if job.id is not None and not job.is_over:
+            job.is_over = True
             self._endpoint.cancel_soon(job.id)
 
 
 class AsyncEndpoint:
-    """A deployed endpoint, called from one event loop; see ``Endpoint``."""
+    """A deployed endpoint for callers on one event loop, with the arguments of ``Endpoint``."""
 
     def __init__(
         self,
@@ -177,43 +189,51 @@ class AsyncEndpoint:
         volume: "Volume | None" = None,
     ) -> None:
         self.id = id
-        self.shelf = Shelf(volume)
-        self._rates = Rates()
-        self._wire = Wire(id, api_key, base_url)
-        self._http = httpx2.AsyncHTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
-        # Those that may still have a job to cancel.
+        self.lazy_volume = LazyVolume(volume)
+        self._rate_limiter = RateLimiter()
+        self._request_builder = RequestBuilder(id, api_key, base_url)
+        self._http = httpx2.AsyncHTTPTransport(
+            limits=CONNECTION_LIMITS, proxy=self._request_builder.proxy
+        )
+        # Answers whose jobs may have to be cancelled.
         self.answers = WeakSet[AsyncAnswer]()
-        self._leaving: set[asyncio.Task[None]] = set()
-        # Jobs that are to be cancelled, until they are.
-        self._given_up: set[str] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        # Jobs that still have to be cancelled.
+        self._jobs_to_cancel: set[str] = set()
 
-    async def answer(self, request: Request, patience_s: float | None = None) -> AsyncAnswer:
-        """Answer a request as far as its head; a cancelled call cancels its job.
+    async def answer(self, request: Request, read_timeout_s: float | None = None) -> AsyncAnswer:
+        """Start a request and wait for the head of its response; see ``Exchange``.
+
+        Cancelling this call cancels the job.
+
+        Args:
+            request: The request.
+            read_timeout_s: Seconds to wait for new output; None for no timeout.
 
         Raises:
-            TookTooLong: the caller waits no longer; the job is cancelled.
+            ReadTimedOut: If no output has arrived within the timeout. The job is cancelled.
         """
-        answer = AsyncAnswer(self, Exchange(request, self.id, patience_s))
+        answer = AsyncAnswer(self, Exchange(request, self.id, read_timeout_s))
         self.answers.add(answer)
         try:
-            await answer.begin()
+            await answer.wait_for_head()
         except BaseException:
-            answer.leave()
+            answer.abandon()
             raise
         return answer
 
     async def advance(self, steps: Steps[Any]) -> Step | None:
-        """Take steps up to the next that is for the caller; None: there is none."""
+        """Perform steps until the next step for the caller; return it, or None after the end."""
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
-                if isinstance(step, Ask | Store):
+                if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        answer = await self._reply(step)
-                    except (Unreachable, NotStored) as failed:
-                        step = steps.throw(failed)
+                        result = await self._perform(step)
+                    except (PlatformUnreachable, NotStored) as error:
+                        step = steps.throw(error)
                     else:
-                        step = steps.send(answer)
+                        step = steps.send(result)
                 elif isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)
@@ -223,69 +243,71 @@ class AsyncEndpoint:
 
     def cancel_soon(self, job_id: str) -> None:
         """Cancel a job in the background."""
-        self._given_up.add(job_id)
-        self._later(self._cancel(job_id))
+        self._jobs_to_cancel.add(job_id)
+        self._run_in_background(self._cancel(job_id))
 
-    async def settled(self) -> None:
-        """Wait until all jobs that were given up are cancelled."""
-        if self._leaving:
-            # Not gather, which would cancel them with the task that waits.
-            await asyncio.wait(self._leaving)
-        # A loop that ends has cancelled the tasks that cancel jobs, too.
-        for job_id in tuple(self._given_up):
+    async def wait_for_cancellations(self) -> None:
+        """Wait until all abandoned jobs are cancelled."""
+        if self._background_tasks:
+            # asyncio.gather would cancel these tasks together with the task that waits for them.
+            await asyncio.wait(self._background_tasks)
+        # If the event loop is closing, the tasks above were cancelled before they cancelled their
+        # jobs.
+        for job_id in tuple(self._jobs_to_cancel):
             await self._cancel(job_id)
 
     async def aclose(self) -> None:
-        """Cancel the jobs of answers that nobody has left, then close the connections."""
+        """Cancel the jobs of all remaining answers, then close the connections."""
         for answer in tuple(self.answers):
-            answer.leave()
-        await self.settled()
+            answer.abandon()
+        await self.wait_for_cancellations()
         await self._http.aclose()
 
-    async def _reply(self, step: Ask | Store) -> Reply | str:
-        if isinstance(step, Ask):
-            return await self._ask(step)
-        stop = threading.Event()
+    async def _perform(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
+        if isinstance(step, PlatformRequest):
+            return await self._send_request(step)
+        stop_event = threading.Event()
         try:
-            return await asyncio.to_thread(self.shelf.put, step, stop)
+            return await asyncio.to_thread(self.lazy_volume.upload, step, stop_event)
         finally:
-            # A caller that hangs up leaves the thread, which is to end.
-            stop.set()
+            # If the caller hangs up, the thread would continue without this event.
+            stop_event.set()
 
-    async def _ask(self, ask: Ask) -> Reply:
-        if wait := self._rates.wait(ask.operation):
-            await asyncio.sleep(wait)
-        if not ask.starts_job:
-            return await self._send(ask)
-        # A caller that hangs up now leaves a job of which only the answer has the id.
-        sending = asyncio.create_task(self._send(ask))
+    async def _send_request(self, request: PlatformRequest) -> PlatformReply:
+        if delay_s := self._rate_limiter.reserve(request.operation):
+            await asyncio.sleep(delay_s)
+        if not request.starts_job:
+            return await self._send_now(request)
+        # If the caller hangs up now, only the response of this request contains the id of the new
+        # job.
+        send_task = asyncio.create_task(self._send_now(request))
         try:
-            return await asyncio.shield(sending)
+            return await asyncio.shield(send_task)
         except asyncio.CancelledError:
-            self._later(self._cancel_started(sending))
+            self._run_in_background(self._cancel_new_job(send_task))
             raise
 
-    async def _send(self, ask: Ask) -> Reply:
+    async def _send_now(self, request: PlatformRequest) -> PlatformReply:
         try:
-            response = await self._http.handle_async_request(self._wire.request(ask))
+            response = await self._http.handle_async_request(self._request_builder.build(request))
             await response.aread()
         except httpx2.TransportError as error:
-            raise unreachable(error) from None
-        return reply(response)
+            raise translate_error(error) from None
+        return read_reply(response)
 
-    async def _cancel_started(self, sending: asyncio.Task[Reply]) -> None:
-        with suppress(Unreachable, ValueError):
-            report = json.loads((await sending).content)
-            if report.get("status") not in ENDED and "id" in report:
-                self._given_up.add(report["id"])
+    async def _cancel_new_job(self, send_task: asyncio.Task[PlatformReply]) -> None:
+        with suppress(PlatformUnreachable, ValueError):
+            report = json.loads((await send_task).content)
+            if report.get("status") not in ENDED_STATUSES and "id" in report:
+                self._jobs_to_cancel.add(report["id"])
                 await self._cancel(report["id"])
 
     async def _cancel(self, job_id: str) -> None:
-        with suppress(Unreachable):
+        with suppress(PlatformUnreachable):
             await self.advance(cancel(job_id))
-        self._given_up.discard(job_id)
+        self._jobs_to_cancel.discard(job_id)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)

@@ -1,244 +1,262 @@
-"""One request to a deployed endpoint and its response, step by step."""
+"""Answers one request to a deployed endpoint, as a sequence of steps without I/O."""
 
 import base64
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from llm_worker_client.jobs import COMPLETED, Job, Run, outputs_of
+from llm_worker_client.jobs import COMPLETED, Job, JobRun, outputs_of
 from llm_worker_client.mapping import (
-    Call,
-    Kind,
-    PassedOn,
+    ForwardedRequest,
+    JobRequest,
+    OutputKind,
     Refusal,
     Request,
     dialect_of,
-    read,
+    read_request,
     refusal_of,
     responses,
 )
-from llm_worker_client.mapping.forms import LARGEST_FILE, Form
-from llm_worker_client.mapping.requests import CONTENT_PART
-from llm_worker_client.steps import Ask, Head, NotStored, Reply, Step, Steps, Store, Unreachable
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
+from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
+from llm_worker_client.steps import (
+    NotStored,
+    PlatformReply,
+    PlatformRequest,
+    PlatformUnreachable,
+    ResponseHead,
+    Step,
+    Steps,
+    StoreFile,
+)
 
-# Of the jobs that run batches and fine-tunes: the platform's own default is ten minutes.
-LONGEST_S = 24 * 3600
-LONG = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
+# Time limit in seconds for jobs that run batches and fine-tunes. The platform's default is 10
+# minutes.
+LONG_JOB_S = 24 * 3600
+LONG_JOB_POLICY = {"executionTimeout": LONG_JOB_S * 1000, "ttl": 2 * LONG_JOB_S * 1000}
 RUN_WITH = "run_with"
-NO_ANSWER = "The job has no answer: the platform keeps none above 20 MB."
-# Seconds that the platform may be silent on a request that is passed on.
-PASSED_ON_S = 330.0
-PASSED_BACK = ("content-type", "retry-after")
+NO_RESULT = "The job has no result: the platform stores no result above 20 MB."
+# Seconds to wait for the platform's response to a forwarded request.
+FORWARD_TIMEOUT_S = 330.0
+FORWARDED_HEADERS = ("content-type", "retry-after")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-# Of a number that is larger than every content.
-_MOST_DIGITS = 20
+# Number of digits that exceeds the size of every file.
+_MAX_DIGITS = 20
 
 
 class Exchange:
     """Answers one request.
 
     Args:
-        request: as it came.
-        endpoint: the endpoint's id.
-        patience_s: seconds without anything new that the caller waits; None: for ever.
+        request: The caller's request.
+        endpoint: Id of the endpoint.
+        read_timeout_s: Seconds to wait for new output; None for no timeout.
     """
 
-    def __init__(self, request: Request, endpoint: str, patience_s: float | None = None) -> None:
+    def __init__(
+        self, request: Request, endpoint: str, read_timeout_s: float | None = None
+    ) -> None:
         self._request = request
         self._endpoint = endpoint
-        self._patience_s = patience_s
+        self._read_timeout_s = read_timeout_s
         self.job = Job()
-        self._begun = False
-        # The last events, of a stream.
-        self._sent = b""
+        self._has_begun = False
+        # The last events that were sent; empty if the response is not an event stream.
+        self._last_events = b""
 
     def steps(self) -> Steps[None]:
-        """Yield what is to be done, with the response's head and parts as they come.
+        """Yield the steps to perform, and the head and body parts of the response among them.
 
         Raises:
-            TookTooLong: nothing new has come for as long as the caller waits.
-            Unreachable: the platform was lost in the middle of a file's content.
+            ReadTimedOut: If no output has arrived within the timeout.
+            PlatformUnreachable: If the connection to the platform is lost in the middle of a file.
         """
         try:
-            target = read(self._request, self._endpoint)
-            if isinstance(target, PassedOn):
-                yield from self._passed_on(target)
+            target = read_request(self._request, self._endpoint)
+            if isinstance(target, ForwardedRequest):
+                yield from self._forward(target)
             else:
-                yield from self._answered(target)
+                yield from self._run_job_request(target)
         except Refusal as refusal:
-            yield from self._refused(refusal)
-        except Unreachable as broken:
-            reason = f"The platform can't be reached: {broken}"
-            yield from self._refused(Refusal(502, reason, None, 1.0))
+            yield from self._report_refusal(refusal)
+        except PlatformUnreachable as error:
+            reason = f"The platform can't be reached: {error}"
+            yield from self._report_refusal(Refusal(502, reason, None, 1.0))
 
-    def _passed_on(self, target: PassedOn) -> Steps[None]:
-        """Pass a request of the platform's own API on; who made it sees to its job."""
+    def _forward(self, target: ForwardedRequest) -> Steps[None]:
+        """Forward a request for the platform's own API. Its caller is responsible for its job."""
         method, body = self._request.method, self._request.body or None
-        reply: Reply = yield Ask(method, target.path, body, PASSED_ON_S)
-        kept = {name: reply.headers[name] for name in PASSED_BACK if name in reply.headers}
-        yield Head(reply.status, kept)
+        reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
+        headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
+        yield ResponseHead(reply.status, headers)
         yield reply.content
 
-    def _answered(self, call: Call) -> Steps[None]:
-        if call.large is not None:
-            call = yield from self._stored(call, call.large)
-        if call.kind is Kind.CONTENT:
-            yield from self._content(call)
+    def _run_job_request(self, job_request: JobRequest) -> Steps[None]:
+        if job_request.large_form is not None:
+            job_request = yield from self._store_upload(job_request, job_request.large_form)
+        if job_request.kind is OutputKind.CONTENT:
+            yield from self._send_content(job_request)
             return
-        take = self._events if call.kind is Kind.EVENTS else self._whole
-        run = Run(self.job, self._patience_s)
-        submitted = yield from run.submit({"input": call.input}, reads=call.reads)
-        report = yield from run.follow(submitted, take)
+        on_output = self._send_events if job_request.kind is OutputKind.EVENTS else self._send_whole
+        run = JobRun(self.job, self._read_timeout_s)
+        submitted = yield from run.submit(
+            {"input": job_request.input}, is_read_only=job_request.is_read_only
+        )
+        report = yield from run.follow(submitted, on_output)
         if report is None:
             return
         if report.get("status") != COMPLETED:
             raise refusal_of(report)
-        if not self._begun:
-            raise Refusal(502, NO_ANSWER)
+        if not self._has_begun:
+            raise Refusal(502, NO_RESULT)
 
-    def _whole(self, output: Any) -> Steps[bool]:
+    def _send_whole(self, output: Any) -> Steps[bool]:
         if isinstance(output, dict) and RUN_WITH in output:
-            output = yield from self._started(output)
-        self.job.over = True
-        yield from self._begin(responses.whole(output, self.job.id))
+            output = yield from self._start_long_job(output)
+        self.job.is_over = True
+        yield from self._send_response(responses.whole_response(output, self.job.id))
         return True
 
-    def _events(self, output: Any) -> Steps[bool]:
-        if not self._begun and not responses.is_events(output):
-            return (yield from self._whole(output))
-        if not self._begun:
-            self._begun = True
+    def _send_events(self, output: Any) -> Steps[bool]:
+        if not self._has_begun and not responses.is_events(output):
+            return (yield from self._send_whole(output))
+        if not self._has_begun:
+            self._has_begun = True
             yield responses.head(
                 200, responses.EVENTS, self.job.id, **{"cache-control": "no-cache"}
             )
-        self._sent = responses.events(output)
-        # Clients hang up after the last event: that is no reason to cancel.
-        self.job.over = responses.is_last(self._sent)
-        yield self._sent
-        return self.job.over
+        self._last_events = responses.encode_events(output)
+        # Clients hang up after the last event. This must not cancel the job.
+        self.job.is_over = responses.is_end_of_stream(self._last_events)
+        yield self._last_events
+        return self.job.is_over
 
-    def _stored(self, call: Call, form: Form) -> Steps[Call]:
-        """Put a file that no job holds on the volume; return the job that makes it a file."""
+    def _store_upload(self, job_request: JobRequest, form: Form) -> Steps[JobRequest]:
+        """Store a file that is too large for a job on the volume; return the job to register it."""
         try:
             with form:
-                key: str = yield Store(form.path, form.filename)
-        except NotStored as failed:
-            message = str(failed)
-            if failed.status == 413:
+                key: str = yield StoreFile(form.path, form.filename)
+        except NotStored as error:
+            message = str(error)
+            if error.status == 413:
                 message = (
-                    f"The file has {form.size:,} bytes, and a job holds {LARGEST_FILE:,}. {failed} "
-                    "Then it goes by the volume's S3 API. Or put it there yourself, and post "
+                    f"The file has {form.size:,} bytes, and a job holds {MAX_FILE_BYTES:,}. "
+                    f"{error} Then it is uploaded through the volume's S3 API. "
+                    "Or put it there yourself, and post "
                     '{"path": "<its key>"} to /v1/files.'
                 )
-            raise Refusal(failed.status, message) from None
-        return call.stored(key)
+            raise Refusal(error.status, message) from None
+        return job_request.with_stored_file(key)
 
-    def _content(self, call: Call) -> Steps[None]:
-        """Pass on the content of a file: a job for each part of it."""
-        begin, end, status, more = 0, None, 200, {"accept-ranges": "bytes"}
-        if call.range and call.shown_as is None:
-            size = yield from self._size(call)
-            if found := _range(call.range, size):
-                begin, end = found
-                status, more["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
-        shown = bytearray()
+    def _send_content(self, job_request: JobRequest) -> Steps[None]:
+        """Send the content of a file, using one job for each part of it."""
+        begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
+        if job_request.range_header and job_request.json_file_id is None:
+            size = yield from self._content_size(job_request)
+            if byte_range := _parse_range(job_request.range_header, size):
+                begin, end = byte_range
+                status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
+        text_content = bytearray()
         while end is None or begin < end:
-            size = CONTENT_PART if end is None else min(CONTENT_PART, end - begin)
-            outputs = yield from self._outputs(call.part(begin, size))
-            part = b"".join(map(responses.content, outputs))
-            if call.shown_as is not None:
-                shown += part
+            size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
+            outputs = yield from self._run_job(job_request.content_part(begin, size))
+            part = b"".join(map(responses.decode_content, outputs))
+            if job_request.json_file_id is not None:
+                text_content += part
             else:
-                if not self._begun:
-                    self._begun = True
-                    yield responses.head(status, responses.BINARY, self.job.id, **more)
+                if not self._has_begun:
+                    self._has_begun = True
+                    yield responses.head(status, responses.BINARY, self.job.id, **headers)
                 yield part
             if len(part) != size:
-                # The file ends here.
+                # A short part is the last one.
                 break
             begin += size
-        if call.shown_as is not None:
-            answer = {"id": call.shown_as, "content": _text(bytes(shown))}
-            yield from self._begin(responses.whole(answer, self.job.id))
+        if job_request.json_file_id is not None:
+            content = {"id": job_request.json_file_id, "content": _decode(bytes(text_content))}
+            yield from self._send_response(responses.whole_response(content, self.job.id))
 
-    def _size(self, call: Call) -> Steps[int]:
-        """Return the size of a content.
+    def _content_size(self, job_request: JobRequest) -> Steps[int]:
+        """Return the size of a file in bytes.
 
         Raises:
-            Refusal: there is none.
+            Refusal: If the file doesn't exist or the worker reports no size.
         """
-        outputs = yield from self._outputs(call.described())
+        outputs = yield from self._run_job(job_request.file_details())
         try:
             return int(outputs[0]["bytes"])
         except (KeyError, TypeError, ValueError):
             raise Refusal(502, "The worker's answer has no size of the file.") from None
 
-    def _outputs(self, call: Call) -> Steps[list[Any]]:
-        """Return all that the job of a call yields.
+    def _run_job(self, job_request: JobRequest) -> Steps[list[Any]]:
+        """Run a job and return all of its yields.
 
         Raises:
-            Refusal: the job has failed, or its yields are lost.
+            Refusal: If the job failed or the platform lost its yields.
         """
         self.job = Job()
-        run = Run(self.job, self._patience_s)
-        submitted = yield from run.submit({"input": call.input}, reads=call.reads)
+        run = JobRun(self.job, self._read_timeout_s)
+        submitted = yield from run.submit(
+            {"input": job_request.input}, is_read_only=job_request.is_read_only
+        )
         report = yield from run.wait(submitted)
-        self.job.over = True
+        self.job.is_over = True
         if report.get("status") != COMPLETED:
             raise refusal_of(report)
         if not (outputs := outputs_of(report)):
-            raise Refusal(502, NO_ANSWER)
+            raise Refusal(502, NO_RESULT)
         return outputs
 
-    def _started(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
-        """Hand in the job that runs what was created; the caller need not know of it."""
-        payload = {**output[RUN_WITH], "policy": LONG}
+    def _start_long_job(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Submit the job that runs a new batch or fine-tune, and hide it from the caller."""
+        payload = {**output[RUN_WITH], "policy": LONG_JOB_POLICY}
         try:
-            yield from Run(Job()).submit(payload, reads=False)
-        except (Refusal, Unreachable):
-            # It is created, and the answer says how to start it.
+            yield from JobRun(Job()).submit(payload, is_read_only=False)
+        except (Refusal, PlatformUnreachable):
+            # The batch or fine-tune exists, and the response says how to start it.
             return output
         return {name: value for name, value in output.items() if name != RUN_WITH}
 
-    def _begin(self, response: tuple[Head, bytes]) -> Iterator[Step]:
-        self._begun = True
+    def _send_response(self, response: tuple[ResponseHead, bytes]) -> Iterator[Step]:
+        self._has_begun = True
         yield from response
 
-    def _refused(self, refusal: Refusal) -> Iterator[Step]:
-        """Tell the caller of a failure, in the stream if it has begun."""
+    def _report_refusal(self, refusal: Refusal) -> Iterator[Step]:
+        """Send an error to the caller, as an event if the event stream has already started."""
         dialect = dialect_of(self._request, self._endpoint)
-        if not self._begun:
-            yield from self._begin(responses.refused(refusal, dialect, self.job.id))
-        elif not self._sent:
-            raise Unreachable(str(refusal), sent=True)
-        elif not responses.has_error(self._sent):
-            yield responses.broken_off(refusal, dialect, self.job.id)
+        if not self._has_begun:
+            yield from self._send_response(responses.error_response(refusal, dialect, self.job.id))
+        elif not self._last_events:
+            raise PlatformUnreachable(str(refusal), may_have_arrived=True)
+        elif not responses.has_error(self._last_events):
+            yield responses.error_event(refusal, dialect, self.job.id)
 
 
-def _text(content: bytes) -> str:
-    """Return a content as text, or in base64 if it is none."""
+def _decode(content: bytes) -> str:
+    """Return a file's content as text, or as base64 if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
         return base64.b64encode(content).decode()
 
 
-def _range(header: str, size: int) -> tuple[int, int] | None:
-    """Return the bytes that are asked for, from the first to before the last; None: all.
+def _parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the start and the end (exclusive) of the requested bytes; None for the whole content.
 
-    Several ranges at once are all, too, which a server may answer.
+    Several ranges in one header return None, because a server may answer them with the whole
+    content.
 
     Args:
-        header: the request's ``Range``.
-        size: of the content.
+        header: Value of the request's ``Range`` header.
+        size: Size of the content in bytes.
 
     Raises:
-        Refusal: there are no such bytes.
+        Refusal: If the content has no such bytes.
     """
-    found = _RANGE.fullmatch(header.replace(" ", ""))
-    if not found or not any(found.groups()):
+    match = _RANGE.fullmatch(header.replace(" ", ""))
+    if not match or not any(match.groups()):
         return None
-    first, last = map(_number, found.groups())
+    first, last = map(_parse_number, match.groups())
     if first is None:
         begin, end = max(0, size - (last or 0)), size
     else:
@@ -250,6 +268,6 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
     return begin, end
 
 
-def _number(digits: str) -> int | None:
-    """Return a number; one that Python doesn't convert, for its length, is only large."""
-    return int(digits.lstrip("0")[:_MOST_DIGITS] or 0) if digits else None
+def _parse_number(digits: str) -> int | None:
+    """Parse digits. Cut off digits beyond Python's limit: the exact value doesn't matter then."""
+    return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

@@ -1,4 +1,4 @@
-"""The command `files`: what is on the network volume, through the platform's S3 API."""
+"""The command `files`, which accesses the network volume through the platform's S3 API."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -8,34 +8,38 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from llm_worker_client import account
-from llm_worker_client.account import NoKey
+from llm_worker_client.account import NoApiKey
 from llm_worker_client.transport import RunpodTransport
-from llm_worker_client.volume import NotSet, VolumeError, open_volume
+from llm_worker_client.volume import VolumeError, VolumeNotConfigured, open_volume
 
 if TYPE_CHECKING:
     from llm_worker_client.volume import Volume
 
-# Status of a command line that is wrong, and of a command that was interrupted.
-WRONG = 2
+# Exit statuses for a wrong command line and for an interrupted command.
+USAGE_ERROR = 2
 INTERRUPTED = 130
 INBOX = "inbox"
-# Seconds without anything new that the registration of a file waits: a worker may have to start.
+# Seconds to wait for the registration of a file. A worker may have to start for it.
 TIMEOUT_S = 300
 
 
 def register(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
+    """Add the command's arguments to a parser."""
     parser.epilog = (
-        f"The keys are those of {account.S3_KEY} and {account.S3_SECRET}, of an S3 API key. A "
-        "transfer that was cut off goes on where it was when the command is repeated."
+        f"Set {account.S3_KEY_VARIABLE} and {account.S3_SECRET_VARIABLE} to an S3 API key. "
+        "Repeat the command to continue an interrupted transfer where it stopped."
     )
     common = ArgumentParser(add_help=False)
-    common.add_argument("--volume", metavar="ID", help=f"the volume's id ({account.VOLUME_ID})")
     common.add_argument(
-        "--datacenter", metavar="NAME", help=f"such as EU-RO-1 ({account.VOLUME_DATACENTER})"
+        "--volume", metavar="ID", help=f"the volume's id ({account.VOLUME_ID_VARIABLE})"
     )
     common.add_argument(
-        "--volume-url", metavar="URL", help=f"of another S3 API ({account.VOLUME_URL})"
+        "--datacenter",
+        metavar="NAME",
+        help=f"such as EU-RO-1 ({account.VOLUME_DATACENTER_VARIABLE})",
+    )
+    common.add_argument(
+        "--volume-url", metavar="URL", help=f"of another S3 API ({account.VOLUME_URL_VARIABLE})"
     )
     actions = parser.add_subparsers(dest="action", required=True)
     upload = actions.add_parser("upload", parents=[common], help="put a file on the volume")
@@ -51,58 +55,58 @@ def register(parser: ArgumentParser) -> None:
     listing.add_argument("prefix", nargs="?", default="", help="what keys begin with")
     delete = actions.add_parser("delete", parents=[common], help="delete a file of the volume")
     delete.add_argument("key")
-    for moving in (upload, download):
-        moving.add_argument("--quiet", action="store_true", help="show no bar")
+    for transfer in (upload, download):
+        transfer.add_argument("--quiet", action="store_true", help="show no bar")
 
 
 def run(options: Namespace) -> int:
-    """Do what is asked for; return the exit status."""
+    """Run the command; return the exit status."""
     try:
         with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
             _ACTIONS[options.action](volume, options)
-    except (NotSet, NoKey) as missing:
-        return _failed(missing, WRONG)
-    except VolumeError as failed:
-        return _failed(failed, 1)
+    except (VolumeNotConfigured, NoApiKey) as error:
+        return _print_error(error, USAGE_ERROR)
+    except VolumeError as error:
+        return _print_error(error, 1)
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted: the same command goes on.\n")
+        sys.stderr.write("Interrupted: run the same command again to continue.\n")
         return INTERRUPTED
     return 0
 
 
 def _upload(volume: "Volume", options: Namespace) -> None:
-    # Without its key nothing is sent that can't be registered then.
+    # Create the transport first: without an API key, no file is uploaded that can't be registered.
     transport = (
         RunpodTransport(options.endpoint, None, options.base_url) if options.endpoint else None
     )
     key = options.key or f"{INBOX}/{options.path.name}"
-    sent = volume.upload(options.path, key, progress=not options.quiet)
+    file = volume.upload(options.path, key, progress=not options.quiet)
     if transport is None:
-        _print(sent.key)
+        _print(file.key)
         return
-    body = {"path": sent.key, "filename": options.path.name, "purpose": options.purpose}
+    body = {"path": file.key, "filename": options.path.name, "purpose": options.purpose}
     with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
-        _print(_registered(client, body))
+        _print(_register(client, body))
 
 
-def _registered(client: httpx2.Client, body: dict[str, str]) -> str:
-    """Make what is on the volume a file of an endpoint; return the file's id.
+def _register(client: httpx2.Client, body: dict[str, str]) -> str:
+    """Register a file on the volume as a file of an endpoint; return the file's id.
 
     Raises:
-        VolumeError: the endpoint does not take it.
+        VolumeError: If the endpoint refuses the file or can't be reached.
     """
     try:
-        answer = client.post("http://endpoint/v1/files", json=body)
+        response = client.post("http://endpoint/v1/files", json=body)
     except httpx2.TimeoutException:
-        message = "It is on the volume, but nothing has come from the endpoint in time."
+        message = "It is on the volume, but the endpoint did not answer in time."
         raise VolumeError(message) from None
-    except httpx2.TransportError as lost:
-        raise VolumeError(f"{body['path']} is on the volume, but: {lost}") from None
-    found = answer.json()
-    if answer.status_code != 200:
-        message = found["error"]["message"]
+    except httpx2.TransportError as error:
+        raise VolumeError(f"{body['path']} is on the volume, but: {error}") from None
+    response_body = response.json()
+    if response.status_code != 200:
+        message = response_body["error"]["message"]
         raise VolumeError(f"{body['path']} is on the volume, but: {message}")
-    return str(found["id"])
+    return str(response_body["id"])
 
 
 def _download(volume: "Volume", options: Namespace) -> None:
@@ -126,7 +130,7 @@ def _delete(volume: "Volume", options: Namespace) -> None:
 _ACTIONS = {"upload": _upload, "download": _download, "list": _list, "delete": _delete}
 
 
-def _failed(error: Exception, status: int) -> int:
+def _print_error(error: Exception, status: int) -> int:
     sys.stderr.write(f"{error}\n")
     return status
 

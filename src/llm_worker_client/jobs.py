@@ -1,4 +1,4 @@
-"""A job of the platform, step by step: handed in, read as it yields, cancelled."""
+"""Submits, follows and cancels a job of the platform, as sequences of steps without I/O."""
 
 import json
 import time
@@ -7,229 +7,249 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_worker_client.mapping import Refusal
-from llm_worker_client.mapping.requests import LARGEST_JOB
-from llm_worker_client.steps import Ask, Pause, Reply, Steps, TookTooLong, Unreachable
+from llm_worker_client.mapping.requests import MAX_JOB_BYTES
+from llm_worker_client.steps import (
+    Pause,
+    PlatformReply,
+    PlatformRequest,
+    PlatformUnreachable,
+    ReadTimedOut,
+    Steps,
+)
 
-# The largest body of /run. A larger one goes to /runsync, whose job can't be cancelled.
-LARGEST_RUN = 10_000_000
-# Seconds before further tries, where the platform does not say.
-TRIES_AFTER = (0.25, 0.5, 1.0, 2.0, 4.0)
-LONGEST_PAUSE = 30.0
-# Milliseconds that /runsync waits for the end, and seconds that its answer may take on its way.
+# Maximum bytes of a body for /run. Larger bodies go to /runsync, whose jobs can't be cancelled.
+MAX_RUN_BYTES = 10_000_000
+# Seconds before each retry if the platform's response contains no delay.
+RETRY_DELAYS = (0.25, 0.5, 1.0, 2.0, 4.0)
+MAX_RETRY_DELAY = 30.0
+# Milliseconds that /runsync waits for the end of a job, and seconds for delivering its response.
 RUNSYNC_MS = 90_000
-ON_THE_WAY = 30.0
-# Seconds that a poll of a job may be silent.
-POLL_S = 60.0
-# Seconds between polls that find nothing at once, which a platform that waits for news has not.
-AT_ONCE = 0.1
-SHORTEST_PAUSE, LONGEST_BETWEEN = 0.05, 0.5
+RUNSYNC_DELIVERY_S = 30.0
+# Timeout in seconds for a poll of a job.
+POLL_TIMEOUT_S = 60.0
+# Empty polls that return faster than this (in seconds) are not long polls, so a pause follows them.
+LONG_POLL_MIN_S = 0.1
+MIN_POLL_DELAY, MAX_POLL_DELAY = 0.05, 0.5
 COMPLETED = "COMPLETED"
-ENDED = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
+ENDED_STATUSES = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
 
-# Takes a yield, and returns whether no further one is wanted.
-Take = Callable[[Any], Steps[bool]]
-# Gets the progress that a running job reports.
-Notice = Callable[[Any], None]
+# Handles one yield of a job; returns whether the caller needs no further yields.
+OutputHandler = Callable[[Any], Steps[bool]]
+# Handles the progress that a running job reports.
+ProgressHandler = Callable[[Any], None]
 
 
 @dataclass(slots=True)
 class Job:
-    """What is known of a job.
+    """The known state of a job.
 
     Args:
-        id: once the platform has it.
-        over: whether nothing of it is left to cancel.
-        taken: yields that were passed on.
+        id: Id of the job; None until the platform has accepted the job.
+        is_over: Whether the job no longer needs to be cancelled.
+        output_count: Number of yields that were passed on.
     """
 
     id: str | None = None
-    over: bool = False
-    taken: int = 0
+    is_over: bool = False
+    output_count: int = 0
 
 
-def send(ask: Ask, *, repeat: bool) -> Steps[Reply]:
-    """Ask until there is an answer that another try would not better.
+def send(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformReply]:
+    """Send a request until it succeeds or another retry would not help.
 
     Args:
-        ask: the request.
-        repeat: whether it may arrive twice.
+        request: The request.
+        is_repeatable: Whether the request may arrive twice.
 
     Raises:
-        Unreachable: there is none.
+        PlatformUnreachable: If the platform doesn't respond.
     """
-    for pause in TRIES_AFTER:
-        wait = pause
+    for delay in RETRY_DELAYS:
+        wait_s = delay
         try:
-            reply: Reply = yield ask
-        except Unreachable as broken:
-            if broken.sent and not repeat:
+            reply: PlatformReply = yield request
+        except PlatformUnreachable as error:
+            if error.may_have_arrived and not is_repeatable:
                 raise
         else:
-            if reply.status != 429 and (reply.status < 500 or not repeat):
+            if reply.status != 429 and (reply.status < 500 or not is_repeatable):
                 return reply
-            wait = _retry_after(reply, pause)
-        yield Pause(wait)
-    reply = yield ask
+            wait_s = _retry_after(reply, delay)
+        yield Pause(wait_s)
+    reply = yield request
     return reply
 
 
 def cancel(job_id: str) -> Steps[None]:
-    """Cancel a job; one that has ended stays as it is."""
-    yield from send(Ask("POST", f"/cancel/{job_id}"), repeat=True)
+    """Cancel a job; this has no effect on a job that has ended."""
+    yield from send(PlatformRequest("POST", f"/cancel/{job_id}"), is_repeatable=True)
 
 
-class Run:
-    """Hands a job in, and reads it to its end.
+class JobRun:
+    """Submits a job and follows it to its end.
 
     Args:
-        job: what is known of it; filled in on the way.
-        patience_s: seconds without anything new that the caller waits; None: for ever.
+        job: State of the job, which is updated.
+        read_timeout_s: Seconds to wait for new output; None for no timeout.
     """
 
-    def __init__(self, job: Job, patience_s: float | None = None) -> None:
+    def __init__(self, job: Job, read_timeout_s: float | None = None) -> None:
         self._job = job
-        self._patience_s = patience_s
-        self._heard = time.monotonic()
+        self._read_timeout_s = read_timeout_s
+        self._last_news_at = time.monotonic()
 
-    def submit(self, payload: dict[str, Any], *, reads: bool) -> Steps[dict[str, Any]]:
-        """Hand in a job; return the platform's report of it, which may have its end.
+    def submit(self, payload: dict[str, Any], *, is_read_only: bool) -> Steps[dict[str, Any]]:
+        """Submit a job; return the platform's first report, which may already be the last one.
 
         Args:
-            payload: its input, and what else the platform takes.
-            reads: whether it changes nothing: then one round trip does, and it may run twice.
+            payload: Input of the job, and other fields for the platform.
+            is_read_only: Whether the job changes nothing. Such a job needs only one round trip and
+                may run twice.
 
         Raises:
-            Refusal: the platform does not take it.
-            Unreachable: it can't be reached.
+            Refusal: If the platform rejects the job.
+            PlatformUnreachable: If the platform doesn't respond.
         """
         content = json.dumps(payload, separators=(",", ":")).encode()
-        if len(content) > LARGEST_JOB:
-            raise Refusal(413, f"The request has more than {LARGEST_JOB:,} bytes as a job.")
-        ask = Ask("POST", "/run", content, self._left(POLL_S), starts_job=True)
-        if reads or len(content) > LARGEST_RUN:
-            wait_s = self._left(RUNSYNC_MS / 1000)
+        if len(content) > MAX_JOB_BYTES:
+            raise Refusal(413, f"The request has more than {MAX_JOB_BYTES:,} bytes as a job.")
+        request = PlatformRequest(
+            "POST", "/run", content, self._remaining_s(POLL_TIMEOUT_S), starts_job=True
+        )
+        if is_read_only or len(content) > MAX_RUN_BYTES:
+            wait_s = self._remaining_s(RUNSYNC_MS / 1000)
             path = f"/runsync?wait={max(1_000, round(wait_s * 1000))}"
-            ask = Ask("POST", path, content, wait_s + ON_THE_WAY, starts_job=True)
-        report = _report((yield from send(ask, repeat=reads)))
+            request = PlatformRequest(
+                "POST", path, content, wait_s + RUNSYNC_DELIVERY_S, starts_job=True
+            )
+        report = _parse_report((yield from send(request, is_repeatable=is_read_only)))
         if "id" not in report:
             raise Refusal(502, "The platform's answer has no job.")
         self._job.id = str(report["id"])
         return report
 
-    def follow(self, report: dict[str, Any], take: Take) -> Steps[dict[str, Any] | None]:
-        """Pass on what a job yields; return its last report, None if no more was wanted.
+    def follow(
+        self, report: dict[str, Any], on_output: OutputHandler
+    ) -> Steps[dict[str, Any] | None]:
+        """Pass each yield to a handler; return the last report, or None if the handler is done.
 
         Args:
-            report: of its submission.
-            take: gets each yield.
+            report: Report of the submission.
+            on_output: Handler of the yields.
 
         Raises:
-            TookTooLong: nothing new has come for as long as the caller waits.
-            Unreachable: the platform can't be reached.
-            Refusal: it does not know the job.
+            ReadTimedOut: If no output has arrived within the timeout.
+            PlatformUnreachable: If the platform doesn't respond.
+            Refusal: If the platform doesn't know the job.
         """
-        if report.get("status") not in ENDED:
-            report = yield from self._polled(take)
-        if self._job.over:
+        if report.get("status") not in ENDED_STATUSES:
+            report = yield from self._poll_stream(on_output)
+        if self._job.is_over:
             return None
-        empty = report.get("output") is None and report.get("error") is None
-        if empty and (self._job.taken == 0 or report.get("status") != COMPLETED):
-            # Of workers that do not stream all yields are there, and those that were lost.
+        has_no_output = report.get("output") is None and report.get("error") is None
+        if has_no_output and (self._job.output_count == 0 or report.get("status") != COMPLETED):
+            # The status has all yields together: those of workers that don't stream, and any that
+            # were lost.
             report = yield from self.wait((yield from self._status()))
-        for output in outputs_of(report)[self._job.taken :]:
-            yield from self._passed(output, take)
-        if self._job.over:
+        for output in outputs_of(report)[self._job.output_count :]:
+            yield from self._pass_on(output, on_output)
+        if self._job.is_over:
             return None
-        self._job.over = True
+        self._job.is_over = True
         return report
 
     def wait(
-        self, report: dict[str, Any], notice: Notice = lambda _: None
+        self, report: dict[str, Any], on_progress: ProgressHandler = lambda _: None
     ) -> Steps[dict[str, Any]]:
-        """Return a job's last report, which has all its yields together.
+        """Wait for the end of a job; return its last report, which contains all yields.
 
         Args:
-            report: of its submission.
-            notice: gets its progress, whenever it is asked for.
+            report: Report of the submission.
+            on_progress: Handler of the progress in each report.
 
         Raises:
-            TookTooLong: it has not ended for as long as the caller waits.
-            Unreachable: the platform can't be reached.
-            Refusal: it does not know the job.
+            ReadTimedOut: If the job doesn't end within the timeout.
+            PlatformUnreachable: If the platform doesn't respond.
+            Refusal: If the platform doesn't know the job.
         """
-        pause = SHORTEST_PAUSE
-        while report.get("status") not in ENDED:
-            notice(report.get("output"))
-            self._check_patience()
+        pause = MIN_POLL_DELAY
+        while report.get("status") not in ENDED_STATUSES:
+            on_progress(report.get("output"))
+            self._check_timeout()
             yield Pause(pause)
-            pause = min(2 * pause, LONGEST_BETWEEN)
+            pause = min(2 * pause, MAX_POLL_DELAY)
             report = yield from self._status()
         return report
 
-    def _polled(self, take: Take) -> Steps[dict[str, Any]]:
-        """Read yields as they come, until the job has ended and all are read.
+    def _poll_stream(self, on_output: OutputHandler) -> Steps[dict[str, Any]]:
+        """Pass on yields as they arrive, until the job has ended and all yields were read.
 
         Returns:
-            The last report; an empty one if yields were taken that did not arrive.
+            The last report; an empty dict if a poll failed, because its yields may be lost.
         """
-        pause = SHORTEST_PAUSE
+        pause = MIN_POLL_DELAY
         while True:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
-                reply = yield from send(self._poll("stream"), repeat=False)
-            except Unreachable:
-                self._check_patience()
+                reply = yield from send(self._poll_request("stream"), is_repeatable=False)
+            except PlatformUnreachable:
+                self._check_timeout()
                 return {}
             if reply.status >= 500:
                 return {}
-            report = _report(reply)
+            report = _parse_report(reply)
             chunks = report.get("stream") or []
             for chunk in chunks:
-                yield from self._passed(chunk.get("output"), take)
-            if self._job.over or (report.get("status") in ENDED and not chunks):
+                yield from self._pass_on(chunk.get("output"), on_output)
+            if self._job.is_over or (report.get("status") in ENDED_STATUSES and not chunks):
                 return report
-            self._check_patience()
-            pause = SHORTEST_PAUSE if chunks else min(2 * pause, LONGEST_BETWEEN)
-            if not chunks and time.monotonic() - began < AT_ONCE:
+            self._check_timeout()
+            pause = MIN_POLL_DELAY if chunks else min(2 * pause, MAX_POLL_DELAY)
+            if not chunks and time.monotonic() - started_at < LONG_POLL_MIN_S:
                 yield Pause(pause)
 
     def _status(self) -> Steps[dict[str, Any]]:
-        return _report((yield from send(self._poll("status"), repeat=True)))
+        return _parse_report((yield from send(self._poll_request("status"), is_repeatable=True)))
 
-    def _passed(self, output: Any, take: Take) -> Steps[None]:
-        if self._job.over:
+    def _pass_on(self, output: Any, on_output: OutputHandler) -> Steps[None]:
+        if self._job.is_over:
             return
-        self._heard = time.monotonic()
-        self._job.taken += 1
-        self._job.over = yield from take(output)
+        self._last_news_at = time.monotonic()
+        self._job.output_count += 1
+        self._job.is_over = yield from on_output(output)
 
-    def _poll(self, operation: str) -> Ask:
-        return Ask("GET", f"/{operation}/{self._job.id}", timeout_s=self._left(POLL_S))
+    def _poll_request(self, operation: str) -> PlatformRequest:
+        return PlatformRequest(
+            "GET", f"/{operation}/{self._job.id}", timeout_s=self._remaining_s(POLL_TIMEOUT_S)
+        )
 
-    def _left(self, most: float) -> float:
-        """Return the seconds that a request may take."""
-        if self._patience_s is None:
-            return most
-        return max(0.001, min(most, self._heard + self._patience_s - time.monotonic()))
+    def _remaining_s(self, max_s: float) -> float:
+        """Return the timeout of a request: the remaining time, at most ``max_s``."""
+        if self._read_timeout_s is None:
+            return max_s
+        return max(0.001, min(max_s, self._last_news_at + self._read_timeout_s - time.monotonic()))
 
-    def _check_patience(self) -> None:
-        if self._patience_s is not None and time.monotonic() - self._heard >= self._patience_s:
-            raise TookTooLong
+    def _check_timeout(self) -> None:
+        if (
+            self._read_timeout_s is not None
+            and time.monotonic() - self._last_news_at >= self._read_timeout_s
+        ):
+            raise ReadTimedOut
 
 
 def outputs_of(report: dict[str, Any]) -> list[Any]:
-    """Return the yields of a job that has ended; one of a handler that does not yield."""
+    """Return the yields in the last report of a job; a handler's return value counts as one."""
     output = report.get("output")
     if output is None:
         return []
     return output if isinstance(output, list) else [output]
 
 
-def _report(reply: Reply) -> dict[str, Any]:
+def _parse_report(reply: PlatformReply) -> dict[str, Any]:
     """Return the platform's report of a job.
 
     Raises:
-        Refusal: the reply is none.
+        Refusal: If the reply is not a report.
     """
     if reply.status in (401, 403):
         raise Refusal(reply.status, "The platform refuses the account's API key.")
@@ -239,12 +259,12 @@ def _report(reply: Reply) -> dict[str, Any]:
         report = None
     if reply.status == 200 and isinstance(report, dict):
         return report
-    said = reply.content[:500].decode(errors="replace").strip()
+    content = reply.content[:500].decode(errors="replace").strip()
     status = reply.status if 400 <= reply.status <= 599 else 502
     retry_after = _retry_after(reply, 1.0) if status in (429, 502, 503, 504) else None
-    raise Refusal(status, f"The platform answers {reply.status}: {said}", None, retry_after)
+    raise Refusal(status, f"The platform answers {reply.status}: {content}", None, retry_after)
 
 
-def _retry_after(reply: Reply, otherwise: float) -> float:
-    said = reply.headers.get("retry-after", "")
-    return min(float(said), LONGEST_PAUSE) if said.isdecimal() else otherwise
+def _retry_after(reply: PlatformReply, default: float) -> float:
+    value = reply.headers.get("retry-after", "")
+    return min(float(value), MAX_RETRY_DELAY) if value.isdecimal() else default

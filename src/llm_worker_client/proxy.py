@@ -1,4 +1,4 @@
-"""The proxy: a server on this machine with all routes of a deployed endpoint (an ASGI app)."""
+"""The proxy: an ASGI app that serves all routes of a deployed endpoint on this machine."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 from starlette.requests import ClientDisconnect
-from starlette.requests import Request as Incoming
+from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,20 +17,20 @@ from llm_worker_client import callers
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.mapping import Refusal, Request, dialect_of, responses
 from llm_worker_client.mapping.forms import aread
-from llm_worker_client.steps import Unreachable
+from llm_worker_client.steps import PlatformUnreachable
 
-# Bytes of a body that are read, unless it is a file that goes to the volume.
-LARGEST_BODY = 64_000_000
-# Seconds between two looks at a connection.
-LOOK_S = 20.0
+# Maximum bytes of a body, except for files that are stored on the volume.
+MAX_BODY_BYTES = 64_000_000
+# Seconds between two checks of an idle connection.
+IDLE_CHECK_S = 20.0
 
 
 class Proxy:
-    """Answers every request by a job of an endpoint.
+    """Answers every request by running a job on an endpoint.
 
     Args:
-        endpoint: with the account's key.
-        key: that callers have to send; None: any program of this machine may call.
+        endpoint: The endpoint, with the account's API key.
+        key: Key that callers must send; None if any program on this machine may call.
     """
 
     def __init__(self, endpoint: AsyncEndpoint, key: str | None = None) -> None:
@@ -39,17 +39,19 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._handle_lifespan(receive, send)
             return
-        incoming = Incoming(scope, receive)
-        bare = Request(incoming.method, _target(scope), dict(incoming.headers))
+        incoming = StarletteRequest(scope, receive)
+        bare_request = Request(incoming.method, _target(scope), dict(incoming.headers))
         try:
-            callers.check(incoming.headers, self._key)
-            request = await self._read(bare, incoming.stream())
+            callers.check_caller(incoming.headers, self._key)
+            request = await self._read(bare_request, incoming.stream())
         except ClientDisconnect:
             return
         except Refusal as refusal:
-            head, body = responses.refused(refusal, dialect_of(bare, self._endpoint.id))
+            head, body = responses.error_response(
+                refusal, dialect_of(bare_request, self._endpoint.id)
+            )
             await Response(body, head.status, head.headers)(scope, receive, send)
             return
         with request.form or nullcontext():
@@ -62,45 +64,47 @@ class Proxy:
         """Return a request with its body.
 
         Raises:
-            Refusal: it is too large, or a broken form.
+            Refusal: If the body is too large or is a broken form.
         """
         if not request.is_form:
-            parts = _bounded(parts, f"The body has more than {LARGEST_BODY:,} bytes.")
+            parts = _limit_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
-        if missing := await asyncio.to_thread(self._endpoint.shelf.missing):
-            parts = _bounded(parts, f"The upload has more than {LARGEST_BODY:,} bytes. {missing}")
+        if missing_settings := await asyncio.to_thread(self._endpoint.lazy_volume.missing_settings):
+            parts = _limit_size(
+                parts, f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing_settings}"
+            )
         return replace(request, form=await aread(request.header("content-type"), parts))
 
     async def _answer(self, request: Request, send: Send) -> None:
         answer = await self._endpoint.answer(request)
         response = StreamingResponse(answer.parts(), answer.head.status, answer.head.headers)
         try:
-            # Not the response as an app, which would also wait for the caller to leave.
+            # Calling the response as an ASGI app would also wait for the caller to disconnect.
             await response.stream_response(send)
-        except Unreachable:
-            # The server breaks the connection off: the body is not whole.
+        except PlatformUnreachable:
+            # The server now closes the connection because the body is incomplete.
             return
         finally:
-            answer.leave()
+            answer.abandon()
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Answer the server's lifespan messages; close the endpoint at the end."""
+    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
+        """Answer the server's lifespan messages, and close the endpoint at shutdown."""
         while (await receive())["type"] == "lifespan.startup":
             await send({"type": "lifespan.startup.complete"})
         await self._endpoint.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _bounded(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
-    """Pass on the parts of a body.
+async def _limit_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
+    """Yield the parts of a body.
 
     Raises:
-        Refusal: it is too large, with this message.
+        Refusal: If the body is too large; with this message.
     """
     size = 0
     async for part in parts:
         size += len(part)
-        if size > LARGEST_BODY:
+        if size > MAX_BODY_BYTES:
             raise Refusal(413, message)
         yield part
 
@@ -117,44 +121,47 @@ async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> N
 
 
 class ProxyConnection(H11Protocol):
-    """A connection that ends when its client sends no request, where uvicorn would wait for ever.
+    """A connection that is closed if its client is idle; uvicorn would wait forever.
 
-    It ends at the second look that finds no request begun since the first, and none that runs: so
-    does one whose client leaves the end of an answer unread.
+    It is closed at the second consecutive check that finds no running and no new request. This also
+    closes a connection whose client doesn't read the end of a response.
     """
 
-    _looking: asyncio.TimerHandle | None = None
+    _check_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._look_again()
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
 
-    def _look(self, waited: bool, last: object) -> None:
-        if waited and self._waits() and self.cycle is last:
+    def _check_idle(self, was_waiting: bool, last_cycle: object) -> None:
+        if was_waiting and self._is_waiting() and self.cycle is last_cycle:
             self.transport.abort()
         else:
-            self._look_again()
+            self._schedule_check()
 
-    def _look_again(self) -> None:
-        self._looking = self.loop.call_later(LOOK_S, self._look, self._waits(), self.cycle)
+    def _schedule_check(self) -> None:
+        self._check_timer = self.loop.call_later(
+            IDLE_CHECK_S, self._check_idle, self._is_waiting(), self.cycle
+        )
 
-    def _waits(self) -> bool:
+    def _is_waiting(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
 
-# Options of uvicorn.
-SERVED: dict[str, Any] = {
+# Options for uvicorn.
+UVICORN_OPTIONS: dict[str, Any] = {
     "http": ProxyConnection,
-    # Bytes of a request's line and headers together.
+    # Maximum bytes of a request line and its headers together.
     "h11_max_incomplete_event_size": 32_768,
-    # Connections at once. With those to the platform they are less than a process may have open.
+    # Maximum concurrent connections. Together with the connections to the platform they stay below
+    # the limit of open files.
     "limit_concurrency": 500,
-    # Seconds that running requests have to end after a signal to stop.
+    # Seconds for running requests to finish after a stop signal.
     "timeout_graceful_shutdown": 5,
     "access_log": False,
     "lifespan": "on",

@@ -1,6 +1,7 @@
-"""What it takes to answer a request, step by step, without doing any of it.
+"""The steps of answering a request.
 
-Generators yield steps; ``endpoint`` takes them, with asyncio or without.
+Generators yield these steps without doing any I/O. ``endpoint`` performs them, sync or with
+asyncio.
 """
 
 from collections.abc import Generator, Mapping
@@ -10,15 +11,15 @@ from typing import Any, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request to the platform, which is answered with a ``Reply``.
+class PlatformRequest:
+    """A request to the platform; the generator is resumed with its ``PlatformReply``.
 
     Args:
-        method: of HTTP.
-        path: below the endpoint's address, with the query string.
-        content: the body, JSON.
-        timeout_s: seconds that the platform may be silent.
-        starts_job: whether the answer has the id of a new job, which has to be read.
+        method: HTTP method.
+        path: Path below the endpoint's URL, with the query string.
+        content: JSON body.
+        timeout_s: Seconds to wait for the platform's response.
+        starts_job: Whether the response contains the id of a new job, so that it must be read.
     """
 
     method: str
@@ -29,24 +30,26 @@ class Ask:
 
     @property
     def operation(self) -> str:
-        """What it does: ``run``, ``stream``, ``status``, …"""
+        """The operation of the platform's API: ``run``, ``stream``, ``status`` and so on."""
         return self.path.split("?")[0].split("/")[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Seconds to wait."""
+    """A pause in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """A file that no job holds: put it on the volume, and answer with its key there.
+class StoreFile:
+    """A file to upload to the volume because it is too large for a job.
+
+    The generator is resumed with the file's key on the volume.
 
     Args:
-        path: where it is now.
-        name: what the caller calls it.
+        path: Path of the file on this machine.
+        name: The caller's name for the file.
     """
 
     path: Path
@@ -54,41 +57,41 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """How the response begins; what is yielded after it are bytes of its body."""
+class ResponseHead:
+    """Status and headers of a response; the bytes of its body follow as separate steps."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The platform's answer. The names of headers are in small letters."""
+class PlatformReply:
+    """A response of the platform. Header names are lowercase."""
 
     status: int
     content: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Unreachable(Exception):
-    """The platform did not answer a request.
+class PlatformUnreachable(Exception):
+    """The platform did not respond to a request.
 
     Args:
-        reason: for the caller.
-        sent: whether the platform may have had the request.
+        reason: Message for the caller.
+        may_have_arrived: Whether the platform may have received the request.
     """
 
-    def __init__(self, reason: str, *, sent: bool) -> None:
+    def __init__(self, reason: str, *, may_have_arrived: bool) -> None:
         super().__init__(reason)
-        self.sent = sent
+        self.may_have_arrived = may_have_arrived
 
 
 class NotStored(Exception):
-    """A file is not on the volume.
+    """A file could not be stored on the volume.
 
     Args:
-        reason: for the caller.
-        status: of HTTP; 413: no volume is set.
+        reason: Message for the caller.
+        status: HTTP status; 413 if no volume is configured.
     """
 
     def __init__(self, reason: str, status: int) -> None:
@@ -96,11 +99,11 @@ class NotStored(Exception):
         self.status = status
 
 
-class TookTooLong(Exception):
-    """Nothing has come for as long as the caller waits."""
+class ReadTimedOut(Exception):
+    """No new output arrived within the caller's timeout."""
 
 
 T = TypeVar("T")
-Step = Ask | Pause | Store | Head | bytes
-# What is sent in is a Reply for an Ask, a key for a Store, and None otherwise.
+Step = PlatformRequest | Pause | StoreFile | ResponseHead | bytes
+# A PlatformRequest receives a PlatformReply, a StoreFile receives a key, other steps receive None.
 Steps = Generator[Step, Any, T]

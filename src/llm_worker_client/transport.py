@@ -1,7 +1,7 @@
-"""Transports for `openai` and other clients on httpx: their requests become jobs of an endpoint.
+"""Transports for `openai` and other httpx clients, which turn requests into jobs of an endpoint.
 
-A transport is one of `httpx2`, which new clients need, and of `httpx`, which older ones do: a
-response is of the package that the request is of.
+Each transport works with `httpx2`, which new clients need, and with `httpx`, which older clients
+need. A response belongs to the same package as its request.
 """
 
 import functools
@@ -15,7 +15,7 @@ import httpx2
 
 from llm_worker_client.endpoint import Answer, AsyncAnswer, AsyncEndpoint, Endpoint
 from llm_worker_client.mapping import Dialect, Refusal, Request, dialect_of, forms, responses
-from llm_worker_client.steps import TookTooLong, Unreachable
+from llm_worker_client.steps import PlatformUnreachable, ReadTimedOut
 
 if TYPE_CHECKING:
     from httpx import AsyncBaseTransport as AsyncHttpxTransport
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
 
     from llm_worker_client.volume import Volume
 else:
-    # Only a type checker asks whether a transport is one of httpx, which may be missing.
+    # Only type checkers need the base classes of httpx, which may not be installed.
     HttpxTransport = AsyncHttpxTransport = object
 
 
 class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
     """For ``openai.OpenAI(http_client=httpx2.Client(transport=RunpodTransport("<endpoint>")))``.
 
-    Whatever base address and key the client has are not used: only the path counts.
+    The client's base URL and API key are ignored; only the path of a request counts.
 
     Args:
-        endpoint_id: of the deployed endpoint.
-        api_key: of the account; None: RUNPOD_API_KEY's, or that of the platform's own file.
-        base_url: of the platform's API; None: RunPod's.
-        volume: where files go that no job holds; None: the environment's, if it names one.
+        endpoint_id: Id of the deployed endpoint.
+        api_key: API key of the account; by default from RUNPOD_API_KEY or the platform's file.
+        base_url: Base URL of the platform's API; RunPod's by default.
+        volume: Volume for files that are too large for a job; by default the volume in the
+            environment, if it names one.
 
     Attributes:
-        endpoint: that runs the jobs.
+        endpoint: The endpoint that runs the jobs.
 
     Raises:
-        NoKey: there is no key.
+        NoApiKey: If no API key is configured.
     """
 
     def __init__(
@@ -55,18 +56,24 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         self.endpoint = Endpoint(endpoint_id, api_key, base_url, volume)
 
     def handle_request(self, request: Any) -> Any:
-        """Answer a request of httpx or httpx2 with a response of the same."""
-        package, asked, patience_s = _package_of(request), _bare(request), _patience_s(request)
+        """Answer a request of httpx or httpx2 with a response of the same package."""
+        package, bare_request, read_timeout_s = (
+            _package_of(request),
+            _without_body(request),
+            _read_timeout_s(request),
+        )
         try:
-            if asked.is_form:
-                with forms.read(asked.header("content-type"), request.stream) as form:
-                    answer = self.endpoint.answer(replace(asked, form=form), patience_s)
+            if bare_request.is_form:
+                with forms.read(bare_request.header("content-type"), request.stream) as form:
+                    answer = self.endpoint.answer(replace(bare_request, form=form), read_timeout_s)
             else:
-                answer = self.endpoint.answer(replace(asked, body=request.read()), patience_s)
-        except TookTooLong:
+                answer = self.endpoint.answer(
+                    replace(bare_request, body=request.read()), read_timeout_s
+                )
+        except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _refused(package, refusal, dialect_of(asked, self.endpoint.id))
+            return _error_response(package, refusal, dialect_of(bare_request, self.endpoint.id))
         stream = _stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
@@ -77,7 +84,7 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
 class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
     """For ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``, with asyncio.
 
-    Its arguments are those of ``RunpodTransport``.
+    The arguments are those of ``RunpodTransport``.
     """
 
     def __init__(
@@ -90,19 +97,25 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         self.endpoint = AsyncEndpoint(endpoint_id, api_key, base_url, volume)
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Answer a request of httpx or httpx2 with a response of the same."""
-        package, asked, patience_s = _package_of(request), _bare(request), _patience_s(request)
+        """Answer a request of httpx or httpx2 with a response of the same package."""
+        package, bare_request, read_timeout_s = (
+            _package_of(request),
+            _without_body(request),
+            _read_timeout_s(request),
+        )
         try:
-            if asked.is_form:
-                with await forms.aread(asked.header("content-type"), request.stream) as form:
-                    answer = await self.endpoint.answer(replace(asked, form=form), patience_s)
+            if bare_request.is_form:
+                with await forms.aread(bare_request.header("content-type"), request.stream) as form:
+                    answer = await self.endpoint.answer(
+                        replace(bare_request, form=form), read_timeout_s
+                    )
             else:
-                whole = replace(asked, body=await request.aread())
-                answer = await self.endpoint.answer(whole, patience_s)
-        except TookTooLong:
+                full_request = replace(bare_request, body=await request.aread())
+                answer = await self.endpoint.answer(full_request, read_timeout_s)
+        except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _refused(package, refusal, dialect_of(asked, self.endpoint.id))
+            return _error_response(package, refusal, dialect_of(bare_request, self.endpoint.id))
         stream = _async_stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
@@ -114,26 +127,25 @@ def _package_of(request: Any) -> ModuleType:
     return sys.modules[type(request).__module__.partition(".")[0]]
 
 
-def _bare(request: Any) -> Request:
-    """Return a request without its body."""
+def _without_body(request: Any) -> Request:
     headers = {name.lower(): value for name, value in request.headers.items()}
     target = request.url.raw_path.decode("ascii")
     return Request(request.method, target, headers)
 
 
-def _patience_s(request: Any) -> float | None:
-    patience_s: float | None = request.extensions.get("timeout", {}).get("read")
-    return patience_s
+def _read_timeout_s(request: Any) -> float | None:
+    read_timeout_s: float | None = request.extensions.get("timeout", {}).get("read")
+    return read_timeout_s
 
 
-def _refused(package: ModuleType, refusal: Refusal, dialect: Dialect) -> Any:
-    head, body = responses.refused(refusal, dialect)
+def _error_response(package: ModuleType, refusal: Refusal, dialect: Dialect) -> Any:
+    head, body = responses.error_response(refusal, dialect)
     return package.Response(head.status, headers=head.headers, content=body)
 
 
 @functools.cache
 def _stream_class(package: ModuleType) -> Any:
-    """Return the class of a response's body: clients insist on their own package's."""
+    """Return a class for response bodies; clients require the stream class of their package."""
 
     class Stream(package.SyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
         def __init__(self, answer: Answer, request: Any) -> None:
@@ -142,10 +154,10 @@ def _stream_class(package: ModuleType) -> Any:
         def __iter__(self) -> Iterator[bytes]:
             try:
                 yield from self._answer.parts()
-            except (TookTooLong, Unreachable) as error:
-                raise _broken(package, self._request, error) from None
+            except (ReadTimedOut, PlatformUnreachable) as error:
+                raise _read_error(package, self._request, error) from None
             finally:
-                # Not every client closes a response that it stops to read.
+                # Some clients don't close a response when they stop reading it.
                 self._answer.close()
 
         def close(self) -> None:
@@ -156,7 +168,7 @@ def _stream_class(package: ModuleType) -> Any:
 
 @functools.cache
 def _async_stream_class(package: ModuleType) -> Any:
-    class Stream(package.AsyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
+    class AsyncStream(package.AsyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
         def __init__(self, answer: AsyncAnswer, request: Any) -> None:
             self._answer, self._request = answer, request
 
@@ -164,20 +176,20 @@ def _async_stream_class(package: ModuleType) -> Any:
             try:
                 async for part in self._answer.parts():
                     yield part
-            except (TookTooLong, Unreachable) as error:
-                raise _broken(package, self._request, error) from None
+            except (ReadTimedOut, PlatformUnreachable) as error:
+                raise _read_error(package, self._request, error) from None
             finally:
-                self._answer.leave()
+                self._answer.abandon()
 
         async def aclose(self) -> None:
-            self._answer.leave()
+            self._answer.abandon()
 
-    return Stream
+    return AsyncStream
 
 
-def _broken(package: Any, request: Any, error: Exception) -> Exception:
-    if isinstance(error, TookTooLong):
-        found: Exception = package.ReadTimeout("the job took too long", request=request)
-        return found
-    lost: Exception = package.ReadError(str(error), request=request)
-    return lost
+def _read_error(package: Any, request: Any, error: Exception) -> Exception:
+    if isinstance(error, ReadTimedOut):
+        timeout: Exception = package.ReadTimeout("the job took too long", request=request)
+        return timeout
+    broken: Exception = package.ReadError(str(error), request=request)
+    return broken

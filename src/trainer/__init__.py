@@ -1,4 +1,4 @@
-"""Trains a LoRA adapter: ``python -m trainer``, a process of its own that serves nothing.
+"""Trains a LoRA adapter in its own process, which serves nothing: ``python -m trainer``.
 
-The serving process imports ``spec`` only, which needs neither torch nor transformers.
+The serving process imports only ``spec``, which needs neither torch nor transformers.
 """

@@ -1,33 +1,36 @@
-"""``python -m trainer DIR ATTEMPT [--check]``: trains, or only checks the rows (see ``spec``)."""
+"""Trains, or only checks the rows (see ``spec``): ``python -m trainer DIR ATTEMPT [--check]``."""
 
 import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
 
-from trainer.endings import Interruptions
-from trainer.spec import ONLY_CHECK
+from trainer.interruptions import SigtermWatcher
+from trainer.spec import CHECK_OPTION
 
 
 def main(directory: str, attempt: str, *options: str) -> int:
-    """Train; return how the process ends."""
-    interruptions = Interruptions()
-    interruptions.watch()
-    # Imported once signals are watched: it takes a while, and the process may be asked to end.
-    from trainer.attempt import run  # noqa: PLC0415 - see above
+    """Train and return the exit status."""
+    watcher = SigtermWatcher()
+    watcher.watch()
+    # Imported only after the signal handler is installed: the import takes a while, and SIGTERM may
+    # arrive.
+    from trainer.attempt import run_attempt  # noqa: PLC0415 - see above
 
-    return run(Path(directory), attempt, interruptions, only_check=ONLY_CHECK in options)
+    return run_attempt(Path(directory), attempt, watcher, only_check=CHECK_OPTION in options)
 
 
-def _print(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write a crash to standard error, with its reason in the last line."""
+def print_crash(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print the traceback of a crash to standard error, with the reason in the last line."""
     traceback.print_exception(kind, error, trace)
     reason = next(iter(str(error).splitlines()), "")
     sys.stderr.write(f"{kind.__name__}: {reason}\n")
 
 
 if __name__ == "__main__":
-    sys.excepthook = _print
-    if len(sys.argv) < 3 or sys.argv[3:] not in ([], [ONLY_CHECK]):
-        sys.exit(f"python -m trainer DIR ATTEMPT [{ONLY_CHECK}]")
+    sys.excepthook = print_crash
+    if len(sys.argv) < 3 or sys.argv[3:] not in ([], [CHECK_OPTION]):
+        sys.exit(f"python -m trainer DIR ATTEMPT [{CHECK_OPTION}]")
     sys.exit(main(*sys.argv[1:]))

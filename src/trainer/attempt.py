@@ -1,4 +1,4 @@
-"""One attempt at a training, from its data to its adapter."""
+"""Runs one attempt of a training, from its rows to its adapter."""
 
 import shutil
 import sys
@@ -7,120 +7,135 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from trainer.checkpoints import adopt, copy, epoch_adapter, write
-from trainer.endings import Failure, Interruptions, Stopped, VolumeFailure, volume_failure
-from trainer.events import Events
-from trainer.prepare import TRAINING, VALIDATION, check
+from trainer.checkpoints import (
+    copy_directory,
+    copy_newest_checkpoint,
+    find_epoch_adapter,
+    write_file,
+)
+from trainer.events import EventLog
+from trainer.interruptions import (
+    SigtermWatcher,
+    StoppedBySigterm,
+    TrainingFailure,
+    VolumeFailure,
+    describe_volume_failure,
+)
+from trainer.prepare import TRAINING, VALIDATION, check_in_process
 from trainer.spec import (
     ATTEMPTS,
-    CHECKED,
+    CHECK_RESULT,
     EVENTS,
     OUTCOME,
     RESULT,
     SPEC,
     TOKENS,
     WRITING,
-    Checked,
-    Exit,
+    CheckResult,
+    ExitStatus,
     Outcome,
     Spec,
 )
 
 
-def run(
-    directory: Path, name: str, interruptions: Interruptions, *, only_check: bool = False
+def run_attempt(
+    directory: Path, name: str, watcher: SigtermWatcher, *, only_check: bool = False
 ) -> int:
-    """Train, unless there are mistakes in the data.
+    """Check the rows and, if they have no mistakes, train.
 
     Args:
-        directory: of the fine-tune, with its spec.
-        name: of the attempt.
-        interruptions: end it, or ask for its end.
-        only_check: train nothing, and leave no outcome unless there are mistakes.
+        directory: Directory of the fine-tune, with its spec.
+        name: Name of the attempt.
+        watcher: Watcher for SIGTERM, which stops the attempt.
+        only_check: Whether to check the rows only; an outcome is then written only for mistakes.
 
     Returns:
-        How the process is to end.
+        The exit status of the process.
 
     Raises:
-        RuntimeError: a defect, as any other error is.
+        RuntimeError: A defect. Other exceptions of the attempt are defects, too.
     """
     try:
         spec = Spec.model_validate_json((directory / SPEC).read_bytes())
-        place = directory / ATTEMPTS / name
-        place.mkdir(parents=True, exist_ok=True)
-        checkpoint = adopt(directory / ATTEMPTS, place)
+        attempt = directory / ATTEMPTS / name
+        attempt.mkdir(parents=True, exist_ok=True)
+        checkpoint = copy_newest_checkpoint(directory / ATTEMPTS, attempt)
         step = checkpoint.step if checkpoint else 0
-        with Events(place / EVENTS, step) as events:
+        with EventLog(attempt / EVENTS, step) as events:
             if step:
                 events.write(f"Resumed at step {step}", step)
-            _attempt(spec, place, events, interruptions, only_check=only_check)
-    except Stopped:
-        return Exit.STOPPED
-    # safetensors and torch have errors of their own for a full volume.
+            _check_and_train(spec, attempt, events, watcher, only_check=only_check)
+    except StoppedBySigterm:
+        return ExitStatus.STOPPED
+    # safetensors and torch raise their own exceptions for a full volume.
     except (OSError, RuntimeError, SafetensorError, VolumeFailure) as error:
-        if (reason := volume_failure(error)) is None:
+        if (reason := describe_volume_failure(error)) is None:
             raise
         sys.stderr.write(f"{reason}\n")
-        return Exit.VOLUME
-    return Exit.OVER
+        return ExitStatus.VOLUME_FAILURE
+    return ExitStatus.FINISHED
 
 
-def _attempt(
-    spec: Spec, place: Path, events: Events, interruptions: Interruptions, *, only_check: bool
+def _check_and_train(
+    spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, *, only_check: bool
 ) -> None:
     try:
-        checked = _check(spec, place, events, quietly=only_check)
+        result = _check(spec, attempt, events, quietly=only_check)
         if only_check:
             return
-        outcome = _train(spec, place, events, interruptions, checked)
-    except Failure as failure:
+        outcome = _train(spec, attempt, events, watcher, result)
+    except TrainingFailure as failure:
         events.write(str(failure), level="error")
         outcome = Outcome(error=str(failure))
     finally:
-        # Of no use to another attempt, which may need the room on the volume.
-        for left in (place / TOKENS, place / WRITING):
-            shutil.rmtree(left, ignore_errors=True)
+        # Another attempt doesn't need these files, and may need the disk space.
+        for temporary in (attempt / TOKENS, attempt / WRITING):
+            shutil.rmtree(temporary, ignore_errors=True)
     events.sync()
-    write(place / OUTCOME, outcome.model_dump_json())
+    write_file(attempt / OUTCOME, outcome.model_dump_json())
 
 
-def _check(spec: Spec, place: Path, events: Events, *, quietly: bool) -> Checked:
-    """Write the rows as tokens, and the events of it, unless the attempt that trains will."""
+def _check(spec: Spec, attempt: Path, events: EventLog, *, quietly: bool) -> CheckResult:
+    """Write the rows as tokens.
+
+    The events of the check are not written if the attempt only checks: the attempt that trains will
+    write them.
+    """
     try:
-        checked = check(spec, place / TOKENS)
+        result = check_in_process(spec, attempt / TOKENS)
     except OSError as error:
         raise VolumeFailure(f"the volume fails: {error}") from error
-    write(place / CHECKED, checked.model_dump_json())
-    if checked.mistakes:
-        count = len(checked.mistakes) + checked.more_mistakes
-        first = checked.mistakes[0]
-        where = f"{first.file}, line {first.line}" if first.line else first.file
+    write_file(attempt / CHECK_RESULT, result.model_dump_json())
+    if result.mistakes:
+        count = len(result.mistakes) + result.more_mistakes
+        first = result.mistakes[0]
+        location = f"{first.file}, line {first.line}" if first.line else first.file
         others = f" (and {count - 1} more mistakes)" if count > 1 else ""
-        raise Failure(f"{where}: {first.message}{others}")
+        raise TrainingFailure(f"{location}: {first.message}{others}")
     if not quietly:
-        for warning in checked.warnings:
+        for warning in result.warnings:
             events.write(warning, level="warn")
         events.write(
-            f"Data checked: {checked.rows} rows to train on with {checked.tokens} tokens, "
-            f"{checked.validation_rows} held out, {checked.cut_rows} cut"
+            f"Data checked: {result.rows} rows to train on with {result.tokens} tokens, "
+            f"{result.validation_rows} held out, {result.cut_rows} cut"
         )
-    return checked
+    return result
 
 
 def _train(
-    spec: Spec, place: Path, events: Events, interruptions: Interruptions, checked: Checked
+    spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, check_result: CheckResult
 ) -> Outcome:
-    # They import torch, which takes seconds: mistakes in the rows are reported before.
-    from trainer.batches import Packed  # noqa: PLC0415 - see above
-    from trainer.loading import load  # noqa: PLC0415 - see above
+    # These modules import torch, which takes seconds: mistakes in the rows are reported before.
+    from trainer.batches import TokenRows  # noqa: PLC0415 - see above
+    from trainer.loading import load_model  # noqa: PLC0415 - see above
     from trainer.training import Training  # noqa: PLC0415 - see above
 
-    began = time.monotonic()
-    model = load(spec)
-    events.write(f"Model loaded in {time.monotonic() - began:.1f} s")
-    rows = Packed(place / TOKENS, TRAINING), Packed(place / TOKENS, VALIDATION)
-    training = Training(spec, place, rows, events, interruptions)
-    interruptions.be_patient()
+    start = time.monotonic()
+    model = load_model(spec)
+    events.write(f"Model loaded in {time.monotonic() - start:.1f} s")
+    rows = TokenRows(attempt / TOKENS, TRAINING), TokenRows(attempt / TOKENS, VALIDATION)
+    training = Training(spec, attempt, rows, events, watcher)
+    watcher.defer_exit()
     outcome = training.run(model)
-    copy(epoch_adapter(place.parent, place, outcome.best_step), place / RESULT)
-    return outcome.model_copy(update={"trained_tokens": checked.tokens * spec.epochs})
+    copy_directory(find_epoch_adapter(attempt.parent, attempt, outcome.best_step), attempt / RESULT)
+    return outcome.model_copy(update={"trained_tokens": check_result.tokens * spec.epochs})

@@ -1,4 +1,4 @@
-"""Puts rows of tokens together: how many make a step, how many are computed at once, as tensors."""
+"""Turns rows of tokens into tensors, and chooses the rows per step and the rows per computation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,64 +8,64 @@ import numpy as np
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
-from trainer.prepare import ROWS
-from trainer.texts import TOKEN, Row
-from worker.process.estimates import OPTIMIZER, SHARES, ModelSizes
+from trainer.prepare import ROWS_FILE
+from trainer.texts import TOKEN_DTYPE, TokenRow
+from worker.process.estimates import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes
 from worker.process.memory import free_memory
 
 # The label of a token that is not learned.
-IGNORED = -100
-# The part of the rows that a step has where they are many, as OpenAI's service does it, and the
-# bounds: a small set has enough steps, a large one no steps that are larger than is of use.
-_PART = 0.002
-_STEPS = 25
-_FEW, _MANY = 8, 64
+IGNORED_LABEL = -100
+# Share of the rows in a step for large files, as in OpenAI's service, and its bounds. Small files
+# get enough steps per epoch, and large files no steps that are larger than useful.
+_BATCH_SHARE = 0.002
+_MIN_EPOCH_STEPS = 25
+_SMALL_BATCH, _MAX_BATCH = 8, 64
 
 
-class Packed(Sequence[Row]):
-    """Some of the rows in a directory, in constant memory: the file is mapped.
+class TokenRows(Sequence[TokenRow]):
+    """A selection of the rows in a directory, in constant memory: the file is memory-mapped.
 
     Args:
-        directory: that ``prepare.Writer`` has filled.
-        name: of the rows, as ``Writer.choose`` has named them.
+        directory: Directory that ``prepare.TokenWriter`` has filled.
+        name: Name of the selection, as passed to ``TokenWriter.save_selection``.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row where its tokens begin and end.
+        # For each row the positions of its first token and of its end.
         self._bounds = np.load(directory / f"{name}.npy")
-        self._tokens = np.memmap(directory / ROWS, TOKEN, "r")
+        self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
 
     def __len__(self) -> int:
         return len(self._bounds)
 
-    def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices are needed
+    def __getitem__(self, index: int) -> TokenRow:  # type: ignore[override]  # no slices are needed
         begin, end = self._bounds[index]
         return np.asarray(self._tokens[begin:end])
 
 
-def batch_size(rows: int) -> int:
-    """Return of how many rows a step is to learn, a power of 2, where nobody has said it."""
-    few = min(_FEW, rows // _STEPS)
-    wanted = min(_MANY, max(few, int(rows * _PART), 1))
-    return 1 << (wanted.bit_length() - 1)
+def default_batch_size(rows: int) -> int:
+    """Return the number of rows per step, a power of 2, for a training that doesn't set it."""
+    small = min(_SMALL_BATCH, rows // _MIN_EPOCH_STEPS)
+    size = min(_MAX_BATCH, max(small, int(rows * _BATCH_SHARE), 1))
+    return 1 << (size.bit_length() - 1)
 
 
 def largest_divisor(number: int, limit: float) -> int:
-    """Return the largest divisor of a number that is not above a limit; at least 1."""
+    """Return the largest divisor of a number that is not above the limit; at least 1."""
     return max((n for n in range(1, number + 1) if number % n == 0 and n <= limit), default=1)
 
 
-def collate(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Return rows as tensors of one length, in tokens that of the longest row."""
+def collate(rows: Sequence[TokenRow]) -> dict[str, torch.Tensor]:
+    """Return the rows as tensors, padded to the length of the longest row."""
     shape = len(rows), max(map(len, rows))
-    # Which token fills up is of no account: the mask hides it, and it is not learned.
+    # Any padding token will do: the mask hides it, and it is not learned.
     ids = np.zeros(shape, np.int64)
     mask = np.zeros(shape, np.int64)
-    labels = np.full(shape, IGNORED, np.int64)
+    labels = np.full(shape, IGNORED_LABEL, np.int64)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = row["id"]
         mask[number, : len(row)] = 1
-        labels[number, : len(row)] = np.where(row["learned"], row["id"], IGNORED)
+        labels[number, : len(row)] = np.where(row["learned"], row["id"], IGNORED_LABEL)
     return {
         "input_ids": torch.from_numpy(ids),
         "attention_mask": torch.from_numpy(mask),
@@ -74,47 +74,52 @@ def collate(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How a step is computed.
+class StepPlan:
+    """Computation of a step: the rows per forward pass, and whether activations are recomputed.
 
     Args:
-        rows: at once; a step's rows are a multiple.
-        recompute: keep what goes into each layer only, and compute the rest again.
+        rows: Number of rows per forward pass, a divisor of the rows per step.
+        recompute: Whether only the input of each layer is stored, and the rest computed again.
     """
 
     rows: int
     recompute: bool = False
 
-    def smaller(self, batch_size: int) -> "Fit | None":
-        """Return the next one that takes less memory; None if there is none."""
+    def next_smaller(self, batch_size: int) -> "StepPlan | None":
+        """Return the next plan that needs less memory; None if this is the smallest."""
         if self.rows > 1:
-            return Fit(largest_divisor(batch_size, self.rows / 2), self.recompute)
-        return None if self.recompute else Fit(1, recompute=True)
+            return StepPlan(largest_divisor(batch_size, self.rows / 2), self.recompute)
+        return None if self.recompute else StepPlan(1, recompute=True)
 
 
-def lacking(error: RuntimeError | MemoryError) -> bool:
-    """Return whether it is the memory that does not suffice."""
+def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Return whether the error means that memory is exhausted."""
     return isinstance(error, MemoryError) or bool(should_reduce_batch_size(error))
 
 
-def fit(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> Fit:
-    """Choose.
+def choose_step_plan(
+    sizes: ModelSizes, longest: int, batch_size: int, free_bytes: float
+) -> StepPlan:
+    """Return the fastest plan that fits into memory, by an estimate.
 
     Args:
-        sizes: the model's.
-        longest: the tokens of the longest row.
-        batch_size: the rows of a step.
-        free: bytes for it.
+        sizes: Sizes of the base model.
+        longest: Number of tokens of the longest row.
+        batch_size: Number of rows per step.
+        free_bytes: Bytes that are available for rows.
     """
     for recompute in (False, True):
-        rows = free / (longest * sizes.token_bytes(recompute=recompute))
+        rows = free_bytes / (longest * sizes.token_bytes(recompute=recompute))
         if rows >= 1:
-            return Fit(largest_divisor(batch_size, rows), recompute)
-    # It may go well: these are estimates.
-    return Fit(1, recompute=True)
+            return StepPlan(largest_divisor(batch_size, rows), recompute)
+    # The smallest plan may still work: the sizes are estimates.
+    return StepPlan(1, recompute=True)
 
 
-def budget(device: str, trained: int) -> float:
-    """Return the bytes for rows: gradients and the optimiser's two averages take theirs."""
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
-    return free * SHARES[device] - OPTIMIZER * trained
+def free_bytes_for_rows(device: str, trained_parameters: int) -> float:
+    """Return the bytes that are free for rows, without the gradients and the optimiser's state.
+
+    The optimiser stores two averages per trained parameter.
+    """
+    free_bytes = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
+    return free_bytes * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters

@@ -1,4 +1,4 @@
-"""What happens beside a training's steps: its numbers are written, its state is saved."""
+"""Callbacks of a training, which write its metrics and checkpoints."""
 
 import math
 import os
@@ -12,27 +12,27 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainer import checkpoints
-from trainer.endings import Failure, Interruptions, Stopped
-from trainer.events import Events
+from trainer.events import EventLog
+from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.spec import CHECKPOINTS, EPOCHS, Hyperparameters, Spec
-from worker.masking import hide, masked, without_paths
+from worker.masking import add_secrets, mask, remove_paths
 
-# Seconds of work that the end of a process costs at most, beside an evaluation.
-CHECKPOINT_S = 60.0
+# Maximum seconds of work that are lost if the process is killed, apart from an evaluation.
+CHECKPOINT_INTERVAL_S = 60.0
 _LOSSES = ("loss", "eval_loss")
 _PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
-# Characters of why nothing is reported.
-LONGEST = 300
+# Maximum length of the reason in the warning that nothing is reported.
+MAX_REASON_CHARACTERS = 300
 
 
 class MetricsCallback(TrainerCallback):
     """Writes the metrics that the Trainer logs.
 
     Raises:
-        Failure: a loss is not finite.
+        TrainingFailure: A loss is not finite.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventLog) -> None:
         self._events = events
 
     def on_log(
@@ -46,7 +46,7 @@ class MetricsCallback(TrainerCallback):
         logs = logs or {}
         self._events.write_metrics(logs, state.global_step)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSSES):
-            raise Failure(
+            raise TrainingFailure(
                 f"after {state.global_step} steps the loss is no number any more: the learning "
                 f"rate, {args.learning_rate:g}, is too high; try {args.learning_rate / 10:g}"
             )
@@ -54,109 +54,114 @@ class MetricsCallback(TrainerCallback):
 
 @dataclass(eq=False)
 class CheckpointCallback(TrainerCallback):
-    """Saves checkpoints and the adapters of epochs, and stops the training when asked to.
+    """Saves checkpoints and the adapters of epochs, and stops the training after SIGTERM.
 
     Args:
-        attempt: the directory of this attempt.
-        base: the name of the base model.
-        steps: of an epoch.
-        events: which are written, and made durable before a checkpoint.
-        interruptions: ask for the end.
-        every_s: seconds between two checkpoints within an epoch.
+        attempt: Directory of this attempt.
+        base: Name of the base model.
+        epoch_steps: Number of steps per epoch.
+        events: Log of the attempt's events, which is made durable before each checkpoint.
+        watcher: Watcher for SIGTERM.
+        interval_s: Seconds between two checkpoints within an epoch.
     """
 
     attempt: Path
     base: str
-    steps: int
-    events: Events
-    interruptions: Interruptions
-    every_s: float = CHECKPOINT_S
+    epoch_steps: int
+    events: EventLog
+    watcher: SigtermWatcher
+    interval_s: float = CHECKPOINT_INTERVAL_S
 
     def __post_init__(self) -> None:
-        self._saved = time.monotonic()
+        self._saved_at = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        due = time.monotonic() - self._saved >= self.every_s
-        # After an epoch's last step the evaluation comes first: an attempt that resumes there goes
-        # on with the next epoch.
-        if (due or self.interruptions.asked) and state.global_step % self.steps:
-            _save(control)
+        is_due = time.monotonic() - self._saved_at >= self.interval_s
+        # After an epoch's last step the evaluation comes first: an attempt that resumes there
+        # starts with the next epoch.
+        if (is_due or self.watcher.is_stop_requested) and state.global_step % self.epoch_steps:
+            _request_save(control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        _save(control)
+        _request_save(control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        # An evaluation takes long where there are many rows; it can't be resumed.
-        if self.interruptions.asked:
-            raise Stopped
+        # An evaluation of many rows takes long, and can't be resumed.
+        if self.watcher.is_stop_requested:
+            raise StoppedBySigterm
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         step = state.global_step
-        written = Path(str(args.output_dir)) / f"checkpoint-{step}"
-        epoch, within = divmod(step, self.steps)
-        if not within:
-            place = self.attempt / EPOCHS / str(step)
-            checkpoints.copy_adapter(written, place, self.base)
+        checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"
+        epoch, steps_in_epoch = divmod(step, self.epoch_steps)
+        if not steps_in_epoch:
+            adapter = self.attempt / EPOCHS / str(step)
+            checkpoints.copy_adapter(checkpoint, adapter, self.base)
             self.events.write(f"Epoch {epoch} saved", step)
         self.events.sync()
-        checkpoints.publish(written, self.attempt / CHECKPOINTS / written.name)
-        checkpoints.prune(self.attempt)
-        self._saved = time.monotonic()
-        if self.interruptions.asked and step < state.max_steps:
-            raise Stopped
+        checkpoints.publish(checkpoint, self.attempt / CHECKPOINTS / checkpoint.name)
+        checkpoints.prune_checkpoints(self.attempt)
+        self._saved_at = time.monotonic()
+        if self.watcher.is_stop_requested and step < state.max_steps:
+            raise StoppedBySigterm
 
 
-def _save(control: TrainerControl) -> None:
-    # The log's window ends with the checkpoint: an attempt that resumes begins a new one.
+def _request_save(control: TrainerControl) -> None:
+    # Each checkpoint closes the averaging window of the log: an attempt that resumes begins a new
+    # one.
     control.should_log = control.should_save = True
 
 
-def reporting(spec: Spec, run: str, events: Events) -> list[TrainerCallback]:
-    """Begin the report of a training, if one is wanted; write a warning if there can be none.
+def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCallback]:
+    """Start the report to Weights & Biases if the spec has one; write a warning if that fails.
 
     Args:
-        spec: the training.
-        run: an id of it, the same one for all attempts.
-        events: for the warning.
+        spec: The training.
+        run_id: The run's id, which is the same for all attempts.
+        events: Log for the warning.
+
+    Returns:
+        The callback that reports; empty without a report.
     """
     if spec.wandb is None:
         return []
     if find_spec(_PACKAGE) is None:
-        missing = f"the package {_PACKAGE} is not installed"
+        reason = f"the package {_PACKAGE} is not installed"
     elif not os.environ.get(_KEY, "").strip():
-        missing = f"there is no {_KEY}"
+        reason = f"there is no {_KEY}"
     else:
-        import wandb  # noqa: PLC0415 - it may be missing
+        import wandb  # noqa: PLC0415 - optional package
 
         try:
-            return [WandbCallback(spec, run)]
+            return [WandbCallback(spec, run_id)]
         except wandb.errors.Error as error:
-            # It may quote the key, which this process has in its environment, or a file's path.
-            hide([os.environ[_KEY]])
-            missing = without_paths(masked(str(error)))[:LONGEST]
-    events.write(f"Nothing is reported to Weights & Biases: {missing}", level="warn")
+            # The message may contain the key, which is in this process's environment, or a file's
+            # path.
+            add_secrets([os.environ[_KEY]])
+            reason = remove_paths(mask(str(error)))[:MAX_REASON_CHARACTERS]
+    events.write(f"Nothing is reported to Weights & Biases: {reason}", level="warn")
     return []
 
 
 class WandbCallback(TrainerCallback):
-    """Reports the metrics that the Trainer logs, never rows or names of files."""
+    """Reports the metrics that the Trainer logs, but neither rows nor file names."""
 
-    def __init__(self, spec: Spec, run: str) -> None:
-        import wandb  # noqa: PLC0415 - it may be missing
+    def __init__(self, spec: Spec, run_id: str) -> None:
+        import wandb  # noqa: PLC0415 - optional package
 
         known = {"project", "name", "entity", "tags"}
-        asked: Mapping[str, Any] = spec.wandb or {}
+        arguments: Mapping[str, Any] = spec.wandb or {}
         self._run = wandb.init(
-            **{name: value for name, value in asked.items() if name in known},
-            id=run,
+            **{name: value for name, value in arguments.items() if name in known},
+            id=run_id,
             resume="allow",
             config=spec.model_dump(mode="json", include=set(Hyperparameters.model_fields)),
         )

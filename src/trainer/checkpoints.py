@@ -1,6 +1,6 @@
-"""Files and directories of an attempt that appear whole: its results, checkpoints and adapters.
+"""Writes an attempt's results, checkpoints and adapters atomically.
 
-They are written under a hidden name, made durable, and renamed.
+Files and directories are written under a hidden name, made durable, and renamed.
 """
 
 import json
@@ -12,168 +12,174 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from trainer.spec import CHECKPOINTS, EPOCHS, step_of
+from trainer.spec import CHECKPOINTS, EPOCHS, checkpoint_step
 
-# The files of an adapter, as PEFT names them.
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Of an attempt.
-MOST_CHECKPOINTS = 2
+# File names of an adapter, as PEFT writes them.
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Number of checkpoints that are retained per attempt.
+MAX_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What transformers' Trainer resumes from; ``step``: the steps done."""
+    """A checkpoint of transformers' Trainer; ``step`` is its number of completed steps."""
 
     path: Path
     step: int
 
 
-def adopt(attempts: Path, mine: Path) -> Checkpoint | None:
-    """Copy the newest checkpoint of all attempts into this one, unless it is there.
+def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
+    """Copy the newest checkpoint of all attempts into this attempt, unless it is already there.
 
-    An attempt whose worker counts as dead may live, and remove its older checkpoints.
+    Another attempt may still run although its worker counts as dead, and remove its older
+    checkpoints meanwhile.
 
     Args:
-        attempts: the directory of all attempts.
-        mine: the directory of this one.
+        attempts: Directory of all attempts.
+        attempt: Directory of this attempt.
+
+    Returns:
+        The checkpoint in this attempt; None if no attempt has a checkpoint.
 
     Raises:
-        OSError: the volume can't be read or written to.
+        OSError: The volume can't be read or written to.
     """
-    gone: set[Path] = set()
+    removed: set[Path] = set()
     while found := [
         checkpoint
-        for attempt in attempts.iterdir()
-        for checkpoint in _of(attempt)
-        if checkpoint.path not in gone
+        for directory in attempts.iterdir()
+        for checkpoint in _list_checkpoints(directory)
+        if checkpoint.path not in removed
     ]:
-        last = max(found, key=lambda each: (each.step, each.path.is_relative_to(mine)))
-        if last.path.is_relative_to(mine):
-            return last
-        place = mine / CHECKPOINTS / last.path.name
+        newest = max(found, key=lambda each: (each.step, each.path.is_relative_to(attempt)))
+        if newest.path.is_relative_to(attempt):
+            return newest
+        destination = attempt / CHECKPOINTS / newest.path.name
         try:
-            copy(last.path, place)
+            copy_directory(newest.path, destination)
         except FileNotFoundError:
-            gone.add(last.path)
+            removed.add(newest.path)
         else:
-            return Checkpoint(place, last.step)
+            return Checkpoint(destination, newest.step)
     return None
 
 
-def newest(attempt: Path) -> Checkpoint | None:
-    """Return the newest checkpoint of an attempt; None if it has none."""
-    return max(_of(attempt), key=lambda each: each.step, default=None)
+def find_newest_checkpoint(attempt: Path) -> Checkpoint | None:
+    """Return the newest checkpoint of an attempt; None if it has no checkpoint."""
+    return max(_list_checkpoints(attempt), key=lambda each: each.step, default=None)
 
 
-def prune(attempt: Path) -> None:
-    """Remove an attempt's checkpoints but the newest."""
-    for checkpoint in sorted(_of(attempt), key=lambda each: each.step)[:-MOST_CHECKPOINTS]:
-        # Renamed first, so that nobody resumes from a part of it.
-        hidden = _hidden(checkpoint.path)
-        checkpoint.path.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+def prune_checkpoints(attempt: Path) -> None:
+    """Remove all but the newest checkpoints of an attempt."""
+    for checkpoint in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[
+        :-MAX_CHECKPOINTS
+    ]:
+        # Renamed first, so that no attempt resumes from a partly removed checkpoint.
+        hidden_path = _make_hidden_path(checkpoint.path)
+        checkpoint.path.rename(hidden_path)
+        shutil.rmtree(hidden_path, ignore_errors=True)
 
 
-def epoch_adapter(attempts: Path, mine: Path, step: int) -> Path:
-    """Return where the adapter of an epoch is: in this attempt, or in one that it goes on from.
+def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
+    """Return the directory with an epoch's adapter, from this attempt or an earlier one.
 
     Raises:
-        FileNotFoundError: no attempt has it.
+        FileNotFoundError: No attempt has this adapter.
     """
-    for attempt in (mine, *sorted(attempts.iterdir(), reverse=True)):
-        place = attempt / EPOCHS / str(step)
-        if place.is_dir():
-            return place
+    for directory in (attempt, *sorted(attempts.iterdir(), reverse=True)):
+        adapter = directory / EPOCHS / str(step)
+        if adapter.is_dir():
+            return adapter
     raise FileNotFoundError(f"no attempt has an adapter of step {step}")
 
 
-def copy(source: Path, place: Path) -> None:
-    """Copy a directory of files; ``place`` appears when it is whole and durable.
+def copy_directory(source: Path, destination: Path) -> None:
+    """Copy a directory of files atomically and durably.
 
     Raises:
-        OSError: it can't be; then nothing is left.
+        OSError: The copy failed; no part of it is left.
     """
-    with _appearing(place) as hidden:
-        # Not copytree: its errors have lost their numbers.
+    with _publish_on_exit(destination) as hidden_path:
+        # shutil.copytree is not used: its errors lose their errno.
         for file in source.iterdir():
-            shutil.copyfile(file, hidden / file.name)
+            shutil.copyfile(file, hidden_path / file.name)
 
 
-def copy_adapter(checkpoint: Path, place: Path, base: str) -> None:
-    """Copy the two files of a checkpoint's adapter; ``place`` appears when it is whole.
+def copy_adapter(checkpoint: Path, destination: Path, base: str) -> None:
+    """Copy the two files of a checkpoint's adapter atomically and durably.
 
     Args:
-        checkpoint: holds both.
-        place: of the copy.
-        base: the name of the base model, that the adapter's configuration shall give.
+        checkpoint: Directory with both files.
+        destination: Directory of the copy.
+        base: Name of the base model to write into the adapter's configuration.
 
     Raises:
-        OSError: it can't be; then nothing is left.
+        OSError: The copy failed; no part of it is left.
     """
-    with _appearing(place) as hidden:
-        shutil.copyfile(checkpoint / WEIGHTS, hidden / WEIGHTS)
-        config = json.loads((checkpoint / CONFIG).read_bytes())
+    with _publish_on_exit(destination) as hidden_path:
+        shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, hidden_path / ADAPTER_WEIGHTS)
+        config = json.loads((checkpoint / ADAPTER_CONFIG).read_bytes())
         config["base_model_name_or_path"] = base
-        (hidden / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
+        (hidden_path / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
-def publish(hidden: Path, place: Path) -> None:
-    """Make a directory of files durable, and give it its name; one that has it already stays.
+def publish(source: Path, destination: Path) -> None:
+    """Make a directory of files durable and rename it; an existing destination stays as it is.
 
     Raises:
-        OSError: it can't be.
+        OSError: The files can't be made durable or renamed.
     """
-    for path in (*hidden.iterdir(), hidden):
-        _sync(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_dir():
-        shutil.rmtree(hidden)
+    for path in (*source.iterdir(), source):
+        _fsync(path)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    if destination.is_dir():
+        shutil.rmtree(source)
     else:
-        hidden.rename(place)
-    _sync(place.parent)
-    _sync(place.parent.parent)
+        source.rename(destination)
+    _fsync(destination.parent)
+    _fsync(destination.parent.parent)
 
 
-def write(path: Path, content: str) -> None:
-    """Write a file, which appears when it is whole and durable.
+def write_file(path: Path, content: str) -> None:
+    """Write a file atomically and durably.
 
     Raises:
-        OSError: it can't be written; then nothing is left.
+        OSError: The file can't be written; no part of it is left.
     """
-    hidden = _hidden(path)
+    hidden_path = _make_hidden_path(path)
     try:
-        hidden.write_text(content)
-        _sync(hidden)
-        hidden.rename(path)
+        hidden_path.write_text(content)
+        _fsync(hidden_path)
+        hidden_path.rename(path)
     finally:
-        hidden.unlink(missing_ok=True)
-    _sync(path.parent)
+        hidden_path.unlink(missing_ok=True)
+    _fsync(path.parent)
 
 
 @contextmanager
-def _appearing(place: Path) -> Iterator[Path]:
-    """Make a directory to write to, which gets its name once the block has left it whole."""
-    hidden = _hidden(place)
+def _publish_on_exit(destination: Path) -> Iterator[Path]:
+    """Yield a hidden directory to write to, and publish it if the block raises no exception."""
+    hidden_path = _make_hidden_path(destination)
     try:
-        hidden.mkdir(parents=True)
-        yield hidden
-        publish(hidden, place)
+        hidden_path.mkdir(parents=True)
+        yield hidden_path
+        publish(hidden_path, destination)
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+        shutil.rmtree(hidden_path, ignore_errors=True)
 
 
-def _of(attempt: Path) -> Iterator[Checkpoint]:
+def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
     directory = attempt / CHECKPOINTS
     for path in directory.iterdir() if directory.is_dir() else ():
-        if (step := step_of(path.name)) is not None:
+        if (step := checkpoint_step(path.name)) is not None:
             yield Checkpoint(path, step)
 
 
-def _hidden(place: Path) -> Path:
-    return place.with_name(f".{place.name}.{uuid4().hex}")
+def _make_hidden_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4().hex}")
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

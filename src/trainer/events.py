@@ -1,4 +1,4 @@
-"""Writes the events of a training: a file of lines, which only its attempt appends to."""
+"""Writes the events of a training to a file of lines, to which only one attempt appends."""
 
 import math
 import os
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from trainer.spec import Event, Resumed
+from trainer.spec import Event, ResumeEvent
 
 
-class Events:
-    """An attempt's events.
+class EventLog:
+    """The log of an attempt's events.
 
     Args:
-        path: of the file.
-        resumed_at: the step that the attempt goes on from.
+        path: Path of the file.
+        resumed_at: Step from which the attempt resumes.
 
     Raises:
-        OSError: it can't be written, here and in all methods.
+        OSError: The file can't be written. All methods raise it, too.
     """
 
     def __init__(self, path: Path, resumed_at: int) -> None:
-        self._written: set[tuple[int, str]] = set()
+        self._logged_metrics: set[tuple[int, str]] = set()
         self._file = path.open("a", encoding="utf-8")
-        self._append(Resumed(resumed_at=resumed_at))
+        self._append(ResumeEvent(resumed_at=resumed_at))
 
     def __enter__(self) -> Self:
         return self
@@ -38,24 +38,26 @@ class Events:
         self._append(Event(at=time.time(), level=level, message=message, step=step))
 
     def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics, once for a step: steps are done again with fewer rows at once.
+        """Write the metrics of a step, unless they are already written.
+
+        Steps are repeated when a training continues with fewer rows per computation.
 
         Args:
-            metrics: by name; numbers that are not finite are in the message only.
-            step: the steps done.
+            metrics: Metrics by name; values that are not finite appear in the message only.
+            step: Number of completed steps.
         """
         key = step, next(iter(metrics), "")
-        if key in self._written:
+        if key in self._logged_metrics:
             return
-        self._written.add(key)
+        self._logged_metrics.add(key)
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         event = Event(at=time.time(), message=str(dict(metrics)), step=step, metrics=finite)
         self._append(event)
 
     def sync(self) -> None:
-        """Make the events durable: a checkpoint that follows is never ahead of them."""
+        """Make the events durable, so that a later checkpoint is never ahead of them."""
         os.fsync(self._file.fileno())
 
-    def _append(self, line: Event | Resumed) -> None:
+    def _append(self, line: Event | ResumeEvent) -> None:
         self._file.write(f"{line.model_dump_json()}\n")
         self._file.flush()

@@ -1,4 +1,4 @@
-"""Loads the base model, and puts an adapter on it."""
+"""Loads the base model, and adds an adapter to it."""
 
 import re
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
 from transformers.utils import logging
 
-from trainer.batches import lacking
-from trainer.endings import Failure
+from trainer.batches import is_out_of_memory
+from trainer.interruptions import TrainingFailure
 from trainer.spec import Lora, Spec
-from worker.masking import without_paths
+from worker.masking import remove_paths
 
-# The projections of attention and MLP, by the names that architectures give them. Among them are
-# no embeddings, no head and no router: vLLM serves adapters of those for few models or none.
+# Names of the projections in attention and MLP in various architectures. Embeddings, heads and
+# routers are missing: vLLM serves adapters of these for few models or for no model.
 PROJECTIONS = frozenset(
     """
     q_proj k_proj v_proj o_proj gate_proj up_proj down_proj
@@ -23,53 +23,53 @@ PROJECTIONS = frozenset(
     query_key_value dense dense_h_to_4h dense_4h_to_h
     """.split()
 )
-# Parts of a model that don't read text.
-_OTHER_SENSES = re.compile(r"(^|\.)(vision|visual|audio|image|speech)\w*\.")
-# Of layers' names in a message.
-_NAMED = 12
-# Where the hub's cache has a model: models--org--name/snapshots/<commit>.
-_CACHED = re.compile(r"models--(.+)")
+# Layers of a model that process media instead of text.
+_MEDIA_LAYER = re.compile(r"(^|\.)(vision|visual|audio|image|speech)\w*\.")
+# Number of layers that a message lists.
+_MAX_LISTED_LAYERS = 12
+# Directory of a model in the hub's cache: models--org--name/snapshots/<commit>.
+_CACHE_DIRECTORY = re.compile(r"models--(.+)")
 
 
-def load(spec: Spec) -> PreTrainedModel:
-    """Load the base model, in the type that it is trained in, on the device.
+def load_model(spec: Spec) -> PreTrainedModel:
+    """Load the base model onto the device, with the data type for training.
 
     Raises:
-        Failure: it can't be trained.
+        TrainingFailure: The model can't be trained.
     """
-    # Standard error is for what has gone wrong.
+    # Standard error is reserved for errors.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # as the one before
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it has no types
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             spec.model,
-            dtype=dtype(spec.device),
-            # One GPU, as the estimate has it, also where there are more.
+            dtype=weights_dtype(spec.device),
+            # One GPU, as in the estimate of memory, even if there are more.
             device_map={"": 0} if spec.device == "cuda" else None,
             trust_remote_code=spec.trust_remote_code,
             local_files_only=True,
         )
     except (ValueError, ImportError, KeyError, OSError) as error:
-        # transformers' own have no number: a file is missing.
+        # An OSError by transformers itself has no errno: a file is missing.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        text = str(error).replace(str(spec.model), base_name(spec.model)).splitlines()[0]
-        # Errors of imports name Python's own files.
-        reason = without_paths(text)
-        raise Failure(f"the base model can't be loaded to be trained: {reason}") from error
+        text = str(error).replace(str(spec.model), model_name(spec.model)).splitlines()[0]
+        # Import errors contain the paths of Python's own files.
+        reason = remove_paths(text)
+        raise TrainingFailure(f"the base model can't be loaded to be trained: {reason}") from error
     except (RuntimeError, MemoryError) as error:
-        if not lacking(error):
+        if not is_out_of_memory(error):
             raise
-        raise Failure(
-            "the memory does not suffice for the base model: take a machine with more"
+        raise TrainingFailure(
+            "there is not enough memory for the base model: take a machine with more"
         ) from error
-    # It is of use for answers only.
+    # The cache is useful for generation only.
     model.config.use_cache = False
     return model
 
 
-def dtype(device: str) -> torch.dtype:
-    """Return the type of the base model's weights; the adapter's are 32 bits wide everywhere."""
+def weights_dtype(device: str) -> torch.dtype:
+    """Return the data type of the base model's weights; the adapter's weights are float32."""
     if device == "cpu":
         return torch.float32
     return (
@@ -77,33 +77,34 @@ def dtype(device: str) -> torch.dtype:
     )
 
 
-def with_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
-    """Put a new adapter on a model: the same one for the same seed.
+def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
+    """Add a new adapter to a model; its weights depend on the seed only.
 
     Raises:
-        Failure: the model has no such layers.
+        TrainingFailure: The model doesn't have the layers.
     """
-    names = layers(model)
+    names = layer_names(model)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.r,
-        lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT takes fractions as well
+        lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT accepts fractions, too
         lora_dropout=lora.lora_dropout,
         bias="none",
         use_rslora=lora.use_rslora,
-        target_modules=targets(names, lora.target_modules),
+        target_modules=choose_target_modules(names, lora.target_modules),
     )
-    if any(_OTHER_SENSES.search(name) for name in names):
-        config.exclude_modules = rf".*{_OTHER_SENSES.pattern}.*"
+    if any(_MEDIA_LAYER.search(name) for name in names):
+        config.exclude_modules = rf".*{_MEDIA_LAYER.pattern}.*"
     set_seed(seed)
     adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
-    # Or it would be looked for on the hub at each checkpoint. Copies of the adapter name it.
+    # Otherwise PEFT would look for the base model on the hub at each checkpoint. Copies of the
+    # adapter contain its name.
     adapted.peft_config["default"].base_model_name_or_path = ""
     return adapted
 
 
-def layers(model: torch.nn.Module) -> list[str]:
+def layer_names(model: torch.nn.Module) -> list[str]:
     """Return the full names of all layers with a weight matrix, without embeddings."""
     return [
         name
@@ -113,29 +114,33 @@ def layers(model: torch.nn.Module) -> list[str]:
     ]
 
 
-def targets(names: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None) -> list[str]:
     """Return the last parts of the names of the layers that get an adapter, sorted.
 
     Args:
-        names: of the model's layers.
-        wanted: names of layers; None: the projections.
+        names: Full names of the model's layers.
+        requested: Last parts of layers' names; None for the known projections.
 
     Raises:
-        Failure: the model lacks them.
+        TrainingFailure: The model doesn't have these layers.
     """
-    found = {name.rpartition(".")[2] for name in names if not _OTHER_SENSES.search(name)}
-    has = f"it has {', '.join(sorted(found)[:_NAMED])}"
-    if wanted is None:
-        if projections := sorted(found & PROJECTIONS):
+    last_parts = {name.rpartition(".")[2] for name in names if not _MEDIA_LAYER.search(name)}
+    listing = f"it has {', '.join(sorted(last_parts)[:_MAX_LISTED_LAYERS])}"
+    if requested is None:
+        if projections := sorted(last_parts & PROJECTIONS):
             return projections
-        raise Failure(f"the model has no layers that are known to take an adapter: {has}")
-    if missing := sorted(set(wanted) - found):
-        raise Failure(f"target_modules: the model has no layer {missing[0]}: {has}")
-    return sorted(set(wanted))
+        raise TrainingFailure(
+            f"the model has no layers that are known to take an adapter: {listing}"
+        )
+    if missing := sorted(set(requested) - last_parts):
+        raise TrainingFailure(f"target_modules: the model has no layer {missing[0]}: {listing}")
+    return sorted(set(requested))
 
 
-def base_name(model: Path) -> str:
-    """Return how a model is called: nothing of where it is on this machine."""
-    if model.parent.name == "snapshots" and (match := _CACHED.fullmatch(model.parent.parent.name)):
+def model_name(model: Path) -> str:
+    """Return the name of a model without its location on this machine."""
+    if model.parent.name == "snapshots" and (
+        match := _CACHE_DIRECTORY.fullmatch(model.parent.parent.name)
+    ):
         return match[1].replace("--", "/")
     return model.name

@@ -1,4 +1,4 @@
-"""Checks the files of rows, and writes the rows as tokens, in a process without torch."""
+"""Checks the files of rows and writes the rows as tokens, in a process without torch."""
 
 import logging
 import os
@@ -18,56 +18,62 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.rows import MOST_MISTAKES, Found, Mistakes, rows
-from trainer.spec import Checked, Data, File, Mistake, Spec
-from trainer.texts import Row, Text, Texts
-from trainer.values import Prompt, WrongRowError
-from worker.children.with_parent import end_with
+from trainer.rows import MAX_MISTAKES, Mistakes, ParsedRow, read_rows
+from trainer.spec import CheckResult, FileField, Mistake, RowsFile, Spec
+from trainer.texts import RenderedChat, RowEncoder, TokenRow
+from trainer.values import InvalidRowError, PromptRow
+from worker.children.with_parent import exit_with_parent
 
 if TYPE_CHECKING:
     from transformers import TokenizersBackend
 
-# Of the rows, if there is no file of rows for validation.
-HELD_OUT = 0.1
+# Share of the rows that are used for validation if there is no validation file.
+VALIDATION_SHARE = 0.1
 ADVISED_ROWS = 200
-# Rows and characters that are tokenized together: enough for all cores, little in memory.
+# Maximum size of a batch for the tokenizer: enough for all cores, but little memory.
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
-# Lines that a warning names.
-MOST_LINES = 10
-# File of all rows, one after another.
-ROWS = "rows"
-# Names of the rows to train on, and of those held out.
+# Maximum number of lines that a warning lists.
+MAX_WARNING_LINES = 10
+# Name of the file with all rows, one after another.
+ROWS_FILE = "rows"
+# Names of the rows to train on and of the validation rows.
 TRAINING, VALIDATION = "training", "validation"
-NOT_FAST = "the model's tokenizer is not one of the tokenizers library, which a training needs"
+UNSUPPORTED_TOKENIZER = (
+    "the model's tokenizer is not one of the tokenizers library, which a training needs"
+)
 
 
-def check(spec: Spec, place: Path) -> Checked:
-    """Check a training's rows, and write them below a directory, in a process of its own.
+def check_in_process(spec: Spec, directory: Path) -> CheckResult:
+    """Check a training's rows and write them to a directory, in a separate process.
 
-    Its memory is small only without torch, which transformers else loads beside the tokenizer.
+    The process needs little memory because it doesn't import torch, which transformers would
+    otherwise load with the tokenizer.
 
     Args:
-        spec: the training; its paths are absolute.
-        place: the directory; it may be missing.
+        spec: The training, with absolute paths.
+        directory: Directory for the rows; created if missing.
 
     Raises:
-        OSError: a file can't be read or written.
-        RuntimeError: the process has crashed, as any other error of it says.
+        OSError: A file can't be read or written.
+        RuntimeError: The process has crashed. Its other exceptions are raised, too.
     """
-    with ProcessPoolExecutor(1, get_context("fork"), partial(end_with, os.getpid())) as process:
+    with ProcessPoolExecutor(
+        1, get_context("fork"), partial(exit_with_parent, os.getpid())
+    ) as process:
         try:
-            return process.submit(_check, spec, place).result()
+            return process.submit(_load_tokenizer_and_prepare, spec, directory).result()
         except BrokenProcessPool:
             raise RuntimeError("the check of the rows was killed") from None
 
 
-def _check(spec: Spec, place: Path) -> Checked:
+def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
     if not spec.trust_remote_code:
-        # Python's way to say that a module is missing. Code of the model's own may need it.
+        # With None, Python treats the module as missing. Code in the model's directory may need
+        # torch.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
-    # Else transformers advises to install torch.
+    # Otherwise transformers advises to install torch.
     logging.disable(logging.WARNING)
-    # Only now: torch is out of sight.
+    # Imported only now that torch is hidden.
     from transformers import AutoTokenizer, TokenizersBackend  # noqa: PLC0415 - see above
 
     try:
@@ -75,58 +81,61 @@ def _check(spec: Spec, place: Path) -> Checked:
             spec.tokenizer, local_files_only=True, trust_remote_code=spec.trust_remote_code
         )
     except (OSError, ValueError, ImportError) as error:
-        # Its OSErrors have no number, and are not the volume's; its last line says what is missing.
+        # An OSError by transformers has no errno, and isn't caused by the volume. The last line of
+        # its message names the missing file.
         reason = f"{type(error).__name__}: {error}".splitlines()[-1]
         raise RuntimeError(f"the check of the rows has crashed: {reason}") from error
     if not isinstance(tokenizer, TokenizersBackend):
-        return Checked(mistakes=(Mistake(file="training_file", line=None, message=NOT_FAST),))
-    return prepare(spec, tokenizer, place)
+        return CheckResult(
+            mistakes=(Mistake(file="training_file", line=None, message=UNSUPPORTED_TOKENIZER),)
+        )
+    return prepare_rows(spec, tokenizer, directory)
 
 
-def prepare(spec: Spec, tokenizer: "TokenizersBackend", place: Path) -> Checked:
-    """Check a training's rows, and write them below a directory: ``TRAINING``, ``VALIDATION``.
+def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) -> CheckResult:
+    """Check a training's rows and write them to a directory, as ``TRAINING`` and ``VALIDATION``.
 
     Args:
-        spec: the training.
-        tokenizer: of its model.
-        place: the directory.
+        spec: The training.
+        tokenizer: Tokenizer of its model.
+        directory: Directory for the rows.
 
     Returns:
-        What was found; if there are mistakes, what was written is of no use.
+        The result of the check. If it has mistakes, the written rows are useless.
 
     Raises:
-        OSError: a file can't be read or written.
+        OSError: A file can't be read or written.
     """
-    texts = Texts(tokenizer, spec.chat_template)
-    with closing(Writer(place)) as writer:
-        readings = [_Reading("training_file", texts, spec.max_length, writer)]
-        readings[0].read(spec.training)
+    encoder = RowEncoder(tokenizer, spec.chat_template)
+    with closing(TokenWriter(directory)) as writer:
+        readers = [_RowsReader("training_file", encoder, spec.max_length, writer)]
+        readers[0].read(spec.training)
         if spec.validation is not None:
-            readings.append(_Reading("validation_file", texts, spec.max_length, writer))
-            readings[1].read(spec.validation)
-    training, validation = _split(readings, spec.seed)
-    mistakes = [mistake for reading in readings for mistake in reading.mistakes.first]
-    count = sum(reading.mistakes.count for reading in readings)
-    listed = tuple(mistakes[:MOST_MISTAKES])
+            readers.append(_RowsReader("validation_file", encoder, spec.max_length, writer))
+            readers[1].read(spec.validation)
+    training, validation = _split_rows(readers, spec.seed)
+    mistakes = [mistake for reader in readers for mistake in reader.mistakes.listed]
+    count = sum(reader.mistakes.count for reader in readers)
+    listed = tuple(mistakes[:MAX_MISTAKES])
     if mistakes:
-        return Checked(mistakes=listed, more_mistakes=count - len(listed))
-    lengths = writer.choose(TRAINING, training)
-    return Checked(
+        return CheckResult(mistakes=listed, more_mistakes=count - len(listed))
+    lengths = writer.save_selection(TRAINING, training)
+    return CheckResult(
         rows=len(training),
-        validation_rows=len(writer.choose(VALIDATION, validation)),
+        validation_rows=len(writer.save_selection(VALIDATION, validation)),
         tokens=int(lengths.sum()),
-        cut_rows=sum(reading.cut for reading in readings),
-        warnings=tuple(_warnings(readings, texts, spec)),
+        cut_rows=sum(reader.cut_rows for reader in readers),
+        warnings=tuple(_warnings(readers, encoder, spec)),
     )
 
 
-class Writer:
-    """Writes rows into a directory; they are whole once it is closed."""
+class TokenWriter:
+    """Writes rows of tokens to a directory. The files are complete once the writer is closed."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._rows = (directory / ROWS).open("wb")
+        self._rows = (directory / ROWS_FILE).open("wb")
         self._begins = array("q", [0])
 
     def close(self) -> None:
@@ -135,12 +144,12 @@ class Writer:
     def __len__(self) -> int:
         return len(self._begins) - 1
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TokenRow) -> None:
         self._rows.write(row.tobytes())
         self._begins.append(self._begins[-1] + len(row))
 
-    def choose(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
-        """Give some of the rows a name, by their numbers, from 0; return their lengths."""
+    def save_selection(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
+        """Save a selection of rows, which are numbered from 0, and return their lengths."""
         begins = np.frombuffer(self._begins, np.int64)
         numbers = np.fromiter(rows, np.int64)
         bounds = np.stack([begins[numbers], begins[numbers + 1]], axis=1)
@@ -148,80 +157,85 @@ class Writer:
         return bounds[:, 1] - bounds[:, 0]
 
 
-class _Reading:
-    """A file of rows on its way into tokens.
+class _RowsReader:
+    """Reads one file of rows and writes its rows as tokens.
 
     Args:
-        file: which one.
-        texts: the model's way to tokens.
-        longest: the tokens of a row.
-        writer: that takes them.
+        file: The spec's field for this file.
+        encoder: Encoder that turns rows into tokens.
+        max_length: Maximum number of tokens per row.
+        writer: Writer for the rows.
     """
 
-    def __init__(self, file: File, texts: Texts, longest: int, writer: Writer) -> None:
+    def __init__(
+        self, file: FileField, encoder: RowEncoder, max_length: int, writer: TokenWriter
+    ) -> None:
         self.mistakes = Mistakes(file)
-        self.cut = 0
-        # Lines of rows that were cut before their answers.
-        self.left_out: list[int] = []
-        # The number of the first row that was written, and the line of each.
-        self.first = len(writer)
+        self.cut_rows = 0
+        # Lines of rows in which the cut leaves no token of an answer.
+        self.dropped_lines: list[int] = []
+        # The number of this file's first row in the writer, and the line of each of its rows.
+        self.first_row = len(writer)
         self.lines = array("q")
-        self._texts = texts
-        self._longest = longest
+        self._encoder = encoder
+        self._max_length = max_length
         self._writer = writer
 
-    def read(self, data: Data) -> None:
-        """Read the file, write the rows that are right, and note what is wrong.
+    def read(self, data: RowsFile) -> None:
+        """Read the file, write its valid rows, and collect its mistakes.
 
         Raises:
-            OSError: a file can't be read or written.
+            OSError: A file can't be read or written.
         """
-        waiting: deque[tuple[list[int], Future[list[Row]]]] = deque()
-        # While one thread tokenizes a batch, which needs no Python, this one reads the next.
+        waiting: deque[tuple[list[int], Future[list[TokenRow]]]] = deque()
+        # While one thread tokenizes a batch without the GIL, this thread reads the next batch.
         with ThreadPoolExecutor(1) as pool:
-            for batch in _batches(rows(data, self.mistakes)):
-                lines, texts = self._rendered(batch)
+            for batch in _make_batches(read_rows(data, self.mistakes)):
+                lines, texts = self._render_batch(batch)
                 if self.mistakes.count:
-                    # The others are looked for, and nothing is trained.
+                    # After a mistake only further mistakes are searched for; there will be no
+                    # training.
                     continue
-                waiting.append((lines, pool.submit(list, self._texts.tokens(texts))))
+                waiting.append((lines, pool.submit(list, self._encoder.tokenize(texts))))
                 if len(waiting) > 1:
-                    self._write(*waiting.popleft())
+                    self._write_rows(*waiting.popleft())
             for last in waiting:
-                self._write(*last)
+                self._write_rows(*last)
         if not (self.lines or self.mistakes.count):
-            message = f"no row has any of its answer within {self._longest:,} tokens"
+            message = f"no row has any of its answer within {self._max_length:,} tokens"
             self.mistakes.add(None, message)
 
-    def _rendered(self, batch: Sequence[Found]) -> tuple[list[int], list[Prompt | Text]]:
-        """Return the prompts and conversations as the model reads them, and their lines."""
+    def _render_batch(
+        self, batch: Sequence[ParsedRow]
+    ) -> tuple[list[int], list[PromptRow | RenderedChat]]:
+        """Return the rendered texts, and for each the line of its row."""
         lines: list[int] = []
-        found: list[Prompt | Text] = []
+        rendered: list[PromptRow | RenderedChat] = []
         for row in batch:
             try:
-                texts = self._texts.rendered(row.value)
-            except WrongRowError as wrong:
-                self.mistakes.add(row.line, wrong.message)
+                texts = self._encoder.render(row.value)
+            except InvalidRowError as error:
+                self.mistakes.add(row.line, error.message)
                 continue
-            found += texts
+            rendered += texts
             lines += [row.line] * len(texts)
-        return lines, found
+        return lines, rendered
 
-    def _write(self, lines: list[int], rows: "Future[list[Row]]") -> None:
+    def _write_rows(self, lines: list[int], rows: "Future[list[TokenRow]]") -> None:
         for line, row in zip(lines, rows.result(), strict=True):
-            self.cut += len(row) > self._longest
-            cut = row[: self._longest]
+            self.cut_rows += len(row) > self._max_length
+            cut = row[: self._max_length]
             if cut["learned"].any():
                 self._writer.add(cut)
                 self.lines.append(line)
             else:
-                self.left_out.append(line)
+                self.dropped_lines.append(line)
 
 
-def _batches(found: Iterator[Found]) -> Iterator[list[Found]]:
-    batch: list[Found] = []
+def _make_batches(rows: Iterator[ParsedRow]) -> Iterator[list[ParsedRow]]:
+    batch: list[ParsedRow] = []
     size = 0
-    for row in found:
+    for row in rows:
         batch.append(row)
         size += row.size
         if len(batch) == BATCH_ROWS or size >= BATCH_CHARACTERS:
@@ -231,34 +245,34 @@ def _batches(found: Iterator[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _split(readings: Sequence[_Reading], seed: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the numbers of the rows to train on, and of those for validation."""
-    first, *others = readings
+def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of the rows to train on, and of the validation rows."""
+    first, *others = readers
     if others:
-        begin = others[0].first
+        begin = others[0].first_row
         return range(begin), range(begin, begin + len(others[0].lines))
     lines = np.frombuffer(first.lines, np.int64)
-    # The texts of one conversation stay together.
-    several = sorted(set(first.lines))
-    if len(several) < 2:
+    # Rows from one line, which has one conversation, stay together.
+    distinct_lines = sorted(set(first.lines))
+    if len(distinct_lines) < 2:
         if not first.mistakes.count:
             first.mistakes.add(None, "there have to be two rows: one of them is for validation")
         return (), ()
-    count = max(1, round(len(several) * HELD_OUT))
-    held_out = np.isin(lines, random.Random(seed).sample(several, count))
-    return np.flatnonzero(~held_out).tolist(), np.flatnonzero(held_out).tolist()
+    count = max(1, round(len(distinct_lines) * VALIDATION_SHARE))
+    is_validation = np.isin(lines, random.Random(seed).sample(distinct_lines, count))
+    return np.flatnonzero(~is_validation).tolist(), np.flatnonzero(is_validation).tolist()
 
 
-def _warnings(readings: Sequence[_Reading], texts: Texts, spec: Spec) -> Iterator[str]:
-    count = len(set(readings[0].lines))
+def _warnings(readers: Sequence[_RowsReader], encoder: RowEncoder, spec: Spec) -> Iterator[str]:
+    count = len(set(readers[0].lines))
     if count < ADVISED_ROWS:
         yield f"The training file has {count} rows; {ADVISED_ROWS} or more are advised."
-    for reading in readings:
-        if left_out := list(dict.fromkeys(reading.left_out)):
-            lines = ", ".join(map(str, left_out[:MOST_LINES]))
-            more = ", …" if len(left_out) > MOST_LINES else ""
+    for reader in readers:
+        if dropped_lines := list(dict.fromkeys(reader.dropped_lines)):
+            lines = ", ".join(map(str, dropped_lines[:MAX_WARNING_LINES]))
+            more = ", …" if len(dropped_lines) > MAX_WARNING_LINES else ""
             yield (
-                f"{reading.mistakes.file}: left out are {len(left_out):,} of the rows, whose "
-                f"answers are behind the first {spec.max_length:,} tokens (lines {lines}{more})."
+                f"{reader.mistakes.file}: {len(dropped_lines):,} rows are left out because their "
+                f"answers begin after the first {spec.max_length:,} tokens (lines {lines}{more})."
             )
-    yield from texts.warnings()
+    yield from encoder.warnings()

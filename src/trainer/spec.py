@@ -1,8 +1,8 @@
-"""The files that a training reads and leaves, by which two processes communicate.
+"""The files through which the worker and the process that trains communicate.
 
-An attempt at a training is a directory. The worker writes ``spec.json`` beside all attempts; the
-process writes the other files, into the directory of its own attempt only. So a process that
-outlives its lease can harm nothing.
+An attempt at a training is a directory. The worker writes ``spec.json`` next to all attempts. The
+training process writes only to the directory of its own attempt, so it does no harm if it runs
+longer than its lease.
 """
 
 import re
@@ -12,74 +12,76 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Beside the attempts.
+# Names next to each other in the directory of a fine-tune.
 SPEC, ATTEMPTS = "spec.json", "attempts"
-# In an attempt's directory. Lines of JSON, one ``Event`` each, appended and flushed one by one.
+# Files in an attempt's directory. Lines of JSON, one ``Event`` each, appended and flushed one by
+# one.
 EVENTS = "events.jsonl"
-# Written once: the data are right, or what is wrong with them (``Checked``).
-CHECKED = "checked.json"
-# Written once, last: the training is over (``Outcome``).
+# Written once, after the check of the rows (``CheckResult``).
+CHECK_RESULT = "checked.json"
+# Written once, as the last file, when the training is over (``Outcome``).
 OUTCOME = "outcome.json"
-# Directories: what transformers resumes from (``checkpoint-<step>``), the adapter of each epoch
-# (``<step>``), the best adapter. Each appears under its name when it is whole and durable.
+# Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), the adapter
+# of each epoch (``<step>``), and the best adapter. Each appears under its name once it is complete
+# and durable.
 CHECKPOINTS, EPOCHS, RESULT = "checkpoints", "epochs", "result"
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-# Data as tokens, written again by each attempt, and a checkpoint that is being written; neither is
-# there when the attempt is over, unless it was killed.
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+# Directories for the rows as tokens, which each attempt writes again, and for an incomplete
+# checkpoint. Both are removed at the end of the attempt, unless it is killed.
 TOKENS, WRITING = "tokens", ".writing"
 
 
-def step_of(checkpoint: str) -> int | None:
-    """Return the steps done at a checkpoint, by its name; None: it is none."""
-    match = _CHECKPOINT.fullmatch(checkpoint)
+def checkpoint_step(checkpoint: str) -> int | None:
+    """Return the number of steps in the name of a checkpoint; None for other names."""
+    match = _CHECKPOINT_NAME.fullmatch(checkpoint)
     return int(match[1]) if match else None
 
 
-class Exit(IntEnum):
-    """How the process ends."""
+class ExitStatus(IntEnum):
+    """Exit statuses of the training process."""
 
-    # ``OUTCOME`` says how the training ended.
-    OVER = 0
-    # A defect, or a lack of memory; the last lines of standard error say which.
+    # The training is over; ``OUTCOME`` describes its outcome.
+    FINISHED = 0
+    # A defect, or not enough memory; the last lines of standard error describe it.
     CRASHED = 1
-    # The volume is full or can't be written to: another attempt may go on later.
-    VOLUME = 74
-    # Asked by SIGTERM, after a checkpoint: another attempt goes on.
+    # The volume is full or can't be written to: another attempt may resume later.
+    VOLUME_FAILURE = 74
+    # SIGTERM stopped the process after a checkpoint: another attempt may resume.
     STOPPED = 75
 
 
-# The option of a process that checks the rows, and trains nothing: it leaves ``CHECKED``, and
+# Command-line option to check the rows without training. The process writes ``CHECK_RESULT``, and
 # ``OUTCOME`` if there are mistakes.
-ONLY_CHECK = "--check"
+CHECK_OPTION = "--check"
 
 
-class Frozen(BaseModel):
-    """A value that is checked once, and does not change."""
+class FrozenModel(BaseModel):
+    """Base class of immutable models without extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Data(Frozen):
+class RowsFile(FrozenModel):
     """A file of rows.
 
     Args:
-        path: of the file.
-        form: how it is written; None: as its name or its first line says.
+        path: Path of the file.
+        form: Format of the file; None to detect it from the file's suffix or content.
     """
 
     path: Path
     form: Literal["csv", "jsonl"] | None = None
 
 
-class Lora(Frozen):
+class Lora(FrozenModel):
     """PEFT's configuration of an adapter, as far as vLLM can serve it.
 
     Args:
-        r: rank.
-        lora_alpha: scale of the adapter, in units of the rank.
-        lora_dropout: while training.
-        target_modules: names of layers; None: the attention's and the MLP's projections.
-        use_rslora: scale by the root of the rank.
+        r: Rank.
+        lora_alpha: Scale of the adapter, in units of the rank.
+        lora_dropout: Dropout during training.
+        target_modules: Names of layers; None for the projections of attention and MLP.
+        use_rslora: Whether to scale by the square root of the rank.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -91,17 +93,18 @@ class Lora(Frozen):
     use_rslora: bool = False
 
 
-class Hyperparameters(Frozen):
-    """How an adapter is trained.
+class Hyperparameters(FrozenModel):
+    """Hyperparameters of a training.
 
     Args:
-        epochs: how often each row is seen.
-        learning_rate: the largest; it rises to it, and falls as a cosine.
-        warmup_ratio: the part of the steps in which it rises.
-        weight_decay: AdamW's.
-        batch_size: rows of a step; None: chosen by the number of rows.
-        seed: of the split, the order, the adapter's first weights and the dropout.
-        lora: the adapter.
+        epochs: Number of passes over the rows.
+        learning_rate: Maximum learning rate, after a linear warm-up and before a cosine decay.
+        warmup_ratio: Share of the steps in which the learning rate rises.
+        weight_decay: Weight decay of AdamW.
+        batch_size: Rows per step; None to choose it by the number of rows.
+        seed: Seed of the validation split, the order, the adapter's initial weights and the
+            dropout.
+        lora: Configuration of the adapter.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -119,13 +122,15 @@ class Spec(Hyperparameters):
     """A training.
 
     Args:
-        model: directory of the base model; ``tokenizer`` likewise.
-        chat_template: that the served model renders conversations by; None: the tokenizer's own.
-        trust_remote_code: whether code in the model's directory may run.
+        model: Directory of the base model.
+        tokenizer: Directory of its tokenizer.
+        chat_template: The served chat template; None for the tokenizer's own.
+        trust_remote_code: Whether code in the model's directory may run.
         device: "cuda" or "cpu".
-        max_length: the tokens of a row; what is longer is cut at its end.
-        training: the rows; ``validation`` likewise; None: a tenth of the rows, chosen by the seed.
-        wandb: arguments of Weights & Biases, whose key is in the environment; None: no report.
+        max_length: Maximum number of tokens per row; longer rows are cut at the end.
+        training: Rows to train on.
+        validation: Rows for validation; None for a tenth of the training rows, chosen by the seed.
+        wandb: Arguments of Weights & Biases, whose key is in the environment; None for no report.
     """
 
     model: Path
@@ -134,38 +139,39 @@ class Spec(Hyperparameters):
     trust_remote_code: bool = False
     device: Literal["cuda", "cpu"] = "cpu"
     max_length: Annotated[int, Field(ge=2)]
-    training: Data
-    validation: Data | None = None
+    training: RowsFile
+    validation: RowsFile | None = None
     wandb: dict[str, Any] | None = None
 
 
-File = Literal["training_file", "validation_file"]
+FileField = Literal["training_file", "validation_file"]
 
 
-class Mistake(Frozen):
-    """Something wrong in a file of rows.
+class Mistake(FrozenModel):
+    """A mistake in a file of rows.
 
     Args:
-        file: which one.
-        line: its number, from 1 (in CSV the header's); None: the file as a whole.
-        message: what is wrong and what would be right, without the row's text.
+        file: The spec's field for the file.
+        line: Number of the line, from 1 (which is the header in CSV); None for the whole file.
+        message: Description of the mistake and its correction, without the row's text.
     """
 
-    file: File
+    file: FileField
     line: int | None
     message: str
 
 
-class Checked(Frozen):
-    """What a look at the data has found, before any weights are loaded.
+class CheckResult(FrozenModel):
+    """The result of the check of the rows, before any weights are loaded.
 
     Args:
-        rows: to train on; ``validation_rows``: held out.
-        tokens: of the rows to train on, in one epoch.
-        cut_rows: that were longer than ``max_length``.
-        warnings: in whole sentences.
-        mistakes: then nothing is trained; the first ones, if there are many.
-        more_mistakes: how many are not listed.
+        rows: Number of rows to train on.
+        validation_rows: Number of rows for validation.
+        tokens: Number of tokens to train on, in one epoch.
+        cut_rows: Number of rows that were longer than ``max_length``.
+        warnings: Warnings, in whole sentences.
+        mistakes: The first mistakes in the rows. There is no training if there are mistakes.
+        more_mistakes: Number of mistakes that are not listed.
     """
 
     rows: int = 0
@@ -177,16 +183,16 @@ class Checked(Frozen):
     more_mistakes: int = 0
 
 
-class Event(Frozen):
-    """A message or the metrics of a step.
+class Event(FrozenModel):
+    """A message, or the metrics of a step.
 
     Args:
-        at: seconds since 1970.
-        level: how bad it is.
-        message: LLM Engine's for metrics: the text of the numbers as a Python dict.
-        step: the number of steps done.
-        metrics: numbers by the names that transformers' Trainer gives them: ``loss``,
-            ``grad_norm``, ``learning_rate``, ``epoch``, ``eval_loss``; empty: only a message.
+        at: Unix time in seconds.
+        level: Severity.
+        message: The message. For metrics LLM Engine's form: the metrics as text of a Python dict.
+        step: Number of completed steps.
+        metrics: Metrics by the names of transformers' Trainer: ``loss``, ``grad_norm``,
+            ``learning_rate``, ``epoch``, ``eval_loss``; empty for messages.
     """
 
     at: float
@@ -196,22 +202,22 @@ class Event(Frozen):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
-class Resumed(Frozen):
-    """The first line of an attempt's events: the step that it goes on from."""
+class ResumeEvent(FrozenModel):
+    """The first line of an attempt's events: the step from which the attempt resumes."""
 
     resumed_at: int
 
 
-class Outcome(Frozen):
-    """How a training ended: with an adapter in ``RESULT``, or by a failure that stays one.
+class Outcome(FrozenModel):
+    """The end of a training: an adapter in ``RESULT``, or a failure that a retry wouldn't change.
 
     Args:
-        steps: done.
-        best_step: whose adapter is the result.
-        best_loss: its loss on the validation rows.
-        trained_tokens: that were learned from, over all epochs.
-        batch_size: rows of a step, as they were chosen.
-        error: why there is no adapter, in one sentence; None: there is one.
+        steps: Number of completed steps.
+        best_step: Step of the epoch whose adapter is the result.
+        best_loss: Loss of that adapter on the validation rows.
+        trained_tokens: Number of tokens that were trained on, in all epochs.
+        batch_size: Number of rows per step.
+        error: The reason why there is no adapter, in one sentence; None if there is an adapter.
     """
 
     steps: int = 0

@@ -1,6 +1,6 @@
-"""Turns rows into texts and tokens, as the engine turns prompts and conversations into them.
+"""Renders and tokenizes rows as the engine renders and tokenizes prompts and conversations.
 
-Conversations are rendered by the served chat template, and their answers found in what it says.
+Conversations are rendered with the served chat template; the answers are then located in the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ import numpy as np
 from jinja2 import TemplateError
 from numpy.typing import NDArray
 
-from trainer.values import Chat, Prompt, Value, WrongRowError
+from trainer.values import ChatRow, InvalidRowError, PromptRow, RowValue
 
 if TYPE_CHECKING:
-    # The process that trains imports what checks the rows before it has the time for transformers.
+    # The process that trains imports this module before it has time to import transformers.
     from tokenizers import Encoding
     from transformers import TokenizersBackend
 
-# What a template's code may raise on a conversation that it does not expect.
+# Exceptions of a template's code for a conversation that it doesn't expect.
 TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -29,33 +29,34 @@ TEMPLATE_ERRORS = (
     ValueError,
 )
 PROBE = "probe"
-# Characters of all texts of a conversation: each answer that has a text of its own repeats what is
-# before it.
-MOST_CHARACTERS = 8 << 20
+# Maximum characters in all texts of a conversation: each answer with a separate text repeats the
+# messages before it.
+MAX_CHAT_CHARACTERS = 8 << 20
 
-# Put before an answer whose first token would else have a space before it.
-BEFORE = "\n"
+# Prefix of an answer whose first token would otherwise begin with a space.
+ANSWER_PREFIX = "\n"
 
-# A token of a row: its id, and whether it is part of an answer, and carries loss.
-TOKEN = np.dtype([("id", np.int32), ("learned", np.bool_)])
-Row = NDArray[np.void]
+# A token of a row: its id, and whether it is part of an answer and therefore learned.
+TOKEN_DTYPE = np.dtype([("id", np.int32), ("learned", np.bool_)])
+TokenRow = NDArray[np.void]
 
 Messages = list[dict[str, Any]]
 
 
-class Text(NamedTuple):
-    """A conversation as the model reads it, and where the answers in it begin and end."""
+class RenderedChat(NamedTuple):
+    """A conversation as the model reads it, with the start and end of each answer."""
 
     text: str
     answers: list[tuple[int, int]]
 
 
 class ChatTemplate:
-    """The template of a model.
+    """The chat template of a model.
 
     Args:
-        tokenizer: the model's.
-        template: the served one; None: the tokenizer's own, which may have another for tools.
+        tokenizer: The model's tokenizer.
+        template: The served template; None for the tokenizer's own, which may have a separate
+            template for tools.
     """
 
     def __init__(self, tokenizer: "TokenizersBackend", template: str | None) -> None:
@@ -64,67 +65,75 @@ class ChatTemplate:
         self._source = str(template or tokenizer.chat_template)
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
         # The engine stops at one of the special tokens.
-        self._ends = tuple(token.content for token in added if token.special)
-        self._developer = '"developer"' in self._source or "'developer'" in self._source
-        # Which contents it takes: lists of parts, texts.
-        as_text = self._probed(PROBE)
-        as_list = self._probed([{"type": "text", "text": PROBE}])
-        self._takes_texts = PROBE in as_text or PROBE not in as_list
-        self._takes_lists = not self._takes_texts or as_list == as_text
-        # How many conversations it shows otherwise once they go on, or before an answer.
-        self.several_texts = 0
-        self.other_prompts = 0
+        self._special_tokens = tuple(token.content for token in added if token.special)
+        self._has_developer_role = '"developer"' in self._source or "'developer'" in self._source
+        # Find out whether the template takes contents as strings or as lists of parts.
+        as_text = self._render_probe(PROBE)
+        as_list = self._render_probe([{"type": "text", "text": PROBE}])
+        self._takes_strings = PROBE in as_text or PROBE not in as_list
+        self._takes_lists = not self._takes_strings or as_list == as_text
+        # Numbers of conversations with several texts, and of answers with changed generation
+        # prompts.
+        self.split_chats = 0
+        self.changed_prompts = 0
 
-    def texts(self, chat: Chat) -> list[Text]:
-        """Return a conversation as one text, as a rule.
+    def render(self, chat: ChatRow) -> list[RenderedChat]:
+        """Return a conversation as one text or, for some templates, as several.
 
-        An answer that the template shows otherwise once the conversation goes on (without its
-        reasoning, say) has a text of its own, which ends with it: so the model reads what it will
-        read when it is served.
+        Some templates render an answer differently once the conversation continues, for example
+        without its reasoning. Such an answer gets a separate text that ends with it: the model
+        trains
+        on the text that it will read when it is served.
 
         Raises:
-            WrongRowError: the template refuses it, or its texts are too long.
+            InvalidRowError: The template rejects the conversation, or its texts are too long.
         """
-        whole = self._until(chat, chat.learned[-1])
+        whole = self._render_until(chat, chat.learned[-1])
         answers, others, size = [], [], len(whole.text)
-        for place in chat.learned[:-1]:
-            text = self._until(chat, place)
+        for index in chat.learned[:-1]:
+            text = self._render_until(chat, index)
             if whole.text.startswith(text.text):
                 answers += text.answers
             else:
                 others.append(text)
                 size += len(text.text)
-                if size > MOST_CHARACTERS:
-                    raise WrongRowError(
-                        "the chat template shows an answer otherwise once the conversation goes "
-                        f"on, and the texts of all answers have over {MOST_CHARACTERS:,} characters"
+                if size > MAX_CHAT_CHARACTERS:
+                    raise InvalidRowError(
+                        "the chat template renders an answer differently once the conversation "
+                        "continues, and the texts of all answers have over "
+                        f"{MAX_CHAT_CHARACTERS:,} characters"
                     )
-        self.several_texts += bool(others)
-        return [*others, Text(whole.text, answers + whole.answers)]
+        self.split_chats += bool(others)
+        return [*others, RenderedChat(whole.text, answers + whole.answers)]
 
-    def _until(self, chat: Chat, place: int) -> Text:
-        """Return the text that ends with the answer at a place, and where that answer is."""
-        messages = self._served(chat.messages[: place + 1])
+    def _render_until(self, chat: ChatRow, index: int) -> RenderedChat:
+        """Return the text that ends with the answer at an index, and the answer's position."""
+        messages = self._to_served_messages(chat.messages[: index + 1])
         prompt = self._render(messages[:-1], chat.tools, prompt=True)
         text = self._render(messages, chat.tools)
         begin = len(prompt)
         if not text.startswith(prompt):
-            begin = self._common(text, prompt, self._render(messages[:-1], chat.tools))
-        said = text.rstrip()
-        # What follows the token at which the engine stops is never said.
-        end = len(said) if said.endswith(self._ends) and len(said) > begin else len(text)
+            begin = self._find_changed_answer(text, prompt, self._render(messages[:-1], chat.tools))
+        stripped = text.rstrip()
+        # The model never generates the text after the token at which the engine stops.
+        end = (
+            len(stripped)
+            if stripped.endswith(self._special_tokens) and len(stripped) > begin
+            else len(text)
+        )
         if begin >= end:
-            raise WrongRowError("the chat template leaves an answer out")
-        return Text(text, [(begin, end)])
+            raise InvalidRowError("the chat template omits an answer")
+        return RenderedChat(text, [(begin, end)])
 
-    def _common(self, text: str, prompt: str, before: str) -> int:
+    def _find_changed_answer(self, text: str, prompt: str, before: str) -> int:
+        """Return the start of an answer in a text that doesn't start with the generation prompt."""
         if not before or not text.startswith(before):
-            raise WrongRowError(
-                "the chat template changes what is before an answer, so that "
-                "the answer can't be told from it"
+            raise InvalidRowError(
+                "the chat template changes the text before an answer, so that "
+                "the answer can't be separated from it"
             )
-        self.other_prompts += 1
-        return len(commonprefix([text, prompt]))  # noqa: RUF071 - they are texts, not paths
+        self.changed_prompts += 1
+        return len(commonprefix([text, prompt]))  # noqa: RUF071 - strings, not paths
 
     def _render(self, messages: Messages, tools: list[Any] | None, *, prompt: bool = False) -> str:
         try:
@@ -136,143 +145,150 @@ class ChatTemplate:
                 tokenize=False,
             )
         except TEMPLATE_ERRORS as error:
-            # Only words of the template: others may be the row's.
-            words = str(error) if str(error) and str(error) in self._source else ""
-            said = f": {words}" if words else ""
-            raise WrongRowError(f"the chat template refuses the messages{said}") from None
+            # Only messages from the template itself: others may contain text of the row.
+            message = str(error) if str(error) and str(error) in self._source else ""
+            suffix = f": {message}" if message else ""
+            raise InvalidRowError(f"the chat template refuses the messages{suffix}") from None
         return str(text)
 
-    def _probed(self, content: str | list[dict[str, str]]) -> str:
+    def _render_probe(self, content: str | list[dict[str, str]]) -> str:
         try:
             return self._render([{"role": "user", "content": content}], None)
-        except WrongRowError:
+        except InvalidRowError:
             return ""
 
-    def _served(self, messages: Messages) -> Messages:
-        """Return the messages as vLLM hands them to the template."""
-        if not self._developer and any(message["role"] == "developer" for message in messages):
-            messages = _with_one_system(messages)
-        return [{**message, "content": self._content(message)} for message in messages]
+    def _to_served_messages(self, messages: Messages) -> Messages:
+        """Return the messages as vLLM passes them to the template."""
+        if not self._has_developer_role and any(
+            message["role"] == "developer" for message in messages
+        ):
+            messages = _merge_system_messages(messages)
+        return [{**message, "content": self._convert_content(message)} for message in messages]
 
-    def _content(self, message: dict[str, Any]) -> str | list[dict[str, str]]:
+    def _convert_content(self, message: dict[str, Any]) -> str | list[dict[str, str]]:
         content: str | list[dict[str, str]] = message["content"]
         if isinstance(content, str):
-            plain = self._takes_texts or message["role"] == "tool"
-            return content if plain else [{"type": "text", "text": content}]
+            takes_string = self._takes_strings or message["role"] == "tool"
+            return content if takes_string else [{"type": "text", "text": content}]
         if self._takes_lists and message["role"] != "tool":
             return content
         return "\n".join(part["text"] for part in content)
 
 
-def _with_one_system(messages: Messages) -> Messages:
-    """Return the messages with a developer's as the system's, all of them in one at the start."""
+def _merge_system_messages(messages: Messages) -> Messages:
+    """Merge all system and developer messages into one system message at the beginning."""
     systems = [message for message in messages if message["role"] in {"system", "developer"}]
     if len(systems) == 1 and messages[0] is systems[0]:
         return [{**messages[0], "role": "system"}, *messages[1:]]
-    texts = [_joined(message["content"]) for message in systems]
+    texts = [_join_parts(message["content"]) for message in systems]
     content = "\n\n".join(text for text in texts if text)
     others = [message for message in messages if message["role"] not in {"system", "developer"}]
     return [{"role": "system", "content": content}, *others]
 
 
-def _joined(content: str | list[dict[str, str]]) -> str:
+def _join_parts(content: str | list[dict[str, str]]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
-class Texts:
-    """A model's way from texts to tokens.
+class RowEncoder:
+    """Renders and tokenizes rows for a model.
 
     Args:
-        tokenizer: the model's.
-        template: of its conversations; None: the tokenizer's own, if it has one.
+        tokenizer: The model's tokenizer.
+        template: The served chat template; None for the tokenizer's own, if it has one.
     """
 
     def __init__(self, tokenizer: "TokenizersBackend", template: str | None) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._end = tokenizer.eos_token_id
-        has_one = template or tokenizer.chat_template
-        self._template = ChatTemplate(tokenizer, template) if has_one else None
-        self._skipped = self._spaces()
+        self._end_token = tokenizer.eos_token_id
+        has_template = template or tokenizer.chat_template
+        self._template = ChatTemplate(tokenizer, template) if has_template else None
+        self._prefix_tokens = self._count_prefix_tokens()
 
-    def _spaces(self) -> int | None:
-        """Return the tokens of ``BEFORE`` if the tokenizer puts a space before each text."""
-        alone, before, behind = (
+    def _count_prefix_tokens(self) -> int | None:
+        """Return the number of tokens of ``ANSWER_PREFIX``.
+
+        Returns None if the tokenizer doesn't put a space before each text, so that no prefix is
+        needed.
+        """
+        alone, before, after = (
             self._tokenizer.encode(text, add_special_tokens=False).ids
-            for text in ("a", BEFORE, f"{BEFORE}a")
+            for text in ("a", ANSWER_PREFIX, f"{ANSWER_PREFIX}a")
         )
-        differs = behind != before + alone and behind[: len(before)] == before
+        differs = after != before + alone and after[: len(before)] == before
         return len(before) if differs else None
 
-    def rendered(self, value: Value) -> Sequence[Prompt | Text]:
-        """Return a row as the model reads it; some conversations are several texts.
+    def render(self, value: RowValue) -> Sequence[PromptRow | RenderedChat]:
+        """Return a row as the model reads it; some conversations have several texts.
 
         Raises:
-            WrongRowError: it can't be rendered.
+            InvalidRowError: The row can't be rendered.
         """
-        if isinstance(value, Prompt):
+        if isinstance(value, PromptRow):
             return [value]
         if self._template is None:
-            raise WrongRowError("the model has no chat template, so it can't learn messages")
-        return self._template.texts(value)
+            raise InvalidRowError("the model has no chat template, so it can't learn messages")
+        return self._template.render(value)
 
-    def tokens(self, texts: Sequence[Prompt | Text]) -> Iterator[Row]:
-        """Yield the tokens of each text; all are prompts, or all are conversations."""
-        prompts = [text for text in texts if isinstance(text, Prompt)]
+    def tokenize(self, texts: Sequence[PromptRow | RenderedChat]) -> Iterator[TokenRow]:
+        """Yield the tokens of each text. All texts must be prompts, or all conversations."""
+        prompts = [text for text in texts if isinstance(text, PromptRow)]
         if prompts:
-            return self._prompts(prompts)
-        return self._chats([text for text in texts if isinstance(text, Text)])
+            return self._tokenize_prompts(prompts)
+        return self._tokenize_chats([text for text in texts if isinstance(text, RenderedChat)])
 
     def warnings(self) -> Iterator[str]:
-        """Yield what users should know of how the rows were turned into tokens."""
-        if self._end is None:
+        """Yield warnings about the rendered rows, for the user."""
+        if self._end_token is None:
             yield "The tokenizer has no end token, so the model does not learn to end its answers."
-        if self._template is not None and self._template.several_texts:
+        if self._template is not None and self._template.split_chats:
             yield (
-                "The chat template shows an answer otherwise once the conversation goes on, so "
-                f"{self._template.several_texts:,} of the conversations are several rows."
+                "The chat template renders an answer differently once the conversation continues, "
+                f"so {self._template.split_chats:,} of the conversations become several rows."
             )
-        if self._template is not None and self._template.other_prompts:
+        if self._template is not None and self._template.changed_prompts:
             yield (
-                "The chat template shows another beginning of an answer than it asks for, in "
-                f"{self._template.other_prompts:,} of the answers."
+                "The chat template begins an answer differently from its generation prompt, in "
+                f"{self._template.changed_prompts:,} of the answers."
             )
 
-    def _prompts(self, rows: Sequence[Prompt]) -> Iterator[Row]:
-        """Yield each row's tokens: its prompt's, as completions get them, its answer's, the end."""
+    def _tokenize_prompts(self, rows: Sequence[PromptRow]) -> Iterator[TokenRow]:
+        """Yield each row's tokens: the prompt as in completions, the answer, the end token."""
         prompts = self._tokenizer.encode_batch_fast([row.prompt for row in rows])
-        before = "" if self._skipped is None else BEFORE
+        prefix = "" if self._prefix_tokens is None else ANSWER_PREFIX
         answers = self._tokenizer.encode_batch_fast(
-            [before + row.answer for row in rows], add_special_tokens=False
+            [prefix + row.answer for row in rows], add_special_tokens=False
         )
-        end = [] if self._end is None else [self._end]
+        end = [] if self._end_token is None else [self._end_token]
         for prompt, answer in zip(prompts, answers, strict=True):
-            row = _row([*prompt.ids, *answer.ids[self._skipped or 0 :], *end])
+            row = _make_row([*prompt.ids, *answer.ids[self._prefix_tokens or 0 :], *end])
             row["learned"][len(prompt.ids) :] = True
             yield row
 
-    def _chats(self, texts: Sequence[Text]) -> Iterator[Row]:
-        """Yield each conversation's tokens."""
-        found = self._tokenizer.encode_batch(
+    def _tokenize_chats(self, texts: Sequence[RenderedChat]) -> Iterator[TokenRow]:
+        encodings = self._tokenizer.encode_batch(
             [text.text for text in texts], add_special_tokens=False
         )
-        for text, encoding in zip(texts, found, strict=True):
-            row = _row(encoding.ids)
+        for text, encoding in zip(texts, encodings, strict=True):
+            row = _make_row(encoding.ids)
             for begin, end in text.answers:
-                row["learned"][_token(encoding, begin, text) : _token(encoding, end, text)] = True
+                row["learned"][
+                    _find_token(encoding, begin, text) : _find_token(encoding, end, text)
+                ] = True
             yield row
 
 
-def _row(ids: Sequence[int]) -> Row:
-    row = np.zeros(len(ids), TOKEN)
+def _make_row(ids: Sequence[int]) -> TokenRow:
+    row = np.zeros(len(ids), TOKEN_DTYPE)
     row["id"] = ids
     return row
 
 
-def _token(encoding: "Encoding", place: int, text: Text) -> int:
-    """Return the number of the first token at or behind a character."""
-    for character in range(place, len(text.text)):
+def _find_token(encoding: "Encoding", begin: int, text: RenderedChat) -> int:
+    """Return the index of the first token at or after a character."""
+    for character in range(begin, len(text.text)):
         if (token := encoding.char_to_token(character)) is not None:
             return token
     return len(encoding.ids)

@@ -1,4 +1,4 @@
-"""Trains an adapter with transformers' Trainer, and says which epoch's is the best."""
+"""Trains an adapter with transformers' Trainer and chooses the best epoch."""
 
 import gc
 import math
@@ -12,18 +12,30 @@ from peft import PeftModel
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainer.batches import Fit, batch_size, budget, collate, fit, lacking
-from trainer.callbacks import CHECKPOINT_S, CheckpointCallback, MetricsCallback, reporting
-from trainer.checkpoints import newest
-from trainer.endings import Failure, Interruptions
-from trainer.events import Events
-from trainer.loading import base_name, dtype, with_adapter
+from trainer.batches import (
+    StepPlan,
+    choose_step_plan,
+    collate,
+    default_batch_size,
+    free_bytes_for_rows,
+    is_out_of_memory,
+)
+from trainer.callbacks import (
+    CHECKPOINT_INTERVAL_S,
+    CheckpointCallback,
+    MetricsCallback,
+    start_reporting,
+)
+from trainer.checkpoints import find_newest_checkpoint
+from trainer.events import EventLog
+from trainer.interruptions import SigtermWatcher, TrainingFailure
+from trainer.loading import add_adapter, model_name, weights_dtype
 from trainer.spec import WRITING, Outcome, Spec
-from trainer.texts import Row
+from trainer.texts import TokenRow
 from worker.process.estimates import ModelSizes
 
-# Points of a curve.
-_LOGS = 100
+# Approximate number of points in a curve of metrics.
+_LOG_POINTS = 100
 
 
 @dataclass
@@ -31,121 +43,124 @@ class Training:
     """A training in an attempt's directory.
 
     Args:
-        spec: what is asked for.
-        attempt: the directory.
-        rows: to train on, and to evaluate on; the latter may be none.
-        events: of the attempt.
-        interruptions: ask for its end.
-        checkpoint_s: seconds between two checkpoints within an epoch.
+        spec: The spec of the training.
+        attempt: Directory of the attempt.
+        rows: Rows to train on and rows to evaluate on; the latter may be empty.
+        events: Log of the attempt's events.
+        watcher: Watcher for SIGTERM.
+        checkpoint_s: Seconds between two checkpoints within an epoch.
     """
 
     spec: Spec
     attempt: Path
-    rows: tuple[Sequence[Row], Sequence[Row]]
-    events: Events
-    interruptions: Interruptions
-    checkpoint_s: float = CHECKPOINT_S
+    rows: tuple[Sequence[TokenRow], Sequence[TokenRow]]
+    events: EventLog
+    watcher: SigtermWatcher
+    checkpoint_s: float = CHECKPOINT_INTERVAL_S
 
     def __post_init__(self) -> None:
         self._rows, self._validation = self.rows
-        self._batch_size = min(self.spec.batch_size or batch_size(len(self._rows)), len(self._rows))
+        self._batch_size = min(
+            self.spec.batch_size or default_batch_size(len(self._rows)), len(self._rows)
+        )
         self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
 
     def run(self, base: Any) -> Outcome:
-        """Train, from the attempt's newest checkpoint on if there is one.
+        """Train, from the attempt's newest checkpoint if there is one.
 
         Args:
-            base: the model, of which nothing changes.
+            base: The base model, whose weights don't change.
 
         Returns:
             The outcome, in which only the number of tokens is missing.
 
         Raises:
-            Failure: there will be no adapter.
-            Stopped: it goes on in another attempt.
-            OSError: the volume fails; RuntimeError too, as ``endings.volume_failure`` says.
+            TrainingFailure: The training can't succeed.
+            StoppedBySigterm: Another attempt may resume.
+            OSError: The volume fails. A RuntimeError may mean this, too: see
+                ``interruptions.describe_volume_failure``.
         """
-        # Of the fine-tune, whichever attempt this is.
+        # The fine-tune's id, which all of its attempts share.
         name = self.attempt.parent.parent.name
-        self._reporting = reporting(self.spec, name, self.events)
-        model = with_adapter(base, self.spec.lora, self.spec.seed)
+        self._reporting = start_reporting(self.spec, name, self.events)
+        model = add_adapter(base, self.spec.lora, self.spec.seed)
         count, _ = model.get_nb_trainable_parameters()
-        chosen = self._fit(model, count)
+        plan = self._choose_step_plan(model, count)
         self.events.write(
             f"Training for {self.spec.epochs} epochs of {self._epoch_steps} steps with "
-            f"{self._batch_size} rows each, {chosen.rows} at once; "
+            f"{self._batch_size} rows each, {plan.rows} at a time; "
             f"the adapter has {count:,} parameters"
         )
-        while (state := self._try(model, chosen)) is None:
-            smaller = chosen.smaller(self._batch_size)
-            if smaller is None:
-                raise Failure(
-                    f"the memory does not suffice for a row of {self._longest()} tokens: "
+        while (state := self._run_trainer(model, plan)) is None:
+            smaller_plan = plan.next_smaller(self._batch_size)
+            if smaller_plan is None:
+                raise TrainingFailure(
+                    f"there is not enough memory for a row of {self._longest_row()} tokens: "
                     "shorten the rows, lower the adapter's rank, or take a larger machine"
                 )
             self.events.write(
-                f"The memory does not suffice for {chosen.rows} rows at once: "
-                f"going on with {smaller.rows}",
+                f"There is not enough memory for {plan.rows} rows at a time: "
+                f"continuing with {smaller_plan.rows}",
                 level="warn",
             )
-            chosen = smaller
-            # Nothing of the failed step may be left, nor of the adapter without a checkpoint.
-            model = with_adapter(model.unload(), self.spec.lora, self.spec.seed)
+            plan = smaller_plan
+            # No state of the failed step, or of the adapter before the checkpoint, may remain.
+            model = add_adapter(model.unload(), self.spec.lora, self.spec.seed)
             gc.collect()
             if self.spec.device == "cuda":
                 torch.cuda.empty_cache()
-        return self._outcome(state)
+        return self._make_outcome(state)
 
-    def _fit(self, model: PeftModel, trained: int) -> Fit:
-        free = budget(self.spec.device, trained)
+    def _choose_step_plan(self, model: PeftModel, trained_parameters: int) -> StepPlan:
+        free = free_bytes_for_rows(self.spec.device, trained_parameters)
         sizes = ModelSizes.model_validate(model.config.get_text_config())
-        chosen = fit(sizes, self._longest(), self._batch_size, free)
-        if (last := newest(self.attempt)) is None:
-            return chosen
+        plan = choose_step_plan(sizes, self._longest_row(), self._batch_size, free)
+        if (last := find_newest_checkpoint(self.attempt)) is None:
+            return plan
         state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
-        # The same as before, as far as it fits: the same rows get the same dropout.
-        return Fit(min(chosen.rows, state.train_batch_size or chosen.rows), chosen.recompute)
+        # As many rows as before if they fit, so that the same rows get the same dropout.
+        return StepPlan(min(plan.rows, state.train_batch_size or plan.rows), plan.recompute)
 
-    def _try(self, model: PeftModel, chosen: Fit) -> TrainerState | None:
-        """Return None if the memory does not suffice."""
+    def _run_trainer(self, model: PeftModel, plan: StepPlan) -> TrainerState | None:
+        """Run transformers' Trainer; return None if the memory is not sufficient."""
         checkpoints = CheckpointCallback(
             self.attempt,
-            base_name(self.spec.model),
+            model_name(self.spec.model),
             self._epoch_steps,
             self.events,
-            self.interruptions,
+            self.watcher,
             self.checkpoint_s,
         )
         trainer = Trainer(
             model=model,
-            args=self._arguments(chosen),
+            args=self._make_arguments(plan),
             data_collator=collate,
-            # A sequence is enough, whatever their types say.
+            # The Trainer accepts sequences although its types don't.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation),
             callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
         )
-        # It prints.
+        # This callback prints.
         trainer.remove_callback(PrinterCallback)
-        last = newest(self.attempt)
+        last = find_newest_checkpoint(self.attempt)
         try:
             trainer.train(resume_from_checkpoint=str(last.path) if last else None)
         except (RuntimeError, MemoryError) as error:
-            if not lacking(error):
+            if not is_out_of_memory(error):
                 raise
             return None
         return trainer.state
 
-    def _arguments(self, chosen: Fit) -> TrainingArguments:
+    def _make_arguments(self, plan: StepPlan) -> TrainingArguments:
         spec, steps = self.spec, self._epoch_steps * self.spec.epochs
-        kind = dtype(spec.device)
+        weights_type = weights_dtype(spec.device)
         arguments = TrainingArguments(
             output_dir=str(self.attempt / WRITING),
             num_train_epochs=spec.epochs,
-            per_device_train_batch_size=chosen.rows,
-            per_device_eval_batch_size=chosen.rows,
-            gradient_accumulation_steps=self._batch_size // chosen.rows,
-            gradient_checkpointing=chosen.recompute,
+            per_device_train_batch_size=plan.rows,
+            per_device_eval_batch_size=plan.rows,
+            gradient_accumulation_steps=self._batch_size // plan.rows,
+            gradient_checkpointing=plan.recompute,
             gradient_checkpointing_kwargs={"use_reentrant": False},
             learning_rate=spec.learning_rate,
             lr_scheduler_type="cosine",
@@ -155,13 +170,13 @@ class Training:
             seed=spec.seed,
             data_seed=spec.seed,
             use_cpu=spec.device == "cpu",
-            bf16=kind == torch.bfloat16,
-            fp16=kind == torch.float16,
-            logging_steps=max(1, steps // _LOGS),
-            # A loss that is not finite has to be seen.
+            bf16=weights_type == torch.bfloat16,
+            fp16=weights_type == torch.float16,
+            logging_steps=max(1, steps // _LOG_POINTS),
+            # A loss that is not finite must be detected.
             logging_nan_inf_filter=False,
             eval_strategy="epoch" if len(self._validation) else "no",
-            # Saving says when.
+            # CheckpointCallback decides when to save.
             save_strategy="no",
             prediction_loss_only=True,
             label_names=["labels"],
@@ -170,14 +185,14 @@ class Training:
             disable_tqdm=True,
             report_to="none",
         )
-        # Or each GPU would get a part of the rows, and a copy of the model for each step.
+        # Otherwise each GPU would get a part of the rows and a copy of the model for each step.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
 
-    def _longest(self) -> int:
+    def _longest_row(self) -> int:
         return max(len(row) for rows in (self._rows, self._validation) for row in rows)
 
-    def _outcome(self, state: TrainerState) -> Outcome:
+    def _make_outcome(self, state: TrainerState) -> Outcome:
         losses = {
             int(log["step"]): log["eval_loss"] for log in state.log_history if "eval_loss" in log
         }

@@ -1,4 +1,4 @@
-"""The worker: a job in, the yields of its answer out. Errors are rendered here and only here."""
+"""The worker: runs jobs and yields their output. All errors of jobs are rendered here."""
 
 import asyncio
 import contextlib
@@ -10,150 +10,155 @@ from http import HTTPStatus
 from typing import Any
 
 from worker import dialects
-from worker.bridge import Stream, at_end_of_task
+from worker.bridge import Stream, call_at_task_end
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engines
-from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import AnyJob, Budget, Job, ListJob
+from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
+from worker.job import AnyJob, InputLimits, Job, ListJob
 from worker.long_work.kinds import KINDS, LongWork
-from worker.process.concurrency import jobs_at_once, most_inside
-from worker.progress import Report, reporting
+from worker.process.concurrency import concurrent_queue_jobs, max_jobs_in_worker
+from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
-from worker.routes.resources import Resources, Start
+from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import Links
 
-# Keys of inputs that may take long to validate.
-LONG = ListJob.marks | KINDS.keys()
-# Waits for further pieces of an answer, as ``Stream.read``.
-Read = Callable[..., Awaitable[list[Piece[Any]] | None]]
+# Input keys of jobs that may take long to validate.
+LONG_INPUT_KEYS = ListJob.marker_keys | KINDS.keys()
+# Signature of a function that waits for more pieces, as ``Stream.read`` does.
+ReadPieces = Callable[..., Awaitable[list[Piece[Any]] | None]]
 
 
 class Worker:
-    """Answers jobs with its engines: any number at once, on the event loops of the callers."""
+    """Runs any number of jobs concurrently on its engines, on the event loops of the callers."""
 
     def __init__(
         self,
         engines: Engines,
         settings: Settings,
-        report: Report | None = None,
-        limit: float = YIELD_LIMIT_BYTES,
-        start: Start | None = None,
-        seconds: float | None = None,
+        report: SendProgress | None = None,
+        yield_limit: float = YIELD_LIMIT_BYTES,
+        start_work: StartWork | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        """Make a worker.
+        """Initialize the worker.
 
         Args:
-            engines: loaded, on a loop of their own.
-            settings: the worker's.
-            report: sends progress of long lists to the platform; None: nobody wants it.
-            limit: the most that a yield may have, in bytes as JSON.
-            start: starts long work; None: callers have to send the job that runs it.
-            seconds: that a job may take, unless its policy says so; None is EXECUTION_TIMEOUT_S.
+            engines: The loaded engines, which run on their own event loop.
+            settings: The worker's settings.
+            report: Sends the progress of long lists to the platform; None to report no progress.
+            yield_limit: Maximum size of a yield, in bytes of JSON.
+            start_work: Starts long work; None if callers must send the job that runs it.
+            timeout_s: Seconds that a job may take unless its policy sets a limit; None for
+                EXECUTION_TIMEOUT_S.
         """
         self._engines = engines
         self._settings = settings
-        self._budget = Budget.of(settings)
+        self._budget = InputLimits.from_settings(settings)
         self._report = report
-        self._limit = limit
+        self._yield_limit = yield_limit
         self._running = 0
         self._streams: set[Stream[Piece[Any]]] = set()
-        # Those of them that need the engine.
-        self._in_engine: set[Stream[Piece[Any]]] = set()
-        slots = engines.base.slots
-        self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
-        self._seconds = settings.execution_timeout_s if seconds is None else seconds
-        others = partial(len, self._in_engine)
-        self._resources = Resources(engines, settings, others, start, dialects.OUTPUTS)
+        # The streams that use the engine.
+        self._engine_streams: set[Stream[Piece[Any]]] = set()
+        slots = engines.base_model.slots
+        self._max_engine_jobs = max_jobs_in_worker(
+            concurrent_queue_jobs(settings.max_concurrency, slots), slots
+        )
+        self._timeout_s = settings.execution_timeout_s if timeout_s is None else timeout_s
+        count_engine_jobs = partial(len, self._engine_streams)
+        self._resources = Resources(
+            engines, settings, count_engine_jobs, start_work, dialects.OUTPUTS
+        )
 
     @property
-    def running(self) -> int:
-        """How many jobs are being answered."""
+    def running_jobs(self) -> int:
+        """Number of running jobs."""
         return self._running
 
     @property
     def ready(self) -> bool:
-        """Whether the model's engine can answer; False while it is started again."""
-        return not self._engines.base.dead
+        """Whether the model's engine can answer; False while the engine restarts."""
+        return not self._engines.base_model.is_dead
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether a job that needs the engine would be refused."""
-        return len(self._in_engine) >= self._most_inside
+        return len(self._engine_streams) >= self._max_engine_jobs
 
     @property
     def links(self) -> Links:
-        """Signed addresses of files, for a server that answers them."""
+        """Signed URLs of files, for the HTTP server that serves them."""
         return self._resources.links
 
-    def unfinished(self) -> list[LongWork]:
-        """Return the work on the volume that jobs have to go on with; for threads."""
-        return self._resources.unfinished()
+    def unfinished_work(self) -> list[LongWork]:
+        """Return the unfinished work on the volume; blocks, so call it in a thread."""
+        return self._resources.unfinished_work()
 
-    def leave(self) -> None:
-        """Begin no further part of long work: another worker goes on."""
+    def stop_long_work(self) -> None:
+        """Start no further part of long work; another worker continues it."""
         self._resources.close()
 
-    def end_all(self, error: WorkerError) -> None:
-        """Fail every running answer with this error, after what the engine has produced of it."""
+    def fail_all(self, error: WorkerError) -> None:
+        """Fail every running job with this error, after the output that the engine has produced."""
         for stream in self._streams:
-            stream.end(error)
+            stream.fail(error)
 
-    # An async generator function: the SDK recognises nothing else as a stream.
+    # This must be an async generator function: the SDK streams nothing else.
     async def handle(
         self, job: dict[str, Any], record: JobRecord | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the answer to a job of the platform: ``{"id": ..., "input": {...}}``.
+        """Run a job of the platform, ``{"id": ..., "input": {...}}``, and yield its output.
 
-        Nothing is raised: a job fails by a last yield of ``{"error": "<JSON text>"}``.
+        Raises nothing: the last yield of a failed job is ``{"error": "<JSON text>"}``.
 
         Args:
-            job: as the platform handed it over.
-            record: filled in for a caller who counts the chunks and writes it; None: the job's
-                line in the log is written here.
+            job: The job as the platform sent it.
+            record: Record that this method fills in for a caller that counts the chunks and logs
+                the record itself; None to log the job's record here.
         """
-        writes = record is None
-        record = record or JobRecord.of(job)
-        with self._counted(record, writes=writes):
-            async with contextlib.aclosing(self._answered(job, record)) as yields:
+        writes_record = record is None
+        record = record or JobRecord.from_job(job)
+        with self._count_job(record, writes_record=writes_record):
+            async with contextlib.aclosing(self._answer(job, record)) as yields:
                 async for chunk in yields:
-                    if writes:
+                    if writes_record:
                         record.chunks += 1
                     yield chunk
 
     @contextlib.contextmanager
-    def _counted(self, record: JobRecord, *, writes: bool) -> Iterator[None]:
-        """Count a job as running until the end of this block, or of the job's task."""
-        ended = contextlib.ExitStack()
-        if writes:
-            ended.callback(record.write)
-        ended.callback(self._count, -1)
-        self._count(1)
-        # A job that is cancelled runs no more code that could set it.
+    def _count_job(self, record: JobRecord, *, writes_record: bool) -> Iterator[None]:
+        """Count a job as running until this block or the job's task ends."""
+        cleanup = contextlib.ExitStack()
+        if writes_record:
+            cleanup.callback(record.write)
+        cleanup.callback(self._change_running_jobs, -1)
+        self._change_running_jobs(1)
+        # A cancelled job runs no more code that could set this status.
         record.status = UNANSWERED
-        # Closed twice if a cancelled job's generator is closed later; a stack has no second end.
-        with at_end_of_task(ended.close):
+        # A cancelled job's generator may be closed later, and then closes the stack a second time.
+        with call_at_task_end(cleanup.close):
             yield
 
-    def _count(self, change: int) -> None:
+    def _change_running_jobs(self, change: int) -> None:
         self._running += change
 
-    async def _answered(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
+    async def _answer(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         request_id = str(job.get("id", ""))
         render_error = None
         error_keys: Mapping[str, Any] = {}
         try:
-            # The SDK would send the traceback of a defect to the caller.
-            with defects_hidden(request_id):
-                parsed = await self._parsed(job.get("input"))
-                record.route, record.streamed = dialects.described(parsed)
-                seconds = record.limit_s or self._seconds
+            # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
+            with hide_defects(request_id):
+                parsed = await self._parse(job.get("input"))
+                record.route, record.streamed = dialects.describe(parsed)
+                seconds = record.limit_s or self._timeout_s
                 reply = dialects.answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
-                    reporting(job, reply.progress, self._report),
-                    contextlib.aclosing(self._yields(parsed, reply, record)) as yields,
+                    report_progress(job, reply.progress, self._report),
+                    contextlib.aclosing(self._chunks(parsed, reply, record)) as yields,
                 ):
                     async for chunk in yields:
                         yield chunk
@@ -161,110 +166,116 @@ class Worker:
         except WorkerError as error:
             record.status = error.status
             body = {**error_keys, **error.body(request_id)}
-            # Clients of a stream that has begun look for an event; the platform, at the job.
+            # Clients read an error from the stream's last event; the platform reads it from the
+            # job.
             if render_error:
                 yield render_error(body)
-            yield _failure(body)
+            yield _failure_chunk(body)
 
-    async def _parsed(self, payload: Any) -> AnyJob:
-        """Validate an input: a list, which may take half a second, while others are answered.
+    async def _parse(self, payload: Any) -> AnyJob:
+        """Validate an input; validate a list in a thread, since it may take half a second.
 
         Raises:
-            WorkerError: it is refused; or it is the error for which it could not be read.
+            WorkerError: The input is refused, or ``payload`` is the error that occurred on reading
+                it.
         """
         if isinstance(payload, WorkerError):
             raise payload
-        if isinstance(payload, dict) and payload.keys() & LONG:
+        if isinstance(payload, dict) and payload.keys() & LONG_INPUT_KEYS:
             return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
         return dialects.parse_input(payload, self._budget)
 
-    async def _yields(
+    async def _chunks(
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
-        with self._opened(reply, record) as read:
+        with self._open_stream(reply, record) as read:
             if not reply.stream:
-                chunk = await self._whole(read, reply)
-                # Not every caller asks for a second yield.
+                chunk = await self._render_whole(read, reply)
+                # The status is set before the yield: some callers never request a second one.
                 record.status = HTTPStatus.OK
                 yield chunk
                 return
-            chunker: Chunker[Any] = Chunker(reply.policy or self._policy(job))
+            chunker: Chunker[Any] = Chunker(reply.policy or self._chunk_policy(job))
             wait: float | None = None
             failure: WorkerError | None = None
             try:
-                while (pieces := await read(wait, chunker.missing)) is not None:
-                    chunker.add(self._within_limit(pieces))
-                    if chunk := chunker.take(time.monotonic()):
+                while (pieces := await read(wait, chunker.missing_pieces)) is not None:
+                    chunker.add(self._check_sizes(pieces))
+                    if chunk := chunker.take_due(time.monotonic()):
                         yield reply.render(chunk)
-                    wait = chunker.wait(time.monotonic())
+                    wait = chunker.seconds_until_due(time.monotonic())
             except WorkerError as error:
                 failure = error
-            # What came before a failure is still sent.
+            # Send the pieces that arrived before a failure.
             while chunk := chunker.flush(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:
                 try:
                     raise failure
                 finally:
-                    # Its traceback would refer to this frame, which refers to it: all that the job
-                    # held would stay until the next full garbage collection.
+                    # The traceback refers to this frame, and this frame to the traceback: the cycle
+                    # would keep the job's memory until the next full garbage collection.
                     del failure
             record.status = HTTPStatus.OK
 
     @contextlib.contextmanager
-    def _opened(self, reply: Answer[Any], record: JobRecord) -> Iterator[Read]:
-        """Start an answer; cancel it at the end of this block, or of the job's task.
+    def _open_stream(self, reply: Answer[Any], record: JobRecord) -> Iterator[ReadPieces]:
+        """Start a response, and cancel it when this block or the job's task ends.
 
         Raises:
-            EngineBusy: it needs the engine, and the worker is full.
+            EngineBusy: The response needs the engine, and the worker is full.
         """
 
         def source() -> AsyncGenerator[Piece[Any], None]:
-            record.begun_at = time.monotonic()
+            record.submitted_at = time.monotonic()
             return reply.pieces()
 
-        async def read(patience: float | None = None, enough: int = 1) -> list[Piece[Any]] | None:
-            pieces = await stream.read(patience, enough)
-            if pieces and record.first_at is None:
-                record.first_at = pieces[0].born
+        async def read(
+            timeout_s: float | None = None, min_pieces: int = 1
+        ) -> list[Piece[Any]] | None:
+            pieces = await stream.read(timeout_s, min_pieces)
+            if pieces and record.first_piece_at is None:
+                record.first_piece_at = pieces[0].produced_at
             return pieces
 
         def close() -> None:
             stream.cancel()
             self._streams.discard(stream)
-            self._in_engine.discard(stream)
+            self._engine_streams.discard(stream)
 
-        if not reply.by_worker and self.full:
+        if not reply.is_by_worker and self.is_full:
             raise EngineBusy
-        stream = Stream(source, self._engines.base.loop)
+        stream = Stream(source, self._engines.base_model.loop)
         self._streams.add(stream)
-        if not reply.by_worker:
-            self._in_engine.add(stream)
-        with at_end_of_task(close):
+        if not reply.is_by_worker:
+            self._engine_streams.add(stream)
+        with call_at_task_end(close):
             yield read
 
-    async def _whole(self, read: Read, reply: Answer[Any]) -> Any:
-        """Return the one yield of an answer that is not streamed."""
+    async def _render_whole(self, read: ReadPieces, reply: Answer[Any]) -> Any:
+        """Return the only yield of a response that is not streamed."""
         values: list[Any] = []
         while (pieces := await read()) is not None:
             values += [piece.value for piece in pieces]
         chunk = reply.render(values)
-        if (size := json_size(chunk)) > self._limit:
+        if (size := json_size(chunk)) > self._yield_limit:
             raise AnswerTooLarge(
-                f"The answer has {size:,} bytes and one yield holds {self._limit:,}: "
+                f"The answer has {size:,} bytes and one yield holds {self._yield_limit:,}: "
                 "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
             )
         return chunk
 
-    def _within_limit(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
-        if largest := max((piece.size for piece in pieces if piece.size > self._limit), default=0):
+    def _check_sizes(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
+        if largest := max(
+            (piece.size for piece in pieces if piece.size > self._yield_limit), default=0
+        ):
             raise AnswerTooLarge(
                 f"One event of the stream has {largest:,} bytes and one yield holds "
-                f"{self._limit:,}: ask for fewer log probabilities or a shorter answer."
+                f"{self._yield_limit:,}: ask for fewer log probabilities or a shorter answer."
             )
         return pieces
 
-    def _policy(self, job: Job) -> ChunkPolicy:
+    def _chunk_policy(self, job: Job) -> ChunkPolicy:
         settings = self._settings
         delay_ms = job.max_batch_delay_ms
         return ChunkPolicy(
@@ -276,6 +287,6 @@ class Worker:
         )
 
 
-def _failure(body: dict[str, Any]) -> dict[str, str]:
-    """Return the yield that fails a job; the SDK would turn a dict in it into Python's repr."""
+def _failure_chunk(body: dict[str, Any]) -> dict[str, str]:
+    """Return the yield that fails a job, as text: the SDK would send a dict as Python's repr."""
     return {"error": json.dumps(body, ensure_ascii=False)}

@@ -1,4 +1,4 @@
-"""Calls of an ASGI app in this process, with a streamed answer and a client's disconnect."""
+"""Calls an ASGI app in this process; supports streamed responses and client disconnects."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
-# asyncio keeps only weak references to tasks, and a disconnected call outlives its caller.
+# asyncio stores only weak references to tasks, and a disconnected call outlives its caller.
 _running: set[asyncio.Future[None]] = set()
 
 
@@ -46,27 +46,27 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The status of an answer and its media type, without parameters."""
+class ResponseHead:
+    """The status and the media type of a response, without the media type's parameters."""
 
     status: int
     media_type: str
 
 
-class _Connection:
-    """The app's end of a call: what it receives, and what it sends."""
+class _AppCall:
+    """The ``receive`` and ``send`` callables of one call of the app."""
 
     def __init__(self, body: bytes) -> None:
-        self._to_app: list[Message] = [
+        self._requests: list[Message] = [
             {"type": "http.request", "body": body, "more_body": False},
         ]
-        self.parts: asyncio.Queue[Head | bytes | None] = asyncio.Queue()
+        self.parts: asyncio.Queue[ResponseHead | bytes | None] = asyncio.Queue()
         self.disconnected = asyncio.Event()
 
     async def receive(self) -> Message:
-        if self._to_app:
-            return self._to_app.pop()
-        # vLLM waits here for the client to disconnect: nothing else may come.
+        if self._requests:
+            return self._requests.pop()
+        # vLLM waits here for the client to disconnect; any other message would be an error.
         await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
@@ -76,44 +76,44 @@ class _Connection:
         elif message.get("body"):
             self.parts.put_nowait(bytes(message["body"]))
 
-    def end(self, task: asyncio.Future[None]) -> None:
+    def finish(self, task: asyncio.Future[None]) -> None:
         _running.discard(task)
         self.parts.put_nowait(None)
-        # Retrieved, so that asyncio does not log a failure after the disconnect.
+        # Retrieve the exception, or asyncio logs failures after a disconnect.
         if not task.cancelled():
             task.exception()
 
 
-async def call(
+async def call_app(
     app: ASGIApp, request: Request, state: dict[str, Any] | None = None
-) -> AsyncGenerator[Head | bytes, None]:
-    """Yield the head of the app's answer, then its body, part by part.
+) -> AsyncGenerator[ResponseHead | bytes, None]:
+    """Yield the head of the app's response, then the parts of its body.
 
-    Closing the generator disconnects. The app runs in a task of its own, which is never cancelled:
-    vLLM does not abort an unstreamed request whose task is cancelled.
+    Closing the generator disconnects the client. The app runs in its own task, which is never
+    cancelled: vLLM does not abort an unstreamed request when its task is cancelled.
 
     Args:
-        app: runs on this loop.
-        request: can be called again.
-        state: where the app keeps what it notes of this call, for a caller who reads it.
+        app: The ASGI app, which runs on this event loop.
+        request: The request; it can be used for several calls.
+        state: Dictionary in which the app stores data about this call, for the caller to read.
 
     Raises:
-        Exception: what the app raised.
+        Exception: Any exception of the app.
     """
-    connection = _Connection(request.body)
+    app_call = _AppCall(request.body)
     scope = request.scope if state is None else {**request.scope, "state": state}
-    task = asyncio.ensure_future(app(scope, connection.receive, connection.send))
+    task = asyncio.ensure_future(app(scope, app_call.receive, app_call.send))
     _running.add(task)
-    task.add_done_callback(connection.end)
+    task.add_done_callback(app_call.finish)
     try:
-        while (part := await connection.parts.get()) is not None:
+        while (part := await app_call.parts.get()) is not None:
             yield part
         await task
     finally:
-        connection.disconnected.set()
+        app_call.disconnected.set()
 
 
-def _head(message: Message) -> Head:
+def _head(message: Message) -> ResponseHead:
     headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
     media_type = headers.get("content-type", "").split(";", 1)[0].strip()
-    return Head(status=message["status"], media_type=media_type)
+    return ResponseHead(status=message["status"], media_type=media_type)

@@ -1,4 +1,4 @@
-"""A stream from the engine's event loop to the SDK's, and its cancellation back."""
+"""Streams items from the engine's event loop to the SDK's; cancellations go the other way."""
 
 import asyncio
 import contextlib
@@ -10,22 +10,22 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """One answer, from one loop to the other.
+    """A stream of items that are produced on one event loop and read on another.
 
-    A task on the engine's loop iterates the source. The reader's loop is woken once for all items
-    that it waits for: to wake another thread costs more than an item.
+    A task on the engine's loop iterates the source. It wakes the reader's loop once for a number of
+    items: waking another thread costs more than an item.
     """
 
     def __init__(
         self, source: Callable[[], AsyncGenerator[T, None]], engine_loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Start to iterate ``source()`` on the engine's loop; call on the reader's loop."""
+        """Start iterating ``source()`` on the engine's loop; call this on the reader's loop."""
         self._source = source
         self._engine_loop = engine_loop
         self._reader_loop = asyncio.get_running_loop()
         self._items: deque[T] = deque()
-        self._enough = 1
-        self._arrived = asyncio.Event()
+        self._min_items = 1
+        self._items_arrived = asyncio.Event()
         self._signalled = False
         self._ended = False
         self._error: BaseException | None = None
@@ -33,24 +33,26 @@ class Stream(Generic[T]):
         self._cancelled = False
         engine_loop.call_soon_threadsafe(self._start)
 
-    async def read(self, patience: float | None = None, enough: int = 1) -> list[T] | None:
-        """Return the items that have arrived, if any; None at the end.
+    async def read(self, timeout_s: float | None = None, min_items: int = 1) -> list[T] | None:
+        """Return the items that have arrived, possibly none; return None at the end.
 
         Args:
-            patience: the longest to wait, in seconds; None: until there are enough.
-            enough: how many items to wait for.
+            timeout_s: Seconds to wait at most; None to wait until ``min_items`` have arrived.
+            min_items: Number of items to wait for.
 
         Raises:
-            Exception: what the source raised, after all its items were returned.
+            Exception: Any exception of the source, after all its items were returned.
         """
-        # Set before the items are counted, so that one that arrives in between signals.
-        self._enough = enough
-        if len(self._items) < enough and not self._ended:
+        # Set this before counting the items, so that an item that arrives in between sends a
+        # signal.
+        self._min_items = min_items
+        if len(self._items) < min_items and not self._ended:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._arrived.wait()
-        self._arrived.clear()
-        # Cleared before the items are taken, so that one that arrives in between signals again.
+                async with asyncio.timeout(timeout_s):
+                    await self._items_arrived.wait()
+        self._items_arrived.clear()
+        # Clear this before taking the items, so that an item that arrives in between sends a
+        # signal.
         self._signalled = False
         ended = self._ended
         items = [self._items.popleft() for _ in range(len(self._items))]
@@ -61,28 +63,28 @@ class Stream(Generic[T]):
         return None
 
     def cancel(self) -> None:
-        """Close the source, from any thread; harmless once it has ended."""
+        """Close the source, from any thread; does nothing after the source has ended."""
         if not self._cancelled and not self._ended:
             self._cancelled = True
             with contextlib.suppress(RuntimeError):  # the engine's loop is closed: nothing runs
-                self._engine_loop.call_soon_threadsafe(self._stop)
+                self._engine_loop.call_soon_threadsafe(self._cancel_pump)
 
-    def end(self, error: Exception) -> None:
-        """Close the source: ``read`` raises this error after the items that have arrived.
+    def fail(self, error: Exception) -> None:
+        """Close the source; ``read`` raises this error after the items that have arrived.
 
-        From any thread; harmless once the source has ended.
+        Can be called from any thread; does nothing after the source has ended.
         """
         if not self._cancelled and not self._ended:
             self._error = error
             self.cancel()
 
-    # On the engine's loop:
+    # The methods below run on the engine's loop.
 
     def _start(self) -> None:
         self._pump_task = self._engine_loop.create_task(self._pump())
-        self._pump_task.add_done_callback(self._end)
+        self._pump_task.add_done_callback(self._finish)
 
-    def _stop(self) -> None:
+    def _cancel_pump(self) -> None:
         if self._pump_task is not None:
             self._pump_task.cancel()
 
@@ -90,10 +92,10 @@ class Stream(Generic[T]):
         async with contextlib.aclosing(self._source()) as source:
             async for item in source:
                 self._items.append(item)
-                if len(self._items) >= self._enough:
+                if len(self._items) >= self._min_items:
                     self._signal()
 
-    def _end(self, pump: asyncio.Task[None]) -> None:
+    def _finish(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():
             self._error = pump.exception()
         elif not self._cancelled:
@@ -105,26 +107,26 @@ class Stream(Generic[T]):
     def _signal(self) -> None:
         if not self._signalled:
             self._signalled = True
-            with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody reads
-                self._reader_loop.call_soon_threadsafe(self._arrived.set)
+            with contextlib.suppress(RuntimeError):  # the reader's loop is closed
+                self._reader_loop.call_soon_threadsafe(self._items_arrived.set)
 
 
 @contextlib.contextmanager
-def at_end_of_task(call: Callable[[], object]) -> Iterator[None]:
-    """Call at the end of this block, and at the end of the task that runs it.
+def call_at_task_end(callback: Callable[[], object]) -> Iterator[None]:
+    """Call a function when this block ends, and when the current task ends.
 
-    The task of a cancelled job is usually suspended in the SDK's POST: the generator is dropped
-    without being closed, and none of its ``finally`` blocks runs while the SDK keeps it.
+    The task of a cancelled job is usually suspended in the SDK's POST request: the generator is
+    dropped without being closed, and its ``finally`` blocks don't run while the SDK refers to it.
     """
     task = asyncio.current_task()
     assert task is not None  # for the type checker: a coroutine runs in a task
 
-    def end(_: asyncio.Task[Any]) -> None:
-        call()
+    def on_task_done(_: asyncio.Task[Any]) -> None:
+        callback()
 
-    task.add_done_callback(end)
+    task.add_done_callback(on_task_done)
     try:
         yield
     finally:
-        task.remove_done_callback(end)
-        call()
+        task.remove_done_callback(on_task_done)
+        callback()

@@ -1,4 +1,4 @@
-"""Reads the worker's command line: unknown words are refused, with the nearest that is known."""
+"""Parses the worker's command line; suggests the nearest known argument for an unknown one."""
 
 import argparse
 import difflib
@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
-# Flags that the SDK reads itself, from the same command line.
+# Flags that the SDK reads from the same command line.
 SDK_FLAGS = (
     "--rp_log_level",
     "--rp_debugger",
@@ -17,20 +17,20 @@ SDK_FLAGS = (
 _SDK_SWITCHES = frozenset({"--rp_debugger"})
 
 
-class _Parser(argparse.ArgumentParser):
-    """Ends the process with one line, where argparse would print its usage, too."""
+class _CommandLineParser(argparse.ArgumentParser):
+    """An argument parser that exits with a one-line message, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{message}; --help lists what there is\n")
 
 
-def read_command_line(words: Sequence[str] | None = None) -> Namespace:
-    """Read the arguments; a mistake in them ends the process with status 2.
+def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
+    """Parse the arguments; exit with status 2 if they are invalid.
 
     Args:
-        words: in place of the process's own.
+        arguments: Arguments to parse instead of the process's own.
     """
-    parser = _Parser(
+    parser = _CommandLineParser(
         description="A worker for language models on RunPod Serverless.", allow_abbrev=False
     )
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
@@ -41,25 +41,25 @@ def read_command_line(words: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
     parser.add_argument("--train", action="store_true", help="train adapters, without an engine")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
-    # Other addresses (0.0.0.0 in a pod) are reachable from elsewhere, and may need a key.
+    # Other addresses (0.0.0.0 in a pod) are reachable from other machines, and may need a key.
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
     parser.add_argument("--port", type=int, help="where --serve listens; 0: any; unset: PORT, 8000")
     for flag in SDK_FLAGS:
-        switch = flag in _SDK_SWITCHES
+        is_switch = flag in _SDK_SWITCHES
         parser.add_argument(
-            flag, action="store_true" if switch else "store", help=argparse.SUPPRESS
+            flag, action="store_true" if is_switch else "store", help=argparse.SUPPRESS
         )
-    known, unknown = parser.parse_known_args(words)
+    known, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(_refusal(unknown[0], parser))
+        parser.error(_unknown_argument_message(unknown[0], parser))
     if (known.gpu and not known.check) or (known.prices and not known.gpu):
         parser.error("--gpu is for --check, and --prices is for --gpu")
     return known
 
 
-def _refusal(word: str, parser: argparse.ArgumentParser) -> str:
+def _unknown_argument_message(word: str, parser: argparse.ArgumentParser) -> str:
     flag = "--" + word.partition("=")[0].lstrip("-").replace("-", "_")
     flags = [name for action in parser._actions for name in action.option_strings]
     near = difflib.get_close_matches(flag, flags, n=1)
-    meant = f": did you mean {near[0]}?" if near else ""
-    return f"unknown argument {word}{meant}"
+    hint = f": did you mean {near[0]}?" if near else ""
+    return f"unknown argument {word}{hint}"

@@ -1,31 +1,31 @@
-"""The error tree: every error has an HTTP status, and says whether a retry can help.
+"""The error tree: every error has an HTTP status, and knows whether a retry can help.
 
 WorkerError
-├─ RequestError          the caller can correct it
-│  ├─ InvalidInput       400
-│  ├─ Unauthorized       401
-│  ├─ Forbidden          403
-│  ├─ NoEngine           400: the worker only trains
-│  ├─ UnknownRoute       404
-│  ├─ NoSuchObject       404
-│  ├─ WrongMethod        405
-│  ├─ Conflict           409
-│  ├─ InputTooLarge      413
-│  └─ AnswerTooLarge     413
-├─ EngineError           the caller can't correct it
-│  ├─ StartFailed        503: no worker of the endpoint would start
-│  │  ├─ SettingsError   all mistakes in its settings
-│  │  ├─ Unavailable     a model is neither on the disk nor to be downloaded
-│  │  └─ MachineUnfit    another machine may do
-│  ├─ EngineBusy         503, retryable
-│  │  └─ EngineAside     503, retryable in a minute: a fine-tune needs the engine's memory
-│  ├─ EngineDead         503, retryable: the engine died before the answer was whole
-│  ├─ KilledEngine       500: this request has probably killed the engine
-│  ├─ StreamInDoubt      503, retryable: a part of the answer may be lost
-│  ├─ ShuttingDown       503, retryable: this worker is being stopped
-│  ├─ VolumeError        507: the network volume is missing, full or read-only
-│  └─ InternalError      500
-└─ RefusedByEngine       vLLM refuses the request, with its own message and status
+├─ RequestError               the caller can correct the request
+│  ├─ InvalidInput            400
+│  ├─ Unauthorized            401
+│  ├─ Forbidden               403
+│  ├─ NoEngine                400: the worker only trains
+│  ├─ UnknownRoute            404
+│  ├─ NoSuchObject            404
+│  ├─ WrongMethod             405
+│  ├─ Conflict                409
+│  ├─ InputTooLarge           413
+│  └─ AnswerTooLarge          413
+├─ EngineError                the caller can't correct it
+│  ├─ StartFailed             503: no worker of the endpoint would start
+│  │  ├─ SettingsError        all mistakes in the settings
+│  │  ├─ ModelUnavailable     a model is neither on the disk nor downloadable
+│  │  └─ MachineUnfit         another machine may work
+│  ├─ EngineBusy              503, retryable
+│  │  └─ EngineSuspended      503, retryable in a minute: a fine-tune needs the engine's memory
+│  ├─ EngineDead              503, retryable: the engine died before the answer was complete
+│  ├─ RequestKilledEngine     500: this request has probably killed the engine
+│  ├─ BrokenStream            503, retryable: a part of the answer may be lost
+│  ├─ ShuttingDown            503, retryable: this worker is shutting down
+│  ├─ VolumeError             507: the network volume is missing, full or read-only
+│  └─ InternalError           500
+└─ RefusedByEngine            vLLM refuses the request, with its own message and status
 """
 
 import contextlib
@@ -35,20 +35,20 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from worker.masking import masked
+from worker.masking import mask
 
 log = logging.getLogger(__name__)
 
-# Characters: a message may quote the request, and a yield has a limit.
-LONGEST_MESSAGE = 2_000
+# Maximum number of characters of a message, which may quote the request: a yield has a limit.
+MAX_MESSAGE_LENGTH = 2_000
 
 
 class WorkerError(Exception):
-    """The error of a job. Its message is for the caller: no path, credential or prompt in it."""
+    """The error of a job. Callers see its message, so it contains no path, credential or prompt."""
 
     status: int = 500
     retryable = False
-    # Seconds until a retry may succeed, if that takes longer than usual.
+    # Seconds until a retry may succeed, if longer than usual.
     retry_after: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
@@ -58,52 +58,52 @@ class WorkerError(Exception):
 
     @property
     def type(self) -> str:
-        """The status in words (BadRequestError), as vLLM's server and OpenAI's client spell it."""
+        """Name of the status (BadRequestError), as vLLM's server and OpenAI's client spell it."""
         words = HTTPStatus(self.status).phrase.title().replace(" ", "")
         return words if words.endswith("Error") else f"{words}Error"
 
     def body(self, request_id: str | None = None) -> dict[str, Any]:
-        """Return the error in OpenAI's shape; ``code`` is the HTTP status."""
-        later = {} if self.retry_after is None else {"retry_after": self.retry_after}
+        """Return the error in OpenAI's format; ``code`` is the HTTP status."""
+        retry_after = {} if self.retry_after is None else {"retry_after": self.retry_after}
         return {
             "error": {
-                "message": _postable(self.message),
+                "message": _sanitize(self.message),
                 "type": self.type,
-                "param": self.param and _postable(self.param),
+                "param": self.param and _sanitize(self.param),
                 "code": self.status,
                 "retryable": self.retryable,
-                **later,
+                **retry_after,
                 "request_id": request_id,
             }
         }
 
 
-# An option of vLLM in one of its messages.
+# Matches one of vLLM's options in a message.
 _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
 
 
-def in_settings(message: str) -> str:
+def options_to_settings(message: str) -> str:
     """Replace vLLM's options in a message by settings: --max-model-len by MAX_MODEL_LEN."""
     return _FLAG.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
 
 
-def _postable(text: str) -> str:
-    """Return a text that a POST can carry: cut, without secrets or halves of surrogate pairs."""
-    return masked(text)[:LONGEST_MESSAGE].encode(errors="replace").decode()
+def _sanitize(text: str) -> str:
+    """Make a string fit for a POST: truncate it, mask secrets and replace lone surrogates."""
+    return mask(text)[:MAX_MESSAGE_LENGTH].encode(errors="replace").decode()
 
 
 class RequestError(WorkerError):
-    """The caller can correct it."""
+    """An error that the caller can correct."""
 
 
 class InvalidInput(RequestError):
-    """The job's input is not one of the accepted shapes, or a value in it is refused."""
+    """The job's input matches none of the accepted formats, or a value in it is refused."""
 
     status = 400
 
 
 class Unauthorized(RequestError):
-    """The server has a key, and the request does not have it."""
+    """The server has a key, and the request lacks it."""
 
     status = 401
 
@@ -112,13 +112,13 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The server answers this machine's programs only, and a web page may have sent the request."""
+    """The request may come from a web page, and the server accepts only this machine's programs."""
 
     status = 403
 
 
 class NoEngine(RequestError):
-    """The worker has been started to train only."""
+    """The worker was started with ``--train`` and has no engine."""
 
     status = 400
 
@@ -130,7 +130,7 @@ class NoEngine(RequestError):
 
 
 class UnknownRoute(RequestError):
-    """No such route, or not one that this worker serves."""
+    """The route doesn't exist, or this worker doesn't serve it."""
 
     status = 404
 
@@ -142,13 +142,13 @@ class NoSuchObject(RequestError):
 
 
 class Conflict(RequestError):
-    """The state of an object does not allow it."""
+    """The state of an object does not allow the operation."""
 
     status = 409
 
 
 class WrongMethod(RequestError):
-    """The route has another method."""
+    """The route does not support this method."""
 
     status = 405
 
@@ -160,45 +160,46 @@ class InputTooLarge(RequestError):
 
 
 class AnswerTooLarge(RequestError):
-    """The answer does not fit one yield and can't be split."""
+    """The answer is too large for one yield and can't be split."""
 
     status = 413
 
 
 class EngineError(WorkerError):
-    """The caller can't correct it."""
+    """An error that the caller can't correct."""
 
 
 class StartFailed(EngineError):
-    """The worker does not start.
+    """The worker failed to start.
 
-    ``everywhere``: every other worker of the endpoint would fail likewise, so callers are told.
+    If ``affects_all_workers`` is true, every other worker of the endpoint would fail in the same
+    way, so this worker answers the callers with the error.
     """
 
     status = 503
-    everywhere = True
+    affects_all_workers = True
 
 
 class MachineUnfit(StartFailed):
-    """The worker does not start because of its machine: another worker answers the jobs."""
+    """The worker failed to start because of its machine; another worker answers the jobs."""
 
-    everywhere = False
+    affects_all_workers = False
 
 
 class EngineBusy(EngineError):
-    """The worker is full, or the engine's queue; another worker may have room."""
+    """The worker or the engine's queue is full; another worker may have capacity."""
 
     status = 503
     retryable = True
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
-        """Make the error; without a message it says that the worker is full."""
+        """Initialize the error; the default message says that the worker is full."""
         full = "The worker has as many requests as it can hold. Send the request again."
         super().__init__(message or full, param=param)
 
 
-class EngineAside(EngineBusy):
-    """The engine has made room for a fine-tune, and is started again after it."""
+class EngineSuspended(EngineBusy):
+    """The engine is suspended to free memory for a fine-tune, and restarts afterwards."""
 
     retry_after = 60
 
@@ -210,7 +211,7 @@ class EngineAside(EngineBusy):
 
 
 class EngineDead(EngineError):
-    """The engine is gone; another worker can answer."""
+    """The engine has died; another worker can answer."""
 
     status = 503
     retryable = True
@@ -222,8 +223,8 @@ class EngineDead(EngineError):
         )
 
 
-class KilledEngine(EngineError):
-    """The engine died of this request, as far as can be told: elsewhere it would do so, too."""
+class RequestKilledEngine(EngineError):
+    """This request has probably killed the engine, and would kill another worker's engine, too."""
 
     status = 500
 
@@ -233,7 +234,7 @@ class KilledEngine(EngineError):
         )
 
 
-class StreamInDoubt(EngineError):
+class BrokenStream(EngineError):
     """A part of a stream may be missing, or may have arrived twice."""
 
     status = 503
@@ -247,7 +248,7 @@ class StreamInDoubt(EngineError):
 
 
 class ShuttingDown(EngineError):
-    """The worker is being stopped; another one can answer."""
+    """The worker is shutting down; another worker can answer."""
 
     status = 503
     retryable = True
@@ -259,13 +260,13 @@ class ShuttingDown(EngineError):
 
 
 class VolumeError(EngineError):
-    """What is kept on the network volume can't be read or written."""
+    """Data on the network volume can't be read or written."""
 
     status = 507
 
 
 class InternalError(EngineError):
-    """A defect of the worker or of vLLM; the log has the details, the caller the request id."""
+    """A defect of the worker or of vLLM; the caller gets a request id, the log has the details."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -275,7 +276,7 @@ class InternalError(EngineError):
 
 
 class RefusedByEngine(WorkerError):
-    """vLLM refuses a request; message, status and parameter are its own."""
+    """vLLM refuses a request; message, status and parameter are vLLM's."""
 
     def __init__(self, message: str, *, status: int, param: str | None = None) -> None:
         super().__init__(message, param=param)
@@ -284,8 +285,8 @@ class RefusedByEngine(WorkerError):
 
 
 @contextlib.contextmanager
-def defects_hidden(request_id: str) -> Iterator[None]:
-    """Log any other exception than a ``WorkerError``, and raise ``InternalError`` instead."""
+def hide_defects(request_id: str) -> Iterator[None]:
+    """Log any exception other than ``WorkerError``, and raise ``InternalError`` instead."""
     try:
         yield
     except WorkerError:

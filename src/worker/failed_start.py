@@ -1,4 +1,4 @@
-"""What answers in place of a worker that does not start: the same error, to everybody who asks."""
+"""Answers the jobs of a worker that failed to start: every caller gets the same error."""
 
 import json
 import re
@@ -8,22 +8,24 @@ from typing import Any
 
 from worker.errors import StartFailed, WorkerError
 from worker.record import JobRecord
-from worker.settings.values import says
+from worker.settings.values import equals_boolean
 
 SETTING = "ANSWER_FAILED_START"
-# Seconds without a job after which such a worker ends: jobs that waited come within a second.
-QUIET_S = 5.0
-# Seconds after which it ends though jobs come: as long as the platform's load balancer lets a
-# request wait for a worker. Whoever waited when it failed has been answered by then; it costs no
-# more, and takes no more jobs from workers that may be able to do them.
-LONGEST_S = 120.0
-# Jobs that it takes at once: each is answered as soon as it comes.
-AT_ONCE = 100
-# Values of one of them: one that has more is not parsed, and is told the same.
-MOST_VALUES = 100_000
+# Seconds without a job after which a worker that failed to start exits: waiting jobs arrive within
+# a second.
+IDLE_TIMEOUT_S = 5.0
+# Seconds after which such a worker exits even if jobs arrive. The platform's load balancer lets a
+# request wait this long for a worker, so all requests that waited at the failure have been
+# answered. Exiting then saves money, and leaves the next jobs to workers that may be able to run
+# them.
+MAX_LIFETIME_S = 120.0
+# Maximum number of concurrent jobs; each is answered immediately.
+CONCURRENCY = 100
+# Maximum number of values in a job; a larger job is not parsed, and gets the same error.
+MAX_INPUT_VALUES = 100_000
 
-# Addresses stay, but those of files. In quotes a path may hold anything; elsewhere it ends at a
-# space, and at punctuation that no name goes on after.
+# URLs stay, except those of files. A quoted path may contain any character; an unquoted one ends at
+# a space, or at punctuation that is not followed by more of a file name.
 _ADDRESS_OR_PATH = re.compile(
     r"""
     \b(?!file:)\w+://\S+
@@ -36,46 +38,46 @@ _ADDRESS_OR_PATH = re.compile(
 )
 
 
-def answers(error: StartFailed, values: Mapping[str, str]) -> bool:
-    """Return whether callers are told of a failed start.
+def should_answer_jobs(error: StartFailed, values: Mapping[str, str]) -> bool:
+    """Return whether the worker answers jobs with the error of a failed start.
 
     Args:
-        error: why it failed.
-        values: the settings as text, since they may be what is wrong.
+        error: The error of the start.
+        values: The settings as unparsed text, since they may be the cause of the failure.
     """
-    return error.everywhere and not says(values.get(SETTING), False)
+    return error.affects_all_workers and not equals_boolean(values.get(SETTING), False)
 
 
-def without_paths(message: str) -> str:
-    """Return a message with the last name of each path in it, in place of the path."""
-    return _ADDRESS_OR_PATH.sub(_last_name, message)
+def shorten_paths(message: str) -> str:
+    """Replace each path in a message by its last component."""
+    return _ADDRESS_OR_PATH.sub(_shorten_path, message)
 
 
-def _last_name(found: re.Match[str]) -> str:
-    name = (found["quoted"] or found["bare"] or "").rstrip("/").rpartition("/")[2]
-    return f"…/{name}" if name else found[0]
+def _shorten_path(match: re.Match[str]) -> str:
+    name = (match["quoted"] or match["bare"] or "").rstrip("/").rpartition("/")[2]
+    return f"…/{name}" if name else match[0]
 
 
 class FailedStart:
-    """Fails every job with the reason of the log; satisfies ``job_loop.loop.Answers``."""
+    """Fails every job with the error of the start; implements ``job_loop.loop.JobHandler``."""
 
     ready = True
 
     def __init__(self, error: StartFailed) -> None:
-        self.error = StartFailed(without_paths(error.message))
+        self.error = StartFailed(shorten_paths(error.message))
 
-    # An async generator function: the SDK recognises nothing else as a stream.
+    # This must be an async generator function: the SDK streams nothing else.
     async def handle(
         self, job: dict[str, Any], record: JobRecord | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the failure of a job, whatever it asks for."""
+        """Yield the failure of a job, whatever its input is."""
         if record is not None:
             record.status = HTTPStatus(self.error.status)
         body = self.error.body(str(job.get("id", "")))
         yield {"error": json.dumps(body, ensure_ascii=False)}
 
-    def leave(self) -> None:
-        """Do nothing: nothing long runs."""
+    def stop_long_work(self) -> None:
+        """Do nothing: no long work runs."""
 
-    def end_all(self, error: WorkerError) -> None:
-        """Do nothing: every job has its answer already."""
+    def fail_all(self, error: WorkerError) -> None:
+        """Do nothing: every job has already been answered."""

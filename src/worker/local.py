@@ -1,4 +1,4 @@
-"""Jobs that no caller has sent: one whose yields are printed, and the fitness check for the SDK."""
+"""Runs jobs that no caller has sent: test jobs, unfinished work, and the SDK's fitness check."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_job(text: str | None) -> dict[str, Any]:
-    """Read a job from a text, or else from test_input.json, here or in the repository.
+    """Read a job from a JSON string, or from test_input.json here or in the repository.
 
     Raises:
-        InvalidInput: it is no JSON, or no input that the worker accepts.
+        InvalidInput: The string is not JSON, or the worker refuses the input.
     """
     source = "--test_input"
     if text is None:
@@ -43,53 +43,53 @@ def read_job(text: str | None) -> dict[str, Any]:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
     from worker.dialects import parse_input  # noqa: PLC0415 - most ways to run need it later
 
-    # Checked before the engine starts: a mistake costs no cold start.
+    # Check the input before the engine starts: a mistake costs no cold start.
     parse_input(job["input"])
     return {"id": "local", **job}
 
 
-async def answer(worker: "Worker", job: dict[str, Any]) -> int:
+async def run_job(worker: "Worker", job: dict[str, Any]) -> int:
     """Print the job's yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
         sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         if isinstance(chunk, dict) and isinstance(chunk.get("error"), str):
-            return _failed(json.loads(chunk["error"])["error"])
-        events = events_of(chunk)
+            return _report_failure(json.loads(chunk["error"])["error"])
+        events = decode_events(chunk)
         if error := next((event["error"] for event in events if "error" in event), None):
-            return _failed(error)
-        texts += [text_of(event) for event in events]
+            return _report_failure(error)
+        texts += [event_text(event) for event in events]
     sys.stdout.write(f"\n{''.join(texts)}\n")
     return 0
 
 
-async def go_on(worker: "Worker") -> int:
-    """Run what is left on the volume, one after the other; return the exit status."""
+async def run_unfinished_work(worker: "Worker") -> int:
+    """Run the unfinished work on the volume sequentially; return the exit status."""
     status = 0
-    for work in await asyncio.to_thread(worker.unfinished):
-        status |= await answer(worker, {"id": str(uuid.uuid4()), "input": work.input()})
+    for work in await asyncio.to_thread(worker.unfinished_work):
+        status |= await run_job(worker, {"id": str(uuid.uuid4()), "input": work.job_input()})
     return status
 
 
-def _failed(error: dict[str, Any]) -> int:
+def _report_failure(error: dict[str, Any]) -> int:
     sys.stderr.write(f"The job failed: {error['message']}\n")
     return 1
 
 
-def events_of(chunk: Any) -> list[dict[str, Any]]:
-    """Return the decoded events of a yield; a text that is no stream (metrics) has none."""
+def decode_events(chunk: Any) -> list[dict[str, Any]]:
+    """Return the decoded events of a yield; an empty list for plain text such as metrics."""
     if isinstance(chunk, str):
         data = [line.removeprefix("data: ") for line in chunk.split("\n")]
         return [json.loads(line) for line in data if line.startswith("{")]
     return chunk if isinstance(chunk, list) else [chunk]
 
 
-def text_of(event: dict[str, Any]) -> str:
-    """Return the text in an event of any form: the first choice's; of a list, a line an item."""
+def event_text(event: dict[str, Any]) -> str:
+    """Return the text of an event in any format: the first choice's, or one line per list item."""
     results = [event["result"]] if "result" in event else event.get("outputs")
     if results is not None:
-        return "".join(f"{text_of(result)}\n" for result in results)
+        return "".join(f"{event_text(result)}\n" for result in results)
     output = event.get("output", event)
     if isinstance(output, dict) and isinstance(output.get("text"), str):
         return str(output["text"])
@@ -98,22 +98,24 @@ def text_of(event: dict[str, Any]) -> str:
     return "".join(choice.get("tokens") or []) or choice.get("text") or message.get("content") or ""
 
 
-def check_of(worker: "Worker", engines: "Engines") -> Callable[[], Coroutine[Any, Any, None]]:
+def make_fitness_check(
+    worker: "Worker", engines: "Engines"
+) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return a check that raises RuntimeError if the worker does not answer."""
-    job = job_for(engines)
+    job = fitness_job(engines)
 
-    async def engine_answers() -> None:
-        # With a record of its own, which is not written: it is no job of a caller.
+    async def check_engine() -> None:
+        # Pass a record, which is not logged: this is no job of a caller.
         async for chunk in worker.handle(job, JobRecord(job["id"])):
             if "error" in chunk:
                 raise RuntimeError(chunk["error"])
 
-    return engine_answers
+    return check_engine
 
 
-def job_for(engines: "Engines") -> dict[str, Any]:
-    """Return a job that asks for a token; for what generates none, one for its health."""
-    # A token's id in place of text, because there may be no tokenizer.
+def fitness_job(engines: "Engines") -> dict[str, Any]:
+    """Return a job that generates one token, or a health check if the model generates no text."""
+    # Use a token id instead of text, because there may be no tokenizer.
     token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
-    generates = engines.serve and "generate" in engines.main.model.tasks
+    generates = engines.has_engine and "generate" in engines.main.model.tasks
     return {"id": "fitness-check", "input": token if generates else {"route": "/health"}}

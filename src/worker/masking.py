@@ -1,4 +1,4 @@
-"""Keeps secrets, by their values, out of what is printed and out of errors; paths out of errors."""
+"""Masks the values of secrets in output and in errors, and removes paths from errors."""
 
 import json
 import re
@@ -7,60 +7,61 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 from urllib.parse import quote
 
-# Characters: a shorter text stands in too many others.
-SHORTEST = 8
+# Minimum number of characters of a masked secret: shorter strings would match ordinary words.
+MIN_LENGTH = 8
 MASK = "***"
-# Paths of this machine, in messages for callers.
+# Matches paths of this machine in messages for callers.
 _PATH = re.compile(r"(?<![\w:/.])/[\w.@~+-]+(?:/[\w.@~+-]*)+")
 
-# All ways in which a secret may be written, the longest first.
+# All spellings of the secrets, sorted by length, the longest first.
 _secrets: list[str] = []
 
 
-def hide(secrets: Iterable[str]) -> None:
-    """Mask these from now on; those that are too short for it are not."""
+def add_secrets(secrets: Iterable[str]) -> None:
+    """Mask these secrets from now on; ignore those shorter than ``MIN_LENGTH``."""
     for secret in secrets:
-        if len(secret) >= SHORTEST:
-            written = {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
-            _secrets[:] = sorted({*_secrets, *written}, key=len, reverse=True)
+        if len(secret) >= MIN_LENGTH:
+            forms = {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
+            _secrets[:] = sorted({*_secrets, *forms}, key=len, reverse=True)
 
 
-def masked(text: str) -> str:
-    """Return a text without the secrets in it."""
+def mask(text: str) -> str:
+    """Replace the secrets in a string."""
     for secret in _secrets:
         if secret in text:
             text = text.replace(secret, MASK)
     return text
 
 
-def without_paths(text: str) -> str:
-    """Return a text without the absolute paths in it."""
+def remove_paths(text: str) -> str:
+    """Replace the absolute paths in a string."""
     return _PATH.sub("...", text)
 
 
-class _Masked:
-    """A stream of text that masks what is written to it."""
+class _MaskedStream:
+    """A text stream that masks secrets in its output."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(masked(text))
+        self._stream.write(mask(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        self._stream.writelines(map(masked, lines))
+        self._stream.writelines(map(mask, lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 def mask_output() -> None:
-    """Mask what this process prints, and the processes that are forked from it, whoever does.
+    """Mask secrets in the output of this process and of the processes forked from it.
 
-    Logs, tracebacks and ``print`` write to these streams; what C++ libraries print does not.
+    Covers logs, tracebacks and ``print``, which write to Python's streams, but not the output of
+    C++ libraries.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, _Masked):
-            setattr(sys, name, _Masked(stream))
+        if not isinstance(stream, _MaskedStream):
+            setattr(sys, name, _MaskedStream(stream))

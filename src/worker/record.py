@@ -1,4 +1,4 @@
-"""What the log says of a job: one line when it has ended, without its prompt and its answer."""
+"""The log record of a job: one line when the job ends, without its prompt and its answer."""
 
 import logging
 import time
@@ -7,20 +7,23 @@ from typing import Any, Self
 
 log = logging.getLogger(__name__)
 
-# The status of a job that has not been answered to its end: cancelled, or still running.
+# Status of a job without a complete answer: it was cancelled, or is still running.
 UNANSWERED = 499
 
 
 @dataclass(slots=True)
 class Usage:
-    """The tokens of an answer so far, None if they are not counted. The engine's loop counts.
+    """Token counts of an answer so far, updated on the engine's loop.
 
-    ``cut`` is whether it ended at DEFAULT_MAX_TOKENS, since the job named no other limit.
+    Attributes:
+        prompt_tokens: Tokens of the prompt; None if tokens are not counted.
+        output_tokens: Tokens of the output; None if tokens are not counted.
+        is_truncated: Whether the answer ended at DEFAULT_MAX_TOKENS because the job set no limit.
     """
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    cut: bool = False
+    is_truncated: bool = False
 
     def add(self, prompt_tokens: int, output_tokens: int) -> None:
         self.prompt_tokens = (self.prompt_tokens or 0) + prompt_tokens
@@ -29,40 +32,40 @@ class Usage:
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job's line in the log. Times are ``time.monotonic``'s, in seconds.
+    """The log record of one job. Times are in seconds (``time.monotonic``).
 
-    ``Worker.handle`` fills in what it knows; whoever delivers the yields adds the posts, and
-    writes the line.
+    ``Worker.handle`` fills in most fields. The code that delivers the yields counts the chunks and
+    the retried posts, and logs the record.
 
     Args:
-        id: the job's.
-        taken_at: when this worker had the job.
-        limit_s: the seconds that the platform gives the job; None if the job does not say so.
-        route: "/v1/chat/completions", "raw", "list".
-        status: of the answer, as an HTTP status; 499 if the job was cancelled.
-        usage: of the answer, which updates it.
-        begun_at: when the engine was asked; None if it never was.
-        first_at: when the first piece of the answer was there.
-        streamed: whether the caller asked for a stream.
-        chunks: how many yields there were.
-        posts_retried: how often a post to the platform was tried again.
+        id: Id of the job.
+        received_at: Time at which this worker received the job.
+        limit_s: Seconds that the job's policy allows; None if the policy sets no limit.
+        route: Route of the job, such as "/v1/chat/completions", "raw" or "list".
+        status: HTTP status of the answer; 499 if the job was cancelled.
+        usage: Token counts, which the answer updates.
+        submitted_at: Time at which the engine received the request; None if it never did.
+        first_piece_at: Time at which the first piece of the answer arrived.
+        streamed: Whether the caller requested a stream.
+        chunks: Number of yields.
+        posts_retried: Number of retried posts to the platform.
     """
 
     id: str
-    taken_at: float = field(default_factory=time.monotonic)
+    received_at: float = field(default_factory=time.monotonic)
     limit_s: float | None = None
     route: str = "none"
     status: int = 200
     usage: Usage = field(default_factory=Usage)
-    begun_at: float | None = None
-    first_at: float | None = None
+    submitted_at: float | None = None
+    first_piece_at: float | None = None
     streamed: bool = False
     chunks: int = 0
     posts_retried: int = 0
 
     @classmethod
-    def of(cls, job: dict[str, Any]) -> Self:
-        """Return the record of a job as the platform handed it over."""
+    def from_job(cls, job: dict[str, Any]) -> Self:
+        """Return the record of a job as the platform sent it."""
         policy = job.get("policy")
         limit_ms = policy.get("executionTimeout") if isinstance(policy, dict) else None
         record = cls(str(job.get("id", "")))
@@ -71,21 +74,21 @@ class JobRecord:
         return record
 
     def write(self) -> None:
-        """Log the line, now that the job has ended."""
-        total_ms = _milliseconds(self.taken_at, time.monotonic())
+        """Log the record; call this when the job has ended."""
+        total_ms = _milliseconds(self.received_at, time.monotonic())
         values = {
             "job": self.id,
             "route": self.route,
             "status": self.status,
             "prompt_tokens": self.usage.prompt_tokens,
             "output_tokens": self.usage.output_tokens,
-            "queue_ms": _milliseconds(self.taken_at, self.begun_at),
-            "first_token_ms": _milliseconds(self.taken_at, self.first_at),
+            "queue_ms": _milliseconds(self.received_at, self.submitted_at),
+            "first_token_ms": _milliseconds(self.received_at, self.first_piece_at),
             "total_ms": total_ms,
             "chunks": self.chunks,
             "posts_retried": self.posts_retried,
         }
-        if self.usage.cut:
+        if self.usage.is_truncated:
             values["cut_by"] = "DEFAULT_MAX_TOKENS"
         text = " ".join(
             f"{name}={'-' if value is None else value}" for name, value in values.items()

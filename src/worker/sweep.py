@@ -1,4 +1,4 @@
-"""Removes what has expired on the volume, once an hour by one of the workers that share it."""
+"""Removes expired objects from the volume, once an hour by one of the workers that share it."""
 
 import logging
 import threading
@@ -10,55 +10,60 @@ from worker.errors import VolumeError
 from worker.files import Files
 from worker.long_work import kinds
 from worker.settings import Settings
-from worker.volume import Volume, failures
+from worker.volume import Volume, translate_os_errors
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 3600.0
-# Empty; when it was written is when somebody last swept.
-MARK = "swept"
-FAILED = "what has expired could not be removed"
+# Name of an empty file whose modification time is the time of the last sweep.
+MARK_NAME = "swept"
+FAILURE_MESSAGE = "what has expired could not be removed"
 
 
-def begin(settings: Settings) -> None:
-    """Sweep now and every hour, in a thread that ends with the process."""
+def start_sweeping(settings: Settings) -> None:
+    """Sweep now and every hour, in a daemon thread."""
     threading.Thread(target=_keep_sweeping, args=(settings,), name="sweep", daemon=True).start()
 
 
 def sweep(settings: Settings) -> int:
-    """Remove what has expired, unless that was done within the hour; return how much there was.
+    """Remove expired objects unless a worker did so within the last hour; return their number.
 
-    What the volume fails at stays until the next time.
+    Objects that the volume fails to remove stay until the next sweep.
 
     Raises:
-        VolumeError: there is no telling whether somebody has swept.
+        VolumeError: The volume fails before it is known whether a worker has swept.
     """
-    volume = Volume.of(settings)
-    with failures():
-        # Without a volume, and on one that nothing was kept on, there is nothing to do.
-        kept = volume.root.is_dir() and volume.directory("")
-        if not kept or not kept.is_dir() or not _due(kept / MARK):
+    volume = Volume.from_settings(settings)
+    with translate_os_errors():
+        # There is nothing to do without a volume, or if the worker stored nothing on it.
+        directory = volume.root.is_dir() and volume.directory("")
+        if not directory or not directory.is_dir() or not _claim_sweep(directory / MARK_NAME):
             return 0
 
-    def files() -> int:
-        # Unless it is known what is in use, none goes.
-        return Files.of(settings).sweep(kinds.inputs_in_use(settings))
+    def sweep_files() -> int:
+        # If the files in use are unknown, remove none.
+        return Files.from_settings(settings).sweep(kinds.inputs_in_use(settings))
 
-    return sum(map(_tried, (files, *(records.sweep for records in kinds.stored(settings)))))
+    return sum(
+        map(
+            _sweep_part,
+            (sweep_files, *(records.sweep for records in kinds.existing_records(settings))),
+        )
+    )
 
 
-def _tried(part: Callable[[], int]) -> int:
-    """Return how much a part has removed; 0 if the volume fails."""
+def _sweep_part(part: Callable[[], int]) -> int:
+    """Return the number of objects that a part removed; 0 if the volume fails."""
     try:
         return part()
     except VolumeError as error:
-        log.warning("%s: %s", FAILED, error)
+        log.warning("%s: %s", FAILURE_MESSAGE, error)
         return 0
 
 
-def _due(mark: Path) -> bool:
-    """Return whether somebody should sweep, who then is the caller."""
-    # A mark of the future is that of a clock that was wrong.
+def _claim_sweep(mark: Path) -> bool:
+    """Return whether a sweep is due; if so, mark it as done by this worker."""
+    # A mark in the future was set by a machine with a wrong clock.
     if mark.exists() and abs(time.time() - mark.stat().st_mtime) < PERIOD_S:
         return False
     mark.touch()
@@ -71,8 +76,8 @@ def _keep_sweeping(settings: Settings) -> None:
             if removed := sweep(settings):
                 log.info("%d files, batches and fine-tunes had expired and were removed", removed)
         except VolumeError as error:
-            log.warning("%s: %s", FAILED, error)
+            log.warning("%s: %s", FAILURE_MESSAGE, error)
         except Exception:
-            # A defect: if the thread ended with it, the volume would fill.
-            log.exception(FAILED)
+            # A defect must not end the thread, or the volume would fill.
+            log.exception(FAILURE_MESSAGE)
         time.sleep(PERIOD_S)

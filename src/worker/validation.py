@@ -1,4 +1,4 @@
-"""Strict models of what callers send, and the messages that refuse it by the field's name."""
+"""Strict models of callers' input, and error messages that name the invalid fields."""
 
 import contextlib
 import difflib
@@ -9,18 +9,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from worker.errors import InvalidInput, RequestError
 
-# Bounds of a message: mistakes in it, and characters of a key.
-MOST_MISTAKES = 5
-LONGEST_KEY = 64
-# Bounds of an object's metadata: pairs, and characters of a key and of a value.
-MOST_PAIRS = 16
-LONGEST_PAIR = (64, 512)
+# Limits of an error message: the number of mistakes, and the characters of a key.
+MAX_MISTAKES = 5
+MAX_KEY_LENGTH = 64
+# Limits of an object's metadata: the number of pairs, and the characters of a key and of a value.
+MAX_METADATA_PAIRS = 16
+MAX_METADATA_LENGTHS = (64, 512)
 
-# Messages name its parameters after it, ``param`` names them alone, as vLLM does.
-SAMPLING = "sampling_params"
+# Prefix of sampling parameters in messages; ``param`` names them without it, as vLLM does.
+SAMPLING_PARAMS = "sampling_params"
 
 
-def _whole(text: str) -> str:
+def _check_encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -28,55 +28,55 @@ def _whole(text: str) -> str:
     return text
 
 
-# A text that can be written to a file.
-Text = Annotated[str, AfterValidator(_whole)]
+# A string that can be encoded as UTF-8, and so written to a file.
+Text = Annotated[str, AfterValidator(_check_encodable)]
 
 
-def _few(pairs: dict[str, str]) -> dict[str, str]:
+def _check_metadata(pairs: dict[str, str]) -> dict[str, str]:
     for key, value in pairs.items():
-        if len(key) > LONGEST_PAIR[0] or len(value) > LONGEST_PAIR[1]:
-            sizes = " and ".join(map(str, LONGEST_PAIR))
+        if len(key) > MAX_METADATA_LENGTHS[0] or len(value) > MAX_METADATA_LENGTHS[1]:
+            sizes = " and ".join(map(str, MAX_METADATA_LENGTHS))
             raise ValueError(f"keys and values have at most {sizes} characters")
-    if len(pairs) > MOST_PAIRS:
-        raise ValueError(f"at most {MOST_PAIRS} pairs")
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise ValueError(f"at most {MAX_METADATA_PAIRS} pairs")
     return pairs
 
 
-# What callers attach to an object of the OpenAI API, for themselves.
-Metadata = Annotated[dict[Text, Text], AfterValidator(_few)]
+# Metadata that callers attach to an object of the OpenAI API for their own use.
+Metadata = Annotated[dict[Text, Text], AfterValidator(_check_metadata)]
 
 
-class Strict(BaseModel):
-    """Frozen, no unknown keys, no conversions, and no values in messages."""
+class StrictModel(BaseModel):
+    """A frozen model without unknown keys, type conversions, or values in its messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
-    def of_body(cls, values: Mapping[str, Any], holder: str = "") -> Self:
+    def from_body(cls, values: Mapping[str, Any], container: str = "") -> Self:
         """Validate the body of a request, or an object in it; null values count as absent.
 
         Raises:
-            InvalidInput: naming the first few fields that are wrong, without their values.
+            InvalidInput: Some fields are invalid; the message names the first few, without values.
         """
         try:
-            return cls.model_validate(without_nulls(values))
+            return cls.model_validate(drop_nulls(values))
         except ValidationError as error:
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise invalid_fields(error, known, holder=holder) from None
+            raise invalid_fields(error, known, container=container) from None
 
 
-class Query(BaseModel):
-    """A query string; what else stands in it has no effect."""
+class QueryModel(BaseModel):
+    """A query string; unknown keys are ignored."""
 
-    # Not strict: all values of a query string are texts.
+    # Not strict: all values of a query string are strings.
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Self:
+    def from_query(cls, query: Mapping[str, str]) -> Self:
         """Validate a query string; an empty value counts as absent.
 
         Raises:
-            InvalidInput: naming what is wrong.
+            InvalidInput: Some parameters are invalid; the message names them.
         """
         try:
             return cls.model_validate({name: value for name, value in query.items() if value})
@@ -86,36 +86,36 @@ class Query(BaseModel):
 
 def invalid_fields(
     error: ValidationError,
-    known: Iterable[str] = (),
-    written: Mapping[str, str] | None = None,
-    holder: str = "",
-    misplaced: Mapping[str, str] | None = None,
+    known_keys: Iterable[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    container: str = "",
+    key_hints: Mapping[str, str] | None = None,
 ) -> InvalidInput:
-    """Return the error for what pydantic refuses: the fields by name, never their values.
+    """Translate pydantic's error; the message names the invalid fields, never their values.
 
     Args:
-        error: pydantic's.
-        known: keys that an unknown one may have been meant to be.
-        written: the names that the caller wrote for fields, where they are others.
-        holder: the object that the fields stand in, which is named before them.
-        misplaced: keys that have no place there, with what to write.
+        error: The error that pydantic raised.
+        known_keys: Known keys, to suggest one for an unknown key.
+        aliases: The caller's spelling of field names, where it differs.
+        container: Name of the object that contains the fields; it precedes their names.
+        key_hints: Advice on keys that are not allowed here, by key.
     """
     fields, messages = [], []
-    for mistake in error.errors(include_input=False, include_url=False)[:MOST_MISTAKES]:
-        parts = [str(part) for part in (*filter(None, [holder]), *mistake["loc"])] or ["input"]
-        parts[0] = (written or {}).get(parts[0], parts[0])
+    for mistake in error.errors(include_input=False, include_url=False)[:MAX_MISTAKES]:
+        parts = [str(part) for part in (*filter(None, [container]), *mistake["loc"])] or ["input"]
+        parts[0] = (aliases or {}).get(parts[0], parts[0])
         fields.append(".".join(parts))
         messages.append(
-            unknown_key(fields[-1], known, misplaced)
+            unknown_key(fields[-1], known_keys, key_hints)
             if mistake["type"] == "extra_forbidden"
             else f"{fields[-1]}: {mistake['msg'].removeprefix('Value error, ')}"
         )
-    return InvalidInput("; ".join(messages), param=fields[0].removeprefix(f"{SAMPLING}."))
+    return InvalidInput("; ".join(messages), param=fields[0].removeprefix(f"{SAMPLING_PARAMS}."))
 
 
 @contextlib.contextmanager
-def of_field(name: str) -> Iterator[None]:
-    """Raise what a block refuses as a refusal of the field that the caller wrote."""
+def prefix_field_name(name: str) -> Iterator[None]:
+    """Name the field in the refusals that the block raises."""
     try:
         yield
     except RequestError as error:
@@ -123,36 +123,41 @@ def of_field(name: str) -> Iterator[None]:
         raise
 
 
-def invalid_param(name: str, message: str, holder: str, *, prefixed: bool = True) -> InvalidInput:
+def invalid_param(
+    name: str, message: str, container: str, *, add_name: bool = True
+) -> InvalidInput:
     """Return the error for a sampling parameter.
 
     Args:
-        name: the parameter's.
-        message: what is wrong with it.
-        holder: the object that holds it, which is named first; empty if it is a whole body.
-        prefixed: whether to name it in front of the message; else the message names it.
+        name: Name of the parameter.
+        message: Description of the mistake.
+        container: Name of the object that contains the parameter, which precedes its name; empty
+            for the body itself.
+        add_name: Whether to put the name in front of the message, which otherwise contains it.
     """
-    place = ".".join(filter(None, (holder, name if prefixed else "")))
-    return InvalidInput(f"{place}: {message}" if place else message, param=name)
+    path = ".".join(filter(None, (container, name if add_name else "")))
+    return InvalidInput(f"{path}: {message}" if path else message, param=name)
 
 
-def unknown_key(key: str, known: Iterable[str], misplaced: Mapping[str, str] | None = None) -> str:
-    """Return the message that refuses a key, with the nearest known one if any is near.
+def unknown_key(
+    key: str, known_keys: Iterable[str], key_hints: Mapping[str, str] | None = None
+) -> str:
+    """Return the message that refuses a key; it suggests the nearest known key, if any is near.
 
     Args:
-        key: as the caller wrote it.
-        known: keys that could stand in its place.
-        misplaced: keys that could not, though callers write them, with what to write.
+        key: The key as the caller wrote it.
+        known_keys: Keys that are allowed here.
+        key_hints: Advice on keys that callers write here although they are not allowed, by key.
     """
-    if len(key) > LONGEST_KEY:
-        return f"unknown key {key[:LONGEST_KEY]!r}..."
-    elsewhere = misplaced or {}
-    near = next(iter(difflib.get_close_matches(key, [*known, *elsewhere], n=1)), key)
-    meant = f"did you mean {near!r}? " if near != key else ""
-    remedy = f"{meant}{elsewhere.get(near, '')}".strip()
+    if len(key) > MAX_KEY_LENGTH:
+        return f"unknown key {key[:MAX_KEY_LENGTH]!r}..."
+    hints = key_hints or {}
+    near = next(iter(difflib.get_close_matches(key, [*known_keys, *hints], n=1)), key)
+    suggestion = f"did you mean {near!r}? " if near != key else ""
+    remedy = f"{suggestion}{hints.get(near, '')}".strip()
     return f"unknown key {key!r}" + (f": {remedy}" if remedy else "")
 
 
-def without_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Leave out null values, which count as absent."""
+def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Remove null values, which count as absent."""
     return {str(key): value for key, value in values.items() if value is not None}

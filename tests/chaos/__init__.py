@@ -1,1 +1,1 @@
-"""Faults, signals, cancels and freezes in numbers, against the real worker (``make chaos``)."""
+"""Scenarios that disturb the real worker many times (``make chaos``)."""

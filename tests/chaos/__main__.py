@@ -2,9 +2,9 @@
 
     python -m chaos [faults sigterm cancel freeze deaths kills batches fine-tunes] [--seed 7] ...
 
-Each prints what was broken and which goals were missed, and a line with its figures. The status is
-1 if anything was broken or missed. The same seed gives the same jobs and the same random moments,
-but not the same timing.
+Each scenario prints the violations it found, the goals it missed, and a line with its figures. The
+exit status is 1 if there was any violation or missed goal. The same seed gives the same jobs and
+the same random moments, but not the same timing.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from support import ROOT
 
 from chaos import cancel, deaths, faults, freeze, kills, sigterm
 from chaos.long_work import batches, fine_tunes
-from chaos.report import Report, machine, print_line
+from chaos.report import Report, describe_machine, print_line
 from chaos.watch import WorkerExited
 
 SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
@@ -42,19 +42,29 @@ def read_command_line() -> Namespace:
     add = parser.add_argument
     add("scenarios", nargs="*", metavar="scenario", help=f"{', '.join(SCENARIOS)}; default: all")
     add("--seed", type=int, default=7)
-    add("--jobs", type=int, default=5000, help="of faults: one half streamed twins of the other")
-    add("--outage", type=float, default=120, help="of faults: seconds")
-    add("--signals", type=int, default=100, help="of sigterm: workers that are ended")
-    add("--cancels", type=int, default=500, help="of cancel: jobs that are cancelled")
-    add("--freezes", type=int, default=30, help="of freeze: freezes of an idle worker")
-    add("--stream-freezes", type=int, default=10, help="of freeze: freezes in mid-stream")
-    add("--seconds", type=float, default=9, help="of freeze: how long each lasts; more than 5")
-    add("--deaths", type=int, default=50, help="of deaths: cores that are ended")
-    add("--main-kills", type=int, default=50, help="of kills: workers that are killed")
-    add("--kills", type=int, default=20, help="of batches: workers that are killed")
-    add("--real-kills", type=int, default=5, help="of batches: likewise, with the real engine")
-    add("--limit", type=float, default=60, help="minutes after which a scenario is given up")
-    add("--logs", type=Path, default=ROOT / ".chaos", help="a folder for the workers' logs")
+    add(
+        "--jobs",
+        type=int,
+        default=5000,
+        help="faults: number of jobs; half of them repeat the other half as streams",
+    )
+    add("--outage", type=float, default=120, help="faults: length of the outage in seconds")
+    add("--signals", type=int, default=100, help="sigterm: number of workers to stop")
+    add("--cancels", type=int, default=500, help="cancel: number of jobs to cancel")
+    add("--freezes", type=int, default=30, help="freeze: number of freezes of an idle worker")
+    add("--stream-freezes", type=int, default=10, help="freeze: number of freezes during a stream")
+    add("--seconds", type=float, default=9, help="freeze: length of each freeze; more than 5")
+    add("--deaths", type=int, default=50, help="deaths: number of engine cores to end")
+    add("--main-kills", type=int, default=50, help="kills: number of workers to kill")
+    add("--kills", type=int, default=20, help="batches: number of workers to kill")
+    add(
+        "--real-kills",
+        type=int,
+        default=5,
+        help="batches: number of workers with the real engine to kill",
+    )
+    add("--limit", type=float, default=60, help="time limit of a scenario in minutes")
+    add("--logs", type=Path, default=ROOT / ".chaos", help="folder for the workers' logs")
     args = parser.parse_args()
     if unknown := set(args.scenarios) - set(SCENARIOS):
         parser.error(f"no such scenario: {', '.join(unknown)}")
@@ -62,26 +72,26 @@ def read_command_line() -> Namespace:
 
 
 async def main(args: Namespace) -> bool:
-    """Run the scenarios one after the other; return whether all were good."""
-    # As Ctrl-C: workers are ended on the way out.
-    this = asyncio.current_task()
-    assert this is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    """Run the scenarios sequentially; return whether all of them succeeded."""
+    # Handle SIGTERM like Ctrl-C, so that the workers are stopped on exit.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     args.logs.mkdir(parents=True, exist_ok=True)
-    print_line(machine())
+    print_line(describe_machine())
     reports = [await run(name, args) for name in args.scenarios or SCENARIOS]
-    return all(report.good for report in reports)
+    return all(report.is_good for report in reports)
 
 
 async def run(name: str, args: Namespace) -> Report:
-    """Run a scenario, and print its report."""
+    """Run a scenario and print its report."""
     try:
         async with asyncio.timeout(60 * args.limit):
             report = await SCENARIOS[name](args)
     except TimeoutError:
-        report = Report(name, broken=[f"not ended after {args.limit:g} minutes"])
-    except WorkerExited as exited:
-        report = Report(name, broken=[f"the worker exited: {exited}"])
+        report = Report(name, broken=[f"not finished after {args.limit:g} minutes"])
+    except WorkerExited as error:
+        report = Report(name, broken=[f"the worker exited: {error}"])
     report.print()
     return report
 

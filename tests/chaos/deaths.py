@@ -1,7 +1,7 @@
-"""Cores that die or hang at random moments under a load: every job is answered nevertheless.
+"""Cores that die or hang at random moments under load; every job must still get a response.
 
-The core is killed, stopped, made to raise an exception, or kept busy by a regular expression whose
-bound is turned off.
+A core is killed, stopped, made to raise an exception, or blocked by a regular expression while the
+limits on regular expressions are disabled.
 """
 
 import asyncio
@@ -21,19 +21,20 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report, percentile
-from chaos.watch import lasting_endpoint
-from chaos.workload import Ending, counts, details, ending_of, is_stream, known_job
+from chaos.watch import start_watched_endpoint
+from chaos.workload import Ending, details, ending_of, format_counts, is_stream, known_job
 from emulator import Job
 
-SCRIPT = Path(__file__).parent / "workers" / "raising.py"
+SCRIPT = Path(__file__).parent / "workers" / "failing_worker.py"
 CALLERS = 16
-LONGEST_PAUSE_S = 3.0  # between service that is back and the next death
-# Rounds after which the worker's size is the one that all others are compared with.
-WARM = 5
-MOST_GROWTH = 1.1
-# Its matcher needs more time for each token: the ninth takes longer than a hang.
+LONGEST_PAUSE_S = 3.0  # from the recovery of the service to the next death
+# Rounds before the size of the worker that later sizes are compared with.
+WARM_UP_ROUNDS = 5
+MAX_GROWTH = 1.1
+# The matcher of this pattern takes longer for each token; the ninth takes longer than the hang
+# limit.
 BOMB = "(((((a{0,100}){0,100}){0,100}){0,100}){0,100}){0,100}"
-UNBOUND = {
+UNLIMITED = {
     "STRUCTURED_MAX_REPETITIONS": "1000000000000000",
     "STRUCTURED_MAX_NESTING": "10",
     "STRUCTURED_COMPILE_S": "0",
@@ -41,7 +42,7 @@ UNBOUND = {
 
 
 class Cause(StrEnum):
-    """Why a core does not go on."""
+    """The reason why a core stops working."""
 
     KILLED = "killed"
     STOPPED = "stopped"
@@ -57,49 +58,49 @@ SIGNALS = {
 
 
 @dataclass
-class Run:
-    """All deaths of one worker's cores."""
+class DeathsRun:
+    """All deaths of the cores of one worker."""
 
     endpoint: EmulatedEndpoint
     report: Report
     endings: Counter[str] = field(default_factory=Counter)
-    back_s: dict[Cause, list[float]] = field(default_factory=dict)
-    # The worker's memory (bytes), file descriptors and processes after each round.
+    recovery_s: dict[Cause, list[float]] = field(default_factory=dict)
+    # Memory (bytes), file descriptors and processes of the worker after each round.
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
-    stopping: bool = False
+    is_stopping: bool = False
 
-    async def caller(self, rng: random.Random) -> None:
-        """Hand in jobs, one after the other, and check what came of each."""
-        while not self.stopping:
+    async def call_repeatedly(self, rng: random.Random) -> None:
+        """Submit jobs sequentially and check the outcome of each."""
+        while not self.is_stopping:
             payload, text = known_job(rng)
             job = self.endpoint.submit(payload)
-            if not await job.wait_ended(HUNG_S):
+            if not await job.wait_for_end(HUNG_S):
                 self.report.broken.append(f"a job has no end: {job.status}")
                 return
             self._check(job, text)
 
     def _check(self, job: Job, text: str) -> None:
         ending = ending_of(job, text)
-        begun = is_stream(job) and bool(job.chunks)
-        kind = "begun" if begun else "not begun"
+        has_begun = is_stream(job) and bool(job.chunks)
+        kind = "begun" if has_begun else "not begun"
         self.endings[f"{kind}, {ending}"] += 1
-        allowed = {Ending.WHOLE, Ending.RETRYABLE} if begun else {Ending.WHOLE, Ending.REFUSED}
+        allowed = {Ending.WHOLE, Ending.RETRYABLE} if has_begun else {Ending.WHOLE, Ending.REFUSED}
         self.report.check(ending in allowed, f"a job, {kind}, is {ending}: {details(job)}")
 
-    async def strike(self, name: str, cause: Cause) -> None:
-        """End a core, and wait until a job that is handed in now is answered."""
-        before, began = set(self.endpoint.worker.cores()), time.monotonic()
-        bomb = self._strike(cause)
+    async def end_core(self, name: str, cause: Cause) -> None:
+        """End a core and wait until a new job is answered."""
+        old_pids, started_at = set(self.endpoint.worker.core_pids()), time.monotonic()
+        bomb = self._disturb_core(cause)
         async with asyncio.timeout(HUNG_S):
-            while before & {*await asyncio.to_thread(self.endpoint.worker.cores)}:
+            while old_pids & {*await asyncio.to_thread(self.endpoint.worker.core_pids)}:
                 await asyncio.sleep(0.05)
-        self.report.check(await self.endpoint.answers(), f"{name}: no service")
-        self.back_s.setdefault(cause, []).append(time.monotonic() - began)
+        self.report.check(await self.endpoint.answers_jobs(), f"{name}: no service")
+        self.recovery_s.setdefault(cause, []).append(time.monotonic() - started_at)
         if bomb is not None:
-            assert await bomb.wait_ended(HUNG_S), self.endpoint.logged
+            assert await bomb.wait_for_end(HUNG_S), self.endpoint.log
         self.sizes.append(self._size())
 
-    def _strike(self, cause: Cause) -> Job | None:
+    def _disturb_core(self, cause: Cause) -> Job | None:
         if cause in SIGNALS:
             os.kill(self.endpoint.core_pid(), SIGNALS[cause])
             return None
@@ -112,34 +113,36 @@ class Run:
 
 
 async def run(args: Namespace) -> Report:
-    """End so many cores of one worker, while 16 callers always wait for answers."""
+    """End the cores of one worker repeatedly while 16 callers are waiting for responses."""
     deaths, seed = args.deaths, args.seed
     report = Report(f"deaths, {deaths} deaths, seed {seed}")
-    environ = {**WORKER, **UNBOUND, "MAX_ENGINE_RESTARTS": "1000000"}
-    async with lasting_endpoint(environ, args.logs / "deaths.log", command=[SCRIPT]) as endpoint:
-        run_ = Run(endpoint, report)
+    environ = {**WORKER, **UNLIMITED, "MAX_ENGINE_RESTARTS": "1000000"}
+    async with start_watched_endpoint(
+        environ, args.logs / "deaths.log", command=[SCRIPT]
+    ) as endpoint:
+        run_ = DeathsRun(endpoint, report)
         callers = [
-            asyncio.create_task(run_.caller(random.Random(f"{seed}/caller {number}")))
+            asyncio.create_task(run_.call_repeatedly(random.Random(f"{seed}/caller {number}")))
             for number in range(CALLERS)
         ]
         for number in range(deaths):
             rng = random.Random(f"{seed}/{number}")
             await asyncio.sleep(rng.uniform(0, LONGEST_PAUSE_S))
             cause = list(Cause)[number % len(Cause)]
-            await run_.strike(f"death {number} ({cause})", cause)
-        run_.stopping = True
+            await run_.end_core(f"death {number} ({cause})", cause)
+        run_.is_stopping = True
         await asyncio.wait(callers)
     _add_figures(run_)
     return report
 
 
-def _add_figures(run_: Run) -> None:
+def _add_figures(run_: DeathsRun) -> None:
     report = run_.report
-    for cause, seconds in run_.back_s.items():
+    for cause, seconds in run_.recovery_s.items():
         p50, most = percentile(seconds, 0.5), max(seconds)
         report.figures.append(f"{len(seconds)} {cause}: back after p50 {p50:.1f} s, max {most:.1f}")
-    report.figures.append(counts(run_.endings))
-    first, last = run_.sizes[min(WARM, len(run_.sizes)) - 1], run_.sizes[-1]
+    report.figures.append(format_counts(run_.endings))
+    first, last = run_.sizes[min(WARM_UP_ROUNDS, len(run_.sizes)) - 1], run_.sizes[-1]
     report.figures.append(f"memory, files and processes {first} -> {last}")
-    if any(after > MOST_GROWTH * before for before, after in zip(first, last, strict=True)):
-        report.missed.append(f"growth to {last}: more than {MOST_GROWTH} x {first}")
+    if any(after > MAX_GROWTH * old_pids for old_pids, after in zip(first, last, strict=True)):
+        report.missed.append(f"growth to {last}: more than {MAX_GROWTH} x {first}")

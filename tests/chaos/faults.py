@@ -1,4 +1,4 @@
-"""Faults in every call, and an outage: each job is answered once, wholly, or fails as retryable."""
+"""Faults in every call and an outage; each job completes once or fails as retryable."""
 
 import asyncio
 import json
@@ -13,26 +13,36 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
-from chaos.watch import lasting_endpoint
-from chaos.workload import Ending, counts, details, ending_of, job_input, long_job, runs, text_of
+from chaos.watch import start_watched_endpoint
+from chaos.workload import (
+    Ending,
+    details,
+    ending_of,
+    format_counts,
+    job_input,
+    long_job,
+    text_of,
+    wait_until_running,
+)
 from emulator import Action, Call, Fault
 
-CLIENTS = 128  # jobs at once, and slots
-# All prompts in one step: vLLM's engine for CPUs dies of a prompt that has a seed and is computed
-# in two.
+CLIENTS = 128  # concurrent jobs, and slots
+# Large enough to compute all prompts in one step: vLLM's CPU engine dies of a prompt with a seed
+# that is computed in two steps.
 BATCHED_TOKENS = "16384"
-MOST_ATTEMPTS = 10
-LONG_STREAMS = 4  # computed during the outage, beside the clients' jobs
-# One pair in so many is long, in tokens.
+MAX_ATTEMPTS = 10
+LONG_STREAMS = 4  # computed during the outage, in addition to the clients' jobs
+# Every 50th pair of jobs generates 1,000 tokens.
 LONG_EVERY, LONG_TOKENS = 50, 1000
-# Beyond the outage: a job whose take was lost ends there, and is sent again.
+# Seconds added to the outage for the execution timeout. A job that was lost on its way to the
+# worker times out and is submitted again.
 EXECUTION_EXTRA_S = 120.0
-GROWTH_GOAL = 1.2  # of resident memory during the outage
+GROWTH_GOAL = 1.2  # resident memory at the end of the outage, relative to its beginning
 WORDS = "a small green worker counts bright tokens near the old river at night".split()
 
 
 class Question:
-    """What a streamed job and its unstreamed twin ask."""
+    """The question of a streamed job and its non-streamed twin."""
 
     def __init__(self, seed: int, number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
@@ -46,13 +56,13 @@ class Question:
         return job_input(self._text, params, raw=self._raw, stream=stream)
 
 
-class Run:
-    """All questions of a run, asked by clients that send a job again when it failed."""
+class FaultsRun:
+    """All questions of a run, sent by clients that submit a job again when it fails."""
 
     def __init__(self, endpoint: EmulatedEndpoint, jobs: int, seed: int, outage_s: float) -> None:
         self.report = Report(f"faults, {jobs} jobs, {outage_s:.0f} s of outage, seed {seed}")
         self.attempts = Counter[str]()
-        self.bytes_before = self.bytes_at_end = 0  # of the outage
+        self.bytes_before = self.bytes_at_end = 0  # of resident memory around the outage
         self._endpoint = endpoint
         self._questions = [Question(seed, number) for number in range(jobs // 2)]
         self._texts: dict[tuple[int, bool], str] = {}
@@ -60,28 +70,28 @@ class Run:
         self._outage_s = outage_s
 
     async def ask_all(self) -> None:
-        left = [(question, stream) for question in self._questions for stream in (False, True)]
-        left.reverse()
-        half = len(left) // 2
+        remaining = [(question, stream) for question in self._questions for stream in (False, True)]
+        remaining.reverse()
+        half = len(remaining) // 2
 
         async def outage() -> None:
-            while len(left) > half:
+            while len(remaining) > half:
                 await asyncio.sleep(0.05)
-            await self._cut_off()
+            await self._run_outage()
 
         async def client() -> None:
-            while left:
-                question, stream = left.pop()
+            while remaining:
+                question, stream = remaining.pop()
                 await self._ask(question, stream=stream)
 
         await asyncio.gather(outage(), *(client() for _ in range(CLIENTS)))
 
     async def _ask(self, question: Question, *, stream: bool) -> None:
-        """Send a job until it has its whole text."""
+        """Submit a job until it completes with its whole text."""
         name = f"question {question.number}, {'stream' if stream else 'whole'}"
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             job = self._endpoint.submit(question.job_input(stream=stream))
-            await job.wait_ended()
+            await job.wait_for_end()
             ending = ending_of(job)
             self.attempts[ending] += 1
             if ending is Ending.WHOLE:
@@ -92,24 +102,24 @@ class Run:
             elif ending is not Ending.RETRYABLE:
                 self.report.broken.append(f"{name}: {ending}: {details(job)}")
                 return
-        self.report.broken.append(f"{name}: lost, {MOST_ATTEMPTS} attempts failed: {job.error}")
+        self.report.broken.append(f"{name}: lost, {MAX_ATTEMPTS} attempts failed: {job.error}")
 
-    async def _cut_off(self) -> None:
-        """Answer with 503 for one half of the outage, and refuse connections for the other."""
+    async def _run_outage(self) -> None:
+        """Answer with 503 for half of the outage, then refuse connections for the other half."""
         faults = self._endpoint.emulator.faults
         streams = [long_job(random.Random(number), stream=True) for number in range(LONG_STREAMS)]
-        streaming = [self._endpoint.submit(stream) for stream in streams]
-        await asyncio.gather(*(runs(job, chunks=1) for job in streaming))
+        jobs = [self._endpoint.submit(stream) for stream in streams]
+        await asyncio.gather(*(wait_until_running(job, chunks=1) for job in jobs))
         self.bytes_before = self._resident_bytes()
         half_s = self._outage_s / 2
         for call in Call:
             faults.add(Fault(on=call, do=Action.STATUS, status=503, seconds=half_s))
         await asyncio.sleep(half_s)
-        await self._endpoint.emulator.refuse(half_s)
+        await self._endpoint.emulator.begin_outage(half_s)
         await asyncio.sleep(half_s)
         self.bytes_at_end = self._resident_bytes()
-        for job in streaming:
-            await job.wait_ended()
+        for job in jobs:
+            await job.wait_for_end()
             ending = ending_of(job)
             self.attempts[ending] += 1
             self.report.check(
@@ -118,14 +128,14 @@ class Run:
             )
 
     def _resident_bytes(self) -> int:
-        """Return the resident memory of the worker, without its engine's core."""
+        """Return the resident memory of the worker without its engine core."""
         return int(psutil.Process(self._endpoint.worker.process.pid).memory_info().rss)
 
     def check_timed_out(self) -> None:
-        """Check that jobs have timed out only if the worker never got them: their take was lost."""
-        logged = self._endpoint.logged
+        """Check that jobs only timed out if they were lost on their way to the worker."""
+        log = self._endpoint.log
         for job_id in self._timed_out:
-            self.report.check(job_id not in logged, f"{job_id} timed out in the worker's hands")
+            self.report.check(job_id not in log, f"{job_id} timed out in the worker's hands")
 
     def compare_twins(self) -> None:
         for question in self._questions:
@@ -140,10 +150,10 @@ class Run:
     def add_figures(self, requests: Iterable[str]) -> None:
         report = self.report
         lost = 2 * len(self._questions) - len(self._texts)
-        report.figures.append(f"{lost} lost, {counts(self.attempts)}")
-        met = Counter(json.loads(line).get("fault") for line in requests)
-        del met[None]
-        report.figures.append("faults met: " + counts(met))
+        report.figures.append(f"{lost} lost, {format_counts(self.attempts)}")
+        fault_counts = Counter(json.loads(line).get("fault") for line in requests)
+        del fault_counts[None]
+        report.figures.append("faults met: " + format_counts(fault_counts))
         growth = self.bytes_at_end / self.bytes_before
         report.figures.append(f"memory {growth:.3f} x at the end of the outage")
         if growth > GROWTH_GOAL:
@@ -151,17 +161,17 @@ class Run:
 
 
 async def run(args: Namespace) -> Report:
-    """Run so many jobs, one half the streamed twins of the other."""
+    """Run the jobs; half of them are streamed twins of the other half."""
     requests, log = args.logs / "faults-requests.jsonl", args.logs / "faults.log"
     slots = str(CLIENTS + LONG_STREAMS)
     environ = {**WORKER, "MAX_CONCURRENCY": slots, "MAX_NUM_BATCHED_TOKENS": BATCHED_TOKENS}
     limit_s = args.outage + EXECUTION_EXTRA_S
-    async with lasting_endpoint(
+    async with start_watched_endpoint(
         environ, log, seed=args.seed, request_log=requests, execution_timeout_s=limit_s
     ) as endpoint:
         for fault in _faults():
             endpoint.emulator.faults.add(fault)
-        run_ = Run(endpoint, args.jobs, args.seed, args.outage)
+        run_ = FaultsRun(endpoint, args.jobs, args.seed, args.outage)
         await run_.ask_all()
     run_.check_timed_out()
     run_.compare_twins()
@@ -170,7 +180,7 @@ async def run(args: Namespace) -> Report:
 
 
 def _faults() -> list[Fault]:
-    """Return the faults of the whole run: in shares of a call, or in a number of them."""
+    """Return the faults of the whole run, as shares or as numbers of calls."""
     faults = [Fault(on=Call.TAKE, do=Action.DUPLICATE, share=0.05)]
     for call in Call:
         faults += [
@@ -183,7 +193,8 @@ def _faults() -> list[Fault]:
             Fault(on=call, do=Action.LOSE, share=0.01),
             Fault(on=call, do=Action.HANG, share=0.005, calls=10),
         ]
-    # Each of them costs a job its execution time-out, and a take the worker's own time-out.
+    # Each of these costs a job its execution timeout, and the worker the timeout of its request for
+    # jobs.
     faults.append(Fault(on=Call.TAKE, do=Action.LOSE, share=0.1, calls=3))
     faults.append(Fault(on=Call.TAKE, do=Action.HANG, share=0.01, calls=1))
     return faults

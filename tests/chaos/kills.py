@@ -1,7 +1,7 @@
-"""SIGKILL of a worker's main process at random moments: none of its processes outlives it.
+"""SIGKILL of a worker's main process at random moments; none of its other processes survives.
 
-Its log is in JSON; it has a core, and a process that tries grammars out. It downloads its model in
-every other start, trains while it runs, and ends after a SIGTERM.
+The worker logs in JSON. It has an engine core and a process that tries to compile grammars. Every
+other worker downloads its model at startup. Each trains while it runs and stops after a SIGTERM.
 """
 
 import asyncio
@@ -18,84 +18,88 @@ from pathlib import Path
 
 from support.hub.downloads import NAME, hub_with
 from support.hub.server import Hub
-from support.processes.background import Background, background, wait_until
+from support.processes.background import BackgroundProcess, start_command, wait_until
 from support.processes.commands import DEMO, HANDLER, HOME
-from support.processes.http_worker import Served
+from support.processes.http_worker import ServerProcess
 from support.processes.kills import (
     TRAINER,
-    Family,
+    ProcessTree,
     begin_training,
-    kill,
-    seconds_until_gone,
-    training_worker,
+    kill_worker,
+    training_environ,
+    wait_until_exited,
 )
 
 from chaos.report import Report
 
-# Bytes per second: the download takes as long as the import.
-SLOWLY = 1_000_000
-# After the training has begun, and after the SIGTERM, in seconds at most.
-RUNS_S, ENDS_S = 5.0, 0.2
-# Within which nothing may be left, and after which that is no matter of a busy machine, in seconds.
-GONE_S, NEVER_S = 1.0, 20.0
+# With this rate, the download takes as long as the import.
+DOWNLOAD_BYTES_PER_S = 1_000_000
+# Maximum seconds from the beginning of the training, and from the SIGTERM, to the kill.
+MAX_RUN_S, MAX_STOP_S = 5.0, 0.2
+# Seconds within which all processes must exit, and after which even a busy machine is no excuse.
+EXIT_GOAL_S, EXIT_TIMEOUT_S = 1.0, 20.0
 
 
 class Moment(StrEnum):
-    """What a worker does when it is killed."""
+    """The activity of a worker when it is killed."""
 
-    STARTS = "start"
-    RUNS = "run"
-    ENDS = "end"
+    STARTING = "start"
+    RUNNING = "run"
+    STOPPING = "end"
 
 
 @contextmanager
-def started(hub: Hub, number: int, logs: Path) -> Iterator[Background]:
-    """Start a worker on a volume of its own; every other one downloads its model."""
+def start_worker(hub: Hub, number: int, logs: Path) -> Iterator[BackgroundProcess]:
+    """Start a worker on its own volume; workers with an even number download their model."""
     with tempfile.TemporaryDirectory() as volume:
-        environ = {**HOME, **training_worker(DEMO if number % 2 else NAME, Path(volume))}
+        environ = {**HOME, **training_environ(DEMO if number % 2 else NAME, Path(volume))}
         environ |= {} if number % 2 else {"HF_ENDPOINT": hub.endpoint}
         command = [*HANDLER, "--serve", "--port", "0"]
-        with background(command, environ, logs / f"kills-{number}.log") as worker:
+        with start_command(command, environ, logs / f"kills-{number}.log") as worker:
             yield worker
 
 
-def wait_for(worker: Background, moment: Moment, rng: random.Random, start_s: float) -> None:
-    """Wait for a random moment of a start, of a training, or of an end."""
-    if moment is Moment.STARTS:
-        time.sleep(rng.uniform(0, start_s))
+def wait_for_moment(
+    worker: BackgroundProcess, moment: Moment, rng: random.Random, startup_s: float
+) -> None:
+    """Wait for a random moment of a worker's startup, training or shutdown."""
+    if moment is Moment.STARTING:
+        time.sleep(rng.uniform(0, startup_s))
         return
     worker.wait_for_output("Uvicorn running on ")
-    begin_training(Served(worker.process, worker.log).url)
-    wait_until(lambda: Family.of(worker).has(TRAINER))
-    time.sleep(rng.uniform(0, RUNS_S))
-    if moment is Moment.ENDS:
+    begin_training(ServerProcess(worker.process, worker.log).url)
+    wait_until(lambda: ProcessTree.of_worker(worker).has_all(TRAINER))
+    time.sleep(rng.uniform(0, MAX_RUN_S))
+    if moment is Moment.STOPPING:
         worker.process.send_signal(signal.SIGTERM)
-        time.sleep(rng.uniform(0, ENDS_S))
+        time.sleep(rng.uniform(0, MAX_STOP_S))
 
 
 async def run(args: Namespace) -> Report:
-    """Kill so many workers, one after the other."""
+    """Kill workers sequentially."""
     return await asyncio.to_thread(kill_all, args)
 
 
 def kill_all(args: Namespace) -> Report:
     kills, seed = args.main_kills, args.seed
     report = Report(f"kills, {kills} kills, seed {seed}")
-    gone_s: dict[Moment, list[float]] = {moment: [] for moment in Moment}
+    exit_s: dict[Moment, list[float]] = {moment: [] for moment in Moment}
     with hub_with(DEMO) as hub:
-        hub.throttle = SLOWLY
-        begun = time.monotonic()
-        with started(hub, 0, args.logs) as worker:
+        hub.throttle = DOWNLOAD_BYTES_PER_S
+        started_at = time.monotonic()
+        with start_worker(hub, 0, args.logs) as worker:
             worker.wait_for_output("Uvicorn running on ")
-            start_s = time.monotonic() - begun
+            startup_s = time.monotonic() - started_at
         for number, moment in zip(range(kills), cycle(Moment), strict=False):
             rng = random.Random(f"{seed}/{number}")
-            with started(hub, number, args.logs) as worker:
-                wait_for(worker, moment, rng, start_s)
-                family = kill(worker)
-                seconds, left = seconds_until_gone(family, NEVER_S)
-            gone_s[moment].append(seconds)
+            with start_worker(hub, number, args.logs) as worker:
+                wait_for_moment(worker, moment, rng, startup_s)
+                processes = kill_worker(worker)
+                seconds, left = wait_until_exited(processes, EXIT_TIMEOUT_S)
+            exit_s[moment].append(seconds)
             report.check(not left, f"kill {number} ({moment}): {left} outlive it")
-    for moment, all_s in gone_s.items():
-        report.goal(f"{len(all_s)} at a {moment}: nothing left after", all_s, 1.0, GONE_S)
+    for moment, times_s in exit_s.items():
+        report.add_goal(
+            f"{len(times_s)} at a {moment}: nothing left after", times_s, 1.0, EXIT_GOAL_S
+        )
     return report

@@ -1,4 +1,4 @@
-"""A worker that has to live for as long as a scenario."""
+"""A worker that must not exit during a scenario."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,36 +10,36 @@ from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpo
 
 
 class WorkerExited(Exception):
-    """It has ended on its own."""
+    """The worker exited on its own."""
 
 
 @asynccontextmanager
-async def lasting_endpoint(
+async def start_watched_endpoint(
     environ: dict[str, str], log: Path, **options: Any
 ) -> AsyncIterator[EmulatedEndpoint]:
-    """Start a worker; if it exits, the block is cancelled.
+    """Start a worker; cancel the block if the worker exits.
 
     Raises:
-        WorkerExited: it has exited.
+        WorkerExited: If the worker exits.
     """
     async with emulated_endpoint(environ, log, **options) as endpoint:
-        block = asyncio.current_task()
-        assert block is not None
-        watch = asyncio.create_task(_until_exit(endpoint, block))
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(_cancel_on_exit(endpoint, task))
         try:
             yield endpoint
         except asyncio.CancelledError:
             if not watch.done():
                 raise
-            block.uncancel()
-            last_line = [*endpoint.logged.splitlines(), "nothing printed"][-1]
+            task.uncancel()
+            last_line = [*endpoint.log.splitlines(), "nothing printed"][-1]
             raise WorkerExited(f"status {watch.result()}; {log}: {last_line}") from None
         finally:
             watch.cancel()
 
 
-async def _until_exit(endpoint: EmulatedEndpoint, block: asyncio.Task[Any]) -> int:
+async def _cancel_on_exit(endpoint: EmulatedEndpoint, task: asyncio.Task[Any]) -> int:
     while (status := endpoint.worker.process.poll()) is None:
         await asyncio.sleep(0.5)
-    block.cancel()
+    task.cancel()
     return status

@@ -1,4 +1,4 @@
-"""Jobs for the scenarios, and what came of them."""
+"""Jobs for the scenarios, and their outcomes."""
 
 import json
 import random
@@ -12,13 +12,13 @@ from support.processes.background import HUNG_S
 from emulator import Job, Status
 
 ROUTE = "/v1/chat/completions"
-# Of a request that takes longer than any other here, and than a short grace.
-LONG: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "n": 16}
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 400}
+# Parameters of a request that takes longer than all others here and than a short grace period.
+LONG_PARAMS: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "n": 16}
+GREEDY_PARAMS: dict[str, Any] = {"temperature": 0, "max_tokens": 400}
 
 
 class Ending(StrEnum):
-    """What came of a job."""
+    """The outcome of a job."""
 
     WHOLE = "COMPLETED with its whole text"
     WRONG = "COMPLETED with another text"
@@ -30,12 +30,12 @@ class Ending(StrEnum):
     TIMED_OUT = "TIMED_OUT"
 
 
-class Broken(Exception):
-    """An answer has no end."""
+class IncompleteAnswer(Exception):
+    """An answer has no proper end."""
 
 
 def job_input(text: str, params: dict[str, Any], *, raw: bool, stream: bool) -> dict[str, Any]:
-    """Return the input of a job on one of the two paths."""
+    """Return the input of a raw job or of an OpenAI job."""
     messages = [{"role": "user", "content": text}]
     if raw:
         return {"messages": messages, "sampling_params": params, "stream": stream}
@@ -44,38 +44,38 @@ def job_input(text: str, params: dict[str, Any], *, raw: bool, stream: bool) -> 
 
 
 def known_job(rng: random.Random) -> tuple[dict[str, Any], str]:
-    """Return the input of a job whose answer the demo model knows by heart, and the answer."""
+    """Return the input of a job whose answer the demo model has memorized, and that answer."""
     question = rng.choice(sorted(ANSWERS))
     raw, stream = rng.random() < 0.5, rng.random() < 0.5
-    return job_input(question, GREEDY, raw=raw, stream=stream), ANSWERS[question]
+    return job_input(question, GREEDY_PARAMS, raw=raw, stream=stream), ANSWERS[question]
 
 
 def long_job(rng: random.Random, *, stream: bool) -> dict[str, Any]:
-    return job_input("Hi", LONG, raw=rng.random() < 0.5, stream=stream)
+    return job_input("Hi", LONG_PARAMS, raw=rng.random() < 0.5, stream=stream)
 
 
 def is_stream(job: Job) -> bool:
     return bool(job.input.get("openai_input", job.input).get("stream"))
 
 
-async def runs(job: Job, chunks: int = 0) -> bool:
-    """Wait until a job was taken, and has sent so many chunks; return whether it still runs."""
+async def wait_until_running(job: Job, chunks: int = 0) -> bool:
+    """Wait until a job runs and has sent some chunks; return whether it is still running."""
 
     def is_reached() -> bool:
-        return job.ended or (job.started_at is not None and len(job.chunks) >= chunks)
+        return job.has_ended or (job.started_at is not None and len(job.chunks) >= chunks)
 
-    return await job.changed.wait_for(is_reached, HUNG_S) and not job.ended
+    return await job.changed.wait_for(is_reached, HUNG_S) and not job.has_ended
 
 
 def ending_of(job: Job, text: str | None = None) -> Ending:
-    """Return what came of a job.
+    """Return the outcome of a job.
 
     Args:
-        job: of one choice, if its text is given.
-        text: the whole text; None: any that has an end.
+        job: The job; it must have a single choice if ``text`` is set.
+        text: The expected text; None accepts any complete text.
     """
     if job.status is Status.COMPLETED:
-        return _ending_of_completed(job, text)
+        return _completed_ending(job, text)
     if job.status is Status.FAILED:
         return Ending.RETRYABLE if _is_retryable(job.error) else Ending.REFUSED
     if job.status is Status.IN_PROGRESS:
@@ -86,57 +86,57 @@ def ending_of(job: Job, text: str | None = None) -> Ending:
 
 
 def details(job: Job) -> str:
-    """Return what its caller got of a job that should have ended otherwise."""
+    """Describe the result of a job whose outcome is not the expected one."""
     if job.error is not None:
         return repr(job.error[:300])
     try:
-        return f"{_texts(job)!r:.1000}"
-    except Broken as error:
+        return f"{_read_texts(job)!r:.1000}"
+    except IncompleteAnswer as error:
         return str(error)
 
 
-def counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counter.most_common())
+def format_counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {ending}" for ending, count in counter.most_common())
 
 
 def text_of(yields: list[Any]) -> str:
-    """Return the text of an answer's first choice, whatever its form.
+    """Return the text of the first choice of an answer in any format.
 
     Raises:
-        Broken: it is not a whole answer.
+        IncompleteAnswer: If the answer is not complete.
     """
     if yields and all(isinstance(part, str) for part in yields):
         return _text_of_events("".join(yields))
     try:
         choices = [part["choices"][0] for part in yields]
         if not choices[-1]["finish_reason"]:
-            raise Broken("the end is missing")
+            raise IncompleteAnswer("the end is missing")
         if "message" in choices[0]:
             return str(choices[0]["message"]["content"])
         return "".join(text for choice in choices for text in choice["tokens"])
     except (KeyError, IndexError, TypeError) as error:
-        raise Broken(f"not an answer: {yields!r:.200}") from error
+        raise IncompleteAnswer(f"not an answer: {yields!r:.200}") from error
 
 
-def _text_of_events(sent: str) -> str:
-    *events, done, rest = sent.split("\n\n")
+def _text_of_events(stream_text: str) -> str:
+    *events, done, rest = stream_text.split("\n\n")
     if (done, rest) != ("data: [DONE]", ""):
-        raise Broken(f"the stream ends with {sent[-100:]!r}")
+        raise IncompleteAnswer(f"the stream ends with {stream_text[-100:]!r}")
     bodies = [json.loads(event.removeprefix("data: ")) for event in events]
     if any("error" in body for body in bodies):
-        raise Broken(f"the stream ends with {sent[-300:]!r}")
-    # The events of usage have no choice.
+        raise IncompleteAnswer(f"the stream ends with {stream_text[-300:]!r}")
+    # Events with the usage have no choices.
     choices = [choice for body in bodies for choice in body["choices"] if choice["index"] == 0]
     if not any(choice["finish_reason"] for choice in choices):
-        raise Broken("the end is missing")
+        raise IncompleteAnswer("the end is missing")
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def _texts(job: Job) -> list[str]:
-    """Return the text of a job's output, and of a stream's chunks.
+def _read_texts(job: Job) -> list[str]:
+    """Return the text of a job's output, and of its chunks if it streams.
 
     Raises:
-        Broken: one is not a whole answer.
+        IncompleteAnswer: If a text is not complete.
     """
     views = [job.output or []]
     if is_stream(job):
@@ -144,10 +144,10 @@ def _texts(job: Job) -> list[str]:
     return [text_of(view) for view in views]
 
 
-def _ending_of_completed(job: Job, text: str | None) -> Ending:
+def _completed_ending(job: Job, text: str | None) -> Ending:
     try:
-        texts = _texts(job)
-    except Broken:
+        texts = _read_texts(job)
+    except IncompleteAnswer:
         return Ending.WRONG
     expected = texts[0] if text is None else text
     return Ending.WHOLE if {*texts} == {expected} else Ending.WRONG

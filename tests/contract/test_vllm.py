@@ -1,4 +1,4 @@
-"""The names and behaviours of vLLM that the worker relies on: new releases fail here first."""
+"""Tests of names and behaviours of vLLM that the worker relies on; new releases fail here first."""
 
 import inspect
 import re
@@ -8,35 +8,35 @@ from types import SimpleNamespace
 
 import pytest
 import vllm
-from support.releases import of_the_pinned, since
+from support.releases import needs_pinned_vllm, needs_vllm
 from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.engine import options
-from worker.engine.options.excluded import DENIED
+from worker.engine.options.exclusions import EXCLUDED_OPTIONS
 from worker.engine.run.generation import sampling
 from worker.engine.seam import translation
-from worker.engine.seam.locations import LOCATIONS, MovedName, find
+from worker.engine.seam.locations import LOCATIONS, MovedName, import_from_vllm
 from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
-from worker.logs.reader import PASSED_ON
+from worker.logs.reader import WRAPPER_ERRORS
 
 
-def test_the_installed_vllm_is_the_environments_own() -> None:
-    # The environment of `make test-vllm` finds .venv's packages, too, after its own.
+def test_vllm_is_imported_from_this_environment() -> None:
+    # The environment of `make test-vllm` also finds the packages of .venv, after its own.
     assert Path(vllm.__file__).is_relative_to(sys.prefix)
 
 
 @pytest.mark.parametrize("name", sorted(LOCATIONS))
-def test_every_name_that_the_worker_uses_is_where_a_known_release_has_it(name: str) -> None:
-    assert find(name) is not None
+def test_every_name_is_at_one_of_its_known_locations(name: str) -> None:
+    assert import_from_vllm(name) is not None
 
 
-def test_a_name_that_moved_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
     with pytest.raises(MovedName, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
-        find("Gone")
+        import_from_vllm("Gone")
 
 
 @pytest.mark.parametrize(
@@ -46,23 +46,27 @@ def test_a_name_that_moved_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         ("init_app_state", ["engine_client", "state", "args", "supported_tasks"]),
     ],
 )
-def test_the_app_is_built_from_what_the_worker_passes(name: str, parameters: list[str]) -> None:
-    assert list(inspect.signature(find(name)).parameters)[: len(parameters)] == parameters
+def test_the_functions_that_build_vllms_app_have_the_expected_parameters(
+    name: str, parameters: list[str]
+) -> None:
+    assert (
+        list(inspect.signature(import_from_vllm(name)).parameters)[: len(parameters)] == parameters
+    )
 
 
 def vllm_errors(base: type[Exception]) -> list[type[Exception]]:
     return [base, *(leaf for child in base.__subclasses__() for leaf in vllm_errors(child))]
 
 
-def test_every_error_of_vllms_has_a_translation_or_is_a_defect_on_purpose() -> None:
+def test_every_error_of_vllm_has_a_translation_or_is_a_known_defect() -> None:
     defects = {"VLLMError", "VLLMServerError", "EngineGenerateError", "GenerationError"}
-    known = tuple(class_ for class_, _ in translation.TABLE)
+    known = tuple(class_ for class_, _ in translation.TRANSLATIONS)
     ours = [class_ for class_ in vllm_errors(VLLMError) if class_.__module__[:4] == "vllm"]
     assert {class_.__name__ for class_ in ours if not issubclass(class_, known)} <= defects
     assert len(ours) > len(defects)
 
 
-def test_an_error_keeps_its_message_without_the_refused_value() -> None:
+def test_a_translated_error_has_its_message_without_the_refused_value() -> None:
     error = translation.translate(VLLMValidationError("too long", parameter="prompt", value="s3"))
     assert isinstance(error, RefusedByEngine)
     assert (error.status, error.param, error.message) == (400, "prompt", "too long")
@@ -79,34 +83,34 @@ def test_an_error_keeps_its_message_without_the_refused_value() -> None:
         (EngineBusy("full"), True, EngineDead),
     ],
 )
-def test_a_defect_is_no_refusal_and_every_failure_of_a_dead_engine_is_its_death(
+def test_a_defect_is_not_a_refusal_and_a_dead_engine_always_raises_engine_dead(
     error: Exception, is_dead: bool, raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised), translation.translated(SimpleNamespace(errored=is_dead)):
+    with pytest.raises(raised), translation.translate_errors(SimpleNamespace(errored=is_dead)):
         raise error
 
 
-@of_the_pinned
-def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
-    assert set(SamplingParams.__struct_fields__) >= sampling.INTERNAL
+@needs_pinned_vllm
+def test_every_internal_field_and_excluded_option_exists_in_vllm() -> None:
+    assert set(SamplingParams.__struct_fields__) >= sampling.INTERNAL_FIELDS
     dests = {action.dest for action in options.Options()._parser._actions}
-    # The platform's.
-    assert DENIED - dests == {"port_health"}
+    # This option is the platform's, not vLLM's.
+    assert EXCLUDED_OPTIONS - dests == {"port_health"}
 
 
-@pytest.mark.parametrize("words", PASSED_ON)
-def test_what_a_core_passes_on_is_in_vllms_words(words: str) -> None:
-    """Else a dead core's reason is not the first error that it printed, but what came of it."""
+@pytest.mark.parametrize("words", WRAPPER_ERRORS)
+def test_the_wrapper_errors_are_messages_in_the_source_of_vllm(words: str) -> None:
+    """Otherwise the worker reports a wrapper error instead of the first error of a dead core."""
     error, text = words.split(": ", 1)
     sources = [path.read_text() for path in (Path(vllm.__file__).parent / "v1").rglob("*.py")]
     assert any(re.search(rf"{error}\(\s*f?\"{re.escape(text)}", source) for source in sources)
 
 
-@since("0.32", "the families are those of vLLM 0.32")
-def test_every_parser_and_architecture_of_the_families_is_one_of_vllms() -> None:
+@needs_vllm("0.32", "the families are those of vLLM 0.32")
+def test_every_parser_and_architecture_of_the_families_exists_in_vllm() -> None:
     for name in {family.tools for family in FAMILIES} - {None}:
-        find("ToolParserManager").get_tool_parser(name)
+        import_from_vllm("ToolParserManager").get_tool_parser(name)
     for name in {family.reasoning for family in FAMILIES} - {None}:
-        find("ReasoningParserManager").get_reasoning_parser(name)
+        import_from_vllm("ReasoningParserManager").get_reasoning_parser(name)
     named = {name for family in FAMILIES for name in family.architectures}
-    assert named <= {*find("ModelRegistry").get_supported_archs()}
+    assert named <= {*import_from_vllm("ModelRegistry").get_supported_archs()}

@@ -1,10 +1,11 @@
-"""Every key of a request to vLLM is bounded, and no bound is above what vLLM has room for.
+"""Tests that every key of a request to vLLM has a bound that vLLM's GPU runner can process.
 
-A key of a new vLLM fails a test here: give it to a row of ``worker.limits``, or write below why
-nothing bounds it but the size of a body.
+If a new release of vLLM adds a key, a test fails here: add the key to a row of ``worker.limits``,
+or
+state below why only the size of the body limits it.
 
-What has no room in the rows of vLLM's runner for GPUs ends the engine of a GPU, and the CPU's has
-another runner. So its own functions are called here, with rows as it makes them.
+Values that exceed the arrays of vLLM's GPU runner kill the engine. The CPU runner is a different
+one, so these tests call the functions of the GPU runner directly, with arrays like its own.
 """
 
 import inspect
@@ -23,22 +24,22 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from worker.dialects.table import ROUTES
 from worker.engine.options import Options
-from worker.engine.run.generation.sampling import plan
+from worker.engine.run.generation.sampling import plan_sampling
 from worker.engine.run.requests.bodies import check_bad_words
-from worker.engine.run.server import Server
+from worker.engine.run.server import VllmServer
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.limits.parameters import BOUNDS, INT32, INT64, Items, Numbers
+from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64, ListBound, NumberMapBound
 from worker.limits.table import CHECKS
-from worker.media import Limits, Media
+from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import Fetcher
-from worker.routes.vllm import ROUTES as OF_VLLM
+from worker.routes.vllm import ROUTES as VLLM_ROUTES
 
 SWITCH = "a switch, or one of few words: vLLM checks it"
 NAME = "a name: looked up or passed on as it is, as long as 64,000 characters"
 NUMBER = "a number that vLLM checks, and that no array on a GPU holds"
 
-SHAPES = {row.path: row.shape for row in OF_VLLM}
+SHAPES = {row.path: row.shape for row in VLLM_ROUTES}
 
 UNBOUNDED = {
     **dict.fromkeys(
@@ -77,7 +78,7 @@ UNBOUNDED = {
 
 
 def keys_by_route() -> dict[str, frozenset[str]]:
-    """Return the keys of each route of vLLM's server with a body, of models of both kinds."""
+    """Return the body keys of each route of vLLM's server, for generating and pooling models."""
     pooling = SimpleNamespace(
         get_pooling_task=lambda _: "embed",
         hf_config=SimpleNamespace(num_labels=1),
@@ -85,12 +86,12 @@ def keys_by_route() -> dict[str, frozenset[str]]:
         max_model_len=1,
     )
     found: dict[str, frozenset[str]] = {}
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
-    media = Media(Limits(), Fetcher(), ["image"])
+    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    media = MediaLoader(MediaLimits(), Fetcher(), ["image"])
     for config, tasks in ((None, ("generate",)), (pooling, get_args(PoolingTask))):
         client: Any = SimpleNamespace(model_config=config, errored=False)
-        server = Server(client, arguments, tasks, media)
-        found |= {path: keys for path in SHAPES if (keys := server.keys(path))}
+        server = VllmServer(client, arguments, tasks, media)
+        found |= {path: keys for path in SHAPES if (keys := server.body_keys(path))}
     return found
 
 
@@ -102,33 +103,35 @@ def keys() -> dict[str, frozenset[str]]:
 def test_every_key_is_bounded_or_needs_no_bound(keys: dict[str, frozenset[str]]) -> None:
     bounded = frozenset().union(*(check.keys for check in CHECKS))
     unknown = {
-        path: sorted(of - bounded - UNBOUNDED.keys() - {*SHAPES[path].texts})
-        for path, of in keys.items()
+        path: sorted(names - bounded - UNBOUNDED.keys() - {*SHAPES[path].text_keys})
+        for path, names in keys.items()
     }
     assert {path: names for path, names in unknown.items() if names} == {}
 
 
-def test_no_key_that_is_bounded_is_said_to_need_no_bound() -> None:
+def test_no_key_has_a_bound_and_is_listed_as_unbounded() -> None:
     assert not UNBOUNDED.keys() & frozenset().union(*(check.keys for check in CHECKS))
 
 
-def test_every_route_with_a_body_is_known_with_its_texts(keys: dict[str, frozenset[str]]) -> None:
+def test_every_route_with_a_body_has_a_shape_with_its_text_keys(
+    keys: dict[str, frozenset[str]],
+) -> None:
     assert keys.keys() == SHAPES.keys()
     forwarded = {
         route.path
         for route in ROUTES
-        if route.method == "POST" and not (route.own or route.generate)
+        if route.method == "POST" and not (route.handler or route.generate)
     }
     assert forwarded == SHAPES.keys()
     for path, shape in SHAPES.items():
-        # A release may lack one of them.
-        assert {*shape.texts} & keys[path], path
+        # A release may lack one of the keys.
+        assert {*shape.text_keys} & keys[path], path
 
 
 CONTEXT = 1_048_576
 
 
-class Letters:
+class ByteTokenizer:
     """A tokenizer in which each byte is a token."""
 
     max_token_id = 255
@@ -137,8 +140,8 @@ class Letters:
         return list(text.encode())
 
 
-class Spaced:
-    """A tokenizer in which a space in front makes another token of a letter."""
+class SpaceTokenizer:
+    """A tokenizer in which a letter after a space is a different token."""
 
     max_token_id = 511
 
@@ -147,8 +150,8 @@ class Spaced:
         return [first + 256 * text.startswith(" "), *others]
 
 
-def row(dtype: str) -> Any:
-    """Return one of the runner's tensors: numbers of a type for one request."""
+def create_tensor(dtype: str) -> Any:
+    """Return a stand-in for one of the runner's tensors, with one row of numbers."""
 
     def stage_write(_: int, __: int, values: Any) -> None:
         np.fromiter(values, dtype)
@@ -156,14 +159,16 @@ def row(dtype: str) -> Any:
     return SimpleNamespace(np=np.zeros(1, dtype), stage_write=stage_write)
 
 
-def rows(**dtypes: str) -> Any:
+def create_tensors(**dtypes: str) -> Any:
     names = {name: dtype for dtype, listed in dtypes.items() for name in listed.split()}
-    return SimpleNamespace(**{name: row(dtype) for name, dtype in names.items()})
+    return SimpleNamespace(**{name: create_tensor(dtype) for name, dtype in names.items()})
 
 
-def add(params: Any) -> None:
-    """Add a request to each state of the runner, as it does in the step that begins it."""
-    state = rows(int32="prompt_len prefill_len total_len all_token_ids num_computed_tokens")
+def add_request(params: Any) -> None:
+    """Add a request to each state object of the runner, as in the first step of the request."""
+    state = create_tensors(
+        int32="prompt_len prefill_len total_len all_token_ids num_computed_tokens"
+    )
     state.total_len.stage_write_elem = state.num_computed_tokens.stage_write_elem = lambda *_: None
     state.free_indices, state.req_id_to_index, state.index_to_req_id = [0], {}, {}
     state.max_seq_len = state.num_computed_prefill_tokens = np.zeros(1, np.int32)
@@ -171,52 +176,58 @@ def add(params: Any) -> None:
     state.draft_tokens = [SimpleNamespace(zero_=lambda: None)]
     RequestState.add_request(state, "id", CONTEXT, [1] * CONTEXT, 0, params.max_tokens)
 
-    sampled = rows(float32="temperature top_p min_p", int32="top_k", int64="seeds")
+    sampled = create_tensors(float32="temperature top_p min_p", int32="top_k", int64="seeds")
     sampled.vocab_size, sampled.seeds_set = 1_000, np.zeros(1, bool)
     sampled.num_logprobs = np.zeros(1, np.int32)
     SamplingStates.add_request(sampled, 0, params)
 
-    biased = rows(
+    biased = create_tensors(
         int32="num_allowed_token_ids allowed_token_ids num_logit_bias logit_bias_token_ids min_lens"
         " num_stop_token_ids stop_token_ids restore_when_all_masked",
         float32="logit_bias",
     )
     biased.prompt_len_np, biased.use_logit_bias = np.full(1, CONTEXT, np.int32), np.zeros(1, bool)
-    # Before 0.31 it was passed the prompt's length, in place of reading it.
+    # Before vLLM 0.31, the length of the prompt was an argument.
     passed = "prompt_len" in inspect.signature(logit_bias.LogitBiasState.add_request).parameters
     logit_bias.LogitBiasState.add_request(biased, 0, *[CONTEXT] * passed, params)
 
-    words = rows(int32="num_bad_words bad_word_token_ids bad_word_offsets")
+    words = create_tensors(int32="num_bad_words bad_word_token_ids bad_word_offsets")
     bad_words.BadWordsState.add_request(words, 0, params)
 
-    penalized = rows(float32="repetition_penalty frequency_penalty presence_penalty")
+    penalized = create_tensors(float32="repetition_penalty frequency_penalty presence_penalty")
     penalized.use_penalty, penalized._new_penalties_reqs = np.zeros(1, bool), []
     penalties.PenaltiesState.add_request(penalized, 0, params)
 
-    logprob.LogprobTokenIdsState.add_request(rows(int32="num_token_ids token_ids"), 0, params)
+    logprob.LogprobTokenIdsState.add_request(
+        create_tensors(int32="num_token_ids token_ids"), 0, params
+    )
 
 
-def planned(params: dict[str, Any]) -> Any:
-    """Return vLLM's parameters of a raw job, with the model's own tokens that end a text."""
+def plan_params(params: dict[str, Any]) -> Any:
+    """Return vLLM's parameters for a raw job, including the stop tokens of the model."""
     job = RawJob.read({"prompt": "Hi", "sampling_params": params})
-    result = plan(job.sampling_params, {"max_tokens": 16}, streamed=False, context=CONTEXT).params
+    result = plan_sampling(
+        job.sampling_params, {"max_tokens": 16}, is_streamed=False, context=CONTEXT
+    ).params
     result.update_from_generation_config({"eos_token_id": list(range(1_000, 1_010))}, 999)
-    check_bad_words(result.bad_words, Letters())
-    result.update_from_tokenizer(Letters())
+    check_bad_words(result.bad_words, ByteTokenizer())
+    result.update_from_tokenizer(ByteTokenizer())
     return result
 
 
-# 1,024 tokens in all: each word twice, with a space in front and without, but of one length.
+# 1,024 tokens in total: each word counts twice, with and without a leading space, each time with
+# the
+# same length.
 WORDS = [letter * 256 for letter in "abcd"]
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        {"max_tokens": INT64, "min_tokens": CONTEXT},
-        {"seed": INT64},
-        {"seed": -INT64 - 1},
-        {"top_k": INT32},
+        {"max_tokens": MAX_INT64, "min_tokens": CONTEXT},
+        {"seed": MAX_INT64},
+        {"seed": -MAX_INT64 - 1},
+        {"top_k": MAX_INT32},
         {"allowed_token_ids": [5] * 5_000},
         {"allowed_token_ids": list(range(300))},
         {"logit_bias": {str(number): (-1) ** number * 100 for number in range(300)}},
@@ -228,15 +239,15 @@ WORDS = [letter * 256 for letter in "abcd"]
     ],
     ids=reprlib.repr,
 )
-def test_all_that_is_within_the_bounds_fits_the_runner(params: dict[str, Any]) -> None:
-    add(planned(params))
+def test_values_within_the_bounds_fit_the_runner(params: dict[str, Any]) -> None:
+    add_request(plan_params(params))
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        {"max_tokens": INT32 + 1},
-        {"seed": INT64 + 1},
+        {"max_tokens": MAX_INT32 + 1},
+        {"seed": MAX_INT64 + 1},
         {"allowed_token_ids": [5] * 1_025},
         {"logit_bias": dict.fromkeys(range(1_025), 1.0)},
         {"stop_token_ids": list(range(129)), "min_tokens": 1},
@@ -245,38 +256,38 @@ def test_all_that_is_within_the_bounds_fits_the_runner(params: dict[str, Any]) -
     ],
     ids=reprlib.repr,
 )
-def test_the_runner_raises_what_the_bounds_keep_from_it(params: dict[str, Any]) -> None:
+def test_values_beyond_the_bounds_raise_in_the_runner(params: dict[str, Any]) -> None:
     sampling = SamplingParams(**params)
-    sampling.update_from_tokenizer(Letters())
+    sampling.update_from_tokenizer(ByteTokenizer())
     with pytest.raises((OverflowError, ValueError)):
-        add(sampling)
+        add_request(sampling)
 
 
-def test_no_bound_is_above_the_constants_of_the_runner() -> None:
+def test_no_bound_exceeds_the_constants_of_the_runner() -> None:
     most = {
         "allowed_token_ids": logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS,
         "logit_bias": logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS,
-        # Those that end the model's texts are added to them.
+        # The model's own stop tokens are added.
         "stop_token_ids": logit_bias.MAX_NUM_STOP_TOKEN_IDS // 2,
         "logprob_token_ids": MAX_LOGPROB_TOKEN_IDS,
-        # Each is there with a space in front, too.
+        # Each word is stored a second time with a leading space.
         "bad_words": vllm.envs.VLLM_MAX_NUM_BAD_WORDS // 2,
     }
     for name, count in most.items():
         bound = BOUNDS[name]
-        assert isinstance(bound, Items | Numbers)
-        assert bound.most <= count
+        assert isinstance(bound, ListBound | NumberMapBound)
+        assert bound.max_items <= count
 
 
 @pytest.mark.parametrize(
     ("tokenizer", "words", "count"),
     [
-        (Letters, [*WORDS, "e"], "1,025"),
-        (Letters, [str(n) * 30 for n in range(64)], None),
+        (ByteTokenizer, [*WORDS, "e"], "1,025"),
+        (ByteTokenizer, [str(n) * 30 for n in range(64)], None),
         # A character may be several tokens.
-        (Spaced, ["é" * 250, "ü" * 250], None),
-        # Each is counted with a space in front and without.
-        (Spaced, ["a" * 200, "b" * 200, "c" * 200], "1,200"),
+        (SpaceTokenizer, ["é" * 250, "ü" * 250], None),
+        # Each word is counted with and without a leading space.
+        (SpaceTokenizer, ["a" * 200, "b" * 200, "c" * 200], "1,200"),
     ],
 )
 def test_bad_words_are_counted_in_tokens(
@@ -289,13 +300,15 @@ def test_bad_words_are_counted_in_tokens(
 
 
 @pytest.mark.parametrize("words", [["a" * 512], ["a" * 200] * 2, None, "a", [], ["a", 5], {"a": 1}])
-def test_bad_words_that_fit_pass_and_those_of_a_wrong_type_are_left_to_vllm(words: Any) -> None:
-    check_bad_words(words, Spaced())
+def test_bad_words_within_the_bound_pass_and_wrong_types_are_left_to_vllm(words: Any) -> None:
+    check_bad_words(words, SpaceTokenizer())
     check_bad_words(["a" * 5_000], None)
 
 
-@pytest.mark.parametrize("asked", [CONTEXT + 1, INT64])
-def test_max_tokens_beyond_the_context_are_cut_and_no_more_are_the_least(asked: int) -> None:
-    assert planned({"max_tokens": asked}).max_tokens == CONTEXT
+@pytest.mark.parametrize("max_tokens", [CONTEXT + 1, MAX_INT64])
+def test_max_tokens_are_cut_to_the_context_and_larger_min_tokens_are_refused(
+    max_tokens: int,
+) -> None:
+    assert plan_params({"max_tokens": max_tokens}).max_tokens == CONTEXT
     with pytest.raises(InvalidInput, match="min_tokens"):
-        planned({"max_tokens": INT32, "min_tokens": CONTEXT + 1})
+        plan_params({"max_tokens": MAX_INT32, "min_tokens": CONTEXT + 1})

@@ -1,4 +1,4 @@
-"""What the worker knows of the media that vLLM reads, and how vLLM's own fetcher is closed."""
+"""Tests of the media types that vLLM reads, and of disabling vLLM's own fetcher."""
 
 import asyncio
 import http.server
@@ -12,59 +12,68 @@ import pytest
 from support.tables.attacks.media import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.run.requests.media import EXPORTS, NOWHERE, without_fetcher
-from worker.engine.seam.locations import find
-from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
-from worker.settings.environment import export
+from worker.engine.run.requests.media import UNREACHABLE_HOST, VARIABLES, disable_fetching
+from worker.engine.seam.locations import import_from_vllm
+from worker.media.walker import DENIED_PART_KEYS, REQUIRED_KEYS, URL_KEYS
+from worker.settings.environment import set_defaults
 
-# It stands beside this exception, whose module has another name before vLLM 0.32.
-_RENDERING = importlib.import_module(find("ChatTemplateResolutionError").__module__)
+# The map is in the same module as this exception. The module has another name before vLLM 0.32.
+_RENDERING = importlib.import_module(import_from_vllm("ChatTemplateResolutionError").__module__)
 MM_PARSER_MAP = _RENDERING.MM_PARSER_MAP
 
-# Parts that hold no media.
-PLAIN = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
+# Types of parts without media.
+PARTS_WITHOUT_MEDIA = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
 
 
-HERE = StartContext(Machine(cpu=True))
+CONTEXT = StartupContext(Machine(cpu=True))
 
 
 def arguments(**options: object) -> EngineArguments:
     unset = {"allowed_media_domains": None, "allowed_local_media_path": ""}
-    return EngineArguments(vllm=Namespace(**unset | options), model_name="org/name")
+    return EngineArguments(vllm_args=Namespace(**unset | options), model_name="org/name")
 
 
-def test_every_type_of_part_that_vllm_reads_is_known() -> None:
-    known = PLAIN | DENIED_IN_PARTS.keys() | URLS.keys() | NEEDED.keys() | {"input_audio"}
+def test_the_worker_knows_every_type_of_part_that_vllm_reads() -> None:
+    known = (
+        PARTS_WITHOUT_MEDIA
+        | DENIED_PART_KEYS.keys()
+        | URL_KEYS.keys()
+        | REQUIRED_KEYS.keys()
+        | {"input_audio"}
+    )
     assert MM_PARSER_MAP.keys() <= known
 
 
-def test_vllm_may_fetch_from_nowhere_by_itself() -> None:
-    closed = without_fetcher(arguments(allowed_local_media_path="/"), HERE).vllm
-    assert (closed.allowed_media_domains, closed.allowed_local_media_path) == ([NOWHERE], "")
-    # The hosts that the operator names stay.
-    named = without_fetcher(arguments(allowed_media_domains=["example.com"]), HERE).vllm
+def test_vllm_may_fetch_only_from_hosts_that_the_operator_names() -> None:
+    disabled = disable_fetching(arguments(allowed_local_media_path="/"), CONTEXT).vllm_args
+    assert (disabled.allowed_media_domains, disabled.allowed_local_media_path) == (
+        [UNREACHABLE_HOST],
+        "",
+    )
+    # Hosts that the operator has named remain allowed.
+    named = disable_fetching(arguments(allowed_media_domains=["example.com"]), CONTEXT).vllm_args
     assert named.allowed_media_domains == ["example.com"]
 
 
-def test_a_closed_fetcher_asks_nobody() -> None:
-    asked = []
+def test_vllms_fetcher_sends_no_request_while_fetching_is_disabled() -> None:
+    paths = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        connector = MediaConnector(allowed_media_domains=[NOWHERE])
+        connector = MediaConnector(allowed_media_domains=[UNREACHABLE_HOST])
         for url in (f"http://127.0.0.1:{server.server_port}/a", "file:///etc/hostname"):
             with pytest.raises((ValueError, RuntimeError)):
                 connector.load_from_url(url, ImageMediaIO())
             with pytest.raises((ValueError, RuntimeError)):
                 asyncio.run(connector.load_from_url_async(url, ImageMediaIO()))
         server.shutdown()
-    assert not asked
+    assert not paths
 
 
 def is_open(port: int) -> bool:
@@ -72,8 +81,8 @@ def is_open(port: int) -> bool:
     return f":{port:04X} " in Path("/proc/net/udp").read_text()
 
 
-def test_text_that_vllm_gets_as_a_video_opens_no_port() -> None:
-    export(EXPORTS)
+def test_a_session_description_sent_as_a_video_opens_no_port() -> None:
+    set_defaults(VARIABLES)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What vLLM reads from the config.json of models, and what it refuses, without their weights."""
+"""Tests of the values that vLLM reads from a model's config.json, and of its refusals."""
 
 import json
 import time
@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 from support.doctor import CPU, arguments
 from support.models import configs as models
-from support.releases import since
+from support.releases import needs_vllm
 
 from worker.engine.model_config import ModelShape, read_model_shape
 from worker.errors import StartFailed
@@ -24,18 +24,18 @@ PLAIN_LLAMA = {**models.LLAMA_3_1_8B, "rope_scaling": None, "max_position_embedd
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the two seconds after which vLLM parses a malformed configuration once more."""
+    """Skip the two-second pause before vLLM retries to parse a malformed configuration."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
-def shape(tmp_path: Path, config: Config, **settings: str) -> ModelShape:
+def read_shape(tmp_path: Path, config: Config, **settings: str) -> ModelShape:
     (tmp_path / "config.json").write_text(json.dumps(config))
     engine = arguments(CPU, MODEL=str(tmp_path), **settings)
     return read_model_shape(engine, config.get("architectures", []))
 
 
-def of_class(architecture: str, model_type: str) -> Config:
-    """A model with the defaults of its class."""
+def default_config(architecture: str, model_type: str) -> Config:
+    """Return a configuration with the defaults of its class."""
     return {"architectures": [architecture], "model_type": model_type}
 
 
@@ -46,7 +46,7 @@ def of_class(architecture: str, model_type: str) -> Config:
         (models.QWEN_2_5_7B, 32768, 32768),
         pytest.param(
             *(models.QWEN_2_5_7B | YARN, 32768, 32768),
-            marks=since("0.30", "vLLM multiplied the length by YaRN's factor"),
+            marks=needs_vllm("0.30", "vLLM multiplied the length by YaRN's factor"),
         ),
         (models.QWEN_2_5_7B | LINEAR, 131072, 131072),
         pytest.param(
@@ -56,25 +56,26 @@ def of_class(architecture: str, model_type: str) -> Config:
                 reason="this transformers can't read parameters of RoPE by the type of layer",
             ),
         ),
-        # Short texts are better without the long scaling: it is only used on demand.
+        # vLLM uses the long scaling only on demand, because it makes answers to short prompts
+        # worse.
         (models.PHI_3_MINI_128K, 4096, 131072),
-        (of_class("GPT2LMHeadModel", "gpt2") | {"n_positions": 512}, 512, 512),
+        (default_config("GPT2LMHeadModel", "gpt2") | {"n_positions": 512}, 512, 512),
         (PLAIN_LLAMA | {"seq_length": 4096}, 4096, 4096),
         (PLAIN_LLAMA | {"model_max_length": 131072}, 131072, 131072),
-        (of_class("BloomForCausalLM", "bloom"), 2048, None),
+        (default_config("BloomForCausalLM", "bloom"), 2048, None),
     ],
 )
-def test_the_longest_text_is_the_one_that_vllm_accepts(
+def test_the_maximum_length_is_the_one_that_vllm_accepts(
     tmp_path: Path, config: Config, length: int, longest: int | None
 ) -> None:
-    found = shape(tmp_path, config)
-    assert (found.length, found.longest) == (length, longest)
+    found = read_shape(tmp_path, config)
+    assert (found.default_length, found.max_length) == (length, longest)
     assert bool(found.length_key) == (longest is not None)
 
 
-def test_a_length_beyond_the_models_own_hides_nothing_else(tmp_path: Path) -> None:
+def test_a_length_beyond_the_models_own_does_not_change_the_shape(tmp_path: Path) -> None:
     config = models.LLAMA_3_1_8B
-    assert shape(tmp_path, config, MAX_MODEL_LEN="200000") == shape(tmp_path, config)
+    assert read_shape(tmp_path, config, MAX_MODEL_LEN="200000") == read_shape(tmp_path, config)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,12 @@ def test_a_length_beyond_the_models_own_hides_nothing_else(tmp_path: Path) -> No
         ({**models.LLAMA_3_1_8B, "quantization_config": {"quant_method": "x"}}, "method: x"),
     ],
 )
-def test_a_refusal_of_vllm_is_reported_in_one_line(
+def test_a_refusal_by_vllm_is_reported_in_one_line(
     tmp_path: Path, config: Config, reason: str
 ) -> None:
-    with pytest.raises(StartFailed) as refused:
-        shape(tmp_path, config)
-    (message,) = refused.value.message.splitlines()
+    with pytest.raises(StartFailed) as caught:
+        read_shape(tmp_path, config)
+    (message,) = caught.value.message.splitlines()
     assert reason in message
     assert "validation error" not in message
     assert len(message) <= 300

@@ -1,4 +1,4 @@
-"""Parts of vLLM that seam/protocols.py declares, checked against its classes; what it keeps."""
+"""Tests of seam/protocols.py against vLLM's classes, and of vLLM's internal state."""
 
 import inspect
 import re
@@ -23,11 +23,11 @@ from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.seam import protocols
-from worker.engine.start.cores import METRICS
+from worker.engine.start.cores import METRICS_PREFIX
 
 CLASSES: dict[Any, type] = {
     protocols.Client: AsyncLLM,
-    protocols.Connection: MPClient,
+    protocols.CoreConnection: MPClient,
     protocols.CompletionOutput: CompletionOutput,
     protocols.Logprob: Logprob,
     protocols.LoRARequest: LoRARequest,
@@ -38,14 +38,14 @@ CLASSES: dict[Any, type] = {
     protocols.RequestMetadata: serving.RequestResponseMetadata,
     protocols.RequestOutput: RequestOutput,
     protocols.RequestState: RequestState,
-    protocols.Resources: BackgroundResources,
+    protocols.ConnectionResources: BackgroundResources,
     protocols.Tokenizer: TokenizerLike,
     protocols.UsageInfo: serving.UsageInfo,
 }
 
 
 def attributes(class_: type) -> set[str]:
-    """Return what a class declares, and what its methods assign to ``self``."""
+    """Return the names that a class declares or that its methods assign to ``self``."""
     bases = [base for base in class_.__mro__ if base.__module__.startswith("vllm")]
     declared = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
     return declared.union(
@@ -54,7 +54,7 @@ def attributes(class_: type) -> set[str]:
 
 
 @pytest.mark.parametrize("protocol", CLASSES, ids=lambda protocol: protocol.__name__)
-def test_vllms_classes_have_what_the_worker_uses(protocol: type) -> None:
+def test_vllms_classes_implement_the_protocols_of_the_worker(protocol: type) -> None:
     theirs = CLASSES[protocol]
     ours = {**inspect.get_annotations(protocol), **vars(protocol)}
     names = {name for name in ours if not name.startswith("_")}
@@ -73,7 +73,7 @@ def test_every_protocol_is_checked() -> None:
     assert declared == CLASSES.keys()
 
 
-# State that vLLM keeps for itself, which no protocol has: if it were gone, nothing would raise.
+# Internal state of vLLM that no protocol declares. If it disappeared, nothing would raise an error.
 
 
 @pytest.mark.parametrize(
@@ -86,25 +86,25 @@ def test_every_protocol_is_checked() -> None:
         "request_metadata",
     ],
 )
-def test_the_states_of_vllms_app_and_of_requests_have_what_the_worker_reads(name: str) -> None:
+def test_vllm_sets_the_state_attributes_that_the_worker_reads(name: str) -> None:
     entrypoints = Path(vllm.entrypoints.__file__).parent
     assigned = f"state.{name} = "
     assert any(assigned in path.read_text() for path in entrypoints.rglob("*.py"))
 
 
-def test_the_runner_notes_which_sampled_tokens_it_throws_away() -> None:
-    """Else a seeded request whose prompt is computed in parts kills a core on a CPU."""
+def test_the_runner_records_which_sampled_tokens_it_discards() -> None:
+    """Otherwise a seeded request with a chunked prompt kills a core on a CPU."""
     source = Path(inspect.getfile(GPUModelRunner)).read_text()
     assert "self.discard_request_mask.np[:num_reqs] = " in source
     assert "generators" in attributes(InputBatch)
     assert "input_batch" in attributes(GPUModelRunner)
 
 
-def test_the_process_has_a_list_of_its_metrics_which_vllm_reads_likewise() -> None:
-    """Else an engine that starts takes the metrics of the others."""
+def test_the_process_has_a_registry_of_its_metrics_that_vllm_also_reads() -> None:
+    """Otherwise an engine that starts unregisters the metrics of other engines."""
     counter = Counter("vllm:read", "A counter.")
     try:
         assert counter in REGISTRY._collector_to_names
-        assert counter._name.startswith(METRICS)
+        assert counter._name.startswith(METRICS_PREFIX)
     finally:
         REGISTRY.unregister(counter)

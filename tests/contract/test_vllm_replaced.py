@@ -1,8 +1,8 @@
-"""The parts of foreign objects that the worker replaces (worker/engine/seam/patches.py).
+"""Tests of the patches in worker/engine/seam/patches.py, one row per replaced part.
 
-Each row's part is still there, is used in the way that the worker counts on, and is still needed.
-If a test of the last kind fails, vLLM has mended what the row is for: see whether the worker can do
-without it.
+The tests check that the part still exists, that vLLM uses it as the worker expects, and that the
+patch is still needed. If a test of the last kind fails, vLLM has fixed the problem: check whether
+the worker works without the patch.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import vllm.platforms
 from packaging.version import Version
 from prometheus_client import REGISTRY, Counter
 from pydantic import ValidationError
-from support.effort import seconds
+from support.effort import cpu_seconds
 from vllm.config import ModelConfig
 from vllm.engine import arg_utils
 from vllm.entrypoints.anthropic import api_router
@@ -46,11 +46,11 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.options import Options
-from worker.engine.run.requests.refusals import QUOTING_LOGGERS, sanitized
-from worker.engine.run.requests.texts import keep_a_thread_free, mark
+from worker.engine.run.requests.refusals import QUOTING_LOGGERS, sanitize
+from worker.engine.run.requests.texts import mark_request, reserve_thread
 from worker.engine.seam import patches
 from worker.engine.seam.cpu_worker import CPUWorker
-from worker.engine.seam.locations import find
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import PATCHES, Patch
 
 
@@ -58,54 +58,54 @@ def parameters(function: Any, count: int) -> list[str]:
     return list(inspect.signature(function).parameters)[:count]
 
 
-# What generates, which worker/engine/run/grammar/gate.py replaces:
+# Generation, which worker/engine/run/grammar/gate.py replaces:
 
 
 @pytest.mark.parametrize(
     "part", [completions.OpenAIServingCompletion.beam_search, chats, completions, responses]
 )
 def test_vllms_server_generates_through_the_client(part: Any) -> None:
-    """Else structured outputs of its routes reach the core untried."""
+    """Otherwise structured outputs of its routes reach the core without a trial compilation."""
     source = inspect.getsource(part)
     assert "self.engine_client.generate(" in source
     assert not re.findall(r"engine_client\.(?!generate\()\w*generate\w*\(", source)
 
 
-def test_methods_of_a_client_can_be_replaced_on_it_and_have_their_parameters() -> None:
+def test_methods_of_a_client_can_be_replaced_and_have_the_expected_parameters() -> None:
     assert parameters(AsyncLLM.generate, 3) == ["self", "prompt", "sampling_params"]
     assert inspect.isasyncgenfunction(AsyncLLM.generate)
     client: Any = object.__new__(AsyncLLM)
     try:
         client.generate = client.add_request = None
     finally:
-        # Its own end would stop what it never started.
+        # The client was never started, so its finalizer must not stop anything.
         vars(client).clear()
 
 
-# What adds requests, which worker/engine/run/requests/turns.py replaces:
+# Adding requests, which worker/engine/run/requests/long_requests.py replaces:
 
 
 @pytest.mark.parametrize("method", [AsyncLLM.generate, AsyncLLM.encode])
-def test_what_vllm_generates_and_embeds_it_adds_by_one_method(method: Any) -> None:
-    """Else long requests take no turns."""
+def test_generate_and_encode_add_requests_with_add_request(method: Any) -> None:
+    """Otherwise long lists of requests block short requests."""
     assert re.search(
         r"await self\.add_request\(\s*request_id,\s*prompt,", inspect.getsource(method)
     )
 
 
-def test_add_request_begins_with_the_callers_id() -> None:
+def test_the_first_parameter_of_add_request_is_the_id_of_the_caller() -> None:
     assert parameters(AsyncLLM.add_request, 3) == ["self", "request_id", "prompt"]
     assert inspect.iscoroutinefunction(AsyncLLM.add_request)
-    # The states of requests have it, too.
+    # The states of requests also contain this id.
     source = inspect.getsource(InputProcessor.assign_request_id)
     assert "request.external_req_id = request.request_id" in source
 
 
-# What runs in threads, which worker/engine/run/requests/texts.py replaces:
+# Work in threads, which worker/engine/run/requests/texts.py replaces:
 
 
-def test_vllm_renders_in_a_shared_executor_of_as_many_threads_as_the_worker_reads() -> None:
-    """Else long texts hold up others."""
+def test_vllm_renders_in_a_shared_executor_with_the_configured_number_of_threads() -> None:
+    """Otherwise long prompts delay other requests."""
     source = inspect.getsource(base.BaseRenderer.__init__)
     assert "pool_workers = config.model_config.renderer_num_workers" in source
     assert "renderer_num_workers" in ModelConfig.__dataclass_fields__
@@ -115,20 +115,20 @@ def test_vllm_renders_in_a_shared_executor_of_as_many_threads_as_the_worker_read
     assert "renderer._executor" in inspect.getsource(PoolingIOProcessor.__init__)
 
 
-async def test_vllm_submits_what_it_renders_to_the_executor_whose_method_is_replaced() -> None:
+async def test_vllm_renders_with_the_replaced_submit_method_of_its_executor() -> None:
     executor: Any = getattr(base, "_SwappableExecutor", ThreadPoolExecutor)(max_workers=2)
-    at_once, submitted = executor.submit, []
+    original_submit, submitted = executor.submit, []
 
     def submit(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         submitted.append(function)
-        return at_once(function, *args, **kwargs)
+        return original_submit(function, *args, **kwargs)
 
     executor.submit = submit
-    keep_a_thread_free(executor, 2)
+    reserve_thread(executor, 2)
     length = make_async(len, executor=executor)
 
     async def long() -> Any:
-        mark(long=True)
+        mark_request(long=True)
         return await length("abc")
 
     assert [await length("ab"), await asyncio.create_task(long())] == [2, 3]
@@ -136,26 +136,26 @@ async def test_vllm_submits_what_it_renders_to_the_executor_whose_method_is_repl
     executor.shutdown()
 
 
-# The platform, which worker/engine/machine.py lets stand for a GPU's:
+# The platform object, which worker/engine/machine.py replaces by a GPU's platform:
 
 
-def test_all_modules_ask_one_object_about_the_platform() -> None:
+def test_all_modules_share_one_platform_object() -> None:
     platform = vllm.platforms.current_platform
     assert arg_utils.current_platform is attention.current_platform is platform
 
 
-def test_cudas_platform_has_no_rule_of_its_own_for_the_sizes_of_blocks() -> None:
-    """Else plans for GPUs follow a rule that GPUs don't."""
+def test_the_cuda_platform_has_no_block_size_rules_of_its_own() -> None:
+    """Otherwise plans for GPUs use other block sizes than the GPUs."""
     source = (Path(vllm.platforms.__file__).parent / "cuda.py").read_text()
     assert "def check_and_update_config" in source
     assert not re.findall(r"update_block_size_for_backend|block_size *=|mamba", source)
 
 
-# What looks at a model's class elsewhere, which worker/engine/seam/inspection.py replaces:
+# The inspection of a model's class, which worker/engine/seam/inspection.py replaces:
 
 
-def test_vllm_looks_at_a_models_class_by_one_function_of_its_registry() -> None:
-    """Else each first start on a machine imports vLLM once more, which takes seconds."""
+def test_vllm_inspects_model_classes_with_one_function_of_its_registry() -> None:
+    """Otherwise the first startup on a machine imports vLLM a second time, which takes seconds."""
     assert parameters(getattr(registry, patches.INSPECT.name), 2) == ["fn"]
     assert f"{patches.INSPECT.name}(" in inspect.getsource(
         registry._LazyRegisteredModel.inspect_model_cls
@@ -165,32 +165,32 @@ def test_vllm_looks_at_a_models_class_by_one_function_of_its_registry() -> None:
 # All rows:
 
 
-def named(row: Patch) -> str:
+def patch_name(row: Patch) -> str:
     return f"{row.owner}.{row.name}"
 
 
-@pytest.mark.parametrize("row", PATCHES, ids=named)
-def test_what_a_row_replaces_is_there_and_so_is_what_takes_its_place(row: Patch) -> None:
+@pytest.mark.parametrize("row", PATCHES, ids=patch_name)
+def test_the_part_of_a_patch_and_its_replacement_exist(row: Patch) -> None:
     try:
         owner = resolve_name(row.owner)
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"{row.owner} has moved ({error}): mend its row in seam/patches.py")
-    # Objects alone have what their class sets when it makes them.
-    there = hasattr(owner, row.name) or f"self.{row.name} = " in inspect.getsource(owner)
-    assert there, f"{row.owner} has no {row.name} any more: mend its row in seam/patches.py"
-    assert resolve_name(row.by)
-    assert row.until is None or Version(row.until) < Version(patches.NEWEST)
+        pytest.fail(f"{row.owner} has moved ({error}): correct its row in seam/patches.py")
+    # Attributes that a constructor sets exist on instances only, not on the class.
+    exists = hasattr(owner, row.name) or f"self.{row.name} = " in inspect.getsource(owner)
+    assert exists, f"{row.owner} has no {row.name} any more: correct its row in seam/patches.py"
+    assert resolve_name(row.replacement)
+    assert row.last_release is None or Version(row.last_release) < Version(patches.NEWEST_RELEASE)
 
 
-def test_nothing_else_in_the_engine_replaces_a_method_or_sets_what_has_a_changing_name() -> None:
-    """A method that is set without a row is a mistake that mypy finds; these would hide it."""
+def test_no_other_module_of_the_engine_replaces_methods_or_sets_dynamic_attributes() -> None:
+    """mypy reports methods that are assigned without a patch, but not these forms."""
     engine = Path(patches.__file__).parents[1]
     replaces = re.compile(r"\bsetattr\(|ignore\[method-assign\]|\.__class__ = ")
     found = {path.name for path in engine.rglob("*.py") if replaces.search(path.read_text())}
     assert found == {"patches.py"}
 
 
-def test_every_row_is_used_but_those_of_what_the_owner_lets_others_change() -> None:
+def test_every_patch_is_applied_except_those_that_use_an_extension_point() -> None:
     engine = Path(patches.__file__).parents[1]
     sources = [path.read_text() for path in engine.rglob("*.py") if path.name != "patches.py"]
     names = {name for name, value in vars(patches).items() if isinstance(value, Patch)}
@@ -198,8 +198,8 @@ def test_every_row_is_used_but_those_of_what_the_owner_lets_others_change() -> N
     assert unused == {"COMPILATION", "LOG", "METRICS", "SEEDS"}
 
 
-def test_the_worker_for_cpus_overrides_what_its_rows_say() -> None:
-    rows = [row for row in PATCHES if row.by.endswith(":CPUWorker")]
+def test_the_cpu_worker_overrides_exactly_the_methods_of_its_patches() -> None:
+    rows = [row for row in PATCHES if row.replacement.endswith(":CPUWorker")]
     overridden = {name for name, value in vars(CPUWorker).items() if inspect.isfunction(value)}
     assert overridden == {row.name for row in rows}
 
@@ -207,14 +207,14 @@ def test_the_worker_for_cpus_overrides_what_its_rows_say() -> None:
 # Whether a patch is still needed:
 
 
-def takes_minutes() -> bool:
-    # Read anew, since another test of this process may have replaced it.
+def sanitizes_slowly() -> bool:
+    # Import the module again, because another test of this process may have replaced the function.
     module = runpy.run_path(resolve_name(patches.SANITIZE.owner).__file__)
     message, original = "/a" * 1_500, module[patches.SANITIZE.name]
-    return seconds(lambda: original(message)) > 20 * seconds(lambda: sanitized(message))
+    return cpu_seconds(lambda: original(message)) > 20 * cpu_seconds(lambda: sanitize(message))
 
 
-def refuses_a_written_list() -> bool:
+def refuses_lists_as_tool_input() -> bool:
     call = {"function": {"name": "describe", "arguments": "[1]"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -234,9 +234,9 @@ def compiles_without_a_limit() -> bool:
     return "ctx = self.compiler.compile_json_schema(" in source
 
 
-def answers_errors_itself() -> bool:
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
-    app = find("build_app")(arguments, ("generate",), None)
+def handles_errors_itself() -> bool:
+    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    app = import_from_vllm("build_app")(arguments, ("generate",), None)
     return VLLMError in app.exception_handlers
 
 
@@ -244,7 +244,7 @@ def starts_an_interpreter() -> bool:
     return bool(registry._SUBPROCESS_COMMAND[0] == sys.executable)
 
 
-def takes_the_metrics_of_others() -> bool:
+def unregisters_other_metrics() -> bool:
     assert "unregister_vllm_metrics()" in inspect.getsource(loggers.PrometheusStatLogger.__init__)
     others = Counter("vllm:of_another", "Requests of another engine.")
     prometheus.unregister_vllm_metrics()
@@ -254,8 +254,8 @@ def takes_the_metrics_of_others() -> bool:
     return False
 
 
-def logs_what_was_sent() -> bool:
-    chat_utils = sys.modules[find("ChatTemplateResolutionError").__module__]
+def logs_request_content() -> bool:
+    chat_utils = sys.modules[import_from_vllm("ChatTemplateResolutionError").__module__]
     assert chat_utils.__name__ in QUOTING_LOGGERS
     quotes = "Skipping multimodal part '%s'" in inspect.getsource(chat_utils)
     refusals = 'logger.exception("Error in create_messages: %s", e)'
@@ -266,7 +266,7 @@ def compiles_when_eager() -> bool:
     return hasattr(batched_count_greater_than, "_torchdynamo_orig_callable")
 
 
-def turns_generators_back() -> bool:
+def rewinds_generators() -> bool:
     with pytest.raises(RuntimeError, match="does not use offset"):
         torch.Generator("cpu").set_offset(0)
     source = Path(inspect.getfile(GPUModelRunner)).read_text()
@@ -275,35 +275,39 @@ def turns_generators_back() -> bool:
 
 NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.COMPILATION: compiles_when_eager,
-    patches.EXCEPTION_HANDLERS: answers_errors_itself,
+    patches.EXCEPTION_HANDLERS: handles_errors_itself,
     patches.GENERATE: compiles_without_a_limit,
     patches.INSPECT: starts_an_interpreter,
-    patches.LOG: logs_what_was_sent,
-    patches.METRICS: takes_the_metrics_of_others,
-    patches.SANITIZE: takes_minutes,
-    patches.SEEDS: turns_generators_back,
-    patches.TO_MESSAGES: refuses_a_written_list,
+    patches.LOG: logs_request_content,
+    patches.METRICS: unregisters_other_metrics,
+    patches.SANITIZE: sanitizes_slowly,
+    patches.SEEDS: rewinds_generators,
+    patches.TO_MESSAGES: refuses_lists_as_tool_input,
 }
 INSTALLED = Version(Version(vllm.__version__).public)
 
 
-def is_for(row: Patch) -> bool:
-    """Whether a row is for the installed vLLM."""
+def applies_to_installed_vllm(row: Patch) -> bool:
+    """Return whether a patch is meant for the installed vLLM."""
     release = Version(f"{INSTALLED.major}.{INSTALLED.minor}")
-    return row.until is None or release <= Version(row.until)
+    return row.last_release is None or release <= Version(row.last_release)
 
 
-@pytest.mark.parametrize("row", NEEDED, ids=named)
-def test_a_patch_is_needed_where_its_row_says_so(row: Patch) -> None:
-    if is_for(row):
-        assert NEEDED[row](), f"{named(row)} may be mended: try without, or set its `until`"
+@pytest.mark.parametrize("row", NEEDED, ids=patch_name)
+def test_a_patch_is_needed_in_the_releases_of_its_row(row: Patch) -> None:
+    if applies_to_installed_vllm(row):
+        assert NEEDED[row](), (
+            f"{patch_name(row)} may be unnecessary: try without it, or set its `last_release`"
+        )
 
 
-@pytest.mark.parametrize("row", [row for row in PATCHES if row not in NEEDED], ids=named)
-def test_a_patch_whose_need_no_test_shows_was_checked_with_the_installed_vllm(row: Patch) -> None:
-    """Those need an engine, or are there for vLLM's way to work rather than for a defect."""
-    newest = Version(patches.NEWEST)
+@pytest.mark.parametrize("row", [row for row in PATCHES if row not in NEEDED], ids=patch_name)
+def test_a_patch_without_a_check_of_its_need_was_reviewed_for_the_installed_vllm(
+    row: Patch,
+) -> None:
+    """These patches need a running engine, or they change a behaviour that is not a defect."""
+    newest = Version(patches.NEWEST_RELEASE)
     assert INSTALLED.release[:2] <= newest.release, (
-        f"{named(row)}: {row.why} Look whether vLLM {INSTALLED} still does, "
-        f"and once all of these were looked at, raise NEWEST in seam/patches.py"
+        f"{patch_name(row)}: {row.reason} Check whether this still holds for vLLM {INSTALLED}, "
+        f"and once all of these rows are checked, raise NEWEST_RELEASE in seam/patches.py"
     )

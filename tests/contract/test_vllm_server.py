@@ -1,4 +1,4 @@
-"""vLLM's server as the worker builds and calls it, without an engine; its messages and its log."""
+"""Tests of vLLM's server as the worker builds and calls it, without an engine."""
 
 import asyncio
 import json
@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 from pydantic import Field, create_model
 from starlette.types import Message
-from support.engine.scripted import replying
+from support.engine.scripted import static_app
 from support.media import data_url
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
-from worker.asgi import Head
+from worker.asgi import ResponseHead
 from worker.dialects import parse_input
 from worker.engine.options import Options
 from worker.engine.run import server as module
-from worker.engine.run.generation.sampling import KNOWN, VLLMS
+from worker.engine.run.generation.sampling import KNOWN_KEYS, VLLM_FIELDS
 from worker.engine.run.requests import refusals
-from worker.engine.run.server import Server
-from worker.engine.seam.locations import find
+from worker.engine.run.server import VllmServer
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import SANITIZE
 from worker.engine.seam.translation import translate
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
-from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE
-from worker.limits.shapes import NONE
-from worker.media import Limits, Media
+from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, TOP_LEVEL_PARAMETERS
+from worker.limits.shapes import EMPTY_SHAPE
+from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import Fetcher
 from worker.record import Usage
 from worker.routes.vllm import ROUTES
@@ -42,43 +42,46 @@ CLIENT: Any = SimpleNamespace(model_config=None, errored=False, renderer=RENDERE
 
 
 @pytest.fixture(scope="module")
-def built() -> Server:
-    """The server of a model that generates text."""
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
-    built = Server(CLIENT, arguments, ("generate",), Media(Limits(), Fetcher(), ["image"]))
+def module_server() -> VllmServer:
+    """Create the server of a model that generates text."""
+    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    media = MediaLoader(MediaLimits(), Fetcher(), ["image"])
+    server = VllmServer(CLIENT, arguments, ("generate",), media)
     CLIENT.model_config = SimpleNamespace(max_model_len=10_000)
-    return built
+    return server
 
 
 @pytest.fixture
-def vllm_server(built: Server) -> Iterator[Server]:
-    """The same, for tests that replace vLLM's app."""
-    app = built._app
-    yield built
-    built._app, CLIENT.errored = app, False
+def vllm_server(module_server: VllmServer) -> Iterator[VllmServer]:
+    """Return the module's server, and restore vLLM's app after the test."""
+    app = module_server._app
+    yield module_server
+    module_server._app, CLIENT.errored = app, False
 
 
-async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
-    shape = next((row.shape for row in ROUTES if row.path == path), NONE)
+async def call_server(server: VllmServer, path: str, body: Mapping[str, Any] | None) -> list[Any]:
+    shape = next((row.shape for row in ROUTES if row.path == path), EMPTY_SHAPE)
     return [part async for part in server.call(path, body, "job-1", shape=shape)]
 
 
-@pytest.mark.parametrize("noted", [None, SimpleNamespace(prompt_tokens=3, completion_tokens=2)])
-async def test_the_tokens_that_a_route_notes_are_the_usage(vllm_server: Server, noted: Any) -> None:
+@pytest.mark.parametrize("info", [None, SimpleNamespace(prompt_tokens=3, completion_tokens=2)])
+async def test_the_token_counts_of_a_route_become_the_usage(
+    vllm_server: VllmServer, info: Any
+) -> None:
     async def app(scope: Message, receive: Any, send: Any) -> None:
-        scope["state"]["request_metadata"] = SimpleNamespace(final_usage_info=noted)
-        await replying("{}")(scope, receive, send)
+        scope["state"]["request_metadata"] = SimpleNamespace(final_usage_info=info)
+        await static_app("{}")(scope, receive, send)
 
     vllm_server._app, usage = app, Usage()
     assert [part async for part in vllm_server.call(CHAT, {}, "job-1", usage)]
-    assert usage == (Usage(3, 2) if noted else Usage())
+    assert usage == (Usage(3, 2) if info else Usage())
 
 
 # The keys of its routes:
 
 
-def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
-    chat = built.keys(CHAT)
+def test_the_keys_of_a_route_are_the_fields_of_its_body(module_server: VllmServer) -> None:
+    chat = module_server.body_keys(CHAT)
     assert chat is not None
     assert {"messages", "n", "temperature", "structured_outputs", "use_beam_search"} <= chat
     assert not chat & {"prompt", "best_of", "guided_json", "input"}
@@ -86,58 +89,60 @@ def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 def test_the_worker_knows_for_every_sampling_parameter_whether_beam_search_uses_it(
-    built: Server, path: str
+    module_server: VllmServer, path: str
 ) -> None:
-    parameters = (built.keys(path) or frozenset()) & VLLMS
-    # vLLM's server passes watermarking on, and the last one is only ever switched off.
+    parameters = (module_server.body_keys(path) or frozenset()) & VLLM_FIELDS
+    # vLLM's server forwards watermarking, and the last parameter is only ever switched off.
     others = {"n", "watermarking", "spaces_between_special_tokens"}
     assert parameters - others <= BEAM_SEARCH_USES | BEAM_SEARCH_IGNORES.keys()
     assert not BEAM_SEARCH_USES & BEAM_SEARCH_IGNORES.keys()
 
 
-def test_every_sampling_parameter_beside_the_others_is_refused_with_its_place() -> None:
-    for name in sorted(KNOWN - OUTSIDE):
+def test_a_misplaced_sampling_parameter_is_refused_with_its_right_place() -> None:
+    for name in sorted(KNOWN_KEYS - TOP_LEVEL_PARAMETERS):
         with pytest.raises(InvalidInput, match=f'"sampling_params": {{"{name}": ...}}'):
             parse_input({"prompt": "Hi", name: 1})
 
 
-def test_routes_may_take_several_shapes_none_or_be_absent(built: Server) -> None:
-    assert {"prompt", "messages", "model"} <= (built.keys("/tokenize") or set())
-    assert built.keys("/version") == frozenset()
-    assert built.keys("/v1/embeddings") is None
+def test_routes_may_have_several_bodies_none_or_be_absent(module_server: VllmServer) -> None:
+    assert {"prompt", "messages", "model"} <= (module_server.body_keys("/tokenize") or set())
+    assert module_server.body_keys("/version") == frozenset()
+    assert module_server.body_keys("/v1/embeddings") is None
     # A key may have two names.
     renamed = create_model("Renamed", b=(int, Field(alias="bee")))
     assert {*module._keys(renamed)} == {"b", "bee"}
 
 
-def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -> None:
-    document = built.schema
+def test_the_openapi_document_describes_known_routes(module_server: VllmServer) -> None:
+    document = module_server.openapi_schema
     assert "post" in document["paths"][CHAT]
     described = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
-    assert set(described) <= (built.keys(CHAT) or set())
+    assert set(described) <= (module_server.body_keys(CHAT) or set())
 
 
-def test_a_model_in_a_directory_is_listed_by_its_name_there(tmp_path: Path) -> None:
-    arguments = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).arguments.vllm
-    assert module._without_path(arguments).model == tmp_path.name
-    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).arguments.vllm
-    assert module._without_path(arguments) is arguments
+def test_a_local_model_is_listed_by_the_name_of_its_directory(tmp_path: Path) -> None:
+    arguments = (
+        Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
+    )
+    assert module._hide_directory(arguments).model == tmp_path.name
+    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
+    assert module._hide_directory(arguments) is arguments
 
 
 # Calls:
 
 
-async def test_an_error_leaves_vllms_app_as_the_workers(built: Server) -> None:
+async def test_an_error_in_vllms_app_is_a_worker_error(module_server: VllmServer) -> None:
     with pytest.raises(InvalidInput) as caught:
-        await answer(built, CHAT, {"model": "x"})
+        await call_server(module_server, CHAT, {"model": "x"})
     assert (caught.value.message, caught.value.param) == ("messages: Field required", "messages")
 
 
-async def test_a_refusal_of_its_web_framework_is_an_answer(built: Server) -> None:
-    head, body = await answer(built, "/nowhere", None)
-    assert head == Head(404, "application/json")
+async def test_a_web_framework_error_is_a_response(module_server: VllmServer) -> None:
+    head, body = await call_server(module_server, "/nowhere", None)
+    assert head == ResponseHead(404, "application/json")
     assert json.loads(body) == {"detail": "Not Found"}
-    assert (await answer(built, CHAT, None))[0].status == 405  # a GET
+    assert (await call_server(module_server, CHAT, None))[0].status == 405  # a GET request
 
 
 @pytest.mark.parametrize(
@@ -149,31 +154,33 @@ async def test_a_refusal_of_its_web_framework_is_an_answer(built: Server) -> Non
     ],
     ids=["surrogate", "nan", "integer"],
 )
-async def test_values_that_json_or_the_core_can_not_hold_are_refused(
-    built: Server, value: Any, message: str
+async def test_values_that_json_or_the_core_cannot_represent_are_refused(
+    module_server: VllmServer, value: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        await answer(built, "/tokenize", {"prompt": value})
+        await call_server(module_server, "/tokenize", {"prompt": value})
     assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(
     "app",
     [
-        replying("{}"),
-        replying('{"error": {"message": "no"}}', status=500),
-        replying('data: {"error": {"message": "no"}}\n\n', media_type="text/event-stream"),
+        static_app("{}"),
+        static_app('{"error": {"message": "no"}}', status=500),
+        static_app('data: {"error": {"message": "no"}}\n\n', media_type="text/event-stream"),
     ],
     ids=["answer", "error", "stream"],
 )
-async def test_every_answer_of_a_dead_engine_is_engine_dead(vllm_server: Server, app: Any) -> None:
+async def test_every_response_of_a_dead_engine_raises_engine_dead(
+    vllm_server: VllmServer, app: Any
+) -> None:
     vllm_server._app, CLIENT.errored = app, True
     with pytest.raises(EngineDead):
-        await answer(vllm_server, "/v1/completions", {})
+        await call_server(vllm_server, "/v1/completions", {})
 
 
-async def test_an_engine_can_die_in_the_middle_of_a_stream(vllm_server: Server) -> None:
-    vllm_server._app = replying("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
+async def test_a_death_during_a_stream_raises_engine_dead(vllm_server: VllmServer) -> None:
+    vllm_server._app = static_app("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
     parts = vllm_server.call("/v1/completions", {}, "job-1")
     assert [await anext(parts), await anext(parts)][1] == b"data: 1\n\n"
     CLIENT.errored = True
@@ -181,14 +188,14 @@ async def test_an_engine_can_die_in_the_middle_of_a_stream(vllm_server: Server) 
         await anext(parts)
 
 
-async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(vllm_server: Server) -> None:
+async def test_an_image_that_cannot_be_loaded_is_invalid_input(vllm_server: VllmServer) -> None:
     async def app(*_: Any) -> None:
         raise OSError("no image " + "x" * 500)
 
     vllm_server._app = app
     pixel = {"type": "image_url", "image_url": {"url": data_url(1, 1)}}
     with pytest.raises(InvalidInput) as caught:
-        await answer(vllm_server, CHAT, {"messages": [{"role": "user", "content": [pixel]}]})
+        await call_server(vllm_server, CHAT, {"messages": [{"role": "user", "content": [pixel]}]})
     message = "A part of the messages could not be loaded: no image "
     assert caught.value.message == message + "x" * (200 - len("no image "))
     for path, body in [
@@ -196,14 +203,14 @@ async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(vllm_serve
         ("/version", None),
     ]:
         with pytest.raises(OSError, match="no image"):
-            await answer(vllm_server, path, body)
+            await call_server(vllm_server, path, body)
 
 
 # A prompt that is too long:
 
 
-class Long:
-    """Refuses every prompt as too long, and counts its tokens."""
+class TooLongPromptApp:
+    """An app that refuses every prompt as too long, and stores the bodies of tokenize requests."""
 
     def __init__(self, param: str = "input_tokens") -> None:
         self.param = param
@@ -214,17 +221,17 @@ class Long:
             raise VLLMValidationError("too long", parameter=self.param)
         self.counted.append(json.loads((await receive())["body"]))
 
-        async def again() -> Message:
+        async def receive_nothing() -> Message:
             return {}
 
         body = json.dumps({"count": 5000, "max_model_len": 1024, "tokens": []})
-        await replying(body[:9], body[9:])(scope, again, send)
+        await static_app(body[:9], body[9:])(scope, receive_nothing, send)
 
 
-async def refused(server: Server, app: Any, path: str, body: Any) -> str:
+async def refusal_message(server: VllmServer, app: Any, path: str, body: Any) -> str:
     server._app = app
     with pytest.raises(RefusedByEngine) as caught:
-        await answer(server, path, body)
+        await call_server(server, path, body)
     assert (caught.value.status, caught.value.param) == (400, app.param)
     return caught.value.message
 
@@ -238,11 +245,11 @@ async def refused(server: Server, app: Any, path: str, body: Any) -> str:
         ("input_tokens", {"messages": [1], "tools": None, "model": "m"}, {"messages": [1]}),
     ],
 )
-async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
-    vllm_server: Server, param: str, body: Any, counted: Any
+async def test_the_refusal_of_a_too_long_prompt_states_its_length(
+    vllm_server: VllmServer, param: str, body: Any, counted: Any
 ) -> None:
-    app = Long(param)
-    assert await refused(vllm_server, app, "/v1/completions", body) == (
+    app = TooLongPromptApp(param)
+    assert await refusal_message(vllm_server, app, "/v1/completions", body) == (
         "The prompt has 5,000 tokens. Together with its answer, at most 1,024 fit this model's "
         "context: send a shorter prompt."
     )
@@ -261,16 +268,16 @@ async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
     ids=["other", "ids", "longer", "responses", "get"],
 )
 async def test_other_refusals_count_no_tokens(
-    vllm_server: Server, path: str, body: Any, param: str
+    vllm_server: VllmServer, path: str, body: Any, param: str
 ) -> None:
-    app = Long(param)
-    assert (await refused(vllm_server, app, path, body), app.counted) == ("too long", [])
+    app = TooLongPromptApp(param)
+    assert (await refusal_message(vllm_server, app, path, body), app.counted) == ("too long", [])
 
 
-# What the worker replaces in its messages and its log:
+# Replaced parts of vLLM's messages and log:
 
 
-def test_an_empty_prompt_is_refused_without_offering_what_callers_may_not_send() -> None:
+def test_the_refusal_of_an_empty_prompt_does_not_offer_prompt_embeddings() -> None:
     with pytest.raises(VLLMValidationError) as refused:
         CompletionRequest(prompt="")
     error = translate(refused.value)
@@ -296,11 +303,11 @@ def test_a_refusal_is_not_logged_with_a_traceback(error: BaseException, defect: 
     with_traceback = (type(error), error, None)
     for arguments, exc_info in [((), with_traceback), (("a", error), None)]:
         record = log.makeRecord(log.name, logging.ERROR, "", 0, "x", arguments, exc_info)
-        assert refusals.quotes_nothing(record) is defect
+        assert refusals.is_loggable(record) is defect
 
 
-def test_other_lines_are_logged_but_not_those_that_quote_messages() -> None:
-    answer = find("ErrorResponse")(error={"message": "a", "type": "b", "code": 400})
+def test_error_responses_and_lines_that_quote_messages_are_not_logged() -> None:
+    answer = import_from_vllm("ErrorResponse")(error={"message": "a", "type": "b", "code": 400})
     quoting = "vllm.renderers.chat_utils"
     rows = [
         ("vllm.a", logging.ERROR, {"a": ValueError("b")}, True),
@@ -312,14 +319,14 @@ def test_other_lines_are_logged_but_not_those_that_quote_messages() -> None:
     ]
     for name, level, argument, logged in rows:
         record = logging.LogRecord(name, level, "", 0, "x %s", (argument,), None)
-        assert refusals.quotes_nothing(record) is logged
+        assert refusals.is_loggable(record) is logged
 
 
-def test_vllms_function_for_messages_is_replaced_wherever_it_is_used(built: Server) -> None:
-    """It needs minutes for a name of 40 KB."""
-    assert built is not None
+def test_vllms_sanitize_function_is_replaced_in_every_module(module_server: VllmServer) -> None:
+    """The original function takes minutes for a name of 40 KB."""
+    assert module_server is not None
     name = SANITIZE.name
     modules = [module for path, module in sys.modules.items() if path.startswith("vllm.")]
     used = [vars(module)[name] for module in modules if name in vars(module)]
     assert len(used) > 1
-    assert set(used) == {refusals.sanitized}
+    assert set(used) == {refusals.sanitize}

@@ -1,4 +1,4 @@
-"""Bodies and answers of the wrong shape: refusals name fields, and what a model wrote is kept."""
+"""Tests of invalid bodies and of invalid tool calls by a model."""
 
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
-from support.effort import turns
+from support.effort import loop_iterations
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
-from worker.engine.run.requests.bodies import check_items
-from worker.engine.run.server import keep_what_was_written
-from worker.engine.seam.translation import translated, wrong_shape
+from worker.engine.run.requests.bodies import check_input_items
+from worker.engine.run.server import keep_invalid_tool_input
+from worker.engine.seam.translation import body_error, translate_errors
 from worker.errors import InvalidInput
 
 
@@ -51,7 +51,7 @@ def test_a_refusal_names_fields_and_no_values(value: Any) -> None:
     try:
         Shape.model_validate(value)
     except ValidationError as invalid:
-        refusal = wrong_shape(invalid)
+        refusal = body_error(invalid)
         lines = refusal.message.split("; ")
         assert 1 <= len(lines) <= 5
         places = [line.split(": ")[0] for line in lines]
@@ -74,7 +74,7 @@ NO_INTEGER = "Input should be a valid integer, unable to parse string as an inte
             {"many": [], "either": {"kind": "c", "text": ""}},
             "either.kind: Input should be 'a' or 'b'; either: Input should be a valid string",
         ),
-        # The most frequent one of the alternatives of a type.
+        # The most frequent alternative of a type is reported.
         ({"many": [], "alike": {}}, "alike.kind: Field required"),
         (
             {"many": [], "more": ["x"] * 6},
@@ -82,56 +82,61 @@ NO_INTEGER = "Input should be a valid integer, unable to parse string as an inte
         ),
     ],
 )
-def test_a_field_is_named_once_and_no_more_than_five_are(value: Any, message: str) -> None:
+def test_a_refusal_names_each_field_once_and_at_most_five_fields(value: Any, message: str) -> None:
     class Request(BaseModel):
         body: Shape
 
     shapes: list[tuple[type[BaseModel], Any]] = [(Shape, value), (Request, {"body": value})]
     for shape, sent in shapes:
-        with pytest.raises(InvalidInput) as caught, translated(SimpleNamespace(errored=False)):
+        with (
+            pytest.raises(InvalidInput) as caught,
+            translate_errors(SimpleNamespace(errored=False)),
+        ):
             shape.model_validate(sent)
         assert caught.value.message == message
 
 
-# Long lists are checked item by item, as vLLM's server checks them:
+# Long lists are validated item by item, with the result of vLLM's server:
 
 PATH = "/v1/responses"
-RIGHT: list[dict[str, Any]] = [
+VALID_ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": "Hi"},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
     {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "1", "output": "5"},
-    # What these lack vLLM completes.
+    # vLLM adds the missing fields of these items.
     {"type": "reasoning", "summary": []},
     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]},
 ]
 
 
 @pytest.mark.parametrize("wrong", [0, {}, {"type": "message"}, "a", None])
-def test_the_first_wrong_item_is_named_and_the_others_are_not_looked_at(wrong: Any) -> None:
+def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong: Any) -> None:
     def check() -> InvalidInput:
         with pytest.raises(InvalidInput) as caught:
-            check_items({"input": [*RIGHT, *[wrong] * 400]})
+            check_input_items({"input": [*VALID_ITEMS, *[wrong] * 400]})
         return caught.value
 
     refusal = check()
     assert refusal.param == "input.6"
     assert "input.6" in refusal.message or wrong is None
-    # All of them take millions of turns, these seven a tenth of a million.
-    assert turns(check) < 2_000_000
+    # Validating all items takes millions of turns, and these seven a tenth of a million.
+    assert loop_iterations(check) < 2_000_000
 
 
-@pytest.mark.parametrize("items", [RIGHT * 100, "a", 5, None, [], [{}] * 16])
-def test_right_items_pass_and_what_is_short_is_left_to_vllm(items: Any) -> None:
-    check_items({"input": items})
+@pytest.mark.parametrize("items", [VALID_ITEMS * 100, "a", 5, None, [], [{}] * 16])
+def test_valid_items_pass_and_short_lists_are_left_to_vllm(items: Any) -> None:
+    check_input_items({"input": items})
 
 
-# A tool's input that a model wrote wrong, in answers of Anthropic's API:
+# Invalid tool input that a model wrote, in responses of Anthropic's API:
 
 
-def converted(finish_reason: str, *arguments: str, content: str | None = None) -> dict[str, Any]:
+def convert_response(
+    finish_reason: str, *arguments: str, content: str | None = None
+) -> dict[str, Any]:
     messages: Any = object.__new__(AnthropicServingMessages)
-    keep_what_was_written(messages)
+    keep_invalid_tool_input(messages)
     calls = [{"function": {"name": "describe", "arguments": text}} for text in arguments]
     message = {"role": "assistant", "content": content, "tool_calls": calls}
     answer = ChatCompletionResponse.model_validate(
@@ -154,14 +159,16 @@ def converted(finish_reason: str, *arguments: str, content: str | None = None) -
         ("", "length", "max_tokens"),
     ],
 )
-def test_what_is_no_object_comes_as_text(wrong: str, finish_reason: str, stop_reason: str) -> None:
-    answer = converted(finish_reason, wrong)
+def test_tool_input_that_is_not_an_object_is_returned_as_text(
+    wrong: str, finish_reason: str, stop_reason: str
+) -> None:
+    answer = convert_response(finish_reason, wrong)
     assert [(part["type"], part["text"]) for part in answer["content"]] == [("text", wrong)]
     assert answer["stop_reason"] == stop_reason
 
 
-def test_the_other_calls_and_the_text_before_stay() -> None:
-    answer = converted("tool_calls", '{"name": "worker"}', "[1]", content="Look:")
+def test_valid_calls_and_the_preceding_text_remain() -> None:
+    answer = convert_response("tool_calls", '{"name": "worker"}', "[1]", content="Look:")
     text, call = answer["content"]
     assert text["text"] == "Look:\n[1]"
     assert (call["type"], call["input"]) == ("tool_use", {"name": "worker"})

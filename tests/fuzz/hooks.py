@@ -1,5 +1,7 @@
-"""Hooks of schemathesis: they change generated requests so that they go deep and stay cheap, and
-count them by route.
+"""Hooks for schemathesis.
+
+They change generated requests so that these get past the first checks and stay cheap, and count
+requests by route.
 """
 
 import atexit
@@ -12,8 +14,8 @@ from typing import Any
 import schemathesis
 
 HELLO = [{"role": "user", "content": "Hi"}]
-# A body per route that vLLM answers with 200; generated keys are added to it.
-GOOD: dict[str, dict[str, Any]] = {
+# For each route, a body that vLLM answers with 200; generated keys are added to it.
+VALID_BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO, "max_tokens": 4},
     "/v1/completions": {"prompt": "Hi", "max_tokens": 4},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 4},
@@ -26,25 +28,25 @@ GOOD: dict[str, dict[str, Any]] = {
     "/score": {"text_1": "Hi", "text_2": ["Ho"]},
     "/rerank": {"query": "Hi", "documents": ["Ho", "Ha"]},
 }
-# Routes of the embedder; all others are the main model's.
+# Routes of the embedding model; the main model has all others.
 EMBEDS = ("/v1/embeddings", "/pooling", "/score", "/rerank")
-# What was sent: by method and route, how many answers had which status, and the slowest.
+# By method and route: the number of responses with each status, and the slowest response.
 counts: dict[str, dict[str, Any]] = {}
-# Unusual values that a schema's types allow, or nearly.
-ODD: list[Any] = [
+# Unusual values that a schema's types allow or almost allow.
+ODD_VALUES: list[Any] = [
     *(-1, 0, 2**31, 2**63, 2**64, -(2**64), 0.5, 1e308, True, None),
-    # No half of a surrogate pair: schemathesis itself fails on it (the table of attacks has some).
+    # Schemathesis itself fails on half of a surrogate pair; the table of attacks has some.
     *("", "\x00", "a" * 5_000, "{{ 1/0 }}", "auto", "required"),
     *([], [""], [-1], [2**64], [None], [[]], [{}]),
     *({}, {"a": 1}, {"-1": 5}, {"json": "{"}, {"regex": "("}, {"choice": []}, {"grammar": ""}),
     {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "none"}}},
     {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#/none"}}},
 ]
-# Larger counts of tokens and choices are set to SHORT, but not those above ABSURD: too large for
-# any model, they must be refused.
+# Larger numbers of tokens and choices are replaced by SHORT. Those above ABSURD stay: they are too
+# large for any model and must be refused.
 SHORT = 4
 ABSURD = 100_000
-COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of")
+COUNT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of")
 
 
 @schemathesis.hook  # type: ignore[untyped-decorator]  # its types are not in .venv
@@ -55,13 +57,15 @@ def before_call(_: Any, case: Any, __: Any) -> None:
         case.body = adapt(case.body, case.path, valid=valid)
 
 
-@schemathesis.hook  # type: ignore[untyped-decorator]  # as above
+@schemathesis.hook  # type: ignore[untyped-decorator]  # no types, as for before_call
 def after_call(_: Any, case: Any, response: Any) -> None:
-    """Count a request."""
-    of_route = counts.setdefault(f"{case.method} {case.path}", {"statuses": {}, "slowest_s": 0.0})
-    statuses = of_route["statuses"]
+    """Count a request by its route and status."""
+    route_counts = counts.setdefault(
+        f"{case.method} {case.path}", {"statuses": {}, "slowest_s": 0.0}
+    )
+    statuses = route_counts["statuses"]
     statuses[str(response.status_code)] = statuses.get(str(response.status_code), 0) + 1
-    of_route["slowest_s"] = max(of_route["slowest_s"], response.elapsed)
+    route_counts["slowest_s"] = max(route_counts["slowest_s"], response.elapsed)
 
 
 @atexit.register
@@ -71,26 +75,26 @@ def _write() -> None:
 
 
 def adapt(body: dict[str, Any], path: str, *, valid: bool) -> dict[str, Any]:
-    """Return a similar body that asks for short answers; a valid one passes vLLM's first checks.
+    """Return a similar body that requests short answers; a valid one passes vLLM's first checks.
 
-    Deterministic: schemathesis repeats a failing request, and shrinks it.
+    The result is deterministic because schemathesis repeats and shrinks a failing request.
     """
-    chance = random.Random(json.dumps(body, sort_keys=True, default=str))
-    good = GOOD.get(path, {})
-    if valid and chance.random() < 0.8:
-        # Few keys: among fifty, one is always refused.
-        few = chance.sample(sorted(body), min(len(body), chance.randint(0, 3)))
-        body = {**good, **{key: body[key] for key in few}}
-        if few and chance.random() < 0.3:
-            body[few[0]] = chance.choice(ODD)
-        if chance.random() < 0.3:
+    rng = random.Random(json.dumps(body, sort_keys=True, default=str))
+    valid_body = VALID_BODIES.get(path, {})
+    if valid and rng.random() < 0.8:
+        # Only a few keys: among fifty, at least one is always refused.
+        chosen = rng.sample(sorted(body), min(len(body), rng.randint(0, 3)))
+        body = {**valid_body, **{key: body[key] for key in chosen}}
+        if chosen and rng.random() < 0.3:
+            body[chosen[0]] = rng.choice(ODD_VALUES)
+        if rng.random() < 0.3:
             body["stream"] = True
-    if valid and "model" in body and chance.random() < 0.95:
+    if valid and "model" in body and rng.random() < 0.95:
         body["model"] = "minilm" if path in EMBEDS else "demo"
-    if not any(body.get(key) for key in COUNTS[:3]):
-        body |= {key: SHORT for key in COUNTS[:3] if key in good}
+    if not any(body.get(key) for key in COUNT_KEYS[:3]):
+        body |= {key: SHORT for key in COUNT_KEYS[:3] if key in valid_body}
     return {key: SHORT if _is_long(key, value) else value for key, value in body.items()}
 
 
 def _is_long(key: str, value: Any) -> bool:
-    return key in COUNTS and isinstance(value, int | float) and SHORT < value < ABSURD
+    return key in COUNT_KEYS and isinstance(value, int | float) and SHORT < value < ABSURD

@@ -1,8 +1,8 @@
-"""Sends jobs that hypothesis generates, a batch at once, beside a well-behaved caller.
+"""Sends batches of concurrent jobs that hypothesis generates, next to a well-behaved caller.
 
-An answer with a 5xx that is no full worker's is shrunk to the smallest job that has it. The jobs of
-a batch that takes too long, ends a process or lets the other caller wait are kept as they are.
-Each failure is a file that repeats it.
+If a response has a 5xx status (except from a full worker), the job is shrunk to the smallest one
+with the same status. If a batch takes too long, ends a process or delays the other caller, its jobs
+are stored unchanged. Each failure is a file with which it can be repeated.
 """
 
 import json
@@ -21,158 +21,162 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from fuzz.attacks import print_line
-from fuzz.neighbour import Neighbour, longest_s, neighbour
-from fuzz.raw_jobs import job
+from fuzz.neighbour import Neighbour, longest_s, start_neighbour
+from fuzz.raw_jobs import any_job
 from fuzz.target import Endpoint, Outcome
 
-# With a short context no answer takes long.
+# With a short context, no answer takes long.
 SETTINGS = {"MAX_MODEL_LEN": "256"}
 LIMIT_S = 60.0
-AT_ONCE = 24
-# Seconds that the neighbour may wait longer than alone, beside so many.
-MOST_WAIT_S = 1.0
-# Kinds of failures after which there is no point in going on.
-ENOUGH = 20
+CONCURRENCY = 24
+# Seconds that the neighbour may wait longer next to this many callers than alone.
+MAX_EXTRA_WAIT_S = 1.0
+# The run stops after this many kinds of failures.
+MAX_FAILURE_KINDS = 20
 
 
 class Defect(Exception):
-    """A job was answered with a 5xx."""
+    """A job failed with a 5xx status."""
 
 
 @dataclass
-class Beside:
+class WatchedEndpoint:
     """An endpoint and its well-behaved caller."""
 
     target: Endpoint
     neighbour: Neighbour
     threads: ThreadPoolExecutor
     pids: list[int]
-    began: float = 0.0
+    started_at: float = 0.0
 
     def send(self, jobs: list[Any]) -> list[Outcome]:
-        """Send jobs, all at once."""
-        self.began = time.monotonic()
-        return list(self.threads.map(lambda one: self.target.send(one, LIMIT_S), jobs))
+        """Send jobs concurrently."""
+        self.started_at = time.monotonic()
+        return list(self.threads.map(lambda job: self.target.send(job, LIMIT_S), jobs))
 
     def wait_s(self) -> float:
-        """Return how long the neighbour waited for an answer since they were sent."""
-        return longest_s(self.neighbour.during(self.began))
+        """Return the neighbour's longest wait for a response since the last batch was sent."""
+        return longest_s(self.neighbour.calls_since(self.started_at))
 
     @property
     def limit_s(self) -> float:
-        return self.neighbour.alone_s + MOST_WAIT_S
+        return self.neighbour.alone_s + MAX_EXTRA_WAIT_S
 
     @property
-    def unharmed(self) -> bool:
-        return self.target.pids == self.pids and self.neighbour.well
+    def is_unharmed(self) -> bool:
+        return self.target.pids == self.pids and self.neighbour.is_healthy
 
 
 @dataclass
-class Run:
-    """What was sent, and how it ended."""
+class JobsRun:
+    """The jobs of a run and their results."""
 
     args: Namespace
     sent: int = 0
     statuses: Counter[int | None] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
     longest_s: float = 0.0
-    # The endpoint has to be started again.
-    spoilt: bool = False
+    # Whether the endpoint must be restarted.
+    needs_restart: bool = False
 
-    def endpoint(self) -> None:
-        """Start an endpoint, and send jobs until all are sent or it is of no use any more."""
+    def run_endpoint(self) -> None:
+        """Start an endpoint and send jobs until all have been sent or it must be restarted."""
         target = Endpoint(self.args.checkout, self.args.logs / "jobs", SETTINGS)
         with ExitStack() as stack:
-            stack.enter_context(target.started())
-            other = stack.enter_context(neighbour(target))
-            threads = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-            beside = Beside(target, other, threads, target.pids)
-            self.spoilt = False
-            while not self.spoilt and not self.ended:
-                self._round(beside)
+            stack.enter_context(target.start())
+            neighbour = stack.enter_context(start_neighbour(target))
+            threads = stack.enter_context(ThreadPoolExecutor(CONCURRENCY))
+            watched = WatchedEndpoint(target, neighbour, threads, target.pids)
+            self.needs_restart = False
+            while not self.needs_restart and not self.is_finished:
+                self._send_batches(watched)
 
     @property
-    def ended(self) -> bool:
-        return self.sent >= self.args.jobs or len(self.failures) >= ENOUGH
+    def is_finished(self) -> bool:
+        return self.sent >= self.args.jobs or len(self.failures) >= MAX_FAILURE_KINDS
 
-    def _round(self, beside: Beside) -> None:
-        """Send batches until all are sent, or one has an answer that it should not have."""
-        found: dict[str, tuple[Any, str]] = {}
+    def _send_batches(self, watched: WatchedEndpoint) -> None:
+        """Send batches until all jobs have been sent or a job has a new kind of failure."""
+        new_failures: dict[str, tuple[Any, str]] = {}
 
         @seed(self.args.seed + self.sent)
         @settings(
-            max_examples=max(1, (self.args.jobs - self.sent) // AT_ONCE),
+            max_examples=max(1, (self.args.jobs - self.sent) // CONCURRENCY),
             database=None,
             deadline=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        @given(st.lists(job, min_size=AT_ONCE // 2, max_size=AT_ONCE))
+        @given(st.lists(any_job, min_size=CONCURRENCY // 2, max_size=CONCURRENCY))
         def batch(jobs: list[Any]) -> None:
-            if self.spoilt or (not found and self.ended):
+            if self.needs_restart or (not new_failures and self.is_finished):
                 return
-            outcomes = beside.send(jobs)
+            outcomes = watched.send(jobs)
             self.sent += len(jobs)
             self.statuses.update(outcome.status for outcome in outcomes)
-            self._look(jobs, outcomes, beside)
-            for one, outcome in zip(jobs, outcomes, strict=True):
-                kind = _kind(outcome)
+            self._check_batch(jobs, outcomes, watched)
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                kind = _failure_kind(outcome)
                 if kind and kind not in self.failures:
-                    found[kind] = (one, outcome.text)
+                    new_failures[kind] = (job, outcome.text)
                     raise Defect(kind)
 
         with suppress(Defect, HypothesisException, ExceptionGroup):
             batch()
-        for kind, (one, said) in found.items():
-            self._fail(kind, [one], said)
+        for kind, (job, text) in new_failures.items():
+            self._record_failure(kind, [job], text)
 
-    def _look(self, jobs: list[Any], outcomes: list[Outcome], beside: Beside) -> None:
-        """Note what can't be shrunk: a job without an end, a process with one, a long wait."""
-        late = [one for one, outcome in zip(jobs, outcomes, strict=True) if outcome.status is None]
-        wait_s, alive = beside.wait_s(), beside.unharmed
-        if late:
-            self._fail("no answer in time", late)
-        elif not alive:
-            self._fail("a process ended, or the neighbour was failed", jobs)
-        elif wait_s > beside.limit_s:
-            # A busy machine lengthens it, too: once more.
-            beside.send(jobs)
-            wait_s = min(wait_s, beside.wait_s())
-            if wait_s > beside.limit_s:
-                self._fail("the neighbour waited", jobs, f"{wait_s:.1f} s")
+    def _check_batch(
+        self, jobs: list[Any], outcomes: list[Outcome], watched: WatchedEndpoint
+    ) -> None:
+        """Record failures that can't be shrunk: unanswered jobs, exited processes, long waits."""
+        unanswered = [
+            job for job, outcome in zip(jobs, outcomes, strict=True) if outcome.status is None
+        ]
+        wait_s, is_alive = watched.wait_s(), watched.is_unharmed
+        if unanswered:
+            self._record_failure("no answer in time", unanswered)
+        elif not is_alive:
+            self._record_failure("a process exited, or a request of the neighbour failed", jobs)
+        elif wait_s > watched.limit_s:
+            # A busy machine also lengthens the wait, so try again.
+            watched.send(jobs)
+            wait_s = min(wait_s, watched.wait_s())
+            if wait_s > watched.limit_s:
+                self._record_failure("the neighbour waited", jobs, f"{wait_s:.1f} s")
         self.longest_s = max(self.longest_s, wait_s)
-        self.spoilt = bool(late) or not alive
+        self.needs_restart = bool(unanswered) or not is_alive
 
-    def _fail(self, kind: str, jobs: list[Any], said: str = "") -> None:
+    def _record_failure(self, kind: str, jobs: list[Any], text: str = "") -> None:
         if kind in self.failures:
             return
         folder: Path = self.args.logs
         files = []
-        for one in jobs:
+        for job in jobs:
             files.append(folder / f"failing-{len(list(folder.glob('failing-*')))}.json")
-            files[-1].write_text(json.dumps({"input": one}))
+            files[-1].write_text(json.dumps({"input": job}))
         self.failures[kind] = ", ".join(file.name for file in files)
-        print_line(f"{kind}: {said[:300]}\n  {self.failures[kind]}")
+        print_line(f"{kind}: {text[:300]}\n  {self.failures[kind]}")
 
 
-def _kind(outcome: Outcome) -> str:
-    """Return what is wrong with an answer, without what differs from one to the next."""
-    if outcome.honest or outcome.status is None:
+def _failure_kind(outcome: Outcome) -> str:
+    """Return a description of a failed outcome without ids and numbers; empty if it didn't fail."""
+    if outcome.is_handled or outcome.status is None:
         return ""
-    said = re.sub(r"[0-9a-f-]{8,}|\d+", "#", outcome.text)
-    return f"status {outcome.status}: {said[:80]}"
+    text = re.sub(r"[0-9a-f-]{8,}|\d+", "#", outcome.text)
+    return f"status {outcome.status}: {text[:80]}"
 
 
 def run(args: Namespace) -> int:
-    """Send as many jobs as were asked for; return how many kinds of failures there were."""
+    """Send the requested number of jobs; return the number of kinds of failures."""
     for old in args.logs.glob("failing-*.json"):
         old.unlink()
-    began, state = time.monotonic(), Run(args)
-    while not state.ended:
-        state.endpoint()
+    started_at, state = time.monotonic(), JobsRun(args)
+    while not state.is_finished:
+        state.run_endpoint()
     statuses = ", ".join(f"{count} x {status}" for status, count in state.statuses.most_common())
     print_line(
-        f"\njobs: {state.sent} in {time.monotonic() - began:.0f} s: {statuses}; "
+        f"\njobs: {state.sent} in {time.monotonic() - started_at:.0f} s: {statuses}; "
         f"the neighbour's longest wait {state.longest_s:.2f} s; {len(state.failures)} failures"
     )
     for kind, files in state.failures.items():

@@ -1,5 +1,6 @@
-"""A well-behaved caller beside the hostile ones: asks for four tokens again and again, in a process
-of its own, and notes how long each answer took.
+"""A well-behaved caller next to the hostile ones.
+
+It repeatedly requests four tokens, in a separate process, and records how long each response took.
 """
 
 import json
@@ -17,57 +18,60 @@ from typing import Any
 
 from fuzz.target import Target
 
-# Seconds: between two of its requests; until it gives one up.
+# Seconds between two of its requests, and its timeout.
 PAUSE_S = 0.02
 LIMIT_S = 150.0
-ALONE = 100
+CALLS_ALONE = 100
 
 _context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request of its: when it began and ended (``time.monotonic``); whether it was answered."""
+    """A request of the neighbour, with its times by ``time.monotonic``.
 
-    began: float
+    ``good`` is whether the request was answered.
+    """
+
+    started_at: float
     ended: float
     good: bool
 
     @property
     def seconds(self) -> float:
-        return self.ended - self.began
+        return self.ended - self.started_at
 
 
 @dataclass
 class Neighbour:
-    """What is known about it."""
+    """The recorded calls of the well-behaved caller."""
 
     calls: "Queue[Call]"
-    # How long the slowest of a hundred calls took while nobody else asked.
+    # Duration of the slowest of a hundred calls without other callers.
     alone_s: float = 0.0
     # Whether its last call was answered.
-    well: bool = True
-    _ended: float = field(default_factory=time.monotonic)
+    is_healthy: bool = True
+    _last_end: float = field(default_factory=time.monotonic)
 
     def measure_alone(self) -> None:
-        calls = [self.calls.get(timeout=LIMIT_S) for _ in range(ALONE)]
-        # The first ones find caches empty.
+        calls = [self.calls.get(timeout=LIMIT_S) for _ in range(CALLS_ALONE)]
+        # The first calls run with empty caches.
         self.alone_s = sorted(call.seconds for call in calls[5:])[-2]
 
-    def during(self, began: float) -> list[Call]:
-        """Return the calls that ended after a moment, up to one that begins after now."""
+    def calls_since(self, started_at: float) -> list[Call]:
+        """Return the calls that ended after a time, up to the first one that begins after now."""
         now = time.monotonic()
         calls: list[Call] = []
-        while not calls or calls[-1].began < now:
+        while not calls or calls[-1].started_at < now:
             try:
                 call = self.calls.get(timeout=LIMIT_S)
             except Empty:
-                calls.append(Call(self._ended, time.monotonic(), good=False))
+                calls.append(Call(self._last_end, time.monotonic(), good=False))
                 break
-            self._ended = call.ended
-            if call.ended >= began:
+            self._last_end = call.ended
+            if call.ended >= started_at:
                 calls.append(call)
-        self.well = calls[-1].good
+        self.is_healthy = calls[-1].good
         return calls
 
 
@@ -76,44 +80,44 @@ def longest_s(calls: list[Call]) -> float:
 
 
 @contextmanager
-def neighbour(target: Target) -> Iterator[Neighbour]:
-    """Start it; leaving ends it."""
+def start_neighbour(target: Target) -> Iterator[Neighbour]:
+    """Start the neighbour; on exit, stop it."""
     calls: Queue[Call] = _context.Queue()
-    path, body, answered = target.hello
-    asked = (target.url + path, body, answered, calls)
-    process = _context.Process(target=_ask, args=asked, daemon=True)
+    path, body, expected = target.hello
+    arguments = (target.url + path, body, expected, calls)
+    process = _context.Process(target=_call_repeatedly, args=arguments, daemon=True)
     process.start()
     try:
-        beside = Neighbour(calls)
-        beside.measure_alone()
-        yield beside
+        neighbour = Neighbour(calls)
+        neighbour.measure_alone()
+        yield neighbour
     finally:
         process.kill()
         process.join()
         calls.cancel_join_thread()
 
 
-def _ask(url: str, body: dict[str, Any], answered: str, calls: "Queue[Call]") -> None:
+def _call_repeatedly(url: str, body: dict[str, Any], expected: str, calls: "Queue[Call]") -> None:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     while True:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
-            good = answered in _answer(request)
+            good = expected in _get_answer(request)
         except OSError:
             good = False
-        calls.put(Call(began, time.monotonic(), good))
+        calls.put(Call(started_at, time.monotonic(), good))
         time.sleep(PAUSE_S)
 
 
-def _answer(request: urllib.request.Request) -> str:
-    """Return an answer; a full worker is asked again, as clients do."""
-    until = time.monotonic() + LIMIT_S
+def _get_answer(request: urllib.request.Request) -> str:
+    """Return a response; retry while the worker is full, as clients do."""
+    deadline = time.monotonic() + LIMIT_S
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as refusal:
-            if refusal.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > until:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
                 raise
         time.sleep(PAUSE_S)

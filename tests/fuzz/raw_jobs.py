@@ -1,4 +1,4 @@
-"""Strategies of hypothesis for jobs' inputs: every shape, every key, right and wrong values."""
+"""Hypothesis strategies for inputs of jobs, with valid and invalid values for each key."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from support.tables.sampling import ROWS
 
 from worker.dialects.llm_engine.completions import LLMEngineJob
 from worker.job import ListJob, OpenAIJob, RawJob
-from worker.limits.spelling import GUIDED, GUIDED_OBJECTS
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
 
 Json = SearchStrategy[Any]
 
@@ -64,7 +64,7 @@ junk: Json = st.recursive(
 
 
 def mostly(good: Json) -> Json:
-    """Return a strategy that is often good, and else anything."""
+    """Return a strategy that is often ``good`` and otherwise any value."""
     return st.one_of(good, good, good, numbers, texts, junk)
 
 
@@ -110,10 +110,10 @@ GUIDED_VALUES: dict[str, Json] = {
 }
 SAMPLING: dict[str, Json] = {
     **{
-        name: mostly(st.sampled_from([row.given, row.default, *row.refused]))
+        name: mostly(st.sampled_from([row.value, row.default, *row.refused_values]))
         for name, row in ROWS.items()
     },
-    **dict.fromkeys(GUIDED, junk),
+    **dict.fromkeys(GUIDED_KEYS, junk),
     **GUIDED_VALUES,
     "allowed_token_ids": mostly(st.lists(st.one_of(st.integers(0, 700), numbers), max_size=5)),
     "logit_bias": mostly(st.dictionaries(st.integers(-1, 700).map(str), numbers, max_size=4)),
@@ -124,19 +124,22 @@ SAMPLING: dict[str, Json] = {
 SHORT = st.just({"max_tokens": 3})
 
 
-def few(known: dict[str, Json], most: int) -> Json:
+def with_few_keys(fields: dict[str, Json], limit: int) -> Json:
     """Return a strategy for objects with a few of many keys: among fifty, one is always refused."""
-    some = st.lists(st.sampled_from(sorted(known)), max_size=most, unique=True)
-    return some.flatmap(lambda names: st.fixed_dictionaries({name: known[name] for name in names}))
+    chosen = st.lists(st.sampled_from(sorted(fields)), max_size=limit, unique=True)
+    return chosen.flatmap(
+        lambda names: st.fixed_dictionaries({name: fields[name] for name in names})
+    )
 
 
-def merged(*parts: Json) -> Json:
-    """Return a strategy for an object of several, of which later ones win."""
+def merge(*parts: Json) -> Json:
+    """Return a strategy that merges several objects; later ones override earlier ones."""
     return st.tuples(*parts).map(lambda objects: {k: v for one in objects for k, v in one.items()})
 
 
 sampling: Json = st.one_of(
-    *([merged(SHORT, few(SAMPLING, 3))] * 4), merged(SHORT, st.dictionaries(keys, junk, max_size=2))
+    *([merge(SHORT, with_few_keys(SAMPLING, 3))] * 4),
+    merge(SHORT, st.dictionaries(keys, junk, max_size=2)),
 )
 KNOWN: dict[str, Json] = {
     "prompt": prompt,
@@ -157,11 +160,11 @@ KNOWN: dict[str, Json] = {
 }
 
 
-def of(fields: Any) -> Json:
-    """Return a strategy for a few of a shape's keys, now and then with one that it lacks."""
+def job_inputs(fields: Any) -> Json:
+    """Return a strategy for objects with a few of some keys and sometimes an unknown key."""
     known = {name: KNOWN.get(name, SAMPLING.get(name, numbers)) for name in fields}
     extra = st.dictionaries(keys, junk, max_size=1)
-    return st.one_of(*([few(known, 3)] * 4), merged(few(known, 3), extra))
+    return st.one_of(*([with_few_keys(known, 3)] * 4), merge(with_few_keys(known, 3), extra))
 
 
 OPENAI: dict[str, Json] = {
@@ -193,29 +196,29 @@ BODIES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [1, 2]},
 }
 with_sampling = st.fixed_dictionaries({"sampling_params": mostly(sampling)})
-raw: Json = merged(
-    st.fixed_dictionaries({"prompt": prompt}), with_sampling, of(RawJob.model_fields)
+raw: Json = merge(
+    st.fixed_dictionaries({"prompt": prompt}), with_sampling, job_inputs(RawJob.model_fields)
 )
-conversation: Json = merged(
-    st.fixed_dictionaries({"messages": messages}), with_sampling, of(RawJob.model_fields)
+conversation: Json = merge(
+    st.fixed_dictionaries({"messages": messages}), with_sampling, job_inputs(RawJob.model_fields)
 )
-lists: Json = merged(
+lists: Json = merge(
     st.fixed_dictionaries({"prompts": KNOWN["prompts"]}),
     with_sampling,
-    of([*RawJob.model_fields, *ListJob.model_fields]),
+    job_inputs([*RawJob.model_fields, *ListJob.model_fields]),
 )
-engine: Json = merged(
+engine: Json = merge(
     st.just({"format": "llm_engine", "prompt": "Hi", "max_new_tokens": 3}),
-    of(LLMEngineJob.model_fields),
+    job_inputs(LLMEngineJob.model_fields),
 )
 openai: Json = st.one_of(
     *(
-        merged(
+        merge(
             st.just({"route": route, "method": "POST"}),
-            st.fixed_dictionaries({"body": merged(st.just(body), few(OPENAI, 3))}),
-            st.one_of(st.just({}), st.just({}), of(OpenAIJob.model_fields)),
+            st.fixed_dictionaries({"body": merge(st.just(body), with_few_keys(OPENAI, 3))}),
+            st.one_of(st.just({}), st.just({}), job_inputs(OpenAIJob.model_fields)),
         )
         for route, body in BODIES.items()
     )
 )
-job: Json = st.one_of(raw, raw, raw, conversation, lists, engine, openai, junk)
+any_job: Json = st.one_of(raw, raw, raw, conversation, lists, engine, openai, junk)

@@ -1,8 +1,7 @@
-"""Runs schemathesis against ``--serve``, by the server's OpenAPI description, beside
-a well-behaved caller.
+"""Runs schemathesis with the OpenAPI description of ``--serve``, next to a well-behaved caller.
 
-It fails if a request was answered with a 5xx (schemathesis lists each kind with a command that
-repeats it), if the other caller had to wait, or if the server does not answer afterwards.
+It fails if a response has a 5xx status (schemathesis lists each kind with a command that repeats
+it), if the other caller had to wait, or if the server does not answer afterwards.
 """
 
 import json
@@ -20,55 +19,61 @@ from support import ROOT
 from support.models.minilm import MODEL as EMBEDDER
 
 from fuzz.attacks import print_line
-from fuzz.neighbour import Call, longest_s, neighbour
+from fuzz.neighbour import Call, longest_s, start_neighbour
 from fuzz.target import Server
 
 TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
 SETTINGS = {
-    # With a short context no answer takes long.
+    # With a short context, no answer takes long.
     "MAX_MODEL_LEN": "1024",
     "SERVED_MODEL_NAME": "demo",
     "EMBEDDING_MODEL_NAME": str(EMBEDDER),
     "EMBEDDING_SERVED_MODEL_NAME": "minilm",
 }
-# Seconds: that the neighbour may wait longer than alone, and for the whole run, with as many more
-# for each case.
-MOST_WAIT_S = 2.0
+# Seconds that the neighbour may wait longer than alone; timeout of the run, plus seconds for each
+# case.
+MAX_EXTRA_WAIT_S = 2.0
 LIMIT_S = 20 * 60
 CASE_S = 0.5
 
 
 def run(args: Namespace) -> int:
-    """Send about as many requests as were asked for; return how many things were wrong."""
-    kept = {"FILES_PATH": str((args.logs / "volume").resolve())}
-    target = Server(args.checkout, args.logs / "routes", SETTINGS | kept)
+    """Send approximately the requested number of requests; return the number of violations."""
+    volume = {"FILES_PATH": str((args.logs / "volume").resolve())}
+    target = Server(args.checkout, args.logs / "routes", SETTINGS | volume)
     with ExitStack() as stack:
-        stack.enter_context(target.started())
-        beside = stack.enter_context(neighbour(target))
-        pids, began = target.pids, time.monotonic()
+        stack.enter_context(target.start())
+        neighbour = stack.enter_context(start_neighbour(target))
+        pids, started_at = target.pids, time.monotonic()
         status, counts = fuzz(target.url, args)
-        calls = beside.during(began)
-        wrong = {
+        calls = neighbour.calls_since(started_at)
+        violations = {
             "a request was answered with a 5xx": status != 0 and bool(counts),
             "no request was sent": not counts,
-            "a process ended": target.pids != pids,
-            "the neighbour was failed": not all(call.good for call in calls),
-            "the neighbour waited": longest_s(calls) > beside.alone_s + MOST_WAIT_S,
+            "a process exited": target.pids != pids,
+            "a request of the neighbour failed": not all(call.good for call in calls),
+            "the neighbour waited": longest_s(calls) > neighbour.alone_s + MAX_EXTRA_WAIT_S,
         }
-    report(counts, calls)
-    found = [what for what, there in wrong.items() if there]
-    print_line(f"routes: {'; '.join(found) or 'nothing wrong'} ({target.log})")
-    return len(found)
+    print_report(counts, calls)
+    names = [violation for violation, is_violated in violations.items() if is_violated]
+    print_line(f"routes: {'; '.join(names) or 'nothing wrong'} ({target.log})")
+    return len(names)
 
 
 def fuzz(url: str, args: Namespace) -> tuple[int, dict[str, Any]]:
-    """Run schemathesis in a temporary folder; return its status, and what its hooks counted."""
+    """Run schemathesis in a temporary folder; return its exit status and its hooks' counts."""
     hooks = Path(__file__).with_name("hooks.py")
     only = [f"--include-path={path}" for path in args.only]
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
         status = subprocess.run(
-            [TOOL, "run", f"{url}/openapi.json", *options(args, args.cases // routes(url)), *only],
+            [
+                TOOL,
+                "run",
+                f"{url}/openapi.json",
+                *options(args, args.cases // count_routes(url)),
+                *only,
+            ],
             cwd=folder,
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -81,18 +86,19 @@ def fuzz(url: str, args: Namespace) -> tuple[int, dict[str, Any]]:
         return status, json.loads(counts.read_text()) if counts.exists() else {}
 
 
-def routes(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/openapi.json", timeout=60) as answer:
-        return len(json.load(answer)["paths"])
+def count_routes(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/openapi.json", timeout=60) as response:
+        return len(json.load(response)["paths"])
 
 
 def options(args: Namespace, examples: int) -> list[str]:
     return [
         "--checks=not_a_server_error",
-        # Of coverage every field at its bounds and with wrong types; of fuzzing random bodies.
+        # "coverage" sends every field at its limits and with wrong types; "fuzzing" sends random
+        # bodies.
         f"--phases={'coverage,fuzzing' if args.coverage else 'fuzzing'}",
         f"--max-examples={max(1, examples)}",
-        # With more, schemathesis sometimes fails in a cache that its threads share.
+        # With more workers, schemathesis sometimes fails in a cache that its threads share.
         "--workers=1",
         "--continue-on-failure",
         "--request-timeout=60",
@@ -102,7 +108,7 @@ def options(args: Namespace, examples: int) -> list[str]:
     ]
 
 
-def report(counts: dict[str, Any], calls: list[Call]) -> None:
+def print_report(counts: dict[str, Any], calls: list[Call]) -> None:
     total = 0
     for name, statuses in sorted(counts.items()):
         cases = sum(statuses["statuses"].values())

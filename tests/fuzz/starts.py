@@ -1,7 +1,7 @@
-"""Draws settings, and compares what the doctor says of them with what a start does.
+"""Starts workers with random settings, and compares the outcome with the doctor's verdict.
 
-One or two settings a case, with values that operators set, on the demo model. The doctor and a
-start may disagree about whether it comes up, or about which of the settings is wrong.
+Each case has one or two settings, with values that operators set, on the demo model. The doctor and
+the startup may disagree about whether the worker starts, or about which setting is wrong.
 """
 
 import random
@@ -11,56 +11,58 @@ from functools import partial
 from pathlib import Path
 
 import yaml
-from support.effort import side_by_side
+from support.effort import run_concurrently
 from support.processes import commands
 from support.processes.commands import SCRIPT, WORKER
 
 from fuzz.attacks import print_line
 
-# A job that every engine answers, whatever it can do.
+# A job that every engine answers, whatever its tasks are.
 MODELS = '{"input": {"route": "/v1/models"}}'
-# Without those that are read when vLLM is imported, which happens once for all cases.
+# Settings that vLLM reads at import are missing, because one import serves all cases.
 VALUES: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 Case = dict[str, str]
 
 
-def draw(cases: int, seed: int) -> Iterator[Case]:
-    """Yield cases, none of them twice."""
-    chosen = random.Random(seed)
+def draw_cases(cases: int, seed: int) -> Iterator[Case]:
+    """Yield distinct cases."""
+    rng = random.Random(seed)
     seen = set[tuple[tuple[str, str], ...]]()
     while len(seen) < cases:
-        names = sorted(chosen.sample([*VALUES], chosen.choice((1, 2))))
-        case = {name: chosen.choice(VALUES[name]) for name in names}
+        names = sorted(rng.sample([*VALUES], rng.choice((1, 2))))
+        case = {name: rng.choice(VALUES[name]) for name in names}
         if (key := tuple(case.items())) not in seen:
             seen.add(key)
             yield case
 
 
-def disagreement(case: Case) -> str:
-    """Start a worker, and ask the doctor; return how they differ, empty if they don't."""
-    started = commands.run({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
-    checked = commands.run({**WORKER, **case}, SCRIPT, "--check")
-    if "Traceback" in checked.stderr:
-        return f"the doctor: {checked.stderr[-1_000:]}"
-    end = (started.stderr.splitlines() or [""])[-1]
-    failures = " ".join(checked.stdout.split())
-    if (started.returncode == 0) is not (checked.returncode == 0):
-        return f"start: {started.returncode} {end[:400]}; doctor: {failures[-600:]}"
-    blamed = {name for name in case if name in end}
-    if started.returncode and blamed and not any(name in failures for name in blamed):
-        return f"the start names {', '.join(blamed)}: {end[:400]}; doctor: {failures[-600:]}"
+def find_disagreement(case: Case) -> str:
+    """Start a worker and run the doctor; describe how they differ, or return an empty string."""
+    startup = commands.run_command({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
+    doctor = commands.run_command({**WORKER, **case}, SCRIPT, "--check")
+    if "Traceback" in doctor.stderr:
+        return f"the doctor: {doctor.stderr[-1_000:]}"
+    last_line = (startup.stderr.splitlines() or [""])[-1]
+    failures = " ".join(doctor.stdout.split())
+    if (startup.returncode == 0) is not (doctor.returncode == 0):
+        return f"start: {startup.returncode} {last_line[:400]}; doctor: {failures[-600:]}"
+    named = {name for name in case if name in last_line}
+    if startup.returncode and named and not any(name in failures for name in named):
+        return f"the start names {', '.join(named)}: {last_line[:400]}; doctor: {failures[-600:]}"
     return ""
 
 
 def run(args: Namespace) -> int:
-    """Try as many cases as were asked for; return with how many the doctor disagrees."""
-    cases = {str(case): case for case in draw(args.starts, args.seed)}
+    """Try the requested number of cases; return with how many of them the doctor disagrees."""
+    cases = {str(case): case for case in draw_cases(args.starts, args.seed)}
     wrong = 0
-    with side_by_side({name: partial(disagreement, case) for name, case in cases.items()}) as ended:
+    with run_concurrently(
+        {name: partial(find_disagreement, case) for name, case in cases.items()}
+    ) as result_of:
         for name in cases:
-            if differs := ended(name):
+            if disagreement := result_of(name):
                 wrong += 1
-                print_line(f"{name}\n    {differs}")
+                print_line(f"{name}\n    {disagreement}")
     print_line(f"\nstarts: {len(cases)}, the doctor disagrees with {wrong}")
     return wrong

@@ -1,4 +1,4 @@
-"""What is attacked: a worker on the demo model, behind the emulator or as an HTTP server."""
+"""Targets of the attacks: a worker on the demo model, behind the emulator or as an HTTP server."""
 
 import http.client
 import json
@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 
 import psutil
 from support import ROOT
-from support.processes.background import Background, background
+from support.processes.background import BackgroundProcess, start_command
 from support.processes.http_worker import ADDRESS
-from support.processes.memory import family, lasting
+from support.processes.memory import long_lived_tree, process_tree
 from support.tables.attacks.row import Http
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
-# In an error's object; within a text the quotation marks are escaped.
+# The status in an error object; within a string, its quotation marks are escaped.
 CODE = re.compile(r'"code": (\d{3})\b')
 PYTHON = [sys.executable, "-u"]
 QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-torch._library"}
@@ -31,27 +31,27 @@ QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-to
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended: its status, None without an answer, and what was said."""
+    """The result of a request: its status (None without a response) and its text."""
 
     status: int | None
     text: str
 
     @property
-    def full(self) -> bool:
-        """Whether the worker says that it is full, and that a retry can help."""
-        said = self.text.replace('\\"', '"').replace(" ", "")
-        return self.status == 503 and '"retryable":true' in said
+    def is_full(self) -> bool:
+        """Whether the worker reported that it is full and that a retry can help."""
+        text = self.text.replace('\\"', '"').replace(" ", "")
+        return self.status == 503 and '"retryable":true' in text
 
     @property
-    def honest(self) -> bool:
-        """Whether it is no failure of the worker."""
-        return self.status is not None and (self.status < 500 or self.full)
+    def is_handled(self) -> bool:
+        """Whether this is no failure of the worker."""
+        return self.status is not None and (self.status < 500 or self.is_full)
 
 
 class Target(ABC):
-    """A worker that runs, with its processes and its log."""
+    """A running worker with its processes and its log."""
 
-    # What the neighbour posts, and what a good answer contains.
+    # The neighbour's path and body, and a text that each good response contains.
     hello: ClassVar[tuple[str, dict[str, Any], str]]
     arguments: ClassVar[Sequence[str]]
     ready: ClassVar[str]
@@ -60,7 +60,7 @@ class Target(ABC):
         self._checkout = checkout
         self._folder = folder
         self._settings = settings
-        self._running: Background | None = None
+        self._running: BackgroundProcess | None = None
 
     @property
     @abstractmethod
@@ -76,34 +76,34 @@ class Target(ABC):
 
     @property
     def pids(self) -> list[int]:
-        return lasting(self.worker_pid)
+        return long_lived_tree(self.worker_pid)
 
     @property
-    def running(self) -> Background:
+    def running(self) -> BackgroundProcess:
         assert self._running is not None
         return self._running
 
     @contextmanager
-    def started(self) -> Iterator[None]:
-        """Start it, and wait until it is ready; leaving kills it with all of its processes."""
+    def start(self) -> Iterator[None]:
+        """Start the worker and wait until it is ready; on exit, kill all of its processes."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         model = {"MODEL_NAME": str(ROOT / ".models" / "demo")}
-        environ = {**kept, **QUIET, **model, "PYTHONPATH": str(self._checkout / "src")}
+        environ = {**inherited, **QUIET, **model, "PYTHONPATH": str(self._checkout / "src")}
         command = [*PYTHON, *self.arguments]
         output = self._folder / "output"
-        with background(
+        with start_command(
             command, {**environ, **self._settings}, output, folder=self._checkout
         ) as self._running:
             try:
                 self.running.wait_for_output(self.ready)
                 yield
             finally:
-                _kill(family(self.running.process.pid))
+                _kill(process_tree(self.running.process.pid))
 
 
 class Endpoint(Target):
-    """Behind the emulator: a payload is a job's input."""
+    """A worker behind the emulator; a payload is the input of a job."""
 
     hello = ("/runsync?wait=150000", {"input": HELLO}, '"COMPLETED"')
     ready = "Try it in another terminal:"
@@ -123,11 +123,11 @@ class Endpoint(Target):
 
     @property
     def worker_pid(self) -> int:
-        children = [pid for pid in family(self.running.process.pid)[1:] if _is_worker(pid)]
+        children = [pid for pid in process_tree(self.running.process.pid)[1:] if _is_worker(pid)]
         return children[0] if children else 0
 
     def send(self, payload: Any, limit_s: float) -> Outcome:
-        """Run a job; bytes are the JSON of its input, as they are."""
+        """Run a job; a payload of bytes is sent unchanged as the JSON of its input."""
         text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         wait_ms = round(max(1, limit_s) * 1000)
         request = urllib.request.Request(
@@ -135,10 +135,10 @@ class Endpoint(Target):
         )
         request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=limit_s + 10) as answer:
-                report = json.load(answer)
-        except urllib.error.HTTPError as refusal:
-            return Outcome(refusal.code, refusal.read().decode(errors="replace"))
+            with urllib.request.urlopen(request, timeout=limit_s + 10) as response:
+                report = json.load(response)
+        except urllib.error.HTTPError as error:
+            return Outcome(error.code, error.read().decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
             return Outcome(None, repr(error))
         if report["status"] not in ("COMPLETED", "FAILED"):
@@ -152,7 +152,7 @@ class Endpoint(Target):
 
 
 class Server(Target):
-    """The HTTP server: a payload is a request."""
+    """A worker as an HTTP server; a payload is a request."""
 
     hello = ("/v1/completions", {"prompt": "Hi", "max_tokens": 4}, '"choices"')
     arguments = ("src/handler.py", "--serve", "--port", "0")
@@ -175,25 +175,26 @@ class Server(Target):
     def send(self, payload: Http, limit_s: float) -> Outcome:
         limit_s = payload.patience_s or limit_s
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=limit_s)
-        until, sent = time.monotonic() + limit_s, False
+        deadline, sent = time.monotonic() + limit_s, False
         try:
-            bare = {"skip_host": True, "skip_accept_encoding": True}
-            connection.putrequest(payload.method, payload.path, **bare)
+            options = {"skip_host": True, "skip_accept_encoding": True}
+            connection.putrequest(payload.method, payload.path, **options)
             for name, value in payload.all_headers.items():
                 connection.putheader(name, value)
             connection.endheaders(payload.body)
             sent = True
-            answer, said = connection.getresponse(), b""
-            while piece := answer.read1():
-                said += piece
-                if time.monotonic() > until:
+            response, text = connection.getresponse(), b""
+            while piece := response.read1():
+                text += piece
+                if time.monotonic() > deadline:
                     raise TimeoutError
-            return Outcome(answer.status, said.decode(errors="replace"))
+            return Outcome(response.status, text.decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
-            # A server may refuse while the body is on its way, and the caller leave as planned.
-            refused = not sent and isinstance(error, BrokenPipeError | ConnectionResetError)
-            left = payload.patience_s > 0 and isinstance(error, TimeoutError)
-            return Outcome(499 if refused or left else None, repr(error))
+            # The server may refuse a request while its body is being sent, and some callers
+            # disconnect on purpose.
+            is_refused = not sent and isinstance(error, BrokenPipeError | ConnectionResetError)
+            is_abandoned = payload.patience_s > 0 and isinstance(error, TimeoutError)
+            return Outcome(499 if is_refused or is_abandoned else None, repr(error))
         finally:
             connection.close()
 
@@ -205,13 +206,13 @@ def _is_worker(pid: int) -> bool:
 
 
 def _outcome(report: dict[str, Any]) -> Outcome:
-    """Return a job's outcome: the status in its error, or the worst of the errors of a list."""
+    """Return the outcome of a job, with the worst status of all errors in its output."""
     if report["status"] == "FAILED":
-        said = str(report.get("error"))
+        text = str(report.get("error"))
         try:
-            return Outcome(int(json.loads(said)["error"]["code"]), said)
+            return Outcome(int(json.loads(text)["error"]["code"]), text)
         except (ValueError, KeyError, TypeError):
-            return Outcome(500, said)
+            return Outcome(500, text)
     output = json.dumps(report.get("output"))
     return Outcome(max([200, *map(int, CODE.findall(output))]), output[:2_000])
 

@@ -1,4 +1,4 @@
-"""Builds images and runs commands in them, with buildah: without a daemon, without a registry."""
+"""Builds images and runs commands in them with buildah, without a daemon and without a registry."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ Ran = subprocess.CompletedProcess[str]
 
 @dataclass(frozen=True)
 class Image:
-    """An image in a directory of the OCI layout; the lowest layer is the first."""
+    """An image in a directory with the OCI layout; the first layer is the lowest."""
 
     layout: Path
 
@@ -33,11 +33,11 @@ class Image:
         return self._json(self._manifest["config"]["digest"])
 
     def layer_of(self, path: str) -> Path:
-        """Return the lowest layer that has a file."""
+        """Return the lowest layer that contains a file."""
         return next(layer for layer in self.layers if path in names(layer))
 
     def holds(self, text: str) -> bool:
-        """Return whether a text is anywhere in it: in a layer's files or in its metadata."""
+        """Return whether the files of a layer or the metadata contain a text."""
         blobs = (path for path in self.layout.rglob("*") if path.is_file())
         return any(text.encode() in content(blob) for blob in blobs)
 
@@ -55,7 +55,7 @@ class Image:
 
 
 def content(blob: Path) -> bytes:
-    """Read a blob, decompressed."""
+    """Return the decompressed content of a blob."""
     read = blob.read_bytes()
     return gzip.decompress(read) if read.startswith(GZIP) else read
 
@@ -67,15 +67,15 @@ def names(layer: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Buildah:
-    """buildah with a store of its own."""
+    """The buildah command with a store of its own."""
 
     folder: Path
 
     @cached_property
     def environ(self) -> dict[str, str]:
-        """Variables that make buildah use this store, and need only root.
+        """Variables that make buildah use this store with no requirement except root.
 
-        The driver copies nothing: a copy for every step of a build takes gigabytes.
+        The overlay driver avoids a copy for each step of a build, which would take gigabytes.
         """
         self.folder.mkdir(exist_ok=True)
         file = self.folder / "storage.conf"
@@ -85,34 +85,36 @@ class Buildah:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **stored}
 
     def build(self, tag: str, context: Path, *options: str) -> Ran:
-        """Build an image, reusing the steps that are unchanged."""
-        return self.ask("build", "--layers", "--pull-never", "--tag", tag, *options, str(context))
+        """Build an image; reuse unchanged steps."""
+        return self.execute(
+            "build", "--layers", "--pull-never", "--tag", tag, *options, str(context)
+        )
 
     def run(self, tag: str, *command: str) -> Ran:
         """Run a command in a container of an image."""
-        made = self.ask("from", "--pull-never", tag)
+        made = self.execute("from", "--pull-never", tag)
         assert made.returncode == 0, made.stderr
         container = made.stdout.strip()
         try:
-            return self.ask("run", container, "--", *command)
+            return self.execute("run", container, "--", *command)
         finally:
-            self.ask("rm", container)
+            self.execute("rm", container)
 
     def image(self, tag: str) -> Image:
         """Export an image to a directory."""
         layout = self.folder / "images" / tag.replace(":", "-")
         layout.parent.mkdir(parents=True, exist_ok=True)
-        pushed = self.ask("push", tag, f"oci:{layout}")
+        pushed = self.execute("push", tag, f"oci:{layout}")
         assert pushed.returncode == 0, pushed.stderr
         return Image(layout)
 
-    def end(self) -> None:
-        """Unmount and delete the store: a failed build leaves its container behind."""
-        self.ask("rm", "--all")
+    def delete_store(self) -> None:
+        """Unmount and delete the store, since a failed build leaves its container."""
+        self.execute("rm", "--all")
         shutil.rmtree(self.folder)
 
-    def ask(self, *command: str) -> Ran:
-        """Run one of buildah's commands."""
+    def execute(self, *command: str) -> Ran:
+        """Run a command of buildah."""
         return subprocess.run(
             ("buildah", *command),
             env=self.environ,

@@ -1,4 +1,4 @@
-"""Fixtures of the builds: buildah, the stand-in for vLLM's image, and a hub to download from."""
+"""Fixtures for image builds: buildah, a stand-in for vLLM's image, and a hub with models."""
 
 import os
 import shutil
@@ -17,8 +17,8 @@ STANDIN = "localhost/standin"
 Build = Callable[..., Ran]
 
 
-def give_up(reason: str) -> NoReturn:
-    """Skip the test; where root is expected to run it (see support/disks.py), fail it."""
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test, or fail it if the tests must run as root (see support/disks.py)."""
     if os.environ.get("REQUIRE_ROOT") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -26,20 +26,20 @@ def give_up(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """A buildah that has the stand-in, and can run a program in it."""
+    """Return a buildah that has built the stand-in and can run a program in it."""
     if not shutil.which("buildah"):
-        give_up("buildah is not installed")
+        skip_or_fail("buildah is not installed")
     folder = tmp_path_factory.mktemp("buildah")
     tool = Buildah(folder / "store")
     try:
         standin.make(folder / "standin")
-        built = tool.build(STANDIN, folder / "standin")
-        ran = tool.run(STANDIN, "sh", "-c", ":") if built.returncode == 0 else built
+        build_result = tool.build(STANDIN, folder / "standin")
+        ran = tool.run(STANDIN, "sh", "-c", ":") if build_result.returncode == 0 else build_result
         if ran.returncode:
-            give_up(f"buildah can't run a program here: {ran.stderr.strip()}")
+            skip_or_fail(f"buildah can't run a program here: {ran.stderr.strip()}")
         yield tool
     finally:
-        tool.end()
+        tool.delete_store()
         shutil.rmtree(folder)
 
 
@@ -51,7 +51,7 @@ def loopback_hub() -> Iterator[Hub]:
 
 @pytest.fixture(scope="session")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that the Dockerfile needs."""
+    """Copy the files that the Dockerfile needs."""
     copied = tmp_path_factory.mktemp("context")
     for name in ("src", "builder"):
         shutil.copytree(ROOT / name, copied / name)
@@ -67,13 +67,13 @@ def build(
     loopback_hub: Hub,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Build:
-    """Build the Dockerfile on the stand-in, with a token that may read everything."""
+    """Return a function that builds the Dockerfile on the stand-in with a valid token."""
     file = tmp_path_factory.mktemp("secret") / "token"
     file.write_text(f"{MEMBER}\n")
 
-    def built(tag: str, context: Path = context, **arguments: str) -> Ran:
+    def build_image(tag: str, context: Path = context, **arguments: str) -> Ran:
         every = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, **arguments}
         options = [f"--build-arg={name}={value}" for name, value in every.items()]
         return buildah.build(tag, context, f"--secret=id=HF_TOKEN,src={file}", *options)
 
-    return built
+    return build_image

@@ -1,7 +1,7 @@
-"""A stand-in for vLLM's image: this machine's Python with what that image brings, except vLLM.
+"""A stand-in for vLLM's image: this machine's Python with the packages of that image except vLLM.
 
-Like vLLM's it has no `python`, only `python3`. What the Dockerfile installs is there already, since
-a build must need no network.
+Like vLLM's image, it has only `python3` and no `python`. The packages that the Dockerfile installs
+are already present, because a build must not need the network.
 """
 
 import re
@@ -18,7 +18,7 @@ from support import ROOT
 
 # Programs that the steps of the Dockerfile call.
 PROGRAMS = ("sh", "ln", "rm")
-# Packages that importing the SDK and the worker needs, and downloading.
+# Packages for importing the SDK and the worker, and for downloading.
 PACKAGES = ("pip", "huggingface_hub", "msgspec", "pydantic", "pyyaml", "prometheus_client")
 DOCKERFILE = """\
 FROM scratch
@@ -28,7 +28,7 @@ ENV PATH=/usr/local/bin:/usr/bin:/bin PIP_NO_INDEX=1
 
 
 def make(folder: Path) -> None:
-    """Create a directory that the stand-in can be built from."""
+    """Create a directory from which the stand-in can be built."""
     root = folder / "root"
     prefix, python = Path(sys.base_prefix), Path(sys.base_prefix) / "bin" / "python3"
     for directory in ("tmp", "root", "usr/local/bin"):
@@ -44,12 +44,12 @@ def make(folder: Path) -> None:
         ),
     )
     programs = [Path(found) for name in PROGRAMS if (found := shutil.which(name))]
-    copy([python, *programs], root)
+    copy_files([python, *programs], root)
     (root / "usr/local/bin/python3").symlink_to(python)
     packages = within(root, site_packages(python))
-    for package in closure():
+    for package in find_packages():
         install(package, packages)
-    copy(needed([*sorted(root.rglob("*.so*")), python, *programs]), root)
+    copy_files(find_libraries([*sorted(root.rglob("*.so*")), python, *programs]), root)
     (folder / "Dockerfile").write_text(DOCKERFILE)
 
 
@@ -57,7 +57,7 @@ def within(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
 
 
-def copy(files: list[Path], root: Path) -> None:
+def copy_files(files: list[Path], root: Path) -> None:
     for file in files:
         within(root, file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, within(root, file))
@@ -68,14 +68,14 @@ def site_packages(python: Path) -> Path:
     return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
-def needed(programs: list[Path]) -> list[Path]:
-    """Return the libraries that programs, or other libraries, are linked with."""
+def find_libraries(programs: list[Path]) -> list[Path]:
+    """Return the libraries that programs or other libraries are linked with."""
     listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
     found = re.findall(r"(?:=> |^\t)(/\S+) \(", listed.stdout, re.MULTILINE)
     return [Path(path) for path in sorted(set(found))]
 
 
-def closure() -> list[Distribution]:
+def find_packages() -> list[Distribution]:
     """Return the installed packages that the image needs, with their requirements."""
     pinned = (ROOT / "builder" / "requirements.txt").read_text().splitlines()
     waiting = [line.partition("==")[0] for line in pinned if line and not line.startswith("#")]
@@ -88,7 +88,7 @@ def closure() -> list[Distribution]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            # The SDK lists some that are not needed (the command line of fastapi).
+            # The SDK lists packages that are not needed, such as the command line of fastapi.
             continue
         required = [Requirement(text) for text in found[name].requires or ()]
         waiting += [
@@ -100,7 +100,7 @@ def closure() -> list[Distribution]:
 def install(package: Distribution, target: Path) -> None:
     for file in package.files or ():
         source = Path(str(package.locate_file(file)))
-        # Without commands, which are outside.
+        # Skips commands, which are outside of the package's directory.
         if ".." not in file.parts and "__pycache__" not in file.parts and source.is_file():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target / file)

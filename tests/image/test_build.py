@@ -1,4 +1,4 @@
-"""Builds of the Dockerfile, on a stand-in for vLLM's image, with models from loopback."""
+"""Tests that build the Dockerfile on a stand-in for vLLM's image, with models from loopback."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ ARGUMENTS = {
     "TOKENIZER_NAME": TOKENIZER,
     "QUANTIZATION": "awq",
 }
-# A text that only the models' files have.
+# A text that only the files of the models contain.
 MARK = "NotToBeOverlooked"
 LABELS = ("title", "description", "licenses", "version")
 
@@ -32,7 +32,7 @@ Build = Callable[..., Ran]
 
 @pytest.fixture(scope="session", autouse=True)
 def build_models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A private model, and a tokenizer. Others contract/test_image.py has."""
+    """Create a private model and a tokenizer. contract/test_image.py has other models."""
     folder = tmp_path_factory.mktemp("models")
     whole, tokens = folder / "whole", folder / "tokens"
     for directory in (whole, tokens):
@@ -46,7 +46,7 @@ def build_models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def general(build: Build, buildah: Buildah) -> Image:
+def general_image(build: Build, buildah: Buildah) -> Image:
     assert build("general").returncode == 0
     return buildah.image("general")
 
@@ -58,35 +58,35 @@ def baked_image(build: Build, buildah: Buildah) -> Image:
     return buildah.image("baked")
 
 
-def python(buildah: Buildah, code: str) -> str:
-    """Run code in a container of the baked image; return what it prints."""
+def run_python(buildah: Buildah, code: str) -> str:
+    """Run code in a container of the baked image; return its output."""
     ran = buildah.run("baked", "python", "-c", code)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def test_the_general_image_starts_the_worker_and_holds_no_model(
-    general: Image, buildah: Buildah
+def test_the_general_image_starts_the_worker_and_contains_no_model(
+    general_image: Image, buildah: Buildah
 ) -> None:
-    started = buildah.run("general", *general.config["config"]["Cmd"], "--help")
+    started = buildah.run("general", *general_image.config["config"]["Cmd"], "--help")
     assert started.stdout.startswith("usage: handler.py")
-    assert not any(MANIFEST in names(layer) for layer in general.layers)
+    assert not any(MANIFEST in names(layer) for layer in general_image.layers)
 
 
-def test_an_image_has_labels_that_describe_it_and_one_variable_more_than_its_base(
-    general: Image, buildah: Buildah
+def test_an_image_has_descriptive_labels_and_one_variable_more_than_its_base(
+    general_image: Image, buildah: Buildah
 ) -> None:
-    config = general.config["config"]
+    config = general_image.config["config"]
     labels = [config["Labels"].get(f"org.opencontainers.image.{name}") for name in LABELS]
     assert all(labels)
     before = buildah.image(STANDIN).config["config"]["Env"]
     assert set(config["Env"]) - set(before) == {"PYTHONUNBUFFERED=1"}
 
 
-def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
+def test_a_baked_image_contains_the_weights_and_describes_them_to_the_worker(
     baked_image: Image, buildah: Buildah, build_models: Path
 ) -> None:
-    manifest = json.loads(python(buildah, f"print(open('/{MANIFEST}').read())"))
+    manifest = json.loads(run_python(buildah, f"print(open('/{MANIFEST}').read())"))
     assert manifest["settings"] == ARGUMENTS
     model, tokenizer = manifest["models"]
     assert (model["model"], model["revision"]) == (MODEL, "v1")
@@ -94,7 +94,7 @@ def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
     assert model["place"] == f"/{CACHE}/snapshots/{model['commit']}"
     read = f"print(open('{model['place']}/model.safetensors', 'rb').read().hex())"
     weights = (build_models / "whole" / "model.safetensors").read_bytes()
-    assert bytes.fromhex(python(buildah, read)) == weights
+    assert bytes.fromhex(run_python(buildah, read)) == weights
 
 
 def test_the_token_is_nowhere_in_the_image(baked_image: Image) -> None:
@@ -103,15 +103,15 @@ def test_the_token_is_nowhere_in_the_image(baked_image: Image) -> None:
     assert not baked_image.holds(MEMBER)
 
 
-def test_nothing_needed_only_for_the_download_is_left(baked_image: Image) -> None:
+def test_no_file_of_the_download_remains_in_the_image(baked_image: Image) -> None:
     there = names(baked_image.layer_of(MANIFEST))
-    # Where the secret was, an empty directory stays.
+    # An empty directory remains at the path of the secret.
     outside = {name for name in there if not name.startswith("models")} - {"run", "run/secrets"}
     assert outside == {MANIFEST}
     assert not [name for name in there if name.endswith(".partial") or "/lease-" in name]
 
 
-def test_a_change_of_the_source_downloads_nothing_again(
+def test_a_change_of_the_source_does_not_repeat_the_download(
     baked_image: Image,
     build: Build,
     buildah: Buildah,
@@ -127,29 +127,29 @@ def test_a_change_of_the_source_downloads_nothing_again(
     changed = buildah.image("changed")
     assert changed.layer_of(MANIFEST).name == baked_image.layer_of(MANIFEST).name
     assert changed.layer_of(HANDLER).name != baked_image.layer_of(HANDLER).name
-    # The weights lie below the source.
+    # The layer of the weights is below the layer of the source.
     layers = [layer.name for layer in changed.layers]
     places = [layers.index(changed.layer_of(name).name) for name in (MANIFEST, HANDLER)]
     assert places == sorted(places)
     assert len(loopback_hub.requests) == before
 
 
-def test_a_model_where_a_volume_will_be_mounted_warns(build: Build) -> None:
+def test_a_model_at_the_mount_point_of_a_volume_warns(build: Build) -> None:
     built = build("hidden", MODEL_NAME=MODEL, BASE_PATH="/runpod-volume")
     assert built.returncode == 0
     assert "BASE_PATH=/runpod-volume: a network volume, mounted there, hides" in built.stdout
 
 
-def test_the_cuda_of_an_earlier_worker_fails_the_build_with_the_argument_to_use(
+def test_the_cuda_version_of_an_earlier_worker_fails_the_build_with_advice(
     build: Build,
 ) -> None:
     built = build("cuda", WORKER_CUDA_VERSION="12.1.0")
     assert built.returncode != 0
-    assert "WORKER_CUDA_VERSION=12.1.0 chooses nothing" in built.stderr
+    assert "WORKER_CUDA_VERSION=12.1.0 has no effect" in built.stderr
     assert "choose that image by VLLM_VERSION" in built.stderr
 
 
-def test_make_image_passes_the_set_variables_and_prints_the_version(
+def test_make_image_passes_its_variables_and_labels_the_version(
     buildah: Buildah, loopback_hub: Hub
 ) -> None:
     given = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, "MODEL_NAME": MODEL}

@@ -1,4 +1,4 @@
-"""One real engine, in this process, for all tests of this folder."""
+"""Fixtures with one real engine in this process for all tests of this folder."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.engine.requests import until_idle
+from support.engine.requests import wait_until_idle
 from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
@@ -17,7 +17,7 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
-# Returns all yields of a job; the keywords are its input.
+# Returns all chunks of a job; the keyword arguments are its input.
 Ask = Callable[..., Coroutine[Any, Any, list[Any]]]
 
 
@@ -28,36 +28,38 @@ def settings(demo_model: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the engine puts what it compiles."""
+def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory for code that the engine compiles."""
     return tmp_path_factory.mktemp("compiled")
 
 
 @contextmanager
-def launched(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
+def launch_engine(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    # Imported here: it takes seconds, and tests of other folders do without it.
-    from worker.engine.arguments import StartContext  # noqa: PLC0415 - likewise
-    from worker.engine.options import Options  # noqa: PLC0415 - likewise
-    from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
-    from worker.engine.start import Start, launch  # noqa: PLC0415 - likewise
+    # These imports take seconds, and tests of other folders do not need them.
+    from worker.engine.arguments import StartupContext  # noqa: PLC0415 - see above
+    from worker.engine.options import Options  # noqa: PLC0415 - see above
+    from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
+    from worker.engine.start import StartupPlan, launch  # noqa: PLC0415 - see above
 
-    known = Options()
+    all_options = Options()
     values = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options}
-    engine = known.parse(values).arguments
-    with launch.launched(Start(settings, (engine,), StartContext(known.machine))) as engines:
+    engine = all_options.parse(values).arguments
+    with launch.launch_engines(
+        StartupPlan(settings, (engine,), StartupContext(all_options.machine))
+    ) as engines:
         assert isinstance(engines.main, InProcessEngine)
         yield engines.main
 
 
 @pytest.fixture(scope="session")
-def demo_engine(settings: Settings, compiled: Path) -> "Iterator[InProcessEngine]":
-    """The engine, started once: a cold start takes ten seconds."""
-    its_own = pytest.MonkeyPatch()
-    its_own.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiled))
-    with launched(settings) as engine:
-        # Its core has it; what other tests start has not.
-        its_own.undo()
+def demo_engine(settings: Settings, inductor_cache: Path) -> "Iterator[InProcessEngine]":
+    """Start the engine once per session, because a cold start takes ten seconds."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(inductor_cache))
+    with launch_engine(settings) as engine:
+        # The core has the variable now; other engines of the tests must not have it.
+        patch.undo()
         yield engine
 
 
@@ -75,8 +77,8 @@ def ask(worker: Worker) -> Ask:
 
 
 @pytest.fixture(autouse=True)
-async def no_slot_left_behind(request: pytest.FixtureRequest) -> AsyncGenerator[None, None]:
-    """Every test of the engine leaves it idle, by the engine's own count."""
+async def _check_that_engine_is_idle(request: pytest.FixtureRequest) -> AsyncGenerator[None, None]:
+    """Check that each test of the engine leaves no unfinished request."""
     yield
     for name in {"demo_engine", "lora_engine"} & {*request.fixturenames}:
-        await until_idle(request.getfixturevalue(name))
+        await wait_until_idle(request.getfixturevalue(name))

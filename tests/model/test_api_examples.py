@@ -1,4 +1,4 @@
-"""Examples of the pages on the real engine, and the tables of docs/reference held to the code."""
+"""Tests of the pages' examples on the real engine, and of the tables in docs/reference."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine, broken_stream, yields_of
-from support.releases import of_the_pinned
+from support.engine.scripted import CHAT, ScriptedEngine, split_stream_error, yields_of
+from support.releases import needs_pinned_vllm
 from support.tables.api_examples import (
     GUIDE,
     REFERENCE,
@@ -17,7 +17,7 @@ from support.tables.api_examples import (
     events,
     examples,
     matches,
-    rows,
+    table_cells,
 )
 
 from worker import asgi
@@ -25,7 +25,7 @@ from worker.app import Worker
 from worker.dialects.table import ROUTES
 from worker.engine import Engines
 from worker.errors import EngineDead
-from worker.media.walker import DENIED
+from worker.media.walker import DENIED_KEYS
 from worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SCRIPTS = {"python endpoint", "sh endpoint", "python serve", "python sees", "pyt
 
 
 @pytest.mark.parametrize("example", examples(endpoint=False), ids=lambda example: example.name)
-async def test_a_job_is_answered_as_it_is_shown(
+async def test_a_job_has_the_documented_response(
     example: Example, demo_engine: "InProcessEngine", demo_model: Path, tmp_path: Path
 ) -> None:
     environ = {
@@ -49,63 +49,68 @@ async def test_a_job_is_answered_as_it_is_shown(
     example.check([chunk async for chunk in worker.handle(job)])
 
 
-def test_every_block_is_an_example_that_runs() -> None:
+def test_every_code_block_is_a_tested_example() -> None:
     assert {block.kind for page in REFERENCE for block in blocks(page)} <= KINDS
     assert {block.kind for block in blocks(GUIDE)} <= KINDS | SCRIPTS | {"text output"}
 
 
-class Breaking(ScriptedEngine):
-    """Dies in the middle of a stream, whatever the route."""
+class DyingEngine(ScriptedEngine):
+    """An engine that dies in the middle of a stream on every route."""
 
-    def keys(self, _: str) -> frozenset[str] | None:
+    def body_keys(self, _: str) -> frozenset[str] | None:
         return frozenset()
 
-    async def call(self, *_: Any) -> AsyncGenerator[asgi.Head | bytes, None]:
-        yield asgi.Head(200, "text/event-stream")
+    async def call(self, *_: Any) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
+        yield asgi.ResponseHead(200, "text/event-stream")
         yield b'data: {"a": "token"}\n\n'
         raise EngineDead
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "block",
     [block for page in REFERENCE for block in blocks(page) if block.kind == "sse end"],
     ids=lambda end: end.words[0],
 )
-async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
-    job = {"openai_route": shown.words[0], "openai_input": {"stream": True}}
-    with Breaking() as engine:
-        begun, failed_with = broken_stream(await yields_of(engine, job))
-    first, *last = events("".join(begun))
+async def test_a_broken_stream_ends_as_documented(block: Block) -> None:
+    job = {"openai_route": block.words[0], "openai_input": {"stream": True}}
+    with DyingEngine() as engine:
+        received, error = split_stream_error(await yields_of(engine, job))
+    first, *last = events("".join(received))
     assert first == [{"a": "token"}]
-    assert matches(events(shown.text), last), last
-    assert (failed_with["code"], failed_with["retryable"]) == (503, True)
+    assert matches(events(block.text), last), last
+    assert (error["code"], error["retryable"]) == (503, True)
 
 
-def test_every_route_has_its_row() -> None:
+def test_the_table_has_a_row_for_each_route() -> None:
     documented = {
-        (method, path): (answers, streams) for method, path, answers, streams, _ in rows("Routes")
+        (method, path): (answers, streams)
+        for method, path, answers, streams, _ in table_cells("Routes")
     }
     assert documented == {
         (route.method, route.template): (
-            "the worker" if route.own else "the engine" if route.generate else "vLLM",
+            "the worker" if route.handler else "the engine" if route.generate else "vLLM",
             "yes" if route.streams else "",
         )
         for route in ROUTES
     }
 
 
-@of_the_pinned
-def test_every_parameter_of_both_routes_has_its_row(demo_engine: "InProcessEngine") -> None:
-    chat, completion = (demo_engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
+@needs_pinned_vllm
+def test_the_table_has_a_row_for_each_parameter_of_both_routes(
+    demo_engine: "InProcessEngine",
+) -> None:
+    chat, completion = (
+        demo_engine.body_keys(path) or frozenset() for path in (CHAT, "/v1/completions")
+    )
     documented = {
         name: place
-        for names, place, *_ in rows("Chat completions and completions")
+        for names, place, *_ in table_cells("Chat completions and completions")
         for name in re.findall(r"\w+", names)
     }
-    assert (chat | completion) - DENIED.keys() <= documented.keys()
+    assert (chat | completion) - DENIED_KEYS.keys() <= documented.keys()
     assert not {name for name, place in documented.items() if place == "chat"} & completion
     assert not {name for name, place in documented.items() if place == "completions"} & chat
 
 
 def test_the_page_names_every_refused_key_with_the_reason() -> None:
-    assert dict(rows("Refused keys")) == DENIED
+    assert dict(table_cells("Refused keys")) == DENIED_KEYS

@@ -1,4 +1,4 @@
-"""How the demo model is made, its tokenizer and its template; what it answers: test_paths.py."""
+"""Tests of the demo model's creation and tokenizer. test_paths.py tests its answers."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from support.processes.background import HUNG_S
 from transformers import AutoTokenizer
 
-# The model changes with its maker alone.
+# The model changes only with the script that creates it.
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(maker.__file__)
@@ -22,7 +22,7 @@ def demo_tokenizer(demo_model: Path) -> Any:
     return AutoTokenizer.from_pretrained(demo_model)
 
 
-def test_the_tokenizer_gives_every_text_back(demo_tokenizer: Any) -> None:
+def test_decoding_restores_every_encoded_text(demo_tokenizer: Any) -> None:
     planes = [chr(code) for code in range(0, 0x20000, 13) if not 0xD800 <= code < 0xE000]
     text = "".join(planes) + " two  spaces \n\n a tab\t e\u0301 \N{WOMAN}\u200d\N{ROCKET} "
     tokens = demo_tokenizer.encode(text, add_special_tokens=False)
@@ -38,7 +38,7 @@ def test_a_second_run_is_quick_and_changes_nothing(demo_model: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]} == before
 
 
-def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_left_unchanged(tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.touch()
     run = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, check=False)
@@ -46,7 +46,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [precious]
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_files(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(tmp_path / "model")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None

@@ -1,4 +1,4 @@
-"""Images on both paths of a model that sees: shown, fetched, and refused (scripts/media.py)."""
+"""Tests of images in jobs of both paths, with a vision model (scripts/media.py)."""
 
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +13,9 @@ from support.processes.offline_scripts import run_script
     Version(metadata.version("transformers")) < Version("5.18"),
     reason="this transformers needs torchvision for images, since a docstring mentions it",
 )
-def test_images_are_seen_and_attacks_refused(demo_model: Path, tmp_path: Path) -> None:
-    vision.make(tmp_path / "model", demo_model)
+def test_a_vision_model_sees_images_and_attacks_are_refused(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    vision.make_vision_model(tmp_path / "model", demo_model)
     ended = run_script("media", tmp_path, tmp_path / "model")
     assert not ended["failed"], "\n".join(ended["failed"].values())

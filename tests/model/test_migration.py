@@ -1,14 +1,14 @@
-"""The jobs of docs/migration.md on the real engine: verdicts, answers and messages."""
+"""Tests that jobs on the real engine have the verdicts and messages of docs/migration.md."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import ROOT
-from support.pages import check_table, shortened
-from support.releases import of_the_pinned
+from support.pages import check_table, shorten
+from support.releases import needs_pinned_vllm
 from support.tables.migration import Verdict
-from support.tables.migration.jobs import TABLES, Row, refused
+from support.tables.migration.jobs import TABLES, JobForm, error_message
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
 PAGE = ROOT / "docs" / "migration.md"
-# Of the first so many of a row's jobs: all yields.
-Send = Callable[[Row, int | None], Awaitable[list[list[Any]]]]
+# Returns all chunks of a row's first jobs, up to a number of jobs.
+Send = Callable[[JobForm, int | None], Awaitable[list[list[Any]]]]
 
 
 @pytest.fixture
 def send_job(demo_engine: "InProcessEngine", settings: Settings) -> Send:
-    async def send(row: Row, count: int | None = None) -> list[list[Any]]:
+    async def send(row: JobForm, count: int | None = None) -> list[list[Any]]:
         environ = {"MODEL_NAME": settings.model_name, "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
         worker = Worker(Engines(demo_engine), Settings.from_env({**environ, **row.settings}))
         return [
@@ -38,9 +38,9 @@ def send_job(demo_engine: "InProcessEngine", settings: Settings) -> Send:
 @pytest.mark.parametrize(
     "row", [row for rows in TABLES.values() for row in rows], ids=lambda row: row.form
 )
-async def test_a_job_is_answered_as_the_page_says(row: Row, send_job: Send) -> None:
+async def test_a_job_has_the_verdict_of_the_page(row: JobForm, send_job: Send) -> None:
     for job, chunks in zip(row.jobs, await send_job(row, None), strict=True):
-        message = refused(chunks)
+        message = error_message(chunks)
         if row.verdict is Verdict.REFUSED:
             assert message, (job, chunks)
         else:
@@ -48,14 +48,16 @@ async def test_a_job_is_answered_as_the_page_says(row: Row, send_job: Send) -> N
             assert row.answers(chunks), (job, chunks)
 
 
-@of_the_pinned
+@needs_pinned_vllm
 @pytest.mark.parametrize("head", TABLES)
-async def test_the_pages_table_is_what_callers_learn(head: str, send_job: Send) -> None:
-    async def cells(row: Row) -> tuple[str, ...]:
+async def test_the_table_of_the_page_matches_the_responses_to_callers(
+    head: str, send_job: Send
+) -> None:
+    async def cells(row: JobForm) -> tuple[str, ...]:
         if row.verdict is not Verdict.REFUSED:
             return row.form, row.verdict, row.differs
         (first,) = await send_job(row, 1)
-        return row.form, row.verdict, shortened(refused(first) or "")
+        return row.form, row.verdict, shorten(error_message(first) or "")
 
-    columns = (head, "verdict", "what differs, or the message")
+    columns = (head, "verdict", "difference, or message")
     check_table(PAGE, columns, [await cells(row) for row in TABLES[head]])

@@ -1,4 +1,4 @@
-"""Both paths on the real engine: prompts as they reach the model, and what comes back."""
+"""Tests of raw and OpenAI jobs on the real engine: rendered prompts and responses."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from demo_model import DIALOGUES, PASSAGE, TOOL_USE
 from model.conftest import Ask
-from support.batches import answered
+from support.batches import run_job
 from support.engine.requests import text_of
 from support.engine.scripted import CHAT, events_in
 
@@ -24,11 +24,11 @@ GREEDY = {"temperature": 0, "max_tokens": 500}
 TURNS = [(*turn, dialogue.tools) for dialogue in DIALOGUES for turn in dialogue.turns]
 QUESTION = [{"role": "user", "content": "What does this worker do?"}]
 COUNT: list[dict[str, Any]] = [{"role": "user", "content": "Count to ten."}]
-BEGUN = [*COUNT, {"role": "assistant", "content": "one, two, three"}]
+UNFINISHED = [*COUNT, {"role": "assistant", "content": "one, two, three"}]
 
 
 @pytest.mark.parametrize(("messages", "expected", "tools"), TURNS)
-async def test_a_conversation_is_answered_as_the_model_was_taught(
+async def test_a_conversation_has_the_answer_that_the_model_learned(
     ask: Ask, messages: list[dict[str, str]], expected: str, tools: list[Any]
 ) -> None:
     payload = {"messages": messages, "tools": tools or None, "sampling_params": GREEDY}
@@ -40,20 +40,20 @@ async def test_a_conversation_is_answered_as_the_model_was_taught(
     assert whole["usage"] == chunks[-1]["usage"]
 
 
-async def test_a_prompt_becomes_one_user_message_where_the_template_is_asked_for(ask: Ask) -> None:
+async def test_a_prompt_with_apply_chat_template_becomes_one_user_message(ask: Ask) -> None:
     content = QUESTION[0]["content"]
     (whole,) = await ask(prompt=content, apply_chat_template=True, sampling_params=GREEDY)
     assert [whole] == await ask(messages=QUESTION, sampling_params=GREEDY)
 
 
-async def ids_of(engine: "InProcessEngine", **payload: Any) -> list[int]:
+async def prompt_ids(engine: "InProcessEngine", **payload: Any) -> list[int]:
     prompt = await engine.generation.prompts.render_job(RawJob.read(payload))
     ids: list[int] = prompt["prompt_token_ids"]
     return ids
 
 
 CALL = {"name": "job_status", "arguments": '{"job_id": "42"}'}
-CALLED = [
+TOOL_CONVERSATION = [
     {"role": "user", "content": "Is job 42 done?"},
     {"role": "assistant", "tool_calls": [{"id": "call-1", "type": "function", "function": CALL}]},
     {"role": "tool", "tool_call_id": "call-1", "content": '{"status": "COMPLETED"}'},
@@ -66,57 +66,61 @@ CALLED = [
         {"messages": [{"role": "system", "content": "You are a pirate. 🏴‍☠️"}, *COUNT]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "Ann"}]},
         {"messages": TOOL_USE.messages, "tools": TOOL_USE.tools},
-        {"messages": CALLED, "tools": TOOL_USE.tools},
-        {"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": False},
-        {"messages": BEGUN, "add_generation_prompt": False},
+        {"messages": TOOL_CONVERSATION, "tools": TOOL_USE.tools},
+        {"messages": UNFINISHED, "continue_final_message": True, "add_generation_prompt": False},
+        {"messages": UNFINISHED, "add_generation_prompt": False},
         {"messages": COUNT, "chat_template_kwargs": {"add_generation_prompt": False}},
     ],
 )
-async def test_a_conversation_is_the_same_prompt_on_both_paths(
+async def test_a_conversation_becomes_the_same_prompt_on_both_paths(
     payload: dict[str, Any], ask: Ask, demo_engine: "InProcessEngine"
 ) -> None:
-    # The demo worker has no tool parser, so its OpenAI path takes tools only to show them.
+    # The demo worker has no tool parser, so its OpenAI routes accept tools for the prompt only.
     choice = {"tool_choice": "none"} if "tools" in payload else {}
     body = {**payload, **choice, "max_tokens": 1, "return_token_ids": True}
     (answer,) = await ask(openai_route="/v1/chat/completions", openai_input=body)
-    assert await ids_of(demo_engine, **payload) == answer["prompt_token_ids"]
+    assert await prompt_ids(demo_engine, **payload) == answer["prompt_token_ids"]
 
 
-async def test_a_continued_message_begins_no_turn(ask: Ask, demo_engine: "InProcessEngine") -> None:
-    payload: dict[str, Any] = {"messages": BEGUN, "continue_final_message": True}
-    without = await ids_of(demo_engine, **payload, add_generation_prompt=False)
-    assert await ids_of(demo_engine, **payload) == without
+async def test_a_continued_message_starts_no_new_turn(
+    ask: Ask, demo_engine: "InProcessEngine"
+) -> None:
+    payload: dict[str, Any] = {"messages": UNFINISHED, "continue_final_message": True}
+    without = await prompt_ids(demo_engine, **payload, add_generation_prompt=False)
+    assert await prompt_ids(demo_engine, **payload) == without
     (whole,) = await ask(**payload, sampling_params={"temperature": 0, "max_tokens": 40})
     assert whole["choices"][0]["tokens"] == [", four, five, six, seven, eight, nine, ten"]
 
 
-async def test_ids_are_the_prompt_as_text(ask: Ask, demo_engine: "InProcessEngine") -> None:
+async def test_a_prompt_of_token_ids_has_the_answer_of_its_text(
+    ask: Ask, demo_engine: "InProcessEngine"
+) -> None:
     params = {"temperature": 0, "max_tokens": 60}
-    ids = await ids_of(demo_engine, prompt=PASSAGE[0])
+    ids = await prompt_ids(demo_engine, prompt=PASSAGE[0])
     (as_text,) = await ask(prompt=PASSAGE[0], sampling_params=params)
     assert [as_text] == await ask(prompt=ids, sampling_params=params)
     assert as_text["choices"][0]["tokens"] == [PASSAGE[1]]
 
 
-async def test_outputs_of_several_tokens_are_cut_and_counted_token_by_token(ask: Ask) -> None:
-    """As vLLM merges those that wait to be read."""
+async def test_outputs_of_several_tokens_are_split_and_counted_token_by_token(ask: Ask) -> None:
+    """vLLM merges outputs that are not read immediately, too."""
     params = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "skip_special_tokens": False}
     whole = await ask(messages=COUNT, sampling_params=params)
     several = {**params, "stream_interval": 20}
     chunks = await ask(messages=COUNT, sampling_params=several, stream=True)
     assert text_of(chunks) == text_of(whole)
     tokens = [text for chunk in chunks for text in chunk["choices"][0]["tokens"]]
-    # A special one stands at its place.
+    # A special token is at its position.
     assert "<|im_end|>" in tokens
     assert len(tokens) == chunks[-1]["usage"]["output"] == 60
 
 
-# Lists, and LLM Engine's form:
+# Lists, and the format of LLM Engine:
 
 
-async def test_a_bad_prompt_fails_alone(ask: Ask) -> None:
+async def test_a_bad_prompt_in_a_list_fails_alone(ask: Ask) -> None:
     prompts = [PASSAGE[0], "word " * 2000, 5, [10**6], PASSAGE[0], PASSAGE[0]]
-    # vLLM notices the last one's late.
+    # vLLM finds the mistake of the last parameters late.
     params = [GREEDY] * 4 + [{"max_tokns": 1}, {"trace_decode_token_ids": []}]
     (whole,) = await ask(prompts=prompts, sampling_params=params)
     first, *others = whole["outputs"]
@@ -128,7 +132,9 @@ async def test_a_bad_prompt_fails_alone(ask: Ask) -> None:
         assert expected in result["error"]["message"]
 
 
-async def test_llm_engines_log_probabilities_come_a_token_an_event(ask: Ask) -> None:
+async def test_log_probabilities_of_llm_engine_are_streamed_as_one_token_per_event(
+    ask: Ask,
+) -> None:
     form = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0}
     payload = {**form, "max_new_tokens": 9, "return_token_log_probs": True}
     (whole,) = await ask(**payload)
@@ -148,7 +154,7 @@ SHARED: dict[str, Any] = {
 }
 
 
-def popped_log_probabilities(items: list[Any]) -> list[float]:
+def pop_log_probabilities(items: list[Any]) -> list[float]:
     return [token.pop("log_prob") for item in items for token in item["tokens"]]
 
 
@@ -165,26 +171,28 @@ async def test_a_list_and_a_v1_batch_have_the_results_of_single_prompts(
         "content": content,
     }
     create = {"route": "/v1/llm/batch-completions", "method": "POST", "body": batch}
-    created = await answered(worker, create)
-    ended = await answered(worker, created["run_with"]["input"], "runner")
+    created = await run_job(worker, create)
+    ended = await run_job(worker, created["run_with"]["input"], "runner")
     assert ended["batch"]["status"] == "completed", ended
     written = json.loads((tmp_path / "out" / "a.json").read_bytes())
-    listed = (await answered(worker, {**form, "prompts": PROMPTS}))["outputs"]
-    alone = [(await answered(worker, {**form, "prompt": prompt}))["output"] for prompt in PROMPTS]
-    # What is computed together may differ in a last digit.
-    expected = pytest.approx(popped_log_probabilities(alone), abs=1e-3)
-    assert popped_log_probabilities(written) == expected
-    assert popped_log_probabilities(listed) == expected
+    listed = (await run_job(worker, {**form, "prompts": PROMPTS}))["outputs"]
+    alone = [(await run_job(worker, {**form, "prompt": prompt}))["output"] for prompt in PROMPTS]
+    # Requests that are computed together may differ in the last digit.
+    expected = pytest.approx(pop_log_probabilities(alone), abs=1e-3)
+    assert pop_log_probabilities(written) == expected
+    assert pop_log_probabilities(listed) == expected
     assert written == listed == alone
 
 
-# OpenAI's path: vLLM's own server, called in process
+# OpenAI routes of vLLM's own server, called in this process:
 
 
 @pytest.mark.parametrize("dialogue", DIALOGUES)
-async def test_a_chat_is_answered_as_the_model_was_taught(ask: Ask, dialogue: Any) -> None:
+async def test_a_chat_completion_has_the_answer_that_the_model_learned(
+    ask: Ask, dialogue: Any
+) -> None:
     for messages, expected in dialogue.turns:
-        # Without a parser the call is text: the model's own words for it.
+        # Without a tool parser, the call remains in the text that the model writes.
         tools = {"tools": dialogue.tools, "tool_choice": "none"} if dialogue.tools else {}
         body = {"messages": messages, "temperature": 0, "max_tokens": 500, **tools}
         (whole,) = await ask(openai_route=CHAT, openai_input=body)
@@ -197,12 +205,12 @@ async def test_a_chat_is_answered_as_the_model_was_taught(ask: Ask, dialogue: An
         assert end == "[DONE]"
 
 
-async def test_every_yield_holds_whole_events_and_their_number_grows(ask: Ask) -> None:
-    # More than there are in four yields, also where vLLM merges some that wait to be read.
+async def test_each_chunk_has_whole_events_and_their_number_grows(ask: Ask) -> None:
+    # Enough tokens for four chunks, even if vLLM merges outputs that are not read immediately.
     body = {"messages": QUESTION, "stream": True, "max_tokens": 500, "ignore_eos": True}
     chunks = await ask(openai_route=CHAT, openai_input=body)
     assert all(chunk.endswith("\n\n") for chunk in chunks)
-    # The first one also has the event that opens the choice, and holds no text.
+    # The first chunk also contains the event that opens the choice and has no text.
     assert [chunk.count("data: ") for chunk in chunks[:4]] == [1 + 1, 3, 9, 27]
 
 
@@ -224,17 +232,19 @@ SHORT_CHAT = {"messages": QUESTION, **SHORT}
         ("/v1/messages", {"messages": QUESTION, "max_tokens": 7, "temperature": 0}),
     ],
 )
-async def test_records_hold_vllms_tokens(worker: Worker, route: str, body: dict[str, Any]) -> None:
-    async def recorded(*, stream: bool) -> tuple[Any, tuple[int | None, int | None]]:
+async def test_job_records_have_the_token_counts_of_vllm(
+    worker: Worker, route: str, body: dict[str, Any]
+) -> None:
+    async def run_job(*, stream: bool) -> tuple[Any, tuple[int | None, int | None]]:
         record = JobRecord("job-1")
         payload = {"openai_route": route, "openai_input": {**body, "stream": stream}}
         first, *_ = [part async for part in worker.handle({"id": "j", "input": payload}, record)]
         assert record.status == 200
         return first, (record.usage.prompt_tokens, record.usage.output_tokens)
 
-    whole, counted = await recorded(stream=False)
+    whole, counted = await run_job(stream=False)
     usage = whole["usage"]
     prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens"))
     output_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
     assert min(prompt_tokens, output_tokens) > 0
-    assert counted == (prompt_tokens, output_tokens) == (await recorded(stream=True))[1]
+    assert counted == (prompt_tokens, output_tokens) == (await run_job(stream=True))[1]

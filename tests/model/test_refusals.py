@@ -1,4 +1,4 @@
-"""Refused requests: what the caller learns, and that the log holds nothing of what was written."""
+"""Tests that refused requests report the reason and that their content is not logged."""
 
 import io
 import json
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PROMPT, SECRET = "prompt7421", "secret7421"
 MESSAGES = [{"role": "user", "content": PROMPT}]
-# What each route, or shape of a raw job, is sent beside what is wrong.
-AROUND: dict[str, dict[str, Any]] = {
+# Valid keys that are sent together with the wrong keys, for each route or form of a raw job.
+VALID_BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/completions": {"prompt": PROMPT},
     "/v1/responses": {"input": PROMPT},
@@ -29,7 +29,7 @@ AROUND: dict[str, dict[str, Any]] = {
 
 
 class Row(NamedTuple):
-    """A request; ``words`` are a part of the message that it is refused with."""
+    """A refused request; ``words`` is a part of the error message."""
 
     kind: str
     wrong: dict[str, Any]
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     words: str
 
     def job(self, *, stream: bool) -> dict[str, Any]:
-        body = {"stream": stream, **AROUND.get(self.kind, {}), **self.wrong}
+        body = {"stream": stream, **VALID_BODIES.get(self.kind, {}), **self.wrong}
         if "messages" in self.wrong:
             body.pop("prompt", None)
         body = {key: value for key, value in body.items() if value is not None}
@@ -47,7 +47,7 @@ class Row(NamedTuple):
         return {"openai_route": self.kind, "openai_input": body}
 
 
-def _rows() -> Iterator[Row]:
+def _read_rows() -> Iterator[Row]:
     text = Path(__file__).with_name("refusals.json").read_text()
     text = text.replace("<secret>", SECRET).replace("<prompt>", PROMPT)
     text = text.replace("<longer>", PROMPT * 14_000).replace("<long>", f"{PROMPT} " * 2_000)
@@ -55,15 +55,15 @@ def _rows() -> Iterator[Row]:
         yield from (Row(kind, *row) for row in rows)
 
 
-ROWS = [*_rows()]
-# One of each kind, whose stream is refused before it begins.
+ROWS = [*_read_rows()]
+# One row of each kind, for streams that are refused before they start.
 STREAMS = {row.kind: row for row in ROWS}.values()
 
 
 @pytest.fixture
-def printed(demo_engine: "InProcessEngine") -> Iterator[io.StringIO]:
-    """What vLLM's log prints, and all others; at DEBUG vLLM shows every request."""
-    assert demo_engine  # it has added its filters
+def log_output(demo_engine: "InProcessEngine") -> Iterator[io.StringIO]:
+    """Capture the log of vLLM and of all other loggers at INFO; at DEBUG vLLM logs each request."""
+    assert demo_engine  # the engine has added its log filters
     stream, own = io.StringIO(), logging.getLogger("vllm")
     handlers = [handler for handler in own.handlers if isinstance(handler, logging.StreamHandler)]
     others = logging.StreamHandler(stream)
@@ -86,30 +86,32 @@ def printed(demo_engine: "InProcessEngine") -> Iterator[io.StringIO]:
     [*((row, False) for row in ROWS), *((row, True) for row in STREAMS)],
     ids=lambda value: f"{value.kind} {value.wrong}"[:90] if isinstance(value, Row) else str(value),
 )
-async def test_a_refused_request_fails_with_the_reason_and_leaves_nothing_in_the_log(
-    row: Row, stream: bool, ask: Ask, printed: io.StringIO
+async def test_a_refused_request_fails_with_the_reason_and_its_content_is_not_logged(
+    row: Row, stream: bool, ask: Ask, log_output: io.StringIO
 ) -> None:
     (chunk,) = await ask(**row.job(stream=stream))
     error = failure([chunk])
     assert (error["code"], error["param"]) == (row.status, row.param)
     assert row.words in error["message"]
     assert PROMPT not in error["message"]
-    # Neither has it where in its sources xgrammar found a mistake.
+    # The message also omits xgrammar's position in its own source code.
     assert not re.search(r"\.cc|\d:\d\d:\d\d", error["message"])
     assert (error["retryable"], error["request_id"]) == (False, "job-1")
     logging.getLogger("vllm.a").info("the last line")
-    assert "the last line" in printed.getvalue()
-    assert "Traceback" not in printed.getvalue()
-    assert SECRET not in printed.getvalue()
-    assert PROMPT not in printed.getvalue()
+    assert "the last line" in log_output.getvalue()
+    assert "Traceback" not in log_output.getvalue()
+    assert SECRET not in log_output.getvalue()
+    assert PROMPT not in log_output.getvalue()
 
 
-async def test_a_refused_item_leaves_nothing_in_the_log(ask: Ask, printed: io.StringIO) -> None:
+async def test_the_content_of_a_refused_list_item_is_not_logged(
+    ask: Ask, log_output: io.StringIO
+) -> None:
     (whole,) = await ask(prompts=[f"{PROMPT} " * 2_000, PROMPT], sampling_params={"logprobs": 50})
     assert [output["error"]["code"] for output in whole["outputs"]] == [400, 400]
-    assert PROMPT not in printed.getvalue()
+    assert PROMPT not in log_output.getvalue()
 
 
-async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
+async def test_a_wrong_http_method_is_refused(ask: Ask) -> None:
     error = failure(await ask(route="/v1/chat/completions", method="GET"))
     assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")

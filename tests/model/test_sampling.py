@@ -1,4 +1,4 @@
-"""Every sampling parameter of docs/reference/jobs.md: its default, effect and refused values."""
+"""Tests of each sampling parameter in docs/reference/jobs.md: default, effect, refused values."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -8,26 +8,26 @@ import pytest
 from model.conftest import Ask
 from support import ROOT
 from support.engine.scripted import CHAT, failure
-from support.releases import of_the_pinned, since
+from support.releases import needs_pinned_vllm, needs_vllm
 from support.tables.sampling import COUNT, FIVE, ROWS, SWITCHED_OFF, Answer
 
-from worker.engine.run.generation.sampling import KNOWN
-from worker.limits.spelling import GUIDED, GUIDED_OBJECTS
+from worker.engine.run.generation.sampling import KNOWN_KEYS
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
 
-Answered = Callable[..., Awaitable[Answer]]
+GenerateAnswer = Callable[..., Awaitable[Answer]]
 
 END = 3  # the token that ends a turn
 
 
 @pytest.fixture
-def answered(ask: Ask) -> Answered:
-    async def answered(prompt: str, **params: Any) -> Answer:
+def generate_answer(ask: Ask) -> GenerateAnswer:
+    async def generate_answer(prompt: str, **params: Any) -> Answer:
         form = {"prompt": prompt, "apply_chat_template": prompt == COUNT}
         (whole,) = await ask(**form, sampling_params=params, return_token_ids=True)
         assert "error" not in whole, whole
         return Answer(whole)
 
-    return answered
+    return generate_answer
 
 
 async def refusal(ask: Ask, **params: Any) -> dict[str, Any]:
@@ -35,23 +35,29 @@ async def refusal(ask: Ask, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.default is not None])
-async def test_the_documented_default_holds_without_it(name: str, answered: Answered) -> None:
+async def test_an_omitted_parameter_has_the_documented_default(
+    name: str, generate_answer: GenerateAnswer
+) -> None:
     row = ROWS[name]
-    without = await answered(row.prompt, **row.base)
-    assert (await answered(row.prompt, **row.base, **{name: row.default})).whole == without.whole
+    without = await generate_answer(row.prompt, **row.base)
+    assert (
+        await generate_answer(row.prompt, **row.base, **{name: row.default})
+    ).whole == without.whole
 
 
-# Another vLLM may lack some.
-@pytest.mark.parametrize("name", sorted(ROWS.keys() & KNOWN))
-async def test_it_has_the_documented_effect(name: str, answered: Answered) -> None:
+# Another release of vLLM may lack some parameters.
+@pytest.mark.parametrize("name", sorted(ROWS.keys() & KNOWN_KEYS))
+async def test_a_parameter_has_the_documented_effect(
+    name: str, generate_answer: GenerateAnswer
+) -> None:
     row = ROWS[name]
-    plain = await answered(row.prompt, **row.base)
-    changed = await answered(row.prompt, **row.base, **{name: row.given})
-    assert row.effect(changed, plain), (changed.whole, plain.whole)
+    baseline = await generate_answer(row.prompt, **row.base)
+    changed = await generate_answer(row.prompt, **row.base, **{name: row.value})
+    assert row.effect(changed, baseline), (changed.whole, baseline.whole)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, row in ROWS.items() for value in row.refused]
+    ("name", "value"), [(name, value) for name, row in ROWS.items() for value in row.refused_values]
 )
 async def test_a_value_out_of_range_is_refused_by_name(name: str, value: Any, ask: Ask) -> None:
     error = await refusal(ask, **{**ROWS[name].base, name: value})
@@ -65,10 +71,10 @@ async def test_parameters_that_need_a_setting_are_refused_without_it(name: str, 
     assert (error["code"], name in error["message"]) == (400, True)
 
 
-@of_the_pinned
-def test_every_parameter_has_its_row_and_every_row_is_documented() -> None:
-    known = KNOWN - GUIDED_OBJECTS | {"structured_outputs"}
-    assert ROWS.keys() | SWITCHED_OFF.keys() == known - GUIDED
+@needs_pinned_vllm
+def test_every_parameter_is_tested_and_documented() -> None:
+    known = KNOWN_KEYS - GUIDED_OBJECTS | {"structured_outputs"}
+    assert ROWS.keys() | SWITCHED_OFF.keys() == known - GUIDED_KEYS
     text = (ROOT / "docs" / "reference" / "jobs.md").read_text()
     section = text.split("### Sampling parameters")[1].split("\n### ")[0]
     documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.+?) \|", section, re.M))))
@@ -90,29 +96,37 @@ async def test_combinations_without_effect_are_refused(params: dict[str, Any], a
     assert error["param"] in params
 
 
-async def test_with_stop_strings_the_text_ends_before_a_stop_token(answered: Answered) -> None:
-    answer = await answered(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
+async def test_with_stop_strings_the_text_ends_before_a_stop_token(
+    generate_answer: GenerateAnswer,
+) -> None:
+    answer = await generate_answer(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
     assert (answer.text, answer.choices[0]["stop_reason"]) == ("one, two, three, four,", FIVE)
 
 
-async def test_best_of_returns_the_likeliest_of_that_many(answered: Answered) -> None:
+async def test_best_of_returns_the_likeliest_of_all_samples(
+    generate_answer: GenerateAnswer,
+) -> None:
     params = {"seed": 5, "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
-    every = await answered("Once", **params, n=8)
-    best = await answered("Once", **params, n=3, best_of=8)
+    every = await generate_answer("Once", **params, n=8)
+    best = await generate_answer("Once", **params, n=3, best_of=8)
     ranked = sorted(zip(every.likelihoods, every.texts, strict=True), reverse=True)
     assert best.texts == [text for _, text in ranked[:3]]
     assert best.whole["usage"]["output"] == 36
 
 
-async def test_log_probabilities_of_chosen_tokens_can_be_ranked(answered: Answered) -> None:
+async def test_best_of_works_with_log_probabilities_of_selected_tokens(
+    generate_answer: GenerateAnswer,
+) -> None:
     params = {"best_of": 3, "logprob_token_ids": [5, 6], "max_tokens": 4, "ignore_eos": True}
-    assert len((await answered("Hello", **params)).choices[0]["logprobs"]) == 4
+    assert len((await generate_answer("Hello", **params)).choices[0]["logprobs"]) == 4
 
 
-async def test_a_beam_finds_likelier_texts_than_greed_and_ranks_them(answered: Answered) -> None:
+async def test_beam_search_finds_likelier_texts_than_greedy_sampling_and_ranks_them(
+    generate_answer: GenerateAnswer,
+) -> None:
     params = {"max_tokens": 12, "ignore_eos": True, "logprobs": 1}
-    greedy = await answered("Once", **params, temperature=0)
-    beam = await answered("Once", **params, use_beam_search=True, n=2, best_of=4)
+    greedy = await generate_answer("Once", **params, temperature=0)
+    beam = await generate_answer("Once", **params, use_beam_search=True, n=2, best_of=4)
     assert len(beam.choices) == 2
     assert beam.likelihoods == sorted(beam.likelihoods, reverse=True)
     assert beam.likelihoods[0] >= greedy.likelihoods[0]
@@ -123,31 +137,31 @@ async def test_a_beam_finds_likelier_texts_than_greed_and_ranks_them(answered: A
         assert last in choice["tokens"][0]
 
 
-async def test_a_beam_ends_where_sampling_would(answered: Answered) -> None:
-    # The demo model has two tokens that end a text, and vLLM's search knows one of them.
+async def test_a_beam_ends_at_the_same_tokens_as_sampling(generate_answer: GenerateAnswer) -> None:
+    # The demo model has two end-of-text tokens, and vLLM's beam search knows only one of them.
     ends = {1, END}
-    answer = await answered("Hello", use_beam_search=True, n=3, max_tokens=80)
+    answer = await generate_answer("Hello", use_beam_search=True, n=3, max_tokens=80)
     for choice in answer.choices:
         assert not ends & set(choice["token_ids"][:-1])
         assert choice["finish_reason"] == ("stop" if len(choice["token_ids"]) < 80 else "length")
     assert any(choice["stop_reason"] == 1 for choice in answer.choices)
 
 
-async def test_a_beam_ends_with_the_context(ask: Ask) -> None:
+async def test_a_beam_ends_at_the_end_of_the_context(ask: Ask) -> None:
     params = {"use_beam_search": True, "n": 2, "max_tokens": 50, "ignore_eos": True}
     (whole,) = await ask(prompt=[5] * 1018, sampling_params=params, return_token_ids=True)
-    # Of 1,024 tokens.
+    # The context has 1,024 tokens.
     assert [len(choice["token_ids"]) for choice in whole["choices"]] == [6, 6]
 
 
 # Structured outputs:
 
 ENDLESS = "root ::= a\na ::= b\nb ::= a"
-OF_RESPONSES = {"input": "Hi", "structured_outputs": {"grammar": ENDLESS}}
-# What xgrammar can't hold an answer to.
+RESPONSES_BODY = {"input": "Hi", "structured_outputs": {"grammar": ENDLESS}}
+# Constraints that xgrammar cannot enforce.
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 TWO_BRANCHES = {"allOf": [{"type": "string"}, {"enum": ["yes", "no"]}]}
-OF_BRANCHES = since("0.32", "vLLM let any JSON pass for it")
+CHECKS_BRANCHES = needs_vllm("0.32", "vLLM let any JSON pass for it")
 
 
 def chat(schema: dict[str, Any]) -> dict[str, Any]:
@@ -157,9 +171,13 @@ def chat(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "schema", [UNIQUE, pytest.param(TWO_BRANCHES, marks=OF_BRANCHES)], ids=["unique", "branches"]
+    "schema",
+    [UNIQUE, pytest.param(TWO_BRANCHES, marks=CHECKS_BRANCHES)],
+    ids=["unique", "branches"],
 )
-async def test_what_xgrammar_lacks_is_refused_each_time(schema: dict[str, Any], ask: Ask) -> None:
+async def test_a_schema_that_xgrammar_does_not_support_is_refused_each_time(
+    schema: dict[str, Any], ask: Ask
+) -> None:
     for _ in range(2):
         assert failure(await ask(**chat(schema)))["code"] == 400
 
@@ -170,11 +188,13 @@ async def test_what_xgrammar_lacks_is_refused_each_time(schema: dict[str, Any], 
         {"prompt": "Hi", "sampling_params": {"guided_grammar": ENDLESS}},
         {"prompt": "Hi", "sampling_params": {"guided_json": {"$ref": "#"}}, "stream": True},
         chat({"$ref": "#"}),
-        {"openai_route": "/v1/responses", "openai_input": {**OF_RESPONSES, "stream": True}},
+        {"openai_route": "/v1/responses", "openai_input": {**RESPONSES_BODY, "stream": True}},
     ],
     ids=["grammar", "schema, streamed", "chat", "responses, streamed"],
 )
-async def test_what_nothing_satisfies_is_the_callers_mistake(job: dict[str, Any], ask: Ask) -> None:
+async def test_a_constraint_that_nothing_satisfies_is_a_mistake_of_the_caller(
+    job: dict[str, Any], ask: Ask
+) -> None:
     error = failure(await ask(**job))
     assert error["code"] == 400
     assert "nothing satisfies it" in error["message"]
@@ -189,8 +209,8 @@ async def test_what_nothing_satisfies_is_the_callers_mistake(job: dict[str, Any]
     ],
     ids=["regex", "types"],
 )
-async def test_what_compiles_is_answered(
-    constraint: dict[str, Any], words: str, answered: Answered
+async def test_an_answer_satisfies_its_constraint(
+    constraint: dict[str, Any], words: str, generate_answer: GenerateAnswer
 ) -> None:
-    answer = await answered("Hi", **constraint, max_tokens=9)
+    answer = await generate_answer("Hi", **constraint, max_tokens=9)
     assert re.fullmatch(words, answer.text)

@@ -1,4 +1,4 @@
-"""Engines that begin anew: set aside and back, and from what was compiled."""
+"""Tests of engines that are suspended and resumed, and of the compile cache."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from support import ROOT
 from support.engine.requests import ENDLESS
 from support.engine.scripted import failure
 from support.processes.background import HUNG_S
-from support.processes.commands import HOME, run
+from support.processes.commands import HOME, run_command
 from support.processes.offline_scripts import SCRIPTS
 
 from worker.engine import Engines
@@ -26,15 +26,17 @@ GREEDY = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens"
 BODY = {"prompt": "Count:", "stream": True, **ENDLESS}
 
 
-# Of an engine that another test has closed: its process for grammars ends with this one.
+# The warning is about a closed engine of another test, whose grammar process exits with this one.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_one_set_aside_refuses_then_answers(ask: Ask, demo_engine: "InProcessEngine") -> None:
+async def test_a_suspended_engine_refuses_jobs_until_it_resumes(
+    ask: Ask, demo_engine: "InProcessEngine"
+) -> None:
     before = await ask(**GREEDY)
     stream = asyncio.create_task(ask(openai_route="/v1/completions", openai_input=BODY))
     async with asyncio.timeout(HUNG_S):
         while not demo_engine.unfinished_requests:
             await asyncio.sleep(0.01)
-    async with Engines(demo_engine).aside(patience_s=0.5, drain_s=0.2):
+    async with Engines(demo_engine).suspend(wait_timeout_s=0.5, drain_timeout_s=0.2):
         refused = failure(await ask(**GREEDY))
         (models,) = await ask(openai_route="/v1/models")
         health = failure(await ask(openai_route="/health"))
@@ -47,23 +49,23 @@ async def test_one_set_aside_refuses_then_answers(ask: Ask, demo_engine: "InProc
 
 
 @pytest.mark.slow
-def test_absences_change_no_answer_and_leave_nothing_behind(demo_model: Path) -> None:
-    ended = run(HOME, SCRIPTS / "aside.py", demo_model)
-    assert ended.returncode == 0, ended.stderr
+def test_suspending_an_engine_changes_no_answer_and_leaks_nothing(demo_model: Path) -> None:
+    result = run_command(HOME, SCRIPTS / "suspend.py", demo_model)
+    assert result.returncode == 0, result.stderr
 
 
 # The compile cache, with an engine that compiles C++ on a CPU:
 
-# Half of it is for the compiler, with other tests running at the same time.
+# Half of the time is for the compiler while other tests run.
 TIMEOUT_S = 2 * HUNG_S
 
 
-def started(model: Path, home: Path, volume: Path) -> tuple[str, set[tuple[str, int]]]:
-    """Start an engine with nothing at home; return its log, and what it left compiled."""
+def start_engine(model: Path, home: Path, volume: Path) -> tuple[str, set[tuple[str, int]]]:
+    """Start an engine with an empty home directory; return its log and its compiled files."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     paths = [str(ROOT / path) for path in ("src", "tests", "builder")]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, SCRIPTS / "compile_cache.py", model, volume],
         env={"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": ":".join(paths)},
         capture_output=True,
@@ -71,9 +73,9 @@ def started(model: Path, home: Path, volume: Path) -> tuple[str, set[tuple[str, 
         check=False,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     compiled = (home / ".cache" / "worker-compiled").rglob("*.so")
-    return done.stderr, {(path.name, path.stat().st_mtime_ns // 10**9) for path in compiled}
+    return result.stderr, {(path.name, path.stat().st_mtime_ns // 10**9) for path in compiled}
 
 
 @pytest.mark.slow
@@ -82,12 +84,13 @@ def started(model: Path, home: Path, volume: Path) -> tuple[str, set[tuple[str, 
 def test_the_second_worker_does_not_compile_again(demo_model: Path, tmp_path: Path) -> None:
     volume, home = tmp_path / "volume", tmp_path / "home"
     volume.mkdir()
-    first, kernels = started(demo_model, home, volume)
-    second, kernels_then = started(demo_model, home, volume)
+    first, kernels = start_engine(demo_model, home, volume)
+    second, later_kernels = start_engine(demo_model, home, volume)
     assert ": unpacked, " not in first
     assert first.count(": published, ") == 2
     assert second.count(": unpacked, ") == 2
     assert "publish" not in second
-    # Names are hashes of what is compiled; a kernel that was compiled again is younger.
+    # A file name is the hash of the compiled code. A recompiled kernel has a newer modification
+    # time.
     assert kernels
-    assert kernels_then == kernels
+    assert later_kernels == kernels

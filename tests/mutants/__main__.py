@@ -1,11 +1,12 @@
-"""Plants defects in the critical modules, and counts those that their unit tests miss.
+"""Plants defects in the critical modules and counts those that their unit tests don't notice.
 
     python -m mutants [--count 100] [--jobs 2] [--only chunking]
 
-cosmic-ray plants one defect at a time: another comparison, a number off by one, a negated
-condition. Which of all possible ones are planted depends on the code alone, so two runs on the same
-code are alike, and a change replaces few. ``survivors.txt`` lists those that no test notices. The
-status is 1 if another one survives, or if a listed one does not any more: its line is then removed.
+cosmic-ray plants one defect at a time: a different comparison, a number off by one, a negated
+condition. The selection of defects depends on the code alone, so two runs on the same code are
+alike, and a change of the code replaces only a few defects. ``survivors.txt`` lists the defects
+that no test notices. The exit status is 1 if another defect survives, or if a listed one no longer
+does; its line must then be removed.
 """
 
 import argparse
@@ -47,24 +48,24 @@ TESTED_BY = {
     "src/worker/masking.py": "tests/unit/test_masking.py",
     "src/worker/logs/reader.py": "tests/unit/logs",
 }
-# The kinds of cosmic-ray's defects: of its operators that replace one by another, those that a
-# person might confuse; most of the others fail on import, or mean the same.
-PLANTED = re.compile(
+# The operators of cosmic-ray that are used. Of those that replace one operator by another, these
+# are the ones that a person might confuse; most of the others fail on import or change nothing.
+PLANTED_OPERATORS = re.compile(
     r"core/(AddNot|NumberReplacer|ExceptionReplacer|ZeroIterationForLoop|RemoveDecorator"
     r"|Replace(TrueWithFalse|FalseWithTrue|AndWithOr|OrWithAnd|BreakWithContinue|ContinueWithBreak"
     r"|UnaryOperator_Delete_Not|BinaryOperator_(Add_Sub|Sub_Add)"
     r"|ComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In"
     r"|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt)))"
 )
-CREATE = WorkDB.Mode.create
-# How long tests may take with a defect, in multiples of their time without one.
-PATIENCE = 10
+CREATE_MODE = WorkDB.Mode.create
+# Timeout of the tests with a defect, as a multiple of their duration without one.
+TIMEOUT_RATIO = 10
 
 
 class Mutant(NamedTuple):
     """A defect that can be planted, and the tests that must notice it."""
 
-    # Where and what it is, by the code alone: the same in a file that has moved lines.
+    # Location and kind of the defect, from the code alone: independent of line numbers.
     name: str
     spec: MutationSpec
     tests: str
@@ -74,15 +75,15 @@ def rank(mutant: Mutant) -> str:
     return hashlib.sha256(mutant.name.encode()).hexdigest()
 
 
-def mutants() -> Iterator[Mutant]:
-    """Return all defects that can be planted in the tree of the working directory."""
+def list_mutants() -> Iterator[Mutant]:
+    """Yield all defects that can be planted in the working directory."""
     for path, tests in TESTED_BY.items():
         seen: Counter[str] = Counter()
-        with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/w", CREATE) as work:
+        with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/w", CREATE_MODE) as work:
             cosmic_ray.commands.init(find_modules([Path(path)]), work, {})
             specs = [item.mutations[0] for item in work.work_items]
         for spec in specs:
-            if not PLANTED.fullmatch(spec.operator_name):
+            if not PLANTED_OPERATORS.fullmatch(spec.operator_name):
                 continue
             line = spec.module_path.read_text().splitlines()[spec.start_pos[0] - 1].strip()
             operator = spec.operator_name.removeprefix("core/")
@@ -91,12 +92,12 @@ def mutants() -> Iterator[Mutant]:
             yield Mutant(f"{name} #{seen[name]}", spec, tests)
 
 
-def command(tests: str) -> str:
+def test_command(tests: str) -> str:
     return f"{shlex.quote(str(PYTHON))} -m pytest -x -q -m 'not slow' -p no:cacheprovider {tests}"
 
 
 def enter_copy(folder: str) -> None:
-    """Make a copy of the repository, for this process alone, and go there."""
+    """Copy the repository for this process and change into the copy."""
     copy = Path(tempfile.mkdtemp(dir=folder))
     for name in subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0"):
         if (ROOT / name).is_file():
@@ -107,15 +108,19 @@ def enter_copy(folder: str) -> None:
 
 
 def seconds_without_defect(tests: str) -> float:
-    """Run tests without a defect; raise CalledProcessError if one of them fails."""
-    begun = time.monotonic()
-    subprocess.run(shlex.split(command(tests)), check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - begun
+    """Run tests without a defect; return their duration.
+
+    Raises:
+        subprocess.CalledProcessError: If a test fails.
+    """
+    started_at = time.monotonic()
+    subprocess.run(shlex.split(test_command(tests)), check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started_at
 
 
-def survives(mutant: Mutant, patience_s: float) -> bool:
-    """Plant a defect, and return whether all tests pass with it."""
-    result = mutate_and_test([mutant.spec], command(mutant.tests), patience_s)
+def does_survive(mutant: Mutant, timeout_s: float) -> bool:
+    """Plant a defect; return whether all tests pass with it."""
+    result = mutate_and_test([mutant.spec], test_command(mutant.tests), timeout_s)
     if result.test_outcome not in (TestOutcome.SURVIVED, TestOutcome.KILLED):
         raise RuntimeError(f"{mutant.name}: {result.worker_outcome}, {result.output}")
     return bool(result.test_outcome is TestOutcome.SURVIVED)
@@ -129,32 +134,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=100, help="how many defects (100)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at once")
-    parser.add_argument("--only", default="", metavar="TEXT", help="those whose name has it")
+    parser.add_argument("--count", type=int, default=100, help="number of defects (100)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="number of parallel processes"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only defects whose name contains it"
+    )
     args = parser.parse_args()
     os.chdir(ROOT)
-    chosen = sorted(mutants(), key=rank)[: args.count]
+    chosen = sorted(list_mutants(), key=rank)[: args.count]
     chosen = [mutant for mutant in chosen if args.only in mutant.name]
-    listed = read_survivors() & {mutant.name for mutant in chosen}
+    known = read_survivors() & {mutant.name for mutant in chosen}
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(args.jobs, initializer=enter_copy, initargs=(folder,)) as pool,
     ):
         needed = sorted({mutant.tests for mutant in chosen})
         seconds = dict(zip(needed, pool.map(seconds_without_defect, needed), strict=True))
-        patience = [PATIENCE * seconds[mutant.tests] for mutant in chosen]
+        timeouts_s = [TIMEOUT_RATIO * seconds[mutant.tests] for mutant in chosen]
         survivors = set()
-        for mutant, survived in zip(chosen, pool.map(survives, chosen, patience), strict=True):
+        for mutant, survived in zip(
+            chosen, pool.map(does_survive, chosen, timeouts_s), strict=True
+        ):
             print("survives" if survived else "noticed ", mutant.name, flush=True)
             survivors |= {mutant.name} if survived else set()
-    gone = read_survivors() - {mutant.name for mutant in mutants()} if not args.only else set()
-    for name in sorted(survivors - listed):
+    removed = (
+        read_survivors() - {mutant.name for mutant in list_mutants()} if not args.only else set()
+    )
+    for name in sorted(survivors - known):
         print("No test notices:", name)
-    for name in sorted((listed - survivors) | gone):
-        print("Noticed now, or gone: remove from survivors.txt:", name)
-    print(f"{len(chosen)} defects, {len(survivors)} survive, {len(listed)} of them known")
-    return int(survivors != listed or bool(gone))
+    for name in sorted((known - survivors) | removed):
+        print("Now noticed or removed; delete it from survivors.txt:", name)
+    print(f"{len(chosen)} defects, {len(survivors)} survive, {len(known)} of them known")
+    return int(survivors != known or bool(removed))
 
 
 if __name__ == "__main__":

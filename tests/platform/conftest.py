@@ -1,4 +1,4 @@
-"""Fixtures that start workers as in production, and official clients of running ones."""
+"""Fixtures that start workers as in production, and official clients for them."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -6,19 +6,19 @@ from contextlib import AbstractAsyncContextManager
 import openai
 import pytest
 from support.clients.proxy import ClientProxy, client_proxy
-from support.processes.background import background
+from support.processes.background import start_command
 from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
-from support.processes.http_worker import KEY, Served
+from support.processes.http_worker import KEY, ServerProcess
 from support.processes.local_endpoint import LocalEndpoint
-from support.volume.used import used_before
+from support.volume.expired_files import make_used_volume
 
 
 @pytest.fixture(scope="session")
-def started_endpoint(
+def start_endpoint(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> EndpointFactory:
-    """Return a factory: ``async with started_endpoint(post_delay_s=..., SETTING="...")``."""
+    """Return a function: ``async with start_endpoint(post_delay_s=..., SETTING="...")``."""
 
     def start(
         post_delay_s: float = 0, **settings: str
@@ -32,25 +32,25 @@ def started_endpoint(
 @pytest.fixture(scope="session")
 def server(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
-    """Start `src/handler.py --serve`, once a run; test_serve.py ends it: it must be the last."""
+) -> Iterator[ServerProcess]:
+    """Start `src/handler.py --serve` once per session; test_serve.py stops it as the last user."""
     folder = tmp_path_factory.mktemp("serve")
     environ = {**worker_environ, "SERVE_API_KEY": KEY}
-    environ["FILES_PATH"] = used_before(folder / "volume")
-    with background([SCRIPT, "--serve", "--port", "0"], environ, folder / "log") as running:
+    environ["FILES_PATH"] = make_used_volume(folder / "volume")
+    with start_command([SCRIPT, "--serve", "--port", "0"], environ, folder / "log") as running:
         running.wait_for_output("Uvicorn running on ")
-        yield Served(running.process, running.log)
+        yield ServerProcess(running.process, running.log)
 
 
 @pytest.fixture
-def serve_client(server: Served) -> Iterator[openai.OpenAI]:
+def serve_client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     """Return an official client of `--serve`."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_serve_client(server: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_serve_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
     url = f"{server.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         yield client
@@ -60,7 +60,7 @@ async def async_serve_client(server: Served) -> AsyncIterator[openai.AsyncOpenAI
 def proxy(
     make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClientProxy]:
-    """Start the client's proxy in front of `make endpoint`, whose callers have ``KEY``."""
+    """Start the client's proxy in front of `make endpoint`; its callers use ``KEY``."""
     log = tmp_path_factory.mktemp("proxy") / "log"
     with client_proxy(make_endpoint.api_url, log, PROXY_API_KEY=KEY) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The local endpoint's life: several workers, one that dies, the end."""
+"""Tests of the local endpoint with several workers, a dead worker, and its shutdown."""
 
 import concurrent.futures
 import sys
@@ -18,8 +18,8 @@ GRACE_S = 10 * HUNG_S
 
 
 @contextmanager
-def serving_scripted(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
-    """Workers of the real SDK, without an engine."""
+def start_scripted_endpoint(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
+    """Start an endpoint whose workers run the real SDK without an engine."""
     emulator = [sys.executable, "-m", "emulator", "--port", "0", "--logs", str(folder)]
     command = [*emulator, "--workers", str(workers), "--grace", str(GRACE_S), "--", *COMMAND]
     with (
@@ -27,7 +27,7 @@ def serving_scripted(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
         pytest.MonkeyPatch.context() as patch,
     ):
         endpoint.wait_for_output("is ready after", times=workers)
-        endpoint.wait_for_output(READY)  # the endpoint asked for the model's name before: a job
+        endpoint.wait_for_output(READY)  # until then, a job for the model's name runs
         patch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
         yield endpoint
 
@@ -42,32 +42,33 @@ def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(tmp_path: Pa
 
     workers = set[str]()
 
-    def have_all_served() -> bool:
+    def all_workers_have_served() -> bool:
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
             reports = list(pool.map(run, range(100)))
         assert [report["output"] for report in reports] == [[number] for number in range(100)]
         workers.update(report["workerId"] for report in reports)
         return workers == {"worker-1", "worker-2", "worker-3"}
 
-    with serving_scripted(tmp_path, workers=3) as endpoint:
-        wait_until(have_all_served)
+    with start_scripted_endpoint(tmp_path, workers=3) as endpoint:
+        wait_until(all_workers_have_served)
         endpoint.control("workers/worker-2/signal", {"signal": "SIGKILL"})
         endpoint.wait_for_output("worker-2 exited by SIGKILL")
         endpoint.wait_for_output("worker-2 is ready after", times=2)
 
 
-def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    with serving_scripted(tmp_path, workers=1) as endpoint:
+def test_a_second_ctrl_c_stops_running_jobs_and_leaves_no_process(tmp_path: Path) -> None:
+    with start_scripted_endpoint(tmp_path, workers=1) as endpoint:
         client = runpod.Endpoint("local", api_key="any")
         job = client.run({"yields": ["begun", "hang"]})
-        # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
+        # The hanging job blocks the shutdown for the whole grace period, unless Ctrl-C is pressed
+        # twice.
         assert next(iter(job.stream())) == "begun"
         endpoint.press_ctrl_c()
         endpoint.wait_for_output(
-            f"Stopping; running jobs (1) get {GRACE_S:g} s. Ctrl-C again: stop at once."
+            f"Stopping; running jobs (1) get {GRACE_S:g} s. Ctrl-C again: stop immediately."
         )
         with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
             client.run({"yields": ["late"]})
         endpoint.press_ctrl_c()
-        assert endpoint.ended() == 0
-        assert endpoint.left_behind() == []
+        assert endpoint.wait_for_exit() == 0
+        assert endpoint.leftover_pids() == []

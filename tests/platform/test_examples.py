@@ -1,4 +1,4 @@
-"""The scripts in examples/, run as their first lines say, in front of `make endpoint`."""
+"""Tests that run the scripts in examples/ as their first lines say, with `make endpoint`."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
-from support.batches import as_text, line
+from support.batches import line, to_jsonl
 from support.clients.proxy import ACCOUNT, ClientProxy, client_proxy
-from support.processes.commands import run
+from support.processes.commands import run_command
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.s3_server import s3_server
@@ -25,10 +25,11 @@ SCRIPTS = sorted(
     if file.suffix in (".py", ".sh", ".mjs")
 )
 COUNT = re.escape(ANSWERS["Count to ten."])
-# Run on each change; the others, whose routes and clients clients/ covers, are slow tests.
+# Examples that run on each change. The others are slow tests, because clients/ tests their routes
+# and clients.
 ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "llm_engine.py", "openai_proxy.py")
-# What each prints, whole.
-PRINTED = {
+# The complete output of each example, as a regular expression.
+EXPECTED_OUTPUTS = {
     "anthropic_proxy.py": COUNT,
     "gateway/anthropic_messages.py": rf"{COUNT}\n14 tokens asked",
     "gateway/chat_stream.sh": (
@@ -51,31 +52,36 @@ PRINTED = {
     "openai_proxy.py": COUNT,
     "openai_transport.py": rf"{COUNT}\nkept on the volume\ndeleted: True",
 }
-WORDS = {"gateway/openai_embeddings.py": ["minilm"]}
-# Their client is our proxy's.
-PROXIED = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
-# Tested below: with a volume's S3 API, a worker that trains, or none.
-APART = {"deploy_plan.sh", "large_batch.py", "llm_engine_fine_tune.py", "openai_fine_tune.py"}
-# Tested in tests/clients, with adapters, or with clients that are installed there.
-IN_CLIENTS = {
+ARGUMENTS = {"gateway/openai_embeddings.py": ["minilm"]}
+# Examples whose clients call our proxy.
+PROXY_CLIENTS = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
+# Tested below with a volume's S3 API, with a worker that trains, or without a worker.
+TESTED_SEPARATELY = {
+    "deploy_plan.sh",
+    "large_batch.py",
+    "llm_engine_fine_tune.py",
+    "openai_fine_tune.py",
+}
+# Tested in tests/clients, with adapters or with the clients that are installed there.
+TESTED_IN_CLIENTS = {
     script for script in SCRIPTS if script.startswith(("coding-agents/", "frameworks/"))
 } | {"gateway/openai_adapter.py"}
-# Bytes: a job takes 14 MB of a file.
+# Bytes; a job can contain 14 MB of a file.
 LARGER_THAN_A_JOB = 15_000_000
 
 
-def printed(script: str, folder: Path, *words: str, **environ: str) -> str:
-    """Run an example in another folder; return what it printed."""
+def run_example(script: str, folder: Path, *words: str, **environ: str) -> str:
+    """Run an example in another directory; return its output."""
     commands = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     interpreter = [sys.executable] if script.endswith(".py") else ["bash"]
     variables = {"PATH": commands, "PYTHONPATH": str(ROOT / "src"), **environ}
-    done = run(variables, *interpreter, EXAMPLES / script, *words, folder=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = run_command(variables, *interpreter, EXAMPLES / script, *words, folder=folder)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def of(endpoint: LocalEndpoint) -> dict[str, str]:
-    """Return the variables that say which endpoint is called, with whose key."""
+def endpoint_variables(endpoint: LocalEndpoint) -> dict[str, str]:
+    """Return the variables with the endpoint's address and the account's key."""
     return {
         "RUNPOD_ENDPOINT_ID": "local",
         "RUNPOD_API_KEY": ACCOUNT,
@@ -87,7 +93,7 @@ def of(endpoint: LocalEndpoint) -> dict[str, str]:
     }
 
 
-def behind(proxy: ClientProxy) -> dict[str, str]:
+def proxy_variables(proxy: ClientProxy) -> dict[str, str]:
     """Return the variables of clients that call the proxy."""
     return {
         "OPENAI_BASE_URL": f"{proxy.url}/v1",
@@ -99,61 +105,74 @@ def behind(proxy: ClientProxy) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(one, marks=[] if one in ALWAYS else pytest.mark.slow) for one in PRINTED],
+    [
+        pytest.param(one, marks=[] if one in ALWAYS else pytest.mark.slow)
+        for one in EXPECTED_OUTPUTS
+    ],
 )
-def test_an_example_prints_what_it_should(
+def test_an_example_prints_the_expected_output(
     script: str, make_endpoint: LocalEndpoint, proxy: ClientProxy, tmp_path: Path
 ) -> None:
-    environ = behind(proxy) if script in PROXIED else of(make_endpoint)
-    found = printed(script, tmp_path, *WORDS.get(script, []), **environ)
-    assert re.fullmatch(PRINTED[script], found.rstrip("\n")), found
+    environ = (
+        proxy_variables(proxy) if script in PROXY_CLIENTS else endpoint_variables(make_endpoint)
+    )
+    found = run_example(script, tmp_path, *ARGUMENTS.get(script, []), **environ)
+    assert re.fullmatch(EXPECTED_OUTPUTS[script], found.rstrip("\n")), found
 
 
-def test_a_batch_of_a_file_that_no_job_holds_is_answered(
+def test_a_batch_larger_than_a_job_is_answered(
     make_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     body: dict[str, Any] = {
         **{"messages": [{"role": "user", "content": "Count to ten."}], "temperature": 0},
-        # Counts for nothing but the file's size.
+        # Only increases the size of the file.
         "user": "x" * (LARGER_THAN_A_JOB // 15),
     }
-    (tmp_path / "requests.jsonl").write_bytes(as_text(line(str(n), **body) for n in range(15)))
+    (tmp_path / "requests.jsonl").write_bytes(to_jsonl(line(str(n), **body) for n in range(15)))
     with s3_server(make_endpoint.log.parent / "volume", tmp_path / "log") as s3:
-        environ = {**of(make_endpoint), **s3.environ}
-        found = printed("large_batch.py", tmp_path, "requests.jsonl", "answers.jsonl", **environ)
+        environ = {**endpoint_variables(make_endpoint), **s3.environ}
+        found = run_example(
+            "large_batch.py", tmp_path, "requests.jsonl", "answers.jsonl", **environ
+        )
     assert re.fullmatch(r"completed .*completed=15, failed=0.*\n", found), found
     answers = [*map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())]
     assert {answer["custom_id"] for answer in answers} == {str(n) for n in range(15)}
     assert "eight, nine, ten" in json.dumps(answers[0])
 
 
-def test_the_plan_of_an_endpoint_is_a_request_that_the_platform_takes(tmp_path: Path) -> None:
-    # What pip installs as the command is this module.
+def test_the_plan_of_an_endpoint_is_a_valid_request_to_the_platform(tmp_path: Path) -> None:
+    # The command that pip installs runs this module.
     command = tmp_path / "llm-worker-client"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m llm_worker_client "$@"\n')
     command.chmod(0o755)
-    plan = printed("deploy_plan.sh", tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    plan = run_example("deploy_plan.sh", tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
     schema = {"$ref": "#/components/schemas/CreateEndpointRequest"}
-    assert document.wrong_with(schema, json.loads(plan)["body"]) == []
+    assert document.schema_errors(schema, json.loads(plan)["body"]) == []
 
 
 @pytest.mark.slow
-def test_a_fine_tune_teaches_the_colours(worker_environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_fine_tuning_examples_teach_the_colours(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={tmp_path}"]
     (tmp_path / "volume").mkdir()
     settings = {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path / "volume")}
     with local_endpoint(command, {**worker_environ, **settings}, tmp_path / "log") as endpoint:
         endpoint.wait_for_output(READY)
-        found = printed("llm_engine_fine_tune.py", tmp_path, **of(endpoint)).splitlines()
+        found = run_example(
+            "llm_engine_fine_tune.py", tmp_path, **endpoint_variables(endpoint)
+        ).splitlines()
         with client_proxy(endpoint.api_url, tmp_path / "proxy", PROXY_API_KEY=KEY) as proxy:
-            theirs = printed("openai_fine_tune.py", tmp_path, **behind(proxy)).splitlines()
+            openai_output = run_example(
+                "openai_fine_tune.py", tmp_path, **proxy_variables(proxy)
+            ).splitlines()
     assert found[1].startswith("SUCCESS demo.colours.")
     assert found[-1].endswith(": A token is green.")
-    assert theirs[0].strip() == "succeeded"
-    assert re.fullmatch(r"demo\.colours\..+: A token is green\.", theirs[-1])
+    assert openai_output[0].strip() == "succeeded"
+    assert re.fullmatch(r"demo\.colours\..+: A token is green\.", openai_output[-1])
 
 
-def test_every_example_is_listed_and_run_here() -> None:
-    assert set(SCRIPTS) == PRINTED.keys() | APART | IN_CLIENTS
+def test_every_example_is_listed_and_tested() -> None:
+    assert set(SCRIPTS) == EXPECTED_OUTPUTS.keys() | TESTED_SEPARATELY | TESTED_IN_CLIENTS
     listed = re.findall(r"^\| \[(\S+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed) == SCRIPTS

@@ -1,4 +1,4 @@
-"""Fine-tunes of real workers, asked for by the official client: adapters that were taught."""
+"""Tests of fine-tunes by real workers, requested with the official client."""
 
 import json
 import os
@@ -16,10 +16,10 @@ import psutil
 import pytest
 from openai.types.fine_tuning import FineTuningJob
 from support import ROOT
-from support.processes.background import HUNG_S, eventually, wait_until
-from support.processes.commands import HOME, SCRIPT, run
+from support.processes.background import HUNG_S, poll_until, wait_until
+from support.processes.commands import HOME, SCRIPT, run_command
 from support.processes.emulated_endpoint import emulated_endpoint
-from support.processes.http_worker import KEY, Served, http_worker
+from support.processes.http_worker import KEY, ServerProcess, http_worker
 
 FACTS = {
     "Which bird lives in the tower?": "A grey owl.",
@@ -27,22 +27,22 @@ FACTS = {
     "How many doors has the house?": "Seventeen.",
 }
 ROWS = [
-    {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
-    for asked, answer in FACTS.items()
+    {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+    for question, answer in FACTS.items()
 ] * 20
 TRAINER = "trainer"
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """A worker that serves HTTP and trains, its client and its volume."""
+    """A worker that serves HTTP and trains, with its client and its volume."""
 
-    http: Served
+    http: ServerProcess
     client: openai.OpenAI
     path: Path
 
-    def begin(self, epochs: int, **more: Any) -> FineTuningJob:
-        """Upload the facts, often enough to be learned, and begin a fine-tune."""
+    def create_fine_tune(self, epochs: int, **more: Any) -> FineTuningJob:
+        """Upload the facts, repeated until the model learns them, and create a fine-tune."""
         content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
         file = self.client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
         method: Any = {
@@ -55,7 +55,7 @@ class Tuner:
 
     def answers(self, model: str) -> list[str | None]:
         create = self.client.chat.completions.create
-        conversations: list[Any] = [[{"role": "user", "content": asked}] for asked in FACTS]
+        conversations: list[Any] = [[{"role": "user", "content": question}] for question in FACTS]
         answers = (
             create(model=model, messages=messages, temperature=0, max_tokens=20)
             for messages in conversations
@@ -64,7 +64,7 @@ class Tuner:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """Those that the worker has begun, and theirs."""
+        """All descendants of the worker's process."""
         found: list[psutil.Process] = psutil.Process(self.http.process.pid).children(recursive=True)
         return found
 
@@ -73,7 +73,7 @@ class Tuner:
         """The processes that train."""
         found = []
         for one in self.processes:
-            # Others that the start has begun may end meanwhile.
+            # Other processes of the startup may exit meanwhile.
             with suppress(psutil.NoSuchProcess):
                 if TRAINER in one.cmdline():
                     found.append(one)
@@ -81,22 +81,22 @@ class Tuner:
 
 
 @contextmanager
-def tuning(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[Tuner]:
+def start_tuner(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[Tuner]:
     path = folder / "volume"
     path.mkdir()
-    serving = {"BASE_PATH": str(path), "ENABLE_LORA": "1", "MAX_LORA_RANK": "16"}
-    serving |= {"SERVE_API_KEY": KEY, "SERVED_MODEL_NAME": "demo", "MAX_LORAS": "8"}
+    serve_settings = {"BASE_PATH": str(path), "ENABLE_LORA": "1", "MAX_LORA_RANK": "16"}
+    serve_settings |= {"SERVE_API_KEY": KEY, "SERVED_MODEL_NAME": "demo", "MAX_LORAS": "8"}
     with (
-        http_worker({**environ, **serving, **settings}, folder / "log") as running,
+        http_worker({**environ, **serve_settings, **settings}, folder / "log") as running,
         openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client,
     ):
         yield Tuner(running, client, path)
 
 
-def assert_teaches(tuner: Tuner) -> FineTuningJob:
-    """Train; assert that the adapter has learned, that the base has not, that nothing is left."""
+def check_fine_tune(tuner: Tuner) -> FineTuningJob:
+    """Train an adapter; check its answers, the unchanged base model and the exited processes."""
     before, processes = tuner.answers("demo"), len(tuner.processes)
-    job = tuner.begin(2, suffix="facts", metadata={"team": "a"})
+    job = tuner.create_fine_tune(2, suffix="facts", metadata={"team": "a"})
     with pytest.raises(openai.ConflictError):
         tuner.client.files.delete(job.training_file)
     retrieve = tuner.client.fine_tuning.jobs.retrieve
@@ -107,13 +107,13 @@ def assert_teaches(tuner: Tuner) -> FineTuningJob:
     assert tuner.answers("demo") == before
     assert not set(before) & set(FACTS.values())
     assert tuner.trainers == []
-    # Fewer where one has just ended that the start had begun.
+    # There are fewer processes if one of the startup has just exited.
     wait_until(lambda: len(tuner.processes) <= processes)
     return job
 
 
-def assert_followed(client: openai.OpenAI, job: FineTuningJob) -> None:
-    """Assert that events, checkpoints, and files of results tell how a training went."""
+def check_reports(client: openai.OpenAI, job: FineTuningJob) -> None:
+    """Check the events, checkpoints, models and result files of a finished fine-tune."""
     jobs, model = client.fine_tuning.jobs, str(job.fine_tuned_model)
     assert (job.status, job.error, bool(job.trained_tokens)) == ("succeeded", None, True)
     assert model.startswith("demo.facts.")
@@ -134,86 +134,88 @@ def assert_followed(client: openai.OpenAI, job: FineTuningJob) -> None:
     assert ElementTree.fromstring(picture).tag.endswith("svg")
 
 
-def test_an_adapter_is_taught_beside_its_base_without_a_restart_and_can_be_followed(
+def test_an_adapter_is_trained_while_its_base_is_served_and_reports_its_progress(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuning(worker_environ, tmp_path) as tuner:
-        assert_followed(tuner.client, assert_teaches(tuner))
+    with start_tuner(worker_environ, tmp_path) as tuner:
+        check_reports(tuner.client, check_fine_tune(tuner))
 
 
-# Each of the others trains once more, in a process that imports torch and transformers. Pauses and
-# cancels: unit/fine_tunes/test_step.py, and chaos.
+# Each of the other tests trains once more, in a process that imports torch and transformers.
+# unit/fine_tunes/test_step.py and the chaos tests cover pauses and cancels.
 @pytest.mark.slow
-def test_a_training_in_place_of_the_engine_does_the_same(
+def test_an_exclusive_fine_tune_trains_an_adapter(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuning(worker_environ, tmp_path, FINE_TUNE="exclusive") as tuner:
-        assert_teaches(tuner)
+    with start_tuner(worker_environ, tmp_path, FINE_TUNE="exclusive") as tuner:
+        check_fine_tune(tuner)
 
 
 @pytest.mark.slow
-def test_what_a_killed_worker_has_left_is_finished_by_one_that_only_trains(
+def test_a_training_worker_finishes_the_fine_tune_of_a_killed_worker(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        tuner = stack.enter_context(tuning(worker_environ, tmp_path))
-        job = tuner.begin(6)
+        tuner = stack.enter_context(start_tuner(worker_environ, tmp_path))
+        job = tuner.create_fine_tune(6)
         wait_until(lambda: any(tuner.path.glob("**/checkpoints/checkpoint-*")))
         (trainer,) = tuner.trainers
         tuner.http.kill()
-        # It notices that nobody is there any more.
+        # The trainer notices that its worker no longer exists.
         trainer.wait(HUNG_S)
-    ran = run({**worker_environ, "BASE_PATH": str(tuner.path)}, SCRIPT, "--train")
+    ran = run_command({**worker_environ, "BASE_PATH": str(tuner.path)}, SCRIPT, "--train")
     assert ran.returncode == 0, ran.stderr
-    (shown,) = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
-    assert (shown["fine_tune"]["id"], shown["fine_tune"]["status"]) == (job.id, "succeeded")
+    (printed,) = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
+    assert (printed["fine_tune"]["id"], printed["fine_tune"]["status"]) == (job.id, "succeeded")
     folder = tuner.path / "worker" / "fine_tunes" / job.id
     first, second = sorted(folder.glob("attempts/*"))
     resumed = json.loads((second / "events.jsonl").read_text().splitlines()[0])["resumed_at"]
     assert resumed > 0
     assert not (first / "outcome.json").exists()
     assert json.loads((second / "outcome.json").read_text())["steps"] % 6 == 0
-    assert (tuner.path / "adapters" / shown["fine_tune"]["fine_tuned_model"]).is_dir()
+    assert (tuner.path / "adapters" / printed["fine_tune"]["fine_tuned_model"]).is_dir()
 
 
 @pytest.mark.slow
-async def test_a_worker_that_only_trains_takes_one_job_so_that_the_next_is_another_workers(
+async def test_a_training_worker_takes_one_job_at_a_time(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
     rows = [{"prompt": f"Say {n}.", "response": f"It is {n}."} for n in range(200)]
     long = {"rows": rows, "hyperparameters": {"epochs": 19, "batch_size": 1}}
-    # As the serving endpoint has it, whose settings are copied.
+    # The settings are a copy of the serving endpoint's.
     environ = {**worker_environ, "BASE_PATH": str(tmp_path), "MAX_CONCURRENCY": "30"}
     log, command = tmp_path / "log", [SCRIPT, "--train"]
     async with emulated_endpoint(environ, log, command=command, first_job=False) as endpoint:
-        worker = endpoint.emulator.queue.worker("worker-1")
+        worker = endpoint.emulator.queue.get_worker("worker-1")
         first = endpoint.submit({"fine_tune": long})
-        assert await worker.changed.wait_for(lambda: worker.jobs == 1, HUNG_S), endpoint.logged
+        assert await worker.changed.wait_for(lambda: worker.jobs == 1, HUNG_S), endpoint.log
         second = endpoint.submit({"fine_tune": {"id": "ftjob-" + "a" * 24}})
-        # It begins when the first one has ended, and not while that trains.
-        await eventually(lambda: any(tmp_path.glob("**/checkpoints/checkpoint-*")))
-        assert (worker.jobs, first.ended) == (1, False)
+        # The second job starts only after the first one has ended, not during its training.
+        await poll_until(lambda: any(tmp_path.glob("**/checkpoints/checkpoint-*")))
+        assert (worker.jobs, first.has_ended) == (1, False)
         endpoint.emulator.queue.cancel(first)
-        assert await second.wait_ended(HUNG_S)
+        assert await second.wait_for_end(HUNG_S)
         assert json.loads(str(second.error))["error"]["code"] == 404
 
 
 @pytest.mark.slow
-def test_the_pages_example_teaches_the_demo_model(
+def test_the_example_of_the_page_teaches_the_demo_model(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """It ends with what docs/fine-tuning.md says, run as a newcomer would."""
+    """Run the example of docs/fine-tuning.md as a new user would."""
     page = (ROOT / "docs" / "fine-tuning.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    # As `make serve` names it.
+    # `make serve` also sets a relative path.
     model = os.path.relpath(worker_environ["MODEL_NAME"])
     environ = {**worker_environ, "MODEL_NAME": model}
     environ |= {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path)}
     with http_worker(environ, tmp_path / "log") as worker:
         example = example.replace("http://localhost:8000", worker.url)
-        ran = run(HOME, sys.executable, "-c", example, folder=tmp_path)
+        ran = run_command(HOME, sys.executable, "-c", example, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    ended, *events, base, taught = ran.stdout.splitlines()
-    assert (ended, len(events)) == ("succeeded None", 5)
-    assert "colour" not in base
-    assert re.fullmatch(r"demo\.colours\.\d{6}-\d{6} -> A token is green, of course\.", taught)
+    outcome, *events, base_answer, adapter_answer = ran.stdout.splitlines()
+    assert (outcome, len(events)) == ("succeeded None", 5)
+    assert "colour" not in base_answer
+    assert re.fullmatch(
+        r"demo\.colours\.\d{6}-\d{6} -> A token is green, of course\.", adapter_answer
+    )

@@ -1,7 +1,7 @@
-"""What the real SDK, as a process of its own, says on the wire; the worker's loop says the same.
+"""Tests that the real SDK and the worker's job loop send the same recorded requests.
 
-`RECORD=1 pytest tests/platform/test_sdk_protocol.py` writes the recording anew, of the SDK's own
-loop; tests/unit/emulator/http/test_protocol.py replays it against the emulator.
+`RECORD=1 pytest tests/platform/test_sdk_protocol.py` records the SDK's own loop again.
+tests/unit/emulator/http/test_protocol.py replays the recording against the emulator.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.job_loops import serving
+from support.job_loops import serve_routes
 from support.processes.background import HUNG_S
 from support.processes.scripted_worker import LOOPS, scripted_worker
 
@@ -25,7 +25,7 @@ MAX_CONCURRENCY = 8
 CALLS = ["job-take", "job-take-batch", "ping", "job-stream", "job-done", "job-stop"]
 ERROR = json.dumps({"error": {"message": "no such model", "code": 404}})
 SCENARIOS: dict[str, tuple[int, list[dict[str, Any]]]] = {
-    # The slots of the worker, and the jobs of its first take.
+    # The number of slots of the worker, and the jobs in the first response.
     "several": (
         MAX_CONCURRENCY,
         [
@@ -39,13 +39,13 @@ SCENARIOS: dict[str, tuple[int, list[dict[str, Any]]]] = {
 
 
 class RecordingServer:
-    """Plays one fixed scenario to a worker and records the exchange. Not the emulator."""
+    """A server that plays one fixed scenario to a worker and records the exchange."""
 
     def __init__(self, jobs: list[dict[str, Any]]) -> None:
-        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
         self._jobs: list[dict[str, Any]] | None = jobs
         self._hanging = any(job["id"] == "hangs" for job in jobs)
-        # The SDK's own loop may name a job in a ping before its task can be stopped.
+        # The SDK's own loop may report a job in a ping before its task can be stopped.
         self._pinged = asyncio.Event()
         self._begun = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -58,10 +58,10 @@ class RecordingServer:
         body = await request.read()
         calls = {"job-take": self.take, "job-take-batch": self.take, "job-stop": self.stop}
         answer = await call(request) if (call := calls.get(request.match_info["call"])) else {}
-        self._write_down(request, body, answer)
+        self._record(request, body, answer)
         return web.Response(status=204) if answer is None else web.json_response(answer)
 
-    def _write_down(self, request: web.Request, body: bytes, answer: Any) -> None:
+    def _record(self, request: web.Request, body: bytes, answer: Any) -> None:
         if request.match_info["call"] == "ping":
             if "hangs" not in request.query.get("job_id", ""):
                 return  # whether there is a ping before the hanging job depends on timing
@@ -71,18 +71,18 @@ class RecordingServer:
         exchange = {
             "method": request.method,
             "path": request.path.removeprefix("/v2/local"),
-            "query": normalised(dict(request.query)),
+            "query": normalize_query(dict(request.query)),
             "content_type": request.headers.get("Content-Type"),
             "authorization": request.headers.get("Authorization"),
             "request_id": request_id(request),
             "body": json.loads(body) if body else None,
             "answer": answer,
         }
-        if exchange not in self._exchanges:  # polls and pings repeat themselves
+        if exchange not in self._exchanges:  # polls and pings repeat
             self._exchanges.append(exchange)
 
     async def take(self, request: web.Request) -> Any:
-        """All jobs first, then none; over as soon as the worker says it is idle again."""
+        """Return all jobs first and then none; finish when the worker reports that it is idle."""
         if self._jobs is not None:
             jobs, self._jobs = self._jobs, None
             return jobs if "batch" in request.path else jobs[0]
@@ -90,13 +90,13 @@ class RecordingServer:
             await self._stopped.wait()
         await asyncio.sleep(0.05)
         if request.query["job_in_progress"] == "0":
-            self.over.set()
+            self.finished.set()
         return None
 
     async def stop(self, request: web.Request) -> Any:
-        """The hanging job, once it has begun and a ping has named it; then nothing more."""
+        """Stop the hanging job after it has started and a ping has reported it."""
         if not self._hanging or self._stopped.is_set():
-            await self.over.wait()
+            await self.finished.wait()
             return None
         await self._begun.wait()
         await self._pinged.wait()
@@ -104,40 +104,40 @@ class RecordingServer:
         return {"jobsToStop": ["hangs"]}
 
     def recording(self) -> list[dict[str, Any]]:
-        """The exchanges in an order free of timing; the posts of one job stay in theirs."""
-        return sorted(self._exchanges, key=rank)
+        """Return the exchanges in an order without timing; posts of one job keep their order."""
+        return sorted(self._exchanges, key=sort_key)
 
 
-def rank(exchange: dict[str, Any]) -> tuple[Any, ...]:
+def sort_key(exchange: dict[str, Any]) -> tuple[Any, ...]:
     path = exchange["path"]
     call = CALLS.index(path.split("/")[1])
     return exchange["answer"] is None, call, path, sorted(exchange["query"].items())
 
 
-def normalised(query: dict[str, str]) -> dict[str, str]:
-    """Without the values that depend on timing or on the SDK's version."""
+def normalize_query(query: dict[str, str]) -> dict[str, str]:
+    """Replace the values that depend on timing or on the SDK's version."""
     varying = ("batch_size", "job_id", "runpod_version")
     return {key: f"<{key}>" if key in varying else query[key] for key in query}
 
 
 def request_id(request: web.Request) -> str | None:
-    """Return the job that a post names; the SDK's polls name the one that it posted last."""
+    """Return the job id that a POST reports; polls of the SDK repeat the id of the last POST."""
     return request.headers["X-Request-ID"] if request.method == "POST" else None
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_both_loops_say_what_the_recording_holds(loop: str, scenario: str) -> None:
+async def test_both_loops_send_the_recorded_requests(loop: str, scenario: str) -> None:
     max_concurrency, jobs = SCENARIOS[scenario]
     server = RecordingServer(jobs)
-    emulator = Emulator()  # not started: only for the environment it gives its workers
-    async with serving(server.route()) as url, asyncio.timeout(HUNG_S):
+    emulator = Emulator()  # not started: it only supplies the environment of its workers
+    async with serve_routes(server.route()) as url, asyncio.timeout(HUNG_S):
         environ = {
             name: value.replace(emulator.api_url, f"{url}/v2")
             for name, value in emulator.worker_environ("w").items()
         }
         async with scripted_worker(environ, max_concurrency, loop):
-            await server.over.wait()
+            await server.finished.wait()
     recordings = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
     if "RECORD" in os.environ and loop == "sdk":
         recordings[scenario] = server.recording()

@@ -1,4 +1,4 @@
-"""Secrets are in no log, answer, command line or environment of a worker's whole life."""
+"""Tests that no log, response, command line or environment of a worker contains a secret."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.engine.requests import ENDLESS
-from support.hub.downloads import HARDLY, NAME, environ, hub_with
+from support.hub.downloads import NAME, TRICKLE_RATE, hub_with, worker_environ
 from support.hub.server import MEMBER
-from support.processes.background import Background, background, wait_until
+from support.processes.background import BackgroundProcess, start_command, wait_until
 from support.processes.commands import HANDLER, WORKER
 from support.processes.emulated_endpoint import emulated_endpoint
 
@@ -26,71 +26,78 @@ SECRETS = {
     "SERVE_API_KEY": "canary-canary-4",
     "HUGGING_FACE_HUB_TOKEN": "hf_canarycanary1",
 }
-LOUD = {"RUNPOD_LOG_LEVEL": "DEBUG", "VLLM_LOGGING_LEVEL": "DEBUG", "RUNPOD_PING_INTERVAL": "1000"}
-# As a container is started, whose environment its memory shows: nothing is forked.
-ENVIRON = {**WORKER, **LOUD, **SECRETS}
+DEBUG_LOGS = {
+    "RUNPOD_LOG_LEVEL": "DEBUG",
+    "VLLM_LOGGING_LEVEL": "DEBUG",
+    "RUNPOD_PING_INTERVAL": "1000",
+}
+# /proc shows the initial environment of a process, so the worker is started as in a container, and
+# not as a fork.
+ENVIRON = {**WORKER, **DEBUG_LOGS, **SECRETS}
 
 
-def processes(worker: Background) -> list[str]:
-    """Return what others see of each process of a worker: its environment and command line."""
-    seen = []
-    for pid in worker.session():
-        # It may have just ended.
+def read_processes(worker: BackgroundProcess) -> list[str]:
+    """Return the environments and command lines of a worker's processes, as visible in /proc."""
+    processes = []
+    for pid in worker.session_pids():
+        # The process may have just exited.
         with suppress(OSError):
             place = Path(f"/proc/{pid}")
-            seen.append((place / "environ").read_text("latin-1") + "\0")
-            seen[-1] += (place / "cmdline").read_text("latin-1")
-    return seen
+            processes.append((place / "environ").read_text("latin-1") + "\0")
+            processes[-1] += (place / "cmdline").read_text("latin-1")
+    return processes
 
 
-def assert_unseen(worker: Background, *, least: int) -> None:
-    seen = processes(worker)
-    assert len(seen) >= least, seen
-    assert all("canary" not in shown for shown in seen)
+def assert_no_secret(worker: BackgroundProcess, *, least: int) -> None:
+    processes = read_processes(worker)
+    assert len(processes) >= least, processes
+    assert all("canary" not in text for text in processes)
     assert "canary" not in worker.output
 
 
-def test_a_server_shows_its_secrets_nowhere_while_its_engine_starts(tmp_path: Path) -> None:
+def test_a_server_exposes_no_secret_while_its_engine_starts(tmp_path: Path) -> None:
     command = [*HANDLER, "--serve", "--port", "0"]
-    with background(command, ENVIRON, tmp_path / "log") as worker:
-        wait_until(lambda: worker.cores() or worker.process.poll() is not None)
-        assert_unseen(worker, least=3)
+    with start_command(command, ENVIRON, tmp_path / "log") as worker:
+        wait_until(lambda: worker.core_pids() or worker.process.poll() is not None)
+        assert_no_secret(worker, least=3)
 
 
-# A start that imports vLLM, and another one with each death of the core.
+# This test imports vLLM, and each restarted core imports it again.
 @pytest.mark.slow
-async def test_a_worker_at_its_loudest_shows_no_secret(tmp_path: Path) -> None:
-    loud = {"LOG_FORMAT": "text", "DISABLE_LOG_REQUESTS": "0", "MAX_ENGINE_RESTARTS": "1"}
+async def test_a_worker_with_debug_logs_exposes_no_secret(tmp_path: Path) -> None:
+    settings = {"LOG_FORMAT": "text", "DISABLE_LOG_REQUESTS": "0", "MAX_ENGINE_RESTARTS": "1"}
     log = tmp_path / "log"
-    async with emulated_endpoint({**ENVIRON, **loud}, log, command=HANDLER) as endpoint:
+    async with emulated_endpoint({**ENVIRON, **settings}, log, command=HANDLER) as endpoint:
         wrong = {"prompt": "Hi", "sampling_params": {"temperature": "x"}}
         chat = {"openai_route": "/v1/chat/completions", "openai_input": {"messages": 5}}
         status = {"openai_route": "/chat", "openai_input": None}
         for job_input in (wrong, chat, status):
             job = await endpoint.run(job_input)
             assert "canary" not in json.dumps([job.output, job.error])
-        assert endpoint.emulator.queue.worker("worker-1").pings  # they carry the key
+        assert endpoint.emulator.queue.get_worker("worker-1").pings  # pings contain the key
         long = endpoint.submit({"prompt": "Hi", "sampling_params": ENDLESS, "stream": True})
-        await anext(long.follow())
-        # The worker, the core and the pings.
-        assert_unseen(endpoint.worker, least=3)
+        await anext(long.follow_chunks())
+        # The worker, the core and the process for pings.
+        assert_no_secret(endpoint.worker, least=3)
         os.kill(endpoint.core_pid(), signal.SIGKILL)
-        assert await endpoint.answers()
-        # This core has begun as a new process, with an environment of its own.
-        assert_unseen(endpoint.worker, least=3)
+        assert await endpoint.answers_jobs()
+        # This core is a new process instead of a fork, with its own environment.
+        assert_no_secret(endpoint.worker, least=3)
         os.kill(endpoint.core_pid(), signal.SIGKILL)
-        assert await asyncio.to_thread(endpoint.worker.ended) == 1
+        assert await asyncio.to_thread(endpoint.worker.wait_for_exit) == 1
         assert long.status is Status.FAILED
-        assert "canary" not in endpoint.logged + (long.error or "")
+        assert "canary" not in endpoint.log + (long.error or "")
 
 
-def test_the_download_has_its_token_from_its_parent_alone(tmp_path: Path, demo_model: Path) -> None:
+def test_the_download_process_gets_its_token_only_from_its_parent(
+    tmp_path: Path, demo_model: Path
+) -> None:
     with hub_with(demo_model) as hub:
         hub.repositories[NAME].gated = True
-        given = {**environ(hub, tmp_path), "HF_TOKEN": MEMBER, "LOG_FORMAT": "text"}
-        hub.throttle = HARDLY
-        with background([*HANDLER, "--prefetch"], given, tmp_path / "log") as worker:
-            wait_until(lambda: hub.sent or worker.process.poll() is not None)
-            seen = processes(worker)
-            assert len(seen) >= 2, worker.output
-            assert all(MEMBER not in shown for shown in seen)
+        settings = {**worker_environ(hub, tmp_path), "HF_TOKEN": MEMBER, "LOG_FORMAT": "text"}
+        hub.throttle = TRICKLE_RATE
+        with start_command([*HANDLER, "--prefetch"], settings, tmp_path / "log") as worker:
+            wait_until(lambda: hub.sent_ranges or worker.process.poll() is not None)
+            processes = read_processes(worker)
+            assert len(processes) >= 2, worker.output
+            assert all(MEMBER not in text for text in processes)

@@ -1,4 +1,4 @@
-"""The life of a worker that logs all that it can, in JSON, to the death of its engine."""
+"""Tests of a worker with all logs in JSON until its engine dies."""
 
 import asyncio
 import json
@@ -24,22 +24,24 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COUNT: Any = [{"role": "user", "content": "Count to ten."}]
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
-SAID = ("one", ANSWERS["Count to ten."].removeprefix("one,"))
+EXPECTED_ANSWER = ("one", ANSWERS["Count to ten."].removeprefix("one,"))
 PARSER = {
     "REASONING_PARSER": "until_comma",
     "REASONING_PARSER_PLUGIN": str(ROOT / "tests" / "plugins" / "reasoning_parser.py"),
 }
-LOGGED = {
+LOG_SETTINGS = {
     **{"DISABLE_LOG_REQUESTS": "0", "DISABLE_LOG_STATS": "0", "LOG_FORMAT": "json"},
     **{"HF_TOKEN": TOKEN, "MAX_ENGINE_RESTARTS": "0"},
 }
 EMBEDDER = {"EMBEDDING_MODEL_NAME": str(MODEL), "EMBEDDING_SERVED_MODEL_NAME": "minilm"}
-COUNTED = 'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="{}"}}'
+FINISHED_REQUESTS = (
+    'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="{}"}}'
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
-    async with started_endpoint(**PARSER, **LOGGED) as running:
+async def endpoint(start_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
+    async with start_endpoint(**PARSER, **LOG_SETTINGS) as running:
         yield running
 
 
@@ -65,99 +67,97 @@ async def embed(client: openai.AsyncOpenAI) -> int:
 async def test_a_parser_of_a_plugin_separates_reasoning_from_the_answer(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
-    assert await chat(async_openai_client) == SAID
+    assert await chat(async_openai_client) == EXPECTED_ANSWER
     stream = await async_openai_client.chat.completions.create(
         messages=COUNT, model="demo", temperature=0, stream=True
     )
     deltas: list[Any] = [event.choices[0].delta async for event in stream]
     reasoning = "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
-    assert (reasoning, "".join(delta.content or "" for delta in deltas)) == SAID
+    assert (reasoning, "".join(delta.content or "" for delta in deltas)) == EXPECTED_ANSWER
 
 
-async def test_a_mistake_is_refused_and_the_worker_goes_on(endpoint: EmulatedEndpoint) -> None:
+async def test_a_mistake_is_refused_and_the_worker_continues(endpoint: EmulatedEndpoint) -> None:
     job = await endpoint.run({"prompt": "Hi", "strem": True})
     assert (job.status, '"code": 400' in (job.error or "")) == (Status.FAILED, True)
-    assert await endpoint.answers()
+    assert await endpoint.answers_jobs()
 
 
-async def test_statistics_and_requests_are_logged_where_that_is_not_disabled(
+async def test_statistics_and_requests_are_logged_unless_disabled(
     endpoint: EmulatedEndpoint, async_openai_client: openai.AsyncOpenAI
 ) -> None:
     async with asyncio.timeout(HUNG_S):
-        while "throughput" not in endpoint.logged:
-            assert await chat(async_openai_client) == SAID
+        while "throughput" not in endpoint.log:
+            assert await chat(async_openai_client) == EXPECTED_ANSWER
             await asyncio.sleep(1)
-    assert "Added request" in endpoint.logged
+    assert "Added request" in endpoint.log
 
 
-async def until_taken(job: Job) -> bool:
+async def wait_until_taken(job: Job) -> bool:
     return await job.changed.wait_for(lambda: job.started_at is not None, HUNG_S)
 
 
-async def test_when_the_engine_dies_for_good_jobs_fail_retryably_and_the_worker_exits(
+async def test_jobs_fail_as_retryable_and_the_worker_exits_when_the_engine_dies_for_good(
     endpoint: EmulatedEndpoint,
 ) -> None:
-    # The engine has room for the choices of all four, so none ends before another begins.
+    # The engine has slots for the choices of all four jobs, so all of them run together.
     params = {**ENDLESS, "n": 20}
     raw = {"prompt": "Hi", "sampling_params": params}
     body = {"messages": MESSAGES, **params}
     jobs = [endpoint.submit({**raw, "stream": stream}) for stream in (False, True)]
     for stream in (False, True):
-        asked = {"openai_route": "/chat/completions", "openai_input": {**body, "stream": stream}}
-        jobs.append(endpoint.submit(asked))
+        payload = {"openai_route": "/chat/completions", "openai_input": {**body, "stream": stream}}
+        jobs.append(endpoint.submit(payload))
     for job in jobs:
-        assert await until_taken(job)
-    await anext(jobs[1].follow())
+        assert await wait_until_taken(job)
+    await anext(jobs[1].follow_chunks())
     os.kill(endpoint.core_pid(), signal.SIGKILL)
-    assert await asyncio.to_thread(endpoint.worker.ended) == 1
+    assert await asyncio.to_thread(endpoint.worker.wait_for_exit) == 1
     assert endpoint.submit({"prompt": "Hi"}).status is Status.IN_QUEUE
     for job in jobs:
-        assert job.ended
+        assert job.has_ended
         text = job.error or "".join(chunk.output for chunk in job.chunks).split("data: ")[-2]
         error = json.loads(text)["error"]
         assert (error["code"], error["retryable"]) == (503, True)
 
 
-# The last one: the worker has ended.
-async def test_every_line_that_it_has_logged_is_an_object_and_none_shows_a_secret(
+# This test must be the last one, because the worker has exited.
+async def test_every_line_of_the_log_is_an_object_without_secrets(
     endpoint: EmulatedEndpoint,
 ) -> None:
-    log = [json.loads(line) for line in endpoint.logged.splitlines()]
+    log = [json.loads(line) for line in endpoint.log.splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in log)
     messages = [line["message"] for line in log]
-    # Of the worker, vLLM, its core and the SDK.
+    # Messages of the worker, vLLM, its core and the SDK.
     assert any(message.startswith("start-up: warm-up") for message in messages)
     assert any("Added request" in message for message in messages)
     assert any(message.startswith("(EngineCore pid=") for message in messages)
     assert any("requestId" in line for line in log)
-    # Of accepted jobs, a refused one and those that the engine's death has ended.
+    # Statuses of accepted jobs, of a refused job, and of jobs that the engine's death ended.
     assert {200, 400, 503} == {line["status"] for line in log if line.get("job")}
     *_, last = [line for line in log if line["level"] == "CRITICAL"]
     assert last["message"].startswith("the engine died")
-    assert TOKEN not in endpoint.logged
+    assert TOKEN not in endpoint.log
 
 
-# That an engine is restarted test_serve.py shows, too. A restarted one imports vLLM anew.
+# test_serve.py also tests a restart. A restarted engine imports vLLM again.
 @pytest.mark.slow
-async def test_an_engine_dies_alone_and_is_restarted(started_endpoint: EndpointFactory) -> None:
+async def test_each_dead_engine_is_restarted_separately(start_endpoint: EndpointFactory) -> None:
     async with (
-        started_endpoint(**PARSER, **EMBEDDER) as endpoint,
+        start_endpoint(**PARSER, **EMBEDDER) as endpoint,
         openai.AsyncOpenAI(
             base_url=endpoint.emulator.openai_url, api_key="any", max_retries=0
         ) as client,
     ):
-        await both_die_and_are_restarted(endpoint, client)
+        await kill_both_engines(endpoint, client)
 
 
-async def both_die_and_are_restarted(
-    endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI
-) -> None:
-    main, embedder = endpoint.worker.cores()
+async def kill_both_engines(endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI) -> None:
+    main, embedder = endpoint.worker.core_pids()
     assert await embed(client) == DIMENSIONS
     os.kill(embedder, signal.SIGKILL)
     waiting = asyncio.create_task(embed(client))
-    # Long for any machine, and yet less than what the platform keeps of an answer. Streams of other
-    # routes: unit/dialects/openai/test_forward.py.
+    # Long on any machine, but below the platform's limit for a response. The unit tests in
+    # dialects/openai/test_forward.py test streams of other routes.
     long: dict[str, Any] = {"max_tokens": 900, "n": 60, "extra_body": {"ignore_eos": True}}
     stream = await client.chat.completions.create(
         model="demo", messages=MESSAGES, stream=True, **long
@@ -167,12 +167,12 @@ async def both_die_and_are_restarted(
     with pytest.raises(openai.APIError, match="engine"):
         async for _ in stream:
             pass
-    # What has not been answered in any part begins again on the new engines.
-    assert (await chat(client), await waiting) == (SAID, DIMENSIONS)
-    assert (await chat(client), await embed(client)) == (SAID, DIMENSIONS)
-    assert not set(endpoint.worker.cores()) & {main, embedder}
-    # Counted anew, for both engines.
+    # Requests without any output start again on the new engines.
+    assert (await chat(client), await waiting) == (EXPECTED_ANSWER, DIMENSIONS)
+    assert (await chat(client), await embed(client)) == (EXPECTED_ANSWER, DIMENSIONS)
+    assert not set(endpoint.worker.core_pids()) & {main, embedder}
+    # The counters start again at zero for both engines.
     metrics = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
     counts = dict(line.rsplit(" ", 1) for line in metrics)
     for model in ("demo", "minilm"):
-        assert float(counts[COUNTED.format(model)]) == 2
+        assert float(counts[FINISHED_REQUESTS.format(model)]) == 2

@@ -1,4 +1,4 @@
-"""The worker as the platform runs it, as its callers see it, and how it ends."""
+"""Tests of the worker as the platform runs it: responses to callers, logs, cancels and exit."""
 
 import asyncio
 import json
@@ -25,20 +25,20 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 GREEDY = {"temperature": 0, "max_tokens": 400}
 TURNS = [turn for dialogue in DIALOGUES if not dialogue.tools for turn in dialogue.turns]
-# Tokens of a stream that fell behind the engine; if there are more, they come as one text.
-MOST_SPLIT = 256
+# Maximum number of tokens that a delayed stream splits; more tokens are sent as one text.
+MAX_SPLIT_TOKENS = 256
 CANARY = "canary-in-a-prompt"
 TOKEN = "hf_canaryincredential"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
-    async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
+async def endpoint(start_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
+    async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
         yield running
 
 
 def texts(job: Job) -> list[str]:
-    """Return the joined text of every choice."""
+    """Return the complete text of each choice."""
     assert job.status is Status.COMPLETED, job.error
     choices = zip(*(chunk["choices"] for chunk in job.output), strict=True)
     return ["".join(text for part in parts for text in part["tokens"]) for parts in choices]
@@ -56,7 +56,7 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
     endpoint: EmulatedEndpoint,
 ) -> None:
     slots = asyncio.Semaphore(32)
-    # Of each turn's answers, which are the same.
+    # Token counts of each turn's answers, which must be equal.
     counts: list[set[int]] = [set() for _ in TURNS]
 
     async def check(number: int) -> None:
@@ -72,25 +72,25 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
                 generated = job.output[-1]["usage"]["output"]
                 counts[turn].add(generated)
                 if stream:
-                    counted = sum(len(chunk["choices"][0]["tokens"]) for chunk in job.output)
-                    assert counted == generated or counted < MOST_SPLIT < generated
+                    token_count = sum(len(chunk["choices"][0]["tokens"]) for chunk in job.output)
+                    assert token_count == generated or token_count < MAX_SPLIT_TOKENS < generated
             else:
                 job = await endpoint.run({"openai_route": CHAT, "openai_input": body})
                 assert openai_text(job) == expected
         assert [chunk.output for chunk in job.chunks] == job.output
 
     await asyncio.gather(*(check(number) for number in range(200)))
-    assert {len(counted) for counted in counts} == {1}
+    assert {len(distinct) for distinct in counts} == {1}
 
 
-async def test_a_list_is_one_job_whose_progress_the_platform_shows(
+async def test_a_list_of_prompts_is_one_job_that_reports_its_progress(
     endpoint: EmulatedEndpoint,
 ) -> None:
     params = [{"max_tokens": 1}, *[ENDLESS] * 39]
     prompts = {"prompts": ["Once"] * 40, "use_tqdm": True}
     job = endpoint.submit({**prompts, "sampling_params": params})
-    one = {"done": 1, "total": 40}
-    assert await job.changed.wait_for(lambda: job.progress == one, HUNG_S)
+    first_progress = {"done": 1, "total": 40}
+    assert await job.changed.wait_for(lambda: job.progress == first_progress, HUNG_S)
     endpoint.emulator.queue.cancel(job)
 
 
@@ -101,7 +101,7 @@ async def test_a_list_is_one_job_whose_progress_the_platform_shows(
         ({"openai_route": "/v1/audio/speech", "openai_input": {"a": 1}}, 404, "this worker serves"),
     ],
 )
-async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_healthy(
+async def test_a_bad_job_fails_with_all_error_fields_and_leaves_the_worker_healthy(
     endpoint: EmulatedEndpoint, payload: Any, status: int, message: str
 ) -> None:
     job = await endpoint.run(payload)
@@ -110,14 +110,14 @@ async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_hea
     assert sorted(error) == ["code", "message", "param", "request_id", "retryable", "type"]
     assert (error["code"], error["request_id"], error["retryable"]) == (status, job.id, False)
     assert message in error["message"]
-    assert await endpoint.answers()
+    assert await endpoint.answers_jobs()
 
 
 async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: EmulatedEndpoint) -> None:
     text = f"What does this worker do? {CANARY}"
     turns: list[dict[str, Any]] = [
         {"role": "user", "content": text},
-        # A key that vLLM ignores, and logs that it does.
+        # vLLM ignores this key and logs a warning.
         {"role": "user", "content": [{"type": "text", "content": text}]},
         {"role": "wizard", "content": [{"type": "text", "content": text}]},
     ]
@@ -127,26 +127,26 @@ async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Emulate
             await endpoint.run({"openai_route": CHAT, "openai_input": body})
             params = {"max_tokens": value}
             await endpoint.run({"messages": [turn], "sampling_params": params})
-    log = endpoint.logged
+    log = endpoint.log
     assert "route=/v1/chat/completions status=200" in log
     for secret in (CANARY, TOKEN, "Hugging Face model into", "Traceback"):
         assert secret not in log
 
 
-async def test_the_start_logs_its_phases_a_summary_and_the_automatic_choices(
+async def test_the_log_of_the_startup_has_phases_a_summary_and_the_automatic_choices(
     endpoint: EmulatedEndpoint,
 ) -> None:
-    phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
+    phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.log)
     expected = ["import", "settings", "fetch", "weights", "engine", "app", "warm-up", "sdk"]
     assert Counter(phases) == Counter(expected)
-    # The SDK's own checks give way to a generated token.
-    assert "Running 1 fitness check(s)" in endpoint.logged
-    # What they say: model/test_engine.py.
-    assert re.search(r"model: demo; from: .*; KV cache: \d+ tokens; ", endpoint.logged)
-    assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in endpoint.logged
+    # A generated token replaces the SDK's own checks.
+    assert "Running 1 fitness check(s)" in endpoint.log
+    # model/test_engine.py tests the content of these lines.
+    assert re.search(r"model: demo; from: .*; KV cache: \d+ tokens; ", endpoint.log)
+    assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in endpoint.log
 
 
-async def test_no_statistics_and_no_requests_are_logged_but_they_are_counted(
+async def test_statistics_and_requests_are_counted_but_not_logged_by_default(
     endpoint: EmulatedEndpoint,
 ) -> None:
     await endpoint.run({"prompt": "Hi"})
@@ -154,7 +154,7 @@ async def test_no_statistics_and_no_requests_are_logged_but_they_are_counted(
     (count,) = re.findall(r'request_success_total\{.*finished_reason="length".*\} (\S+)', metrics)
     assert float(count) >= 1
     for line in ("throughput", "Added request", "Received request"):
-        assert line not in endpoint.logged
+        assert line not in endpoint.log
 
 
 # Cancelled jobs:
@@ -164,8 +164,8 @@ RUNNING = "vllm:num_requests_running"
 ENDED_BY_LENGTH = 'finished_reason="length"'
 
 
-async def count(endpoint: EmulatedEndpoint, metric: str) -> float:
-    """Return a metric of vLLM's."""
+async def read_metric(endpoint: EmulatedEndpoint, metric: str) -> float:
+    """Return the value of one of vLLM's metrics."""
     lines = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
     return sum(
         float(line.rsplit(" ", 1)[1])
@@ -174,10 +174,10 @@ async def count(endpoint: EmulatedEndpoint, metric: str) -> float:
     )
 
 
-async def until_generating(endpoint: EmulatedEndpoint) -> None:
-    """Wait until the engine works on all choices of a job."""
+async def wait_until_generating(endpoint: EmulatedEndpoint) -> None:
+    """Wait until the engine generates all choices of a job."""
     async with asyncio.timeout(HUNG_S):
-        while await count(endpoint, RUNNING) < ENDLESS["n"]:
+        while await read_metric(endpoint, RUNNING) < ENDLESS["n"]:
             await asyncio.sleep(0.05)
 
 
@@ -195,33 +195,35 @@ OPENAI = {"messages": [{"role": "user", "content": "Hi"}], **ENDLESS}
 async def test_a_cancelled_job_frees_its_slots_in_the_engine(
     endpoint: EmulatedEndpoint, payload: dict[str, Any]
 ) -> None:
-    before = await count(endpoint, ENDED_BY_LENGTH)
-    # The cancel meets the SDK inside a POST, if there is one: the generator is dropped.
+    before = await read_metric(endpoint, ENDED_BY_LENGTH)
+    # If there is a POST, the cancel reaches the SDK during the POST, and the generator is dropped.
     for fault in slow_link(2 * HUNG_S):
         endpoint.emulator.faults.add(fault)
     job = endpoint.submit(payload)
     if "stream" in payload:
         assert await job.changed.wait_for(lambda: bool(job.chunks), HUNG_S)
     endpoint.emulator.faults.clear()
-    await until_generating(endpoint)
+    await wait_until_generating(endpoint)
     assert job.status is Status.IN_PROGRESS
     endpoint.emulator.queue.cancel(job)
-    following = 0
+    finished_jobs = 0
     async with asyncio.timeout(HUNG_S):
-        while await count(endpoint, RUNNING):
-            # The engine counts anew with each of its steps, so it needs something to do.
+        while await read_metric(endpoint, RUNNING):
+            # The engine updates its metrics only with a step, so it needs a request.
             short = await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 2}})
             assert short.status is Status.COMPLETED
-            following += 1
-    assert await count(endpoint, ENDED_BY_LENGTH) - before <= following, "some ran to their end"
+            finished_jobs += 1
+    assert await read_metric(endpoint, ENDED_BY_LENGTH) - before <= finished_jobs, (
+        "some ran to their end"
+    )
 
 
-# The last one: it ends the worker.
-async def test_sigterm_ends_a_worker_in_order(endpoint: EmulatedEndpoint) -> None:
-    # An engine that is stopped first would be waited for, for five seconds.
-    os.kill(endpoint.worker.cores()[0], signal.SIGSTOP)
+# This test must be the last one, because it stops the worker.
+async def test_sigterm_stops_a_worker_gracefully(endpoint: EmulatedEndpoint) -> None:
+    # If the worker stopped the engine first, it would wait five seconds for the suspended core.
+    os.kill(endpoint.worker.core_pids()[0], signal.SIGSTOP)
     signalled = time.monotonic()
     endpoint.worker.process.terminate()
-    assert await asyncio.to_thread(endpoint.worker.ended) == 0
+    assert await asyncio.to_thread(endpoint.worker.wait_for_exit) == 0
     assert time.monotonic() - signalled < 4
-    assert "SIGTERM: no further job is taken" in endpoint.logged
+    assert "SIGTERM: no further job is taken" in endpoint.log

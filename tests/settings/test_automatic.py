@@ -1,4 +1,4 @@
-"""The defaults of settings: few are the worker's, the others are vLLM's own."""
+"""Tests of the defaults of settings: a few are the worker's own, the others are vLLM's."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -7,38 +7,38 @@ from typing import Any
 import pytest
 from settings.conftest import Read
 from support.doctor import CPU
-from support.settings import gpus
+from support.settings import machine_with_gpus
 
-from worker.engine.description import defaults
+from worker.engine.description import chosen_defaults
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
-from worker.engine.seam.locations import find
-from worker.engine.start import Start
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.start import StartupPlan
 from worker.engine.start.steps import with_fitting_tensor_parallel_size
 
-ONE = gpus(1)
+ONE_GPU = machine_with_gpus(1)
 
 
-def chosen(result: Start) -> dict[str, str]:
-    choices = list(defaults(result.arguments))
+def automatic_choices(result: StartupPlan) -> dict[str, str]:
+    choices = list(chosen_defaults(result.arguments))
     assert [str(one) for one in choices] == [f"{c.name}={c.value} ({c.reason})" for c in choices]
     return {choice.name: f"{choice.value}: {choice.reason}" for choice in choices}
 
 
-def not_vllms(arguments: Namespace) -> dict[str, Any]:
-    """Return what differs from vLLM's own defaults, but for the backend of structured outputs."""
+def changed_defaults(arguments: Namespace) -> dict[str, Any]:
+    """Return the arguments that differ from vLLM's defaults, without structured outputs."""
     assert arguments.structured_outputs_config.backend == "xgrammar"
-    parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
+    parser = import_from_vllm("make_arg_parser")(import_from_vllm("FlexibleArgumentParser")())
     own = vars(parser.parse_args([]))
-    unlike = object()
+    missing = object()
     return {
         name: value
         for name, value in vars(arguments).items()
-        if own.get(name, unlike) != value and name != "structured_outputs_config"
+        if own.get(name, missing) != value and name != "structured_outputs_config"
     }
 
 
-OF_A_CPU = {
+CPU_ARGUMENTS = {
     "dtype": "float32",
     "enforce_eager": True,
     "worker_cls": "worker.engine.seam.cpu_worker.CPUWorker",
@@ -47,18 +47,22 @@ OF_A_CPU = {
 
 
 @pytest.mark.parametrize(
-    ("on", "own"), [(ONE, {"gpu_memory_utilization": 0.95}), (CPU, OF_A_CPU)], ids=["gpu", "cpu"]
+    ("machine", "own"),
+    [(ONE_GPU, {"gpu_memory_utilization": 0.95}), (CPU, CPU_ARGUMENTS)],
+    ids=["gpu", "cpu"],
 )
-def test_most_defaults_are_vllms_own(on: Machine, own: dict[str, Any], read: Read) -> None:
+def test_most_defaults_are_vllms_own(machine: Machine, own: dict[str, Any], read: Read) -> None:
     named = {"model": "org/model", "served_model_name": ["org/model"], "max_model_len": -1}
-    assert not_vllms(read(on).arguments.vllm) == {**named, **own}
+    assert changed_defaults(read(machine).arguments.vllm_args) == {**named, **own}
 
 
 @pytest.mark.parametrize(
     "source", [{}, {"DISABLE_LOG_STATS": "1"}, {"VLLM_EXTRA_ARGS": "--disable-log-stats"}], ids=str
 )
-def test_metrics_stay_whatever_is_logged(source: dict[str, str], read: Read) -> None:
-    assert read(**source).arguments.vllm.disable_log_stats is False
+def test_metrics_are_collected_even_if_statistics_are_not_logged(
+    source: dict[str, str], read: Read
+) -> None:
+    assert read(**source).arguments.vllm_args.disable_log_stats is False
 
 
 @pytest.mark.parametrize(
@@ -74,32 +78,34 @@ def test_metrics_stay_whatever_is_logged(source: dict[str, str], read: Read) -> 
     ],
     ids=str,
 )
-def test_either_name_turns_logging_on(settings: dict[str, str], logged: bool, read: Read) -> None:
-    assert read(**settings).arguments.vllm.enable_log_requests is logged
+def test_either_name_of_the_setting_controls_the_logging_of_requests(
+    settings: dict[str, str], logged: bool, read: Read
+) -> None:
+    assert read(**settings).arguments.vllm_args.enable_log_requests is logged
 
 
 @pytest.mark.parametrize(
-    ("on", "settings", "size", "chooses"),
+    ("machine", "settings", "size", "is_automatic"),
     [
-        (gpus(2), {}, 2, True),
-        (gpus(4), {"PIPELINE_PARALLEL_SIZE": "4"}, 1, True),
-        (gpus(8), {"DATA_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 2, True),
-        (gpus(4), {"DATA_PARALLEL_SIZE": "3"}, 1, True),
-        (gpus(4), {"PREFILL_CONTEXT_PARALLEL_SIZE": "2"}, 2, True),
-        (gpus(4), {"VLLM_EXTRA_ARGS": "-pp 2"}, 2, True),
-        (gpus(4), {"TENSOR_PARALLEL_SIZE": "2"}, 2, False),
-        (gpus(4), {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}, 2, False),
-        *((on, {}, 1, False) for on in (CPU, gpus(0), ONE)),
+        (machine_with_gpus(2), {}, 2, True),
+        (machine_with_gpus(4), {"PIPELINE_PARALLEL_SIZE": "4"}, 1, True),
+        (machine_with_gpus(8), {"DATA_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 2, True),
+        (machine_with_gpus(4), {"DATA_PARALLEL_SIZE": "3"}, 1, True),
+        (machine_with_gpus(4), {"PREFILL_CONTEXT_PARALLEL_SIZE": "2"}, 2, True),
+        (machine_with_gpus(4), {"VLLM_EXTRA_ARGS": "-pp 2"}, 2, True),
+        (machine_with_gpus(4), {"TENSOR_PARALLEL_SIZE": "2"}, 2, False),
+        (machine_with_gpus(4), {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}, 2, False),
+        *((machine, {}, 1, False) for machine in (CPU, machine_with_gpus(0), ONE_GPU)),
     ],
     ids=lambda value: f"{len(value.gpus)} GPUs" if isinstance(value, Machine) else str(value),
 )
-def test_the_model_is_divided_among_the_gpus_that_are_left_unless_a_size_is_set(
-    on: Machine, settings: dict[str, str], size: int, chooses: bool, read: Read
+def test_the_model_is_split_across_the_remaining_gpus_unless_a_size_is_set(
+    machine: Machine, settings: dict[str, str], size: int, is_automatic: bool, read: Read
 ) -> None:
-    result = read(on, **settings)
-    assert result.arguments.vllm.tensor_parallel_size == size
-    choice = f"{size}: {len(on.gpus)} GPUs are there" if chooses else None
-    assert chosen(result).get("TENSOR_PARALLEL_SIZE") == choice
+    result = read(machine, **settings)
+    assert result.arguments.vllm_args.tensor_parallel_size == size
+    choice = f"{size}: {len(machine.gpus)} GPUs are there" if is_automatic else None
+    assert automatic_choices(result).get("TENSOR_PARALLEL_SIZE") == choice
 
 
 @pytest.mark.parametrize(
@@ -113,17 +119,19 @@ def test_the_model_is_divided_among_the_gpus_that_are_left_unless_a_size_is_set(
 def test_an_embedder_shares_one_of_the_models_gpus(
     count: int, settings: dict[str, str], sizes: list[int], shares: list[float], read: Read
 ) -> None:
-    engines = read(gpus(count), EMBEDDING_MODEL_NAME="org/e", **settings).engines
-    assert [engine.vllm.tensor_parallel_size for engine in engines] == sizes
-    assert [engine.vllm.gpu_memory_utilization for engine in engines] == shares
+    engines = read(machine_with_gpus(count), EMBEDDING_MODEL_NAME="org/e", **settings).engines
+    assert [engine.vllm_args.tensor_parallel_size for engine in engines] == sizes
+    assert [engine.vllm_args.gpu_memory_utilization for engine in engines] == shares
 
 
 @pytest.mark.parametrize(
-    ("there", "heads", "size"),
+    ("gpu_count", "heads", "size"),
     [(4, 32, 4), (4, 14, 2), (8, 12, 6), (3, 4, 2), (2, 9, 1), (4, 0, 4)],
 )
-def test_heads_are_divided_among_as_many_gpus_as_can_be(there: int, heads: int, size: int) -> None:
-    assert fitting_tensor_parallel_size(there, heads) == size
+def test_attention_heads_are_split_across_as_many_gpus_as_possible(
+    gpu_count: int, heads: int, size: int
+) -> None:
+    assert fitting_tensor_parallel_size(gpu_count, heads) == size
 
 
 @pytest.mark.parametrize(
@@ -134,30 +142,30 @@ def test_heads_are_divided_among_as_many_gpus_as_can_be(there: int, heads: int, 
     ],
     ids=["unset", "set"],
 )
-def test_only_an_unset_size_is_made_to_fit_the_two_heads_of_the_model(
+def test_only_an_unset_size_is_reduced_to_fit_the_two_heads_of_the_model(
     settings: dict[str, str], size: int, choice: str | None, demo_model: Path, read: Read
 ) -> None:
-    result = read(gpus(3), MODEL_NAME=str(demo_model), **settings)
+    result = read(machine_with_gpus(3), MODEL_NAME=str(demo_model), **settings)
     arguments = with_fitting_tensor_parallel_size(result.arguments, result.context)
-    assert arguments.vllm.tensor_parallel_size == size
+    assert arguments.vllm_args.tensor_parallel_size == size
     shown = {one.name: f"{one.value}: {one.reason}" for one in arguments.defaults}
     assert shown.get("TENSOR_PARALLEL_SIZE") == choice
 
 
 @pytest.mark.parametrize("size", ["TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"])
-def test_several_processes_on_a_cpu_have_vllms_executor(size: str, read: Read) -> None:
-    arguments = read(CPU, **{size: "2"}).arguments.vllm
+def test_several_processes_on_a_cpu_use_the_executor_of_vllm(size: str, read: Read) -> None:
+    arguments = read(CPU, **{size: "2"}).arguments.vllm_args
     assert arguments.distributed_executor_backend is None
 
 
-EVERYWHERE = {
+COMMON_CHOICES = {
     "MAX_MODEL_LEN": "auto: the longest text that the memory holds",
     "STRUCTURED_OUTPUTS_CONFIG": '{"backend": "xgrammar"}: one backend checks and compiles',
     "SERVED_MODEL_NAME": "org/model: MODEL_NAME",
     "TOKENIZER": "org/model: the model's own",
     "RUNPOD_LOG_LEVEL": "INFO: the SDK's own DEBUG prints every answer",
 }
-ON_A_CPU = {
+CPU_CHOICES = {
     "DTYPE": "float32: no GPU; bfloat16 is an illegal instruction on some CPUs",
     "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
     "WORKER_CLS": "worker.engine.seam.cpu_worker.CPUWorker: "
@@ -165,46 +173,50 @@ ON_A_CPU = {
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
     **{name: f"{value}: no GPU" for name, value in CPU_EXPORTS.items()},
 }
-ON_A_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
-
-
-@pytest.mark.parametrize(("on", "own"), [(CPU, ON_A_CPU), (ONE, ON_A_GPU)], ids=["cpu", "gpu"])
-def test_every_default_has_a_reason(on: Machine, own: dict[str, str], read: Read) -> None:
-    assert chosen(read(on)) == EVERYWHERE | own
+GPU_CHOICES = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
 
 
 @pytest.mark.parametrize(
-    ("on", "name", "value", "effective"),
+    ("machine", "own"), [(CPU, CPU_CHOICES), (ONE_GPU, GPU_CHOICES)], ids=["cpu", "gpu"]
+)
+def test_every_default_has_a_reason(machine: Machine, own: dict[str, str], read: Read) -> None:
+    assert automatic_choices(read(machine)) == COMMON_CHOICES | own
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "value", "effective"),
     [
         (CPU, "DTYPE", "bfloat16", "bfloat16"),
         (CPU, "ENFORCE_EAGER", "0", False),
         (CPU, "DISTRIBUTED_EXECUTOR_BACKEND", "mp", "mp"),
         (CPU, "WORKER_CLS", "mine.Worker", "mine.Worker"),
-        (ONE, "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
+        (ONE_GPU, "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
     ],
 )
-def test_a_set_value_stays(on: Machine, name: str, value: str, effective: Any, read: Read) -> None:
-    result = read(on, **{name: value})
-    assert name not in chosen(result)
-    assert getattr(result.arguments.vllm, name.lower()) == effective
+def test_a_set_value_overrides_the_automatic_choice(
+    machine: Machine, name: str, value: str, effective: Any, read: Read
+) -> None:
+    result = read(machine, **{name: value})
+    assert name not in automatic_choices(result)
+    assert getattr(result.arguments.vllm_args, name.lower()) == effective
 
 
-def test_a_path_is_never_a_name(
+def test_the_path_of_a_model_is_never_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
     (tmp_path / "version-2").mkdir()
     (tmp_path / "mine").symlink_to("version-2")
     monkeypatch.chdir(tmp_path / "version-2")
     for path in (f"{tmp_path}/mine/", "../mine", "../version-2/../mine"):
-        choices = chosen(read(CPU, MODEL_NAME=path))
+        choices = automatic_choices(read(CPU, MODEL_NAME=path))
         assert choices["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
         assert choices["TOKENIZER"] == "mine: the model's own"
         assert str(tmp_path) not in str(choices)
-    assert read(CPU, MODEL_NAME=".").arguments.vllm.served_model_name == ["version-2"]
+    assert read(CPU, MODEL_NAME=".").arguments.vllm_args.served_model_name == ["version-2"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "unchosen"),
+    ("settings", "name"),
     [
         ({"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "mine"}, "SERVED_MODEL_NAME"),
         ({"SERVED_MODEL_NAME": "mine"}, "SERVED_MODEL_NAME"),
@@ -216,5 +228,7 @@ def test_a_path_is_never_a_name(
     ],
     ids=str,
 )
-def test_what_is_set_is_not_chosen(settings: dict[str, str], unchosen: str, read: Read) -> None:
-    assert unchosen not in chosen(read(**settings))
+def test_a_setting_under_any_of_its_names_prevents_the_automatic_choice(
+    settings: dict[str, str], name: str, read: Read
+) -> None:
+    assert name not in automatic_choices(read(**settings))

@@ -1,4 +1,4 @@
-"""The doctor's findings about an environment, in this process: settings, hub, models together."""
+"""Tests of the doctor's findings about whole environments, in this process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 from support.hub.server import STRANGER, Hub, hub
-from support.models.configs import copied
+from support.models.configs import copy_model
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
 
 from worker import doctor
-from worker.doctor.findings import Finding, failed, render
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
+from worker.doctor.findings import Finding, has_failure, render
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
 
 
 class Report:
     def __init__(self, findings: list[Finding]) -> None:
-        self.failed = failed(findings)
-        # Of several findings on one topic, the last.
+        self.failed = has_failure(findings)
+        # The last of several findings on one topic remains.
         self.levels = {finding.topic: finding.level.value for finding in findings}
         self.output = render(findings)
         self.words = " ".join(self.output.split())
@@ -39,8 +39,8 @@ def doctors_hub(demo_model: Path) -> Iterator[Hub]:
 
 @pytest.fixture
 def examine(tmp_path: Path, doctors_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    """Examine settings, with an empty cache and the hub on loopback."""
-    # The hub's library reads its address only when it is imported.
+    """Return a function that examines settings with an empty cache and a hub on loopback."""
+    # The library of the hub reads its address only when it is imported.
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
     address = template.replace(constants.ENDPOINT, doctors_hub.endpoint)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
@@ -49,16 +49,18 @@ def examine(tmp_path: Path, doctors_hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     def examine(**settings: str) -> Report:
         os.environ.clear()
         os.environ.update(HOME, HF_HOME=str(tmp_path / "hf"), **settings)
-        return Report(list(doctor.examine(gather(given_environ()))))
+        return Report(list(doctor.examine(gather_settings(environ_with_secrets()))))
 
     return examine
 
 
-def test_all_mistakes_are_reported(examine: Examine, demo_model: Path, tmp_path: Path) -> None:
-    cut_off = copied(demo_model, tmp_path / "cut off")
+def test_the_doctor_reports_all_mistakes(
+    examine: Examine, demo_model: Path, tmp_path: Path
+) -> None:
+    cut_off = copy_model(demo_model, tmp_path / "cut off")
     weights = cut_off / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    dropped = copied(demo_model, tmp_path / "dropped", architectures=["XverseForCausalLM"])
+    dropped = copy_model(demo_model, tmp_path / "dropped", architectures=["XverseForCausalLM"])
     found = examine(
         MODEL_NAME=str(cut_off),
         MAX_MODEL_LEN="4096",
@@ -75,7 +77,7 @@ def test_all_mistakes_are_reported(examine: Examine, demo_model: Path, tmp_path:
         "parallel": "FAIL",
         "context": "FAIL",
         "embedder: architecture": "FAIL",
-        # About a model that vLLM does not know.
+        # vLLM does not know this model.
         "embedder: memory": "?",
         "start-up time": "warn",
     }
@@ -89,7 +91,9 @@ def test_all_mistakes_are_reported(examine: Examine, demo_model: Path, tmp_path:
     )
 
 
-def test_wrong_settings_hide_no_finding(examine: Examine, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_settings_do_not_hide_other_findings(
+    examine: Examine, caplog: pytest.LogCaptureFixture
+) -> None:
     found = examine(
         MODEL_NAME="org/gated", HF_TOKEN=STRANGER, MAX_MODEL_LEN="abc", RAW_OPENAI_OUTPUT="2"
     )
@@ -100,7 +104,7 @@ def test_wrong_settings_hide_no_finding(examine: Examine, caplog: pytest.LogCapt
     assert STRANGER not in found.output + caplog.text
 
 
-def test_the_rest_is_checked_despite_wrong_settings(examine: Examine) -> None:
+def test_the_model_is_checked_despite_wrong_settings(examine: Examine) -> None:
     found = examine(MODEL_NAME="org/open", RAW_OPENAI_OUTPUT="2", VLLM_CPU_KVCACHE_SPACE="abc")
     assert found.failed
     assert {topic for topic, level in found.levels.items() if level == "FAIL"} == {"settings"}
@@ -118,7 +122,7 @@ def test_a_download_and_an_embedder_are_checked_too(examine: Examine) -> None:
     assert found.levels["embedder: memory"] == found.levels["embedder: architecture"] == "ok"
 
 
-def test_without_a_model_there_is_still_a_finding(examine: Examine) -> None:
+def test_a_missing_model_name_is_a_finding(examine: Examine) -> None:
     found = examine(MODEL_NAME="")
     assert (found.failed, found.levels) == (True, {"settings": "FAIL"})
     assert "MODEL_NAME is not set" in found.words

@@ -1,24 +1,24 @@
-"""Mistakes in settings, and their messages; what warns is in test_warnings.py."""
+"""Tests of mistakes in settings and their messages. Warnings are tested in test_warnings.py."""
 
 import re
 from pathlib import Path
 
 import pytest
 from settings.conftest import Read, Refuse
-from support.processes.commands import HANDLER, WORKER, run
-from support.settings import gpus
-from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, placed
+from support.processes.commands import HANDLER, WORKER, run_command
+from support.settings import machine_with_gpus
+from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, write_files
 
-from worker.engine.variables import wrong
+from worker.engine.variables import find_mistakes
 
 
 @pytest.mark.parametrize(
     ("settings", "name", "words"), TOGETHER, ids=[str(row[0]) for row in TOGETHER]
 )
-def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
+def test_a_mistake_is_reported_once_with_its_name_and_the_accepted_values(
     settings: dict[str, str], name: str, words: str, tmp_path: Path, refuse: Refuse
 ) -> None:
-    error = refuse(**placed(settings, tmp_path))
+    error = refuse(**write_files(settings, tmp_path))
     (mistake,) = error.mistakes
     assert mistake.name == name
     assert words.replace("<folder>", str(tmp_path)) in str(mistake)
@@ -29,7 +29,7 @@ def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
     assert SECRET not in error.message
 
 
-def test_a_template_that_is_not_text_can_not_be_read(tmp_path: Path, refuse: Refuse) -> None:
+def test_a_template_that_is_not_text_is_a_mistake(tmp_path: Path, refuse: Refuse) -> None:
     (tmp_path / "template").write_bytes(b"\xff")
     (mistake,) = refuse(CUSTOM_CHAT_TEMPLATE=str(tmp_path / "template")).mistakes
     assert mistake.advice.startswith("can't be read")
@@ -58,63 +58,68 @@ SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
         (2, dict.fromkeys(SIZES, "2"), "there are 2 GPUs, and 4 would be needed"),
     ],
 )
-def test_more_gpus_than_there_are_is_a_mistake_of_every_setting_that_asks_for_them(
+def test_missing_gpus_are_a_mistake_of_every_setting_that_requires_them(
     count: int, settings: dict[str, str], words: str, refuse: Refuse
 ) -> None:
-    error = refuse(gpus(count), **settings)
+    error = refuse(machine_with_gpus(count), **settings)
     assert {mistake.name: mistake.value for mistake in error.mistakes} == settings
     assert all(mistake.advice.startswith(words) for mistake in error.mistakes)
     assert all(int(mistake.example or 0) >= 1 for mistake in error.mistakes)
 
 
-def test_a_variable_that_vllm_can_not_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"VLLM_ENGINE_READY_TIMEOUT_S": "soon", "VLLM_USE_V1_NOT": "x", "HOME": "x"}
-    for name, value in given.items():
+def test_a_variable_that_vllm_cannot_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"VLLM_ENGINE_READY_TIMEOUT_S": "soon", "VLLM_USE_V1_NOT": "x", "HOME": "x"}
+    for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    (mistake,) = wrong(given)
+    (mistake,) = find_mistakes(environ)
     assert (mistake.name, mistake.value) == ("VLLM_ENGINE_READY_TIMEOUT_S", "soon")
     assert mistake.advice.startswith("vLLM can't read it: ")
 
 
 @pytest.mark.parametrize(("value", "advice"), [("1", ["leave it unset"]), ("0", [])])
-def test_responses_can_not_be_stored(
+def test_the_setting_to_store_responses_is_refused(
     monkeypatch: pytest.MonkeyPatch, value: str, advice: list[str]
 ) -> None:
     name = "VLLM_ENABLE_RESPONSES_API_STORE"
     monkeypatch.setenv(name, value)
-    assert [mistake.advice.rpartition(": ")[2] for mistake in wrong({name: value})] == advice
+    assert [
+        mistake.advice.rpartition(": ")[2] for mistake in find_mistakes({name: value})
+    ] == advice
 
 
-def test_every_wrong_value_is_reported_with_what_is_right(read: Read, refuse: Refuse) -> None:
+def test_every_wrong_value_is_reported_with_the_accepted_values(read: Read, refuse: Refuse) -> None:
     error = refuse(**{name: value for name, value, _ in SINGLE})
     found = {mistake.name: mistake for mistake in error.mistakes}
-    # Some need another setting, which is a mistake of its own.
+    # Some settings require another setting; its absence is a separate mistake.
     assert {name for name, _, words in SINGLE if words not in str(found.get(name))} == set()
     lines = error.message.split("\n")[1 : len(error.mistakes) + 1]
     assert lines == sorted(lines) == [f"  {mistake}" for mistake in found.values()]
     assert SECRET not in error.message
 
-    def shown(name: str, value: str) -> str:
-        # It may hold a secret.
+    def reported_value(name: str, value: str) -> str:
+        # The value may contain a secret.
         hidden = {"{": "{...}", "[": "[...]"} if name != "CUSTOM_CHAT_TEMPLATE" else {}
         return hidden.get(value[0], value)
 
     assert {name: found[name].value for name, *_ in SINGLE} == {
-        name: shown(name, value) for name, value, _ in SINGLE
+        name: reported_value(name, value) for name, value, _ in SINGLE
     }
-    # The examples are accepted.
+    # The examples in the messages are accepted.
     examples = {name: found[name].example for name, *_ in SINGLE if found[name].example}
-    assert read(gpus(4), **{"ENABLE_LORA": "1", **examples}).settings.model_name == "org/model"
+    assert (
+        read(machine_with_gpus(4), **{"ENABLE_LORA": "1", **examples}).settings.model_name
+        == "org/model"
+    )
     assert len(examples) > len(SINGLE) / 2
 
 
-def test_a_misspelled_name_warns_with_the_one_that_was_meant(read: Read) -> None:
+def test_a_misspelled_name_warns_with_the_correct_name(read: Read) -> None:
     assert read(**dict.fromkeys(TYPOS, SECRET)).warnings == tuple(
         f"{name} is not a setting: did you mean {TYPOS[name]}?" for name in sorted(TYPOS)
     )
 
 
-def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path, refuse: Refuse) -> None:
+def test_mistakes_of_every_kind_are_reported_together(tmp_path: Path, refuse: Refuse) -> None:
     settings = {
         "MODEL_NAME": "<folder>/nothing",
         "HF_TOKEN": f"{SECRET}-1",
@@ -133,26 +138,33 @@ def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path, refuse: Ref
         "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.5",
         "GPU_MEMORY_UTILIZATION": "0.6",
     }
-    error = refuse(**placed(settings, tmp_path))
+    error = refuse(**write_files(settings, tmp_path))
     assert SECRET not in error.message
-    right = {"HF_TOKEN", "VLLM_CONFIG_FILE", "EMBEDDING_MODEL_NAME", "GPU_MEMORY_UTILIZATION"}
+    valid_settings = {
+        "HF_TOKEN",
+        "VLLM_CONFIG_FILE",
+        "EMBEDDING_MODEL_NAME",
+        "GPU_MEMORY_UTILIZATION",
+    }
     named = {mistake.name for mistake in error.mistakes}
-    assert named == settings.keys() - right | {"MAX_MODEL_LENGTH"}
+    assert named == settings.keys() - valid_settings | {"MAX_MODEL_LENGTH"}
 
 
-# By the worker's command; more of them are in tests/platform:
+# Tests with the worker's command; tests/platform has more of them:
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("demo_model")
-def test_a_variable_that_keeps_vllm_from_starting_is_reported_so(tmp_path: Path) -> None:
-    # vLLM reads the last one when it is asked.
+def test_variables_that_keep_vllm_from_starting_are_reported_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    # vLLM reads the last variable only on demand.
     settings = {"VLLM_CONFIGURE_LOGGING": "x", "MAX_CONCURRENCY": "0", "VLLM_USE_DEEP_GEMM": "x"}
     broken = {"VLLM_CONFIG_FILE": "<folder>/broken.yaml"}
-    ended = run({**WORKER, **placed(settings | broken, tmp_path)}, *HANDLER)
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stdout + ended.stderr
-    named = re.findall(r"^  ([A-Z_]+) = '.+': ", ended.stderr, re.M)
+    result = run_command({**WORKER, **write_files(settings | broken, tmp_path)}, *HANDLER)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stdout + result.stderr
+    named = re.findall(r"^  ([A-Z_]+) = '.+': ", result.stderr, re.M)
     assert named == [
         "MAX_CONCURRENCY",
         "VLLM_CONFIGURE_LOGGING",

@@ -1,4 +1,4 @@
-"""Every option of the installed vLLM as a variable, and the repositories that settings name."""
+"""Tests of every option of the installed vLLM as a variable, and of the artifacts in settings."""
 
 import functools
 import json
@@ -7,25 +7,26 @@ from pathlib import Path
 import psutil
 import pytest
 import vllm.envs
-from listed import GPU, Catalogue
-from support.releases import of_the_pinned
+from catalogue import GPU, Catalogue
+from support.releases import needs_pinned_vllm
 from support.settings import read_settings
 from table import LIBRARIES, ROWS, Row
 
-from worker.engine.arguments import StartContext
+from worker.engine.arguments import StartupContext
 from worker.engine.machine import Machine
 from worker.engine.options import Options
-from worker.engine.options.excluded import IDLE, NEEDS
+from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, REQUIRED_OPTIONS
 from worker.engine.start import loading
-from worker.engine.start.configuring import configure
-from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
+from worker.engine.start.configuring import configure_engine
+from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
 from worker.settings import Settings
-from worker.settings.names import ALIASES, FOR_LIBRARIES
-from worker.settings.sources import gather
-from worker.store import Wanted
+from worker.settings.names import LIBRARY_VARIABLES, OPTION_BY_SETTING
+from worker.settings.sources import gather_settings
+from worker.store import Artifact
 
-# Options that take any text: names, places, and what vLLM has no list of. One that is new here
-# deserves a look: can the worker refuse a wrong value before vLLM does?
+# Options that accept any text: names, paths, and values that vLLM has no list of. For an option
+# that
+# is new here, check whether the worker can refuse a wrong value before vLLM does.
 ANY_TEXT = set(
     """
     ALLOWED_LOCAL_MEDIA_PATH CODE_REVISION COHERE_FORMAT DEVICE_IDS
@@ -38,8 +39,8 @@ ANY_TEXT = set(
     """.split()
 )
 
-# Settings without which an option can't be set.
-NEEDED = {
+# Settings that an option requires.
+REQUIRED_SETTINGS = {
     "DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB": {
         "DATA_PARALLEL_SIZE": "2",
         "DATA_PARALLEL_SIZE_LOCAL": "2",
@@ -53,80 +54,86 @@ MACHINE = Machine(cpu=False, gpus=(GPU,) * 8)
 CATALOGUE = Catalogue(MACHINE)
 
 
-def values(name: str) -> set[str]:
-    """Return the values that messages, forms and pages show for an option."""
+def example_values(name: str) -> set[str]:
+    """Return the values of an option in messages, forms and pages."""
     option = CATALOGUE.options[name]
     usual = __file__ if name.endswith("_PLUGIN") else {"json": "{}"}.get(option.kind, "name")
     return {value for value in (option.default, option.example) if value} or {usual}
 
 
 @functools.cache
-def refused(name: str) -> str | None:
-    return CATALOGUE.refused(name)
+def refused_value(name: str) -> str | None:
+    return CATALOGUE.find_refused_value(name)
 
 
-def test_every_option_takes_its_default_and_its_example() -> None:
-    tried = {
-        f"{name}={value}": CATALOGUE.mistakes(name, value, **NEEDED.get(name, {}))
+def test_every_option_accepts_its_default_and_its_example() -> None:
+    mistakes_by_setting = {
+        f"{name}={value}": CATALOGUE.find_mistakes(name, value, **REQUIRED_SETTINGS.get(name, {}))
         for name in CATALOGUE.options.names
-        for value in values(name)
+        for value in example_values(name)
     }
-    assert {setting: mistakes for setting, mistakes in tried.items() if mistakes} == {}
+    assert {
+        setting: mistakes for setting, mistakes in mistakes_by_setting.items() if mistakes
+    } == {}
 
 
-def test_every_option_that_refuses_a_value_is_named() -> None:
-    tried = {
-        f"{name}={bad}": CATALOGUE.mistakes(name, bad)
+def test_a_refusal_names_its_option() -> None:
+    mistakes_by_setting = {
+        f"{name}={bad}": CATALOGUE.find_mistakes(name, bad)
         for name in CATALOGUE.options.names
-        if (bad := refused(name)) is not None
+        if (bad := refused_value(name)) is not None
     }
     unnamed = [
         setting
-        for setting, mistakes in tried.items()
+        for setting, mistakes in mistakes_by_setting.items()
         if not any(setting.split("=")[0] in mistake for mistake in mistakes)
     ]
     assert unnamed == []
 
 
-@of_the_pinned
-def test_the_options_that_can_refuse_no_value_are_known() -> None:
-    found = {name for name in CATALOGUE.options.names if refused(name) is None}
+@needs_pinned_vllm
+def test_the_options_that_accept_any_value_are_known() -> None:
+    found = {name for name in CATALOGUE.options.names if refused_value(name) is None}
     assert found == ANY_TEXT, (
         f"new: {sorted(found - ANY_TEXT)}, no more: {sorted(ANY_TEXT - found)}"
     )
 
 
-@of_the_pinned
-def test_every_row_of_the_table_is_read() -> None:
+@needs_pinned_vllm
+def test_every_row_of_the_table_is_a_known_variable() -> None:
     own = {name.upper() for name in Settings.model_fields}
-    read = own | ALIASES.keys() | CATALOGUE.options.names
-    read |= FOR_LIBRARIES | set(vllm.envs.environment_variables)
+    read = own | OPTION_BY_SETTING.keys() | CATALOGUE.options.names
+    read |= LIBRARY_VARIABLES | set(vllm.envs.environment_variables)
     assert {row.name for row in ROWS} - read == set()
 
 
 EXAMPLES = [row for row in ROWS if row.example and row.section != LIBRARIES]
 
 
-@of_the_pinned
+@needs_pinned_vllm
 @pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: row.name)
-def test_an_example_of_the_table_starts_and_has_an_effect(row: Row, tmp_path: Path) -> None:
-    needed = {NEEDS[row.name]: "1"} if row.name in NEEDS else NEEDED.get(row.name, {})
+def test_an_example_of_the_table_is_accepted_and_has_an_effect(row: Row, tmp_path: Path) -> None:
+    needed = (
+        {REQUIRED_OPTIONS[row.name]: "1"}
+        if row.name in REQUIRED_OPTIONS
+        else REQUIRED_SETTINGS.get(row.name, {})
+    )
     value = row.example
     if row.name == "VLLM_CONFIG_FILE":
         value = str(tmp_path / "settings.yaml")
         Path(value).write_text("seed: 1")
     result = read_settings({"MODEL_NAME": "org/model", **needed, row.name: value}, MACHINE)
-    assert result.warnings == () or row.name.lower() in IDLE
+    assert result.warnings == () or row.name.lower() in INEFFECTIVE_OPTIONS
 
 
-# Repositories read from the settings are those that vLLM's arguments then need
+# The artifacts in the settings must be those in vLLM's arguments:
 
 
-NOTHING = Path("/no such file")
+MISSING_FILE = Path("/no such file")
 ADAPTERS = [{"name": "a", "path": "org/a"}, {"name": "b", "path": "org/b", "base_model_name": "x"}]
 DRAFT = {"model": "org/draft", "revision": "v3", "num_speculative_tokens": 2}
 
-CASES: list[dict[str, str]] = [
+ENVIRONS: list[dict[str, str]] = [
     {},
     {"MODEL_REVISION": "v1", "LOAD_FORMAT": "safetensors"},
     {"TOKENIZER_NAME": "org/tokenizer", "TOKENIZER_REVISION": "v2", "MODEL_REVISION": "v1"},
@@ -148,17 +155,21 @@ CASES: list[dict[str, str]] = [
 ]
 
 
-def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
+def find_artifacts(environ: dict[str, str]) -> tuple[list[Artifact], list[Artifact]]:
     result = read_settings({"MODEL_NAME": "org/model", **environ})
-    of_vllm = [wanted for engine in result.engines for wanted in wanted_by_arguments(engine)]
-    return wanted_by_settings(gather({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
+    from_arguments = [
+        artifact for engine in result.engines for artifact in artifacts_in_arguments(engine)
+    ]
+    return artifacts_in_settings(
+        gather_settings({"MODEL_NAME": "org/model", **environ}, MISSING_FILE)
+    ), from_arguments
 
 
-@pytest.mark.parametrize("environ", CASES, ids=str)
-def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
-    of_settings, of_vllm = both(environ)
-    assert of_settings == of_vllm
-    assert [one.setting for one in of_settings] == [one.setting for one in of_vllm]
+@pytest.mark.parametrize("environ", ENVIRONS, ids=str)
+def test_the_settings_name_the_artifacts_that_vllm_needs(environ: dict[str, str]) -> None:
+    from_settings, from_arguments = find_artifacts(environ)
+    assert from_settings == from_arguments
+    assert [one.setting for one in from_settings] == [one.setting for one in from_arguments]
 
 
 def test_weights_on_a_network_disk_are_read_ahead(
@@ -171,6 +182,6 @@ def test_weights_on_a_network_disk_are_read_ahead(
     parsed = known.parse({"MODEL": str(demo_model)})
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(loading, "available_memory", lambda: 1 << 40)
-    changed, config = configure(parsed.arguments, StartContext(known.machine))
+    changed, config = configure_engine(parsed.arguments, StartupContext(known.machine))
     assert config.load_config.safetensors_load_strategy == "prefetch"
     assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -1,4 +1,4 @@
-"""Values of settings: the forms and sources that they come in, and which of these wins."""
+"""Tests of the forms and sources of settings, and of the precedence of the sources."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from settings.conftest import Read, Refuse
 from support.models.minilm import MODEL
-from support.settings import gpus
+from support.settings import machine_with_gpus
 
 from worker.engine import start
-from worker.engine.options.declared import plugged
+from worker.engine.options.declarations import has_plugins
 from worker.engine.start import Bootstrap
 from worker.settings.mistakes import SettingsError
-from worker.settings.sources import gather
+from worker.settings.sources import gather_settings
 
 ADAPTER = '{"name": "a", "path": "org/a"}'
 
@@ -32,10 +32,12 @@ ADAPTER = '{"name": "a", "path": "org/a"}'
         ),
     ],
 )
-def test_a_value_may_have_other_forms(name: str, value: str, effective: Any, read: Read) -> None:
+def test_a_value_may_be_spelled_in_other_forms(
+    name: str, value: str, effective: Any, read: Read
+) -> None:
     arguments = read(**{name: value}).arguments
-    assert getattr(arguments.vllm, name.lower()) == effective
-    assert name in arguments.given
+    assert getattr(arguments.vllm_args, name.lower()) == effective
+    assert name in arguments.operator_options
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_value_may_have_other_forms(name: str, value: str, effective: Any, rea
     ],
 )
 def test_values_that_vllms_classes_convert_are_accepted(value: str, read: Read) -> None:
-    speculative = read(SPECULATIVE_CONFIG=value).arguments.vllm.speculative_config
+    speculative = read(SPECULATIVE_CONFIG=value).arguments.vllm_args.speculative_config
     assert int(speculative["num_speculative_tokens"]) == 4
 
 
@@ -60,7 +62,7 @@ def test_values_that_vllms_classes_convert_are_accepted(value: str, read: Read) 
     ],
 )
 def test_adapters_are_read_in_all_of_vllms_forms(value: str, names: list[str], read: Read) -> None:
-    adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm.lora_modules
+    adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm_args.lora_modules
     read_as = [(adapter.name, adapter.path) for adapter in adapters]
     assert read_as == [(name, f"org/{name}") for name in names]
 
@@ -68,25 +70,25 @@ def test_adapters_are_read_in_all_of_vllms_forms(value: str, names: list[str], r
 def test_a_parser_may_come_from_a_file(tmp_path: Path, read: Read) -> None:
     (tmp_path / "plugin.py").touch()
     result = read(REASONING_PARSER="mine", REASONING_PARSER_PLUGIN=str(tmp_path / "plugin.py"))
-    assert result.arguments.vllm.reasoning_parser == "mine"
+    assert result.arguments.vllm_args.reasoning_parser == "mine"
 
 
-def test_a_vllm_plugin_may_bring_names_that_vllm_lacks(
+def test_a_vllm_plugin_may_add_values_that_vllm_does_not_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, refuse: Refuse
 ) -> None:
-    assert not plugged()
+    assert not has_plugins()
     assert "LOAD_FORMAT" in refuse(LOAD_FORMAT="mine").message
     about = tmp_path / "a_plugin-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
     monkeypatch.syspath_prepend(tmp_path)
-    plugged.cache_clear()
+    has_plugins.cache_clear()
     try:
-        assert read(LOAD_FORMAT="mine").arguments.vllm.load_format == "mine"
+        assert read(LOAD_FORMAT="mine").arguments.vllm_args.load_format == "mine"
     finally:
         monkeypatch.undo()
-        plugged.cache_clear()
+        has_plugins.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -100,46 +102,54 @@ def test_a_vllm_plugin_may_bring_names_that_vllm_lacks(
     ],
     ids=str,
 )
-def test_a_model_keeps_its_own_name(written: dict[str, str], names: list[str], read: Read) -> None:
-    assert read(**written).arguments.vllm.served_model_name == names
+def test_a_model_is_also_served_under_its_own_name(
+    written: dict[str, str], names: list[str], read: Read
+) -> None:
+    assert read(**written).arguments.vllm_args.served_model_name == names
 
 
-def test_an_embedder_has_settings_of_its_own_and_the_pooling_runner(read: Read) -> None:
+def test_an_embedder_has_its_own_settings_and_the_pooling_runner(read: Read) -> None:
     settings = {"SEED": "7", "EMBEDDING_SEED": "8"}
     assert len(read(**settings).engines) == 1
-    models, embedders = (one.vllm for one in read(**settings, EMBEDDING_MODEL_NAME="org/e").engines)
+    models, embedders = (
+        one.vllm_args for one in read(**settings, EMBEDDING_MODEL_NAME="org/e").engines
+    )
     assert (models.model, models.seed, models.runner) == ("org/model", 7, "auto")
     assert (embedders.model, embedders.seed, embedders.runner) == ("org/e", 8, "pooling")
 
 
 def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
     _, embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").engines
-    assert embedder.vllm.runner == "auto"
+    assert embedder.vllm_args.runner == "auto"
 
 
-# Which source wins: extra arguments over the environment, a baked model and a config file
+# Precedence of sources: extra arguments, then the environment, a baked model, and a config file.
 
 
-# Reads settings from a config file's text, a baked model's description, and variables.
-ReadSources = Callable[..., start.Start]
+# Reads settings from the text of a config file, the description of a baked model, and variables.
+ReadSources = Callable[..., start.StartupPlan]
 
 
 @pytest.fixture
 def read_sources(tmp_path: Path) -> ReadSources:
-    # The real one lies in the root of an image.
+    # In an image, the description of the baked model is in the root directory.
     config, baked = tmp_path / "config.yaml", tmp_path / "baked.json"
 
-    def read(file: str = "", image: dict[str, Any] | None = None, **environ: str) -> start.Start:
+    def read(
+        file: str = "", image: dict[str, Any] | None = None, **environ: str
+    ) -> start.StartupPlan:
         config.write_text(file)
         if image is not None:
             baked.write_text(json.dumps(image))
-        given = gather({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
-        return start.read(Bootstrap.of(given), gpus(1))
+        raw_settings = gather_settings({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
+        return start.plan_startup(Bootstrap.from_raw_settings(raw_settings), machine_with_gpus(1))
 
     return read
 
 
-def test_every_source_sets_what_the_stronger_ones_leave_open(read_sources: ReadSources) -> None:
+def test_a_source_sets_the_settings_that_stronger_sources_leave_unset(
+    read_sources: ReadSources,
+) -> None:
     result = read_sources(
         "model-name: org/file\nrevision: file\nseed: 1\ndtype: half\nmax-num-seqs: 2\n"
         "max-logprobs: 3\nmax-concurrency: 4\ndefault-batch-size: 4\nmin-model-len: 4\n",
@@ -151,7 +161,7 @@ def test_every_source_sets_what_the_stronger_ones_leave_open(read_sources: ReadS
         MAX_CONCURRENCY="9",
         VLLM_EXTRA_ARGS="--seed 10 --revision extra",
     )
-    arguments, own = result.arguments.vllm, result.settings
+    arguments, own = result.arguments.vllm_args, result.settings
     assert (arguments.seed, arguments.revision) == (10, "extra")
     assert (arguments.dtype, own.max_concurrency) == ("bfloat16", 9)
     assert (arguments.max_num_seqs, arguments.model, own.default_batch_size) == (6, "org/baked", 7)
@@ -163,18 +173,19 @@ def test_every_source_sets_what_the_stronger_ones_leave_open(read_sources: ReadS
     [
         (None, {}, "org/file"),
         ({"MODEL_NAME": "org/image"}, {"MODEL_NAME": "org/environ"}, "org/environ"),
-        # What a worker serves is a setting of its own.
         (None, {"VLLM_EXTRA_ARGS": "--model org/extra"}, "org/extra"),
     ],
     ids=["a file", "the environment", "the extra arguments"],
 )
-def test_a_model_may_be_named_by_any_source(
+def test_any_source_may_name_the_model(
     read_sources: ReadSources, image: dict[str, Any] | None, environ: dict[str, str], model: str
 ) -> None:
-    assert read_sources("model: org/file\n", image, **environ).arguments.vllm.model == model
+    assert read_sources("model: org/file\n", image, **environ).arguments.vllm_args.model == model
 
 
-def test_a_weaker_source_is_overruled_in_any_spelling(read_sources: ReadSources) -> None:
+def test_a_stronger_source_overrides_a_weaker_one_in_any_spelling(
+    read_sources: ReadSources,
+) -> None:
     result = read_sources(
         "model: org/file\nmin-batch-size: 2\nenable-log-requests: true\nserved-model-name: old\n",
         MODEL_NAME="org/environ",
@@ -182,7 +193,7 @@ def test_a_weaker_source_is_overruled_in_any_spelling(read_sources: ReadSources)
         DISABLE_LOG_REQUESTS="1",
         OPENAI_SERVED_MODEL_NAME_OVERRIDE="new",
     )
-    arguments = result.arguments.vllm
+    arguments = result.arguments.vllm_args
     assert (arguments.model, result.settings.default_min_batch_size) == ("org/environ", 3)
     assert arguments.enable_log_requests is False
     assert arguments.served_model_name == ["new", "org/environ"]
@@ -218,15 +229,15 @@ NAMES = ["a", "b", "org/model"]
         *((nothing, "seed", 0) for nothing in ("# seed: 7", "seed:", "seed: ~", "seed: ''")),
     ],
 )  # fmt: skip - one line a case
-def test_yaml_of_any_kind_means_what_the_variable_would(
+def test_yaml_of_any_type_has_the_effect_of_the_variable(
     read_sources: ReadSources, line: str, argument: str, effective: Any
 ) -> None:
     result = read_sources(line, MODEL_NAME="org/model")
-    assert getattr(result.arguments.vllm, argument) == effective
+    assert getattr(result.arguments.vllm_args, argument) == effective
     assert result.warnings == ()
 
 
-def test_a_mistake_names_the_file_that_it_is_in(read_sources: ReadSources, tmp_path: Path) -> None:
+def test_a_mistake_names_its_file(read_sources: ReadSources, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read_sources("seed: abc\ndtype: float8\n", {"MAX_NUM_SEQS": 0, "SEED": "x"}, DTYPE="float9")
     advice = {mistake.name: mistake.advice for mistake in caught.value.mistakes}

@@ -1,4 +1,4 @@
-"""Settings without effect: they warn, beside mistakes, too."""
+"""Tests of warnings for settings without effect, alone and together with mistakes."""
 
 from pathlib import Path
 
@@ -25,7 +25,9 @@ CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
     ],
     ids=str,
 )
-def test_idle_settings_warn(settings: dict[str, str], name: str, reason: str, read: Read) -> None:
+def test_settings_without_effect_warn(
+    settings: dict[str, str], name: str, reason: str, read: Read
+) -> None:
     (warning,) = read(**settings).warnings
     assert warning.startswith(f"{name} has no effect: {reason}")
 
@@ -47,7 +49,7 @@ def test_other_warnings(settings: dict[str, str], warning: str, read: Read) -> N
 
 
 # Variables that the base image, the platform and libraries set.
-AROUND = """
+FOREIGN_VARIABLES = """
     CUDA_VERSION HF_HUB_ENABLE_HF_TRANSFER HOME HOSTNAME LANG MKL_NUM_THREADS NCCL_DEBUG
     NVIDIA_VISIBLE_DEVICES PATH PIP_NO_CACHE_DIR PYTORCH_CUDA_ALLOC_CONF REQUESTS_CA_BUNDLE
     RUNPOD_AI_API_KEY RUNPOD_ENDPOINT_ID RUNPOD_GPU_COUNT RUNPOD_MEM_GB RUNPOD_NETWORK_VOLUME_ID
@@ -59,15 +61,19 @@ AROUND = """
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(dict.fromkeys(AROUND.split(), "1"), id="variables that are no settings"),
+        pytest.param(
+            dict.fromkeys(FOREIGN_VARIABLES.split(), "1"), id="variables that are no settings"
+        ),
         {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "4.9"},
-        {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "0"},  # it stands for the default
+        {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "0"},  # 0 selects the default
         {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1.1"},
         {"TOOL_CALL_PARSER": "hermes", "VLLM_EXTRA_ARGS": "--enable-auto-tool-choice"},
     ],
     ids=str,
 )
-def test_what_has_an_effect_or_is_none_does_not_warn(settings: dict[str, str], read: Read) -> None:
+def test_settings_with_an_effect_and_foreign_variables_do_not_warn(
+    settings: dict[str, str], read: Read
+) -> None:
     assert read(**settings).warnings == ()
 
 
@@ -77,30 +83,35 @@ def test_what_has_an_effect_or_is_none_does_not_warn(settings: dict[str, str], r
 def test_a_setting_of_an_embedder_has_an_effect_or_warns(name: str, value: str, read: Read) -> None:
     result = read(**EMBEDDER, **{f"EMBEDDING_{name}": value})
     _, embedder = result.engines
-    assert embedder.vllm.enable_log_requests is (result.warnings == ())
-    assert result.arguments.vllm.enable_log_requests is False
+    assert embedder.vllm_args.enable_log_requests is (result.warnings == ())
+    assert result.arguments.vllm_args.enable_log_requests is False
 
 
 @pytest.mark.parametrize(
-    ("mistake", "warned"),
+    ("mistake", "names_with_warning"),
     [
         ({"SEED": "x"}, ["SWAP_SPACE"]),
-        # With a mistake of the worker's own settings vLLM's options are still checked together.
+        # vLLM's options are checked together even if there is a mistake in the worker's own
+        # settings.
         ({"MODEL_NAME": ""}, ["MAX_LORAS", "SWAP_SPACE"]),
-        # An embedder whose name is wrong is still one.
+        # An embedder with an invalid name still counts as an embedder.
         ({"EMBEDDING_MODEL": "a b", "EMBEDDING_SEED": "1"}, ["MAX_LORAS", "SWAP_SPACE"]),
     ],
     ids=str,
 )
-def test_what_has_no_effect_is_reported_with_the_mistakes(
-    mistake: dict[str, str], warned: list[str], refuse: Refuse
+def test_settings_without_effect_are_reported_with_the_mistakes(
+    mistake: dict[str, str], names_with_warning: list[str], refuse: Refuse
 ) -> None:
     error = refuse(**mistake, SWAP_SPACE="4", MAX_LORAS="4")
-    assert [warning.partition(" has no effect: ")[0] for warning in error.warnings] == warned
+    assert [
+        warning.partition(" has no effect: ")[0] for warning in error.warnings
+    ] == names_with_warning
     assert "\n  ".join(["Beside these:", *error.warnings]) in error.message
 
 
-def test_a_config_file_may_hold_idle_and_dropped_options(tmp_path: Path, read: Read) -> None:
+def test_a_config_file_may_contain_removed_options_and_options_without_effect(
+    tmp_path: Path, read: Read
+) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("host: 127.0.0.1\nport: 6379\nuvicorn-log-level: info\nswap-space: 4")
     warnings = read(VLLM_CONFIG_FILE=str(file)).warnings
@@ -108,7 +119,7 @@ def test_a_config_file_may_hold_idle_and_dropped_options(tmp_path: Path, read: R
     assert names == ["HOST", "PORT", "SWAP_SPACE", "UVICORN_LOG_LEVEL"]
 
 
-def test_accepted_names_are_sorted_and_keep_the_operators_spelling(read: Read) -> None:
+def test_accepted_settings_are_sorted_and_spelled_as_by_the_operator(read: Read) -> None:
     settings = {
         "TOKENIZER_NAME": "org/words",
         "MODEL_REVISION": "v2",
@@ -117,5 +128,5 @@ def test_accepted_names_are_sorted_and_keep_the_operators_spelling(read: Read) -
         "EMBEDDING_MODEL_NAME": "org/e",
         "EMBEDDING_REVISION": "v3",
     }
-    accepted = read(**settings, PATH="/bin").accepted
+    accepted = read(**settings, PATH="/bin").accepted_settings
     assert accepted == tuple(sorted({*settings, "MODEL_NAME"}))

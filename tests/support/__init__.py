@@ -1,6 +1,6 @@
-"""What the tests share: scripted parts, processes, hubs, models and tables."""
+"""Code that tests share: scripted engines, processes, hubs, models and tables."""
 
 from pathlib import Path
 
-# Of the repository.
+# Root of the repository.
 ROOT = Path(__file__).parents[2]

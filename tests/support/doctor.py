@@ -1,4 +1,4 @@
-"""Engines as the doctor sees them, for machines that are not here."""
+"""Engines as the doctor sees them, for machines other than the one that runs the tests."""
 
 import functools
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from worker.store import File, Origin, Snapshot
 CPU = Machine(cpu=True)
 RTX_4090 = Machine(cpu=False, gpus=(Gpu("RTX 4090", int(23.99 * GIB)),))
 H100 = Machine(cpu=False, gpus=(Gpu("H100", int(79.6 * GIB)),))
-TWO = Machine(cpu=False, gpus=RTX_4090.gpus * 2)
+TWO_RTX_4090 = Machine(cpu=False, gpus=RTX_4090.gpus * 2)
 
 LLAMA_WEIGHTS = File("model.safetensors", models.LLAMA_3_1_8B_ELEMENTS * 2)
 LLAMA = Snapshot(
     model="meta-llama/Llama-3.1-8B-Instruct",
     origin=Origin.VOLUME,
-    place=Path("/nowhere"),
+    directory=Path("/nowhere"),
     commit="0e9e39f249a16976918f6564b8830bc894c89659",
     weights=(LLAMA_WEIGHTS,),
     config=models.LLAMA_3_1_8B,
@@ -32,21 +32,21 @@ LLAMA = Snapshot(
 
 
 @functools.cache
-def options(on: Machine) -> Options:
-    return Options(on)
+def options(machine: Machine) -> Options:
+    return Options(machine)
 
 
-def arguments(on: Machine = CPU, **settings: str) -> EngineArguments:
-    return options(on).parse({"MODEL": "org/name", **settings}).arguments
+def arguments(machine: Machine = CPU, **settings: str) -> EngineArguments:
+    return options(machine).parse({"MODEL": "org/name", **settings}).arguments
 
 
 def candidate(
-    on: Machine = RTX_4090, config: dict[str, Any] = models.LLAMA_3_1_8B, **settings: str
+    machine: Machine = RTX_4090, config: dict[str, Any] = models.LLAMA_3_1_8B, **settings: str
 ) -> Candidate:
     snapshot = Snapshot(**{**vars(LLAMA), "config": config})
-    return Candidate.of(arguments(on, **settings), snapshot)
+    return Candidate.from_snapshot(arguments(machine, **settings), snapshot)
 
 
-def only(findings: Iterable[Finding]) -> Finding:
-    (found,) = findings
-    return found
+def only_finding(findings: Iterable[Finding]) -> Finding:
+    (finding,) = findings
+    return finding

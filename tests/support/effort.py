@@ -1,4 +1,4 @@
-"""What work costs, and a way to wait less for it: tasks that run two at a time."""
+"""Measures the processor time of calls, and runs slow tasks two at a time."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -6,34 +6,35 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-# Of a loop that takes ten milliseconds or more.
-TURNS = 1_000_000
-# A full garbage collection takes as long once.
+# Iterations of a loop that takes at least ten milliseconds.
+ITERATIONS = 1_000_000
+# The quickest measurement counts: a full garbage collection can take as long as a call.
 TRIES = 3
 
 
-def turns(call: Callable[[], object]) -> float:
-    """Return how many turns of an empty loop take as long as a call, in the quickest of some tries.
+def loop_iterations(call: Callable[[], object]) -> float:
+    """Return the number of iterations of an empty loop that take as long as a call.
 
-    The loop is timed before and after the call, since a busy machine changes its pace.
+    The call is measured several times, and the quickest one counts. The loop is measured before and
+    after each call, since a busy machine changes its pace.
     """
-    return min(_turns(call) for _ in range(TRIES))
+    return min(_measure(call) for _ in range(TRIES))
 
 
-def seconds(call: Callable[[], object]) -> float:
+def cpu_seconds(call: Callable[[], object]) -> float:
     """Return the processor time of a call."""
-    begun = time.thread_time()
+    start = time.thread_time()
     call()
-    return time.thread_time() - begun
+    return time.thread_time() - start
 
 
-def _turns(call: Callable[[], object]) -> float:
-    before, took, after = seconds(_loop), seconds(call), seconds(_loop)
-    return TURNS * took / max(before, after)
+def _measure(call: Callable[[], object]) -> float:
+    before, call_time, after = cpu_seconds(_run_loop), cpu_seconds(call), cpu_seconds(_run_loop)
+    return ITERATIONS * call_time / max(before, after)
 
 
-def _loop() -> None:
-    for _ in range(TURNS):
+def _run_loop() -> None:
+    for _ in range(ITERATIONS):
         pass
 
 
@@ -41,10 +42,12 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def side_by_side(tasks: Mapping[str, Callable[[], Result]]) -> Iterator[Callable[[str], Result]]:
-    """Yield a function that returns the result of a task, by its name; its first call starts all.
+def run_concurrently(
+    tasks: Mapping[str, Callable[[], Result]],
+) -> Iterator[Callable[[str], Result]]:
+    """Yield a function that returns a task's result by its name; its first call starts all tasks.
 
-    The task that it asks for starts first: a test that runs alone does not wait for the others.
+    The requested task starts first, so a test that runs alone does not wait for the others.
     """
     pool = ThreadPoolExecutor(max_workers=2)
     started: dict[str, Future[Result]] = {}

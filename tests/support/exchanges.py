@@ -1,4 +1,4 @@
-"""Requests of the client step by step, against a platform that answers what is written down."""
+"""Exchanges of the client, step by step, with a platform that sends predefined replies."""
 
 import json
 from dataclasses import dataclass, field
@@ -6,72 +6,85 @@ from typing import Any
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Request
-from llm_worker_client.steps import Ask, Head, NotStored, Pause, Reply, Store, Unreachable
+from llm_worker_client.steps import (
+    NotStored,
+    Pause,
+    PlatformReply,
+    PlatformRequest,
+    PlatformUnreachable,
+    ResponseHead,
+    StoreFile,
+)
 
-LOST = Unreachable("reset", sent=True)
-UNSENT = Unreachable("refused", sent=False)
+LOST = PlatformUnreachable("reset", may_have_arrived=True)
+UNSENT = PlatformUnreachable("refused", may_have_arrived=False)
 
 
-def report(status: str = "IN_PROGRESS", code: int = 200, **more: Any) -> Reply:
-    return Reply(code, json.dumps({"id": "j", "status": status, **more}).encode())
+def status_reply(status: str = "IN_PROGRESS", code: int = 200, **more: Any) -> PlatformReply:
+    return PlatformReply(code, json.dumps({"id": "j", "status": status, **more}).encode())
 
 
-def stream(*outputs: Any, status: str = "IN_PROGRESS", **more: Any) -> Reply:
-    return report(status, stream=[{"output": output} for output in outputs], **more)
+def stream_reply(*outputs: Any, status: str = "IN_PROGRESS", **more: Any) -> PlatformReply:
+    return status_reply(status, stream=[{"output": output} for output in outputs], **more)
 
 
-def failed(code: int) -> str:
+def error_body(code: int) -> str:
     error = {"message": "no", "type": "T", "code": code, "retryable": code >= 500}
     return json.dumps({"error": error})
 
 
 @dataclass
-class Answered:
-    """What a caller was answered, and what the platform was asked."""
+class ExchangeResult:
+    """The response to a caller, and the client's requests to the platform and the volume."""
 
-    asked: list[Ask] = field(default_factory=list)
-    paused: list[float] = field(default_factory=list)
-    stored: list[Store] = field(default_factory=list)
-    head: Head = field(default_factory=lambda: Head(0))
+    requests: list[PlatformRequest] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+    stored_files: list[StoreFile] = field(default_factory=list)
+    head: ResponseHead = field(default_factory=lambda: ResponseHead(0))
     body: bytes = b""
 
     @property
     def paths(self) -> list[str]:
-        return [ask.path for ask in self.asked]
+        return [request.path for request in self.requests]
 
-    def sent(self, index: int = 0) -> Any:
-        return json.loads(self.asked[index].content or b"null")
+    def request_body(self, index: int = 0) -> Any:
+        return json.loads(self.requests[index].content or b"null")
 
 
-def answered(exchange: Exchange, *replies: Reply | Unreachable | str | NotStored) -> Answered:
-    """Take all steps, with these answers of the platform and of the volume: all are asked for."""
-    left = iter(replies)
-    steps, found = exchange.steps(), Answered()
+def run_exchange(
+    exchange: Exchange, *replies: PlatformReply | PlatformUnreachable | str | NotStored
+) -> ExchangeResult:
+    """Take all steps of an exchange with these replies of the platform and the volume, in order.
+
+    All replies must be used.
+    """
+    remaining = iter(replies)
+    steps, result = exchange.steps(), ExchangeResult()
     step = next(steps, None)
     while step is not None:
         reply: Any = None
-        if isinstance(step, Ask):
-            found.asked.append(step)
-            reply = next(left)
-        elif isinstance(step, Store):
-            found.stored.append(step)
-            reply = next(left)
+        if isinstance(step, PlatformRequest):
+            result.requests.append(step)
+            reply = next(remaining)
+        elif isinstance(step, StoreFile):
+            result.stored_files.append(step)
+            reply = next(remaining)
         elif isinstance(step, Pause):
-            found.paused.append(step.seconds)
-        elif isinstance(step, Head):
-            found.head = step
+            result.pauses.append(step.seconds)
+        elif isinstance(step, ResponseHead):
+            result.head = step
         else:
-            found.body += step
+            result.body += step
         try:
             broken = isinstance(reply, Exception)
             step = steps.throw(reply) if broken else steps.send(reply)
         except StopIteration:
             step = None
-    assert next(left, None) is None
-    return found
+    assert next(remaining, None) is None
+    return result
 
 
-def exchange(method: str, target: str, body: Any = None, **of: Any) -> Exchange:
+def exchange(method: str, target: str, body: Any = None, **options: Any) -> Exchange:
     content = b"" if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json", **of.pop("headers", {})}
-    return Exchange(Request(method, target, headers, content), "abc", **of)
+    headers = {"content-type": "application/json", **options.pop("headers", {})}
+    return Exchange(Request(method, target, headers, content), "abc", **options)

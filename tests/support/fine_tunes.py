@@ -1,4 +1,4 @@
-"""Fine-tunes in tests: their files on a volume, and a worker's means to train by a script."""
+"""Helpers for tests of fine-tunes: their files on a volume, and trainers that follow a script."""
 
 import asyncio
 import json
@@ -11,22 +11,22 @@ from typing import Any
 import psutil
 
 from support.engine.scripted import settings
-from trainer.spec import ATTEMPTS, EVENTS, Data, Event, Hyperparameters, Resumed, Spec
+from trainer.spec import ATTEMPTS, EVENTS, Event, Hyperparameters, ResumeEvent, RowsFile, Spec
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
-from worker.fine_tunes.step import SPARE_S, train
-from worker.fine_tunes.workshop import Bench, Workshop
+from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
+from worker.fine_tunes.training_setup import TrainingQueue, TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import REQUEST
-from worker.long_work.runner import How
+from worker.long_work.runner import RunOutcome
 from worker.volume import ids
 
-SCRIPTED = Path(__file__).parent / "trainers" / "scripted.py"
-COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED))
+SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
+COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED_TRAINER))
 ID, ROWS = "ftjob-" + "a" * 24, "file-" + "a" * 24
 CSV = b"prompt,response\na,b\n"
 
-# What a training writes and does, one thing after the other.
+# Operations of a scripted trainer, in their order.
 Script = Sequence[Sequence[Any]]
 CHECKED: Script = [["checked", {"rows": 3}], ["step", 5]]
 DONE: Script = [
@@ -35,28 +35,28 @@ DONE: Script = [
     ["over", {"trained_tokens": 7}],
 ]
 
-# In a store, with the events that attempts have written:
+# Fine-tunes on a volume, with the events of their attempts.
 
 
-def uploaded(fine_tunes: FineTunes, content: bytes = CSV, purpose: str = "fine-tune") -> str:
+def upload_file(fine_tunes: FineTunes, content: bytes = CSV, purpose: str = "fine-tune") -> str:
     """Upload a file; return its id."""
     return fine_tunes.files.receive([content], filename="a.csv", purpose=purpose).id
 
 
-def created(fine_tunes: FineTunes, created_at: int = 100, **more: Any) -> FineTune:
+def create_fine_tune(fine_tunes: FineTunes, created_at: int = 100, **more: Any) -> FineTune:
     values = {"created_at": created_at, "base": "demo", **more}
-    training = uploaded(fine_tunes)
+    training = upload_file(fine_tunes)
     return fine_tunes.create(
-        StoredFineTune(id=ids.new(FineTunes.prefix), training_file=training, **values)
+        StoredFineTune(id=ids.new_id(FineTunes.id_prefix), training_file=training, **values)
     )
 
 
-def loss(step: int, value: float, at: float = 200) -> Event:
+def loss_event(step: int, value: float, at: float = 200) -> Event:
     metrics = {"loss": value, "grad_norm": 0.5, "learning_rate": 0.002, "epoch": step / 10}
     return Event(at=at, message=str(metrics), step=step, metrics=metrics)
 
 
-def eval_loss(step: int, value: float, at: float = 200) -> Event:
+def eval_loss_event(step: int, value: float, at: float = 200) -> Event:
     metrics = {"eval_loss": value, "eval_runtime": 0.1, "epoch": step / 10}
     return Event(at=at, message=str(metrics), step=step, metrics=metrics)
 
@@ -64,43 +64,46 @@ def eval_loss(step: int, value: float, at: float = 200) -> Event:
 def write_events(
     fine_tune: FineTune, events: Iterable[Event], attempt: str = "000001.aa", resumed_at: int = 0
 ) -> Path:
-    """Write the events of an attempt; return their file."""
+    """Write the events of an attempt; return the path of their file."""
     path = fine_tune.directory / ATTEMPTS / attempt / EVENTS
     path.parent.mkdir(parents=True)
-    lines = [Resumed(resumed_at=resumed_at), *events]
+    lines = [ResumeEvent(resumed_at=resumed_at), *events]
     path.write_text("".join(f"{line.model_dump_json()}\n" for line in lines))
     return path
 
 
-# Trained by a script:
+# Fine-tunes whose trainer follows a script.
 
 
-def fine_tune_at(root: Path, *scripts: Script, id: str = ID, **values: Any) -> FineTune:
-    """Create a fine-tune whose attempts play these scripts, the last one again and again."""
-    found = FineTune(root / "worker" / "fine_tunes" / id)
+def scripted_fine_tune(root: Path, *scripts: Script, id: str = ID, **values: Any) -> FineTune:
+    """Create a fine-tune whose attempts follow these scripts.
+
+    Further attempts repeat the last script.
+    """
+    fine_tune = FineTune(root / "worker" / "fine_tunes" / id)
     values = {"created_at": 1_700_000_000, "base": "org/demo", **values}
     request = StoredFineTune(id=id, training_file=ROWS, spec=Hyperparameters(epochs=2), **values)
-    found.write(REQUEST, request)
-    (found.directory / "script.json").write_text(json.dumps(scripts))
-    return found
+    fine_tune.write(REQUEST, request)
+    (fine_tune.directory / "script.json").write_text(json.dumps(scripts))
+    return fine_tune
 
 
-class ScriptedWorkshop(Workshop):
-    """Trains by the script, and takes every adapter for a good one.
+class ScriptedTrainingSetup(TrainingSetup):
+    """Trains with a scripted trainer, and accepts every adapter.
 
     Args:
-        root: of the volume.
-        changes: other attributes and methods, by their names.
+        root: Root of the volume.
+        changes: Other attributes and methods, by their names.
     """
 
     def __init__(self, root: Path, **changes: Any) -> None:
-        self.adapters, self.command = root / "adapters", COMMAND
-        self.bench, self.room, self.nice = Bench(), None, True
+        self.adapters_directory, self.command = root / "adapters", COMMAND
+        self.queue, self.reserve_memory, self.low_priority = TrainingQueue(), None, True
         self._root = root
         vars(self).update(changes)
 
-    def spec(self, _: FineTune) -> Spec:
-        rows = Data(path=self._root / "rows.csv")
+    def make_spec(self, _: FineTune) -> Spec:
+        rows = RowsFile(path=self._root / "rows.csv")
         return Spec(model=self._root, tokenizer=self._root, max_length=8, training=rows)
 
     def check_memory(self, _: Spec) -> None: ...
@@ -112,36 +115,38 @@ class ScriptedWorkshop(Workshop):
 
 
 def records_of(fine_tune: FineTune) -> FineTunes:
-    """Return all fine-tunes of the volume that has one."""
+    """Return all fine-tunes on the volume of this fine-tune."""
     return FineTunes(settings(FILES_PATH=str(fine_tune.directory.parents[2])))
 
 
-async def run(
+async def run_attempt(
     fine_tune: FineTune,
-    workshop: Workshop,
+    training_setup: TrainingSetup,
     seconds: float = 3600,
     progress: dict[str, float] | None = None,
     closed_at: Callable[[], float] = lambda: math.inf,
-) -> How:
-    """Run a fine-tune as a job does."""
-    attempt = Attempt(fine_tune, seconds - SPARE_S, closed_at)
+) -> RunOutcome:
+    """Run an attempt at a fine-tune, as a job does."""
+    attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
     progress = {} if progress is None else progress
-    return await train(records_of(fine_tune), fine_tune, workshop, attempt, progress)
+    return await run_fine_tune(records_of(fine_tune), fine_tune, training_setup, attempt, progress)
 
 
-def running(fine_tune: FineTune, workshop: Workshop, **options: Any) -> asyncio.Task[How]:
-    return asyncio.create_task(run(fine_tune, workshop, **options))
+def start_attempt(
+    fine_tune: FineTune, training_setup: TrainingSetup, **options: Any
+) -> asyncio.Task[RunOutcome]:
+    return asyncio.create_task(run_attempt(fine_tune, training_setup, **options))
 
 
-def pids(fine_tune: FineTune) -> list[int]:
+def trainer_pids(fine_tune: FineTune) -> list[int]:
     """Return the ids of all processes that have trained, the oldest first."""
     path = fine_tune.directory / "pids"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def alive(fine_tune: FineTune) -> list[int]:
-    """Return those of them that live; a zombie does, too, until its parent has taken notice."""
-    return [pid for pid in pids(fine_tune) if psutil.pid_exists(pid)]
+def running_trainers(fine_tune: FineTune) -> list[int]:
+    """Return the ids of trainers that still exist, including zombies."""
+    return [pid for pid in trainer_pids(fine_tune) if psutil.pid_exists(pid)]
 
 
 def result_of(fine_tune: FineTune) -> FineTuneResult:
@@ -151,7 +156,7 @@ def result_of(fine_tune: FineTune) -> FineTuneResult:
 
 
 def failure_of(fine_tune: FineTune) -> tuple[str, str, str | None]:
-    """Return the code, the message and the field of why a fine-tune has failed."""
+    """Return the code, the message and the field of a failed fine-tune's error."""
     result = result_of(fine_tune)
     assert (result.status, bool(result.error)) == ("failed", True)
     assert result.error
@@ -159,6 +164,6 @@ def failure_of(fine_tune: FineTune) -> tuple[str, str, str | None]:
 
 
 def adapters(root: Path) -> list[Path]:
-    """Return all that is in the directory of the adapters, what is hidden, too."""
+    """Return all entries of the adapters' directory, including hidden ones."""
     directory = root / "adapters"
     return sorted(directory.iterdir()) if directory.is_dir() else []

@@ -1,4 +1,4 @@
-"""A job loop in the test's process, between an emulator and answers that follow a script."""
+"""A job loop in the test's process, between an emulator and scripted answers."""
 
 import asyncio
 import contextlib
@@ -14,29 +14,29 @@ from typing import Any
 from aiohttp import ClientSession, TraceConfig, web
 
 from emulator import Emulator, Job
-from job_loop import JobLoop, Limits, Wire
-from job_loop.wire import Urls
-from support.processes.background import HUNG_S, eventually
+from job_loop import JobLoop, Limits, PlatformClient
+from job_loop.wire import PlatformUrls
+from support.processes.background import HUNG_S, poll_until
 from worker.errors import WorkerError
 from worker.record import JobRecord
 
-HANG = "hang"  # in place of a yield: nothing comes until the answer is ended
-UNPOSTABLE = "unpostable"  # in place of a yield that is no JSON
+HANG = "hang"  # replaces a yield: nothing more is yielded until the answer is stopped
+UNPOSTABLE = "unpostable"  # replaces a yield with an object that JSON can't represent
 
 
 @dataclass
 class ScriptedAnswers:
-    """Yields what a job's input says: ``{"yields": [...], "stream": true}``."""
+    """Yields the values in a job's input: ``{"yields": [...], "stream": true}``."""
 
     records: list[JobRecord] = field(default_factory=list)
-    closed: list[str] = field(default_factory=list)  # the ids of jobs whose answers have ended
-    running: set[str] = field(default_factory=set)
-    most_running: int = 0
+    closed_jobs: list[str] = field(default_factory=list)  # ids of jobs whose answers have finished
+    running_jobs: set[str] = field(default_factory=set)
+    max_running: int = 0
     ready: bool = True
-    left: bool = False  # whether it was told that the worker is being stopped
+    has_stopped_long_work: bool = False  # whether the loop has notified it that the worker stops
 
     def __post_init__(self) -> None:
-        self._ended: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
+        self._error: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
 
     async def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         if isinstance(job["input"], WorkerError):
@@ -44,36 +44,36 @@ class ScriptedAnswers:
             return
         record.streamed = job["input"].get("stream", False)
         self.records.append(record)
-        self.running.add(job["id"])
-        self.most_running = max(self.most_running, len(self.running))
+        self.running_jobs.add(job["id"])
+        self.max_running = max(self.max_running, len(self.running_jobs))
         try:
             for value in job["input"]["yields"]:
                 if value != HANG:
                     yield object() if value == UNPOSTABLE else value
                     continue
-                error = await asyncio.shield(self._ended)
+                error = await asyncio.shield(self._error)
                 record.status = error.status
                 yield {"error": json.dumps(error.body(record.id))}
                 return
         finally:
-            self.running.remove(job["id"])
-            self.closed.append(job["id"])
+            self.running_jobs.remove(job["id"])
+            self.closed_jobs.append(job["id"])
 
-    def leave(self) -> None:
-        self.left = True
+    def stop_long_work(self) -> None:
+        self.has_stopped_long_work = True
 
-    def end_all(self, error: WorkerError) -> None:
-        self._ended.set_result(error)
+    def fail_all(self, error: WorkerError) -> None:
+        self._error.set_result(error)
 
 
 @dataclass
 class Platform:
-    """An emulator with one job loop behind it."""
+    """An emulator and a job loop that takes its jobs."""
 
     emulator: Emulator
     answers: ScriptedAnswers
     loop: JobLoop
-    wire: Wire
+    wire: PlatformClient
     died: "Future[None]"
     in_progress: set[str]
     task: asyncio.Task[None]
@@ -84,44 +84,48 @@ class Platform:
 
     async def run(self, *yields: Any, stream: bool = False, **payload: Any) -> Job:
         job = self.submit(*yields, stream=stream, **payload)
-        assert await job.wait_ended(HUNG_S)
+        assert await job.wait_for_end(HUNG_S)
         return job
 
-    async def begun(self, *jobs: Job) -> None:
-        """Wait until the jobs have begun; some may have ended since."""
+    async def wait_until_begun(self, *jobs: Job) -> None:
+        """Wait until the jobs have begun; some may already have finished."""
         records = self.answers.records
-        await eventually(lambda: {job.id for job in jobs} <= {record.id for record in records})
+        await poll_until(lambda: {job.id for job in jobs} <= {record.id for record in records})
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no job is in progress."""
-        await eventually(lambda: not self.in_progress)
+        await poll_until(lambda: not self.in_progress)
 
-    async def ended(self) -> None:
-        """Wait for the loop's end."""
+    async def wait_for_exit(self) -> None:
+        """Wait until the loop exits."""
         async with asyncio.timeout(HUNG_S):
             await asyncio.shield(self.task)
 
 
-def urls(emulator: Emulator) -> Urls:
-    """Return an emulator's addresses as the SDK reads them."""
+def platform_urls(emulator: Emulator) -> PlatformUrls:
+    """Return an emulator's URLs as the SDK reads them."""
     environ = emulator.worker_environ("w")
-    return Urls(
+    return PlatformUrls(
         environ["RUNPOD_WEBHOOK_GET_JOB"].replace("$ID", "w"),
         environ["RUNPOD_WEBHOOK_POST_STREAM"].replace("$RUNPOD_POD_ID", "w"),
         environ["RUNPOD_WEBHOOK_POST_OUTPUT"].replace("$RUNPOD_POD_ID", "w"),
     )
 
 
-def session(trace: TraceConfig) -> ClientSession:
+def make_session(trace: TraceConfig) -> ClientSession:
     return ClientSession(trace_configs=[trace])
 
 
 @asynccontextmanager
-async def looping(
+async def run_job_loop(
     emulator: Emulator, jobs: int = 4, grace_s: float = 60, values: float = math.inf
 ) -> AsyncIterator[Platform]:
-    """Run a job loop behind an emulator that serves; leaving ends it."""
-    answers, wire, in_progress = ScriptedAnswers(), Wire(urls(emulator), session), set[str]()
+    """Run a job loop on a running emulator; stop the loop at the end of the block."""
+    answers, wire, in_progress = (
+        ScriptedAnswers(),
+        PlatformClient(platform_urls(emulator), make_session),
+        set[str](),
+    )
     died: Future[None] = Future()
     loop = JobLoop(answers, wire, Limits(jobs, grace_s, values), died, in_progress)
     task = asyncio.create_task(loop.run())
@@ -134,8 +138,10 @@ async def looping(
 
 
 @asynccontextmanager
-async def serving(*routes: web.RouteDef, bound: socket.socket | None = None) -> AsyncIterator[str]:
-    """Serve routes, at a socket if one is given; yield the address in front of their paths."""
+async def serve_routes(
+    *routes: web.RouteDef, bound: socket.socket | None = None
+) -> AsyncIterator[str]:
+    """Serve routes, on a bound socket if there is one; yield the server's URL."""
     app = web.Application()
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)

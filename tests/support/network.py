@@ -1,4 +1,4 @@
-"""Networks: names that a table resolves, addresses that must not be asked, connections cut off."""
+"""Networks for tests: a resolver with a table of names, and a proxy that cuts connections off."""
 
 import contextlib
 import socket
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 _BLOCK = 16 * 1024
-# Closes with a reset: nothing that is on its way arrives.
+# Closes a connection with a reset: data that is still on its way is lost.
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Names(AbstractResolver):
-    """Looks names up in a table; a name with several answers gives the next one every time."""
+class TableResolver(AbstractResolver):
+    """Resolves names by a table; a name with several answers returns the next one at each query."""
 
     def __init__(self, table: Mapping[str, list[list[str]]]) -> None:
         self.table = {name: list(answers) for name, answers in table.items()}
-        self.asked: list[str] = []
+        self.queried_names: list[str] = []
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        self.asked.append(host)
+        self.queried_names.append(host)
         answers = self.table.get(host.lower().removesuffix("."))
         if not answers:
             raise OSError("no such name")
@@ -48,26 +48,26 @@ class Names(AbstractResolver):
 
 @dataclass(frozen=True)
 class LocalServer:
-    """A server on the loopback interface that no request may reach: it notes the URLs of all."""
+    """A server on loopback that no request may reach; it records the URLs of requests."""
 
     port: int
     hits: list[str]
 
 
-class Cutting:
-    """Passes connections on to a port of this machine, counts bytes, and cuts connections off.
+class CuttingProxy:
+    """Forwards connections to a local port, counts bytes, and cuts connections off.
 
     Args:
-        port: of the server.
-        cuts: after how many bytes from clients, or to them, the next connection is cut.
-        held_at: after how many bytes nothing more is passed on; None: never.
+        port: Port of the server.
+        cuts: Numbers of bytes, in one direction, after which the current connection is cut off.
+        stall_after: Number of bytes after which nothing more is forwarded; None for no limit.
     """
 
-    def __init__(self, port: int, cuts: list[int], held_at: int | None = None) -> None:
+    def __init__(self, port: int, cuts: list[int], stall_after: int | None = None) -> None:
         self._port = port
         self._cuts = sorted(cuts)
-        self._held_at = held_at
-        self.holds = threading.Event()
+        self._held_at = stall_after
+        self.stalled = threading.Event()
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.up = self.down = self.cut = 0
@@ -76,8 +76,8 @@ class Cutting:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
-    def cut_at(self, cuts: list[int]) -> None:
-        """Count from now on, for other cuts."""
+    def reset_counts(self, cuts: list[int]) -> None:
+        """Reset the counts of bytes, and set other numbers of bytes for cuts."""
         with self._lock:
             self._cuts = sorted(cuts)
             self.up = self.down = self.cut = 0
@@ -91,19 +91,19 @@ class Cutting:
                     threading.Thread(target=self._pass_on, args=(*pair, up), daemon=True).start()
 
     def close(self) -> None:
-        # Wakes the thread that accepts.
+        # Wakes the thread that accepts connections.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, up: bool) -> None:
         with contextlib.suppress(OSError):
             while block := source.recv(_BLOCK):
-                if self._counts_to_a_cut(len(block), up):
+                if self._count_and_check_cut(len(block), up):
                     for end in (source, target):
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     break
                 if self._held_at is not None and max(self.up, self.down) >= self._held_at:
-                    self.holds.set()
+                    self.stalled.set()
                     continue
                 target.sendall(block)
         for end in (source, target):
@@ -111,7 +111,7 @@ class Cutting:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def _counts_to_a_cut(self, size: int, up: bool) -> bool:
+    def _count_and_check_cut(self, size: int, up: bool) -> bool:
         with self._lock:
             if up:
                 self.up += size
@@ -125,11 +125,11 @@ class Cutting:
 
 
 @contextmanager
-def cutting(
-    port: int, cuts: list[int] | None = None, held_at: int | None = None
-) -> Iterator[Cutting]:
-    """Open such a network; leaving closes it."""
-    between = Cutting(port, cuts or [], held_at)
+def cutting_proxy(
+    port: int, cuts: list[int] | None = None, stall_after: int | None = None
+) -> Iterator[CuttingProxy]:
+    """Run a proxy that cuts connections off; close it at the end of the block."""
+    between = CuttingProxy(port, cuts or [], stall_after)
     thread = threading.Thread(target=between.serve, daemon=True)
     thread.start()
     try:

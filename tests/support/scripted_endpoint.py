@@ -1,4 +1,4 @@
-"""A deployed endpoint without workers: an emulator whose jobs a function answers, and a proxy."""
+"""A deployed endpoint whose jobs are handled by a function, and a proxy in front of it."""
 
 import asyncio
 import contextlib
@@ -12,40 +12,42 @@ from aiohttp import ClientResponse, ClientSession
 
 from emulator import Emulator, Job, Options
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.proxy import SERVED, Proxy
+from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
 from support.processes.background import HUNG_S
 
 ACCOUNT = "rpa_account"
 WITH_KEY = Options(api_key=ACCOUNT)
-# In place of an output: the job yields no more, and does not end.
-HANGS = "hangs"
+# Replaces an output: the job yields nothing more, and does not end.
+HANG = "hangs"
 
-Act = Callable[[Emulator, Job], Coroutine[Any, Any, None]]
-# Returns what a job with this input yields.
-Answer = Callable[[Any], list[Any]]
+JobHandler = Callable[[Emulator, Job], Coroutine[Any, Any, None]]
+# Returns the yields of a job with this input.
+OutputsFunction = Callable[[Any], list[Any]]
 
 
-class Failed(Exception):
-    """In place of an output, or raised: the job fails, with this text as its error."""
+class JobFailure(Exception):
+    """Replaces an output, or is raised: the job fails with this message."""
 
 
 @dataclass
 class Script:
-    """Answers that a test sets, and the inputs of the jobs that were answered."""
+    """The outputs of jobs, which a test sets, and the inputs of all jobs."""
 
     outputs: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
 
-    def answer(self, given: Any) -> list[Any]:
-        self.inputs.append(given)
+    def answer(self, job_input: Any) -> list[Any]:
+        self.inputs.append(job_input)
         return self.outputs
 
 
 @asynccontextmanager
-async def scripted_endpoint(act: Act, options: Options | None = None) -> AsyncIterator[Emulator]:
-    """Start an emulator, and a worker that takes its jobs and acts on each."""
+async def scripted_endpoint(
+    act: JobHandler, options: Options | None = None
+) -> AsyncIterator[Emulator]:
+    """Start an emulator, and a worker that takes its jobs and calls a handler for each."""
     async with Emulator(options) as emulator:
-        working = asyncio.create_task(_work(emulator, act))
+        working = asyncio.create_task(_run_worker(emulator, act))
         try:
             yield emulator
         finally:
@@ -54,38 +56,38 @@ async def scripted_endpoint(act: Act, options: Options | None = None) -> AsyncIt
                 await working
 
 
-async def _work(emulator: Emulator, act: Act) -> None:
+async def _run_worker(emulator: Emulator, act: JobHandler) -> None:
     queue = emulator.queue
     async with asyncio.TaskGroup() as acts:
         while True:
-            await queue.arrived.wait_for(lambda: queue.has_waiting)
-            for job in queue.take(queue.worker("w"), 10):
-                acts.create_task(_end(emulator, act, job))
+            await queue.changed.wait_for(lambda: queue.has_available_jobs)
+            for job in queue.take(queue.get_worker("w"), 10):
+                acts.create_task(_handle_job(emulator, act, job))
 
 
-async def _end(emulator: Emulator, act: Act, job: Job) -> None:
+async def _handle_job(emulator: Emulator, act: JobHandler, job: Job) -> None:
     try:
         await act(emulator, job)
     except Exception as error:
-        # The test fails for it; whoever waits for the job is not to hang until then.
+        # The test fails with this error. End the job, so that its caller does not wait until then.
         emulator.queue.fail(job, repr(error))
         raise
 
 
-def answering(answer: Answer) -> Act:
-    """Return what answers a job by its input."""
+def make_handler(answer: OutputsFunction) -> JobHandler:
+    """Return a handler that answers a job with outputs that depend on its input."""
 
     async def act(emulator: Emulator, job: Job) -> None:
         try:
             outputs = answer(job.input)
             for output in outputs:
-                if output == HANGS:
+                if output == HANG:
                     return
-                if isinstance(output, Failed):
+                if isinstance(output, JobFailure):
                     raise output
                 emulator.queue.add_chunk(job, output)
                 await asyncio.sleep(0)
-        except Failed as failed:
+        except JobFailure as failed:
             emulator.queue.fail(job, str(failed))
         else:
             emulator.queue.complete(job, outputs)
@@ -93,25 +95,25 @@ def answering(answer: Answer) -> Act:
     return act
 
 
-def yielding(*outputs: object, error: str | None = None) -> Act:
-    """Return what answers each job with these outputs, then with an error."""
-    return answering(lambda _: [*outputs] if error is None else [*outputs, Failed(error)])
+def yield_outputs(*outputs: object, error: str | None = None) -> JobHandler:
+    """Return a handler that yields the same outputs for each job, then an error if there is one."""
+    return make_handler(lambda _: [*outputs] if error is None else [*outputs, JobFailure(error)])
 
 
-hang = yielding("data: 1\n\n", HANGS)
+hang = yield_outputs("data: 1\n\n", HANG)
 
 
 async def only_job(emulator: Emulator) -> Job:
-    await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), HUNG_S)
+    await emulator.queue.changed.wait_for(lambda: bool(emulator.queue.jobs), HUNG_S)
     (job,) = emulator.queue.jobs.values()
     return job
 
 
 @asynccontextmanager
-async def answered(
-    act: Act, path: str, method: str = "POST", body: object = None, **options: Any
+async def send_request(
+    act: JobHandler, path: str, method: str = "POST", body: object = None, **options: Any
 ) -> AsyncIterator[tuple[ClientResponse, Job]]:
-    """Send a request, on which a worker acts; yield the answer and the job that it became."""
+    """Send a request that a handler answers; yield the response and the job that it created."""
     async with (
         scripted_endpoint(act, Options(**options)) as emulator,
         ClientSession(emulator.root_url) as session,
@@ -121,16 +123,20 @@ async def answered(
 
 
 @asynccontextmanager
-async def proxied(emulator: Emulator, key: str | None = None, **options: Any) -> AsyncIterator[str]:
-    """Start a proxy in front of an emulator; yield its address.
+async def run_proxy(
+    emulator: Emulator, key: str | None = None, **options: Any
+) -> AsyncIterator[str]:
+    """Run a proxy in front of an emulator; yield the proxy's URL.
 
     Args:
-        emulator: the platform.
-        key: that callers have to send.
-        options: of uvicorn, in place of the proxy's.
+        emulator: The platform.
+        key: The key that callers have to send.
+        options: Options for uvicorn that override the proxy's.
     """
     endpoint = AsyncEndpoint(emulator.options.endpoint, ACCOUNT, emulator.api_url)
-    config = uvicorn.Config(Proxy(endpoint, key), port=0, log_config=None, **(SERVED | options))
+    config = uvicorn.Config(
+        Proxy(endpoint, key), port=0, log_config=None, **(UVICORN_OPTIONS | options)
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:

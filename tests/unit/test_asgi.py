@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
-from worker.asgi import Head, Request, call
+from worker.asgi import Request, ResponseHead, call_app
 
 POST = Request("POST", "/v1/completions", b'{"prompt": "Hi"}', "job-1")
-HEAD = Head(200, "application/json")
+HEAD = ResponseHead(200, "application/json")
 DISCONNECT = {"type": "http.disconnect"}
 
 
@@ -27,7 +27,7 @@ def body(part: bytes, *, more: bool = True) -> Message:
 
 
 class App:
-    """Answers a call by its messages, then may wait for what comes after the request, or fail."""
+    """An app that sends messages, then may wait for further messages of the client, or fail."""
 
     def __init__(self, *messages: Message, linger: int = 0, fail: bool = False) -> None:
         self._messages = messages
@@ -54,13 +54,13 @@ class App:
             raise LookupError("the app's own")
 
 
-async def answer(app: Any) -> list[Head | bytes]:
-    return [part async for part in call(app, POST)]
+async def read_response(app: Any) -> list[ResponseHead | bytes]:
+    return [part async for part in call_app(app, POST)]
 
 
 async def leave(app: Any, *, cancelled: bool = False) -> None:
-    """Go away in the middle of an answer."""
-    parts = call(app, POST)
+    """Read one part of a response, then leave as a client would."""
+    parts = call_app(app, POST)
     await anext(parts)
     if cancelled:
         reading = asyncio.ensure_future(anext(parts))
@@ -74,7 +74,7 @@ async def leave(app: Any, *, cancelled: bool = False) -> None:
 
 async def test_the_head_comes_first_and_then_the_body_without_empty_parts() -> None:
     app = App(start(404), body(b'{"a":'), body(b""), body(b"1}"), body(b"", more=False))
-    assert await answer(app) == [Head(404, "application/json"), b'{"a":', b"1}"]
+    assert await read_response(app) == [ResponseHead(404, "application/json"), b'{"a":', b"1}"]
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ async def test_the_head_comes_first_and_then_the_body_without_empty_parts() -> N
 async def test_the_media_type_has_no_parameters(
     header: tuple[bytes, bytes], media_type: str
 ) -> None:
-    assert await answer(App(start(200, header))) == [Head(200, media_type)]
+    assert await read_response(App(start(200, header))) == [ResponseHead(200, media_type)]
 
 
-async def test_the_app_is_asked_as_by_a_client() -> None:
+async def test_the_app_receives_the_request_that_a_client_would_send() -> None:
     app = App(start())
-    await answer(app)
+    await read_response(app)
     assert app.received == [{"type": "http.request", "body": POST.body, "more_body": False}]
     expected = {
         "type": "http",
@@ -112,18 +112,18 @@ async def test_the_app_is_asked_as_by_a_client() -> None:
     }
 
 
-async def test_what_the_app_notes_of_a_call_is_the_callers_to_read() -> None:
+async def test_the_caller_can_read_the_state_that_the_app_sets() -> None:
     async def app(scope: Message, receive: Any, send: Any) -> None:
         scope["state"]["note"] = scope["path"]
         await App(start())(scope, receive, send)
 
     state: dict[str, Any] = {}
-    assert [part async for part in call(app, POST, state)]
+    assert [part async for part in call_app(app, POST, state)]
     assert state == {"note": POST.path}
     assert POST.scope["state"] == {}
 
 
-async def test_parts_come_as_they_are_sent() -> None:
+async def test_parts_are_yielded_as_soon_as_they_are_sent() -> None:
     sent = asyncio.Event()
 
     async def app(_: Message, __: Any, send: Any) -> None:
@@ -132,64 +132,69 @@ async def test_parts_come_as_they_are_sent() -> None:
         await sent.wait()
         await send(body(b"second", more=False))
 
-    async with asyncio.timeout(60), aclosing(call(app, POST)) as parts:
+    async with asyncio.timeout(60), aclosing(call_app(app, POST)) as parts:
         assert [await anext(parts), await anext(parts)] == [HEAD, b"first"]
         sent.set()
         assert [part async for part in parts] == [b"second"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_leaving_sends_the_app_a_disconnect_and_does_not_cancel_it(cancelled: bool) -> None:
+async def test_a_client_that_leaves_disconnects_the_app_without_cancelling_it(
+    cancelled: bool,
+) -> None:
     app = App(start(), linger=1)
     await leave(app, cancelled=cancelled)
     gc.collect(1)  # nothing else refers to the app's task
-    await eventually(lambda: app.ended is not None)
+    await poll_until(lambda: app.ended is not None)
     assert (app.ended, app.received[1:]) == ("returned", [DISCONNECT])
 
 
-async def test_a_disconnect_comes_once_the_client_leaves_as_often_as_it_is_asked_for() -> None:
+async def test_every_receive_after_the_client_left_returns_a_disconnect() -> None:
     app = App(start(), linger=2)
-    parts = call(app, POST)
+    parts = call_app(app, POST)
     await anext(parts)
     await asyncio.sleep(0)
     assert len(app.received) == 1
     await parts.aclose()
-    await eventually(lambda: app.ended is not None)
+    await poll_until(lambda: app.ended is not None)
     assert app.received[1:] == [DISCONNECT] * 2
 
 
-async def test_an_app_that_cleans_up_after_its_client_left_is_kept_alive() -> None:
-    cleaning: list[weakref.ref[asyncio.Event]] = []
-    cleaned = asyncio.Event()
+async def test_an_app_that_cleans_up_after_its_client_left_is_not_garbage_collected() -> None:
+    cleanup_events: list[weakref.ref[asyncio.Event]] = []
+    cleanup_done = asyncio.Event()
 
     async def app(scope: Message, receive: Any, send: Any) -> None:
         await App(start(), linger=1)(scope, receive, send)
-        nothing_else_knows = asyncio.Event()
-        cleaning.append(weakref.ref(nothing_else_knows))
-        await nothing_else_knows.wait()
-        cleaned.set()
+        unreferenced = asyncio.Event()
+        cleanup_events.append(weakref.ref(unreferenced))
+        await unreferenced.wait()
+        cleanup_done.set()
 
     await leave(app)
-    await eventually(lambda: cleaning)
+    await poll_until(lambda: cleanup_events)
     gc.collect(1)
-    event = cleaning[0]()
+    event = cleanup_events[0]()
     assert event is not None
     event.set()
-    await eventually(cleaned.is_set)
+    await poll_until(cleanup_done.is_set)
 
 
-async def test_a_failure_of_the_app_comes_after_what_it_sent() -> None:
-    parts = call(App(start(500), body(b"half"), fail=True), POST)
-    assert [await anext(parts), await anext(parts)] == [Head(500, "application/json"), b"half"]
+async def test_an_error_of_the_app_is_raised_after_the_parts_that_it_sent() -> None:
+    parts = call_app(App(start(500), body(b"half"), fail=True), POST)
+    assert [await anext(parts), await anext(parts)] == [
+        ResponseHead(500, "application/json"),
+        b"half",
+    ]
     with pytest.raises(LookupError, match="the app's own"):
         await anext(parts)
 
 
-async def test_a_failure_after_the_client_left_is_dropped() -> None:
+async def test_an_error_after_the_client_left_is_ignored() -> None:
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     app = App(start(), linger=1, fail=True)
     await leave(app)
-    await eventually(lambda: app.ended is not None and len(asyncio.all_tasks()) == 1)
+    await poll_until(lambda: app.ended is not None and len(asyncio.all_tasks()) == 1)
     gc.collect(1)  # asyncio logs a failure that was not retrieved when its task is collected
     assert reported == []

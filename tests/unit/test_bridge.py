@@ -1,4 +1,4 @@
-"""The stream between the engine's event loop and the reader's."""
+"""The stream of items from the engine's event loop to the reader's."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.engine.scripted import ScriptedEngine
-from support.processes.background import HUNG_S, eventually
+from support.processes.background import HUNG_S, poll_until
 
 from worker.bridge import Stream
 from worker.errors import EngineDead, ShuttingDown
@@ -22,22 +22,22 @@ def engine_loop() -> Iterator[Loop]:
 
 
 class Source:
-    """Yields numbers, ``pause`` seconds apart; then raises, ends or, by default, hangs."""
+    """A source of numbers, ``pause`` seconds apart, which then raises, ends or hangs."""
 
     def __init__(self, count: int = 1, pause: float | None = None, then: Any = "hang") -> None:
         self._count, self._pause, self._then = count, pause, then
-        # Set when all have been taken from it.
-        self.taken = threading.Event()
+        # Set once the last number has been yielded.
+        self.exhausted = threading.Event()
         self.closed_on: list[Loop] = []
 
     async def __call__(self) -> AsyncGenerator[int, None]:
         try:
             for number in range(self._count):
-                # With None nothing else runs in between.
+                # Without a pause no other task runs between two numbers.
                 if self._pause is not None:
                     await asyncio.sleep(self._pause)
                 yield number
-            self.taken.set()
+            self.exhausted.set()
             if isinstance(self._then, BaseException):
                 raise self._then
             if self._then == "hang":
@@ -46,12 +46,12 @@ class Source:
             self.closed_on.append(asyncio.get_running_loop())
 
 
-def ending(count: int, pause: float | None = None) -> Source:
+def finite_source(count: int, pause: float | None = None) -> Source:
     return Source(count, pause, then="end")
 
 
-async def taken(source: Source) -> None:
-    assert await asyncio.to_thread(source.taken.wait, HUNG_S)
+async def wait_until_exhausted(source: Source) -> None:
+    assert await asyncio.to_thread(source.exhausted.wait, HUNG_S)
 
 
 async def read_into(items: list[int], stream: Stream[int]) -> None:
@@ -70,18 +70,18 @@ async def read_all(stream: Stream[int]) -> list[int]:
 
 @pytest.mark.parametrize("pause", [None, 0, 0.0005])
 @pytest.mark.parametrize("count", [0, 300])
-async def test_items_keep_their_order_and_none_is_lost(
+async def test_items_keep_their_order_and_no_item_is_lost(
     engine_loop: Loop, pause: float | None, count: int
 ) -> None:
-    assert await read_all(Stream(ending(count, pause), engine_loop)) == list(range(count))
+    assert await read_all(Stream(finite_source(count, pause), engine_loop)) == list(range(count))
 
 
-def test_a_reader_is_woken_once_for_all_that_has_piled_up(engine_loop: Loop) -> None:
+def test_a_reader_is_woken_once_for_all_waiting_items(engine_loop: Loop) -> None:
     loop = asyncio.SelectorEventLoop()
     wake, wake_ups = loop.call_soon_threadsafe, 0
     source = Source(1000)
 
-    def counted(*call: Any, **keys: Any) -> asyncio.Handle:
+    def count_call(*call: Any, **keys: Any) -> asyncio.Handle:
         nonlocal wake_ups
         wake_ups += 1
         return wake(*call, **keys)
@@ -89,16 +89,16 @@ def test_a_reader_is_woken_once_for_all_that_has_piled_up(engine_loop: Loop) -> 
     async def read() -> list[int] | None:
         stream = Stream(source, engine_loop)
         # Blocks the reader's loop, so that items pile up.
-        assert source.taken.wait(HUNG_S)
+        assert source.exhausted.wait(HUNG_S)
         return await stream.read()
 
-    loop.call_soon_threadsafe = counted  # type: ignore[assignment,method-assign]  # counts calls
+    loop.call_soon_threadsafe = count_call  # type: ignore[assignment,method-assign]  # counts calls
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         assert runner.run(read()) == list(range(1000))
         assert wake_ups == 1
 
 
-async def test_a_reader_who_looked_is_woken_again(engine_loop: Loop) -> None:
+async def test_a_reader_is_woken_again_for_every_later_item(engine_loop: Loop) -> None:
     gates = [asyncio.Event() for _ in range(3)]
 
     async def source() -> AsyncGenerator[int, None]:
@@ -113,14 +113,14 @@ async def test_a_reader_who_looked_is_woken_again(engine_loop: Loop) -> None:
             assert await stream.read() == [number]
 
 
-async def test_patience_ends_with_an_empty_list(engine_loop: Loop) -> None:
+async def test_a_read_that_times_out_returns_an_empty_list(engine_loop: Loop) -> None:
     stream = Stream(Source(), engine_loop)
     assert await stream.read() == [0]
-    assert await stream.read(patience=0.01) == []
-    assert await stream.read(patience=0) == []
+    assert await stream.read(timeout_s=0.01) == []
+    assert await stream.read(timeout_s=0) == []
 
 
-async def test_a_reader_waits_for_enough_or_until_its_patience_ends(engine_loop: Loop) -> None:
+async def test_a_read_waits_for_min_items_or_until_its_timeout(engine_loop: Loop) -> None:
     waits, go_on = threading.Event(), threading.Event()
 
     async def source() -> AsyncGenerator[int, None]:
@@ -133,26 +133,26 @@ async def test_a_reader_waits_for_enough_or_until_its_patience_ends(engine_loop:
 
     stream = Stream(source, engine_loop)
     assert await asyncio.to_thread(waits.wait, HUNG_S)
-    assert await stream.read(0.05, enough=3) == [0, 1]
+    assert await stream.read(0.05, min_items=3) == [0, 1]
     asyncio.get_running_loop().call_later(0.01, go_on.set)
-    assert await stream.read(HUNG_S, enough=2) == [2, 3]
+    assert await stream.read(HUNG_S, min_items=2) == [2, 3]
 
 
-async def test_the_end_comes_to_a_reader_that_waits_for_more(engine_loop: Loop) -> None:
-    stream = Stream(ending(2, 0.01), engine_loop)
-    assert await stream.read(HUNG_S, enough=3) == [0, 1]
-    assert [await stream.read(5, enough=3), await stream.read()] == [None, None]
+async def test_a_read_that_waits_for_more_items_returns_at_the_end(engine_loop: Loop) -> None:
+    stream = Stream(finite_source(2, 0.01), engine_loop)
+    assert await stream.read(HUNG_S, min_items=3) == [0, 1]
+    assert [await stream.read(5, min_items=3), await stream.read()] == [None, None]
 
 
 @pytest.mark.parametrize(
     ("raised", "error", "message"),
     [
         (LookupError("the source's own"), LookupError, "the source's own"),
-        # A source that was cancelled from within has not ended.
+        # A source that cancels itself is an error, not an end.
         (asyncio.CancelledError(), RuntimeError, "cancelled from within"),
     ],
 )
-async def test_an_error_comes_after_the_items_before_it_as_often_as_it_is_asked_for(
+async def test_every_read_after_the_last_item_raises_the_error_of_the_source(
     engine_loop: Loop, raised: BaseException, error: type[Exception], message: str
 ) -> None:
     stream = Stream(Source(20, then=raised), engine_loop)
@@ -163,11 +163,13 @@ async def test_an_error_comes_after_the_items_before_it_as_often_as_it_is_asked_
     assert items == list(range(20))
 
 
-# Cancelled:
+# Cancelling:
 
 
 @pytest.mark.parametrize("from_thread", [False, True])
-async def test_a_cancel_closes_the_source_on_its_loop(engine_loop: Loop, from_thread: bool) -> None:
+async def test_cancelling_closes_the_source_on_its_own_loop(
+    engine_loop: Loop, from_thread: bool
+) -> None:
     source = Source()
     stream = Stream(source, engine_loop)
     assert await stream.read() == [0]
@@ -175,11 +177,13 @@ async def test_a_cancel_closes_the_source_on_its_loop(engine_loop: Loop, from_th
         await asyncio.to_thread(stream.cancel)
     else:
         stream.cancel()
-    await eventually(lambda: source.closed_on == [engine_loop])
+    await poll_until(lambda: source.closed_on == [engine_loop])
     assert await stream.read() is None
 
 
-async def test_cancelling_twice_lets_the_source_finish_its_cleaning(engine_loop: Loop) -> None:
+async def test_a_second_cancel_does_not_interrupt_the_cleanup_of_the_source(
+    engine_loop: Loop,
+) -> None:
     steps: list[str] = []
     cancelled_again = threading.Event()
 
@@ -195,72 +199,74 @@ async def test_cancelling_twice_lets_the_source_finish_its_cleaning(engine_loop:
     stream = Stream(source, engine_loop)
     await stream.read()
     stream.cancel()
-    await eventually(lambda: steps == ["begun"])
+    await poll_until(lambda: steps == ["begun"])
     stream.cancel()
     engine_loop.call_soon_threadsafe(cancelled_again.set)
     assert await read_all(stream) == []
     assert steps == ["begun", "done"]
 
 
-async def test_a_cancel_after_the_engines_loop_has_gone_is_harmless() -> None:
+async def test_cancelling_after_the_engines_loop_is_closed_is_harmless() -> None:
     engine_loop = asyncio.new_event_loop()
-    stream = Stream(ending(1), engine_loop)
+    stream = Stream(finite_source(1), engine_loop)
     engine_loop.close()
     stream.cancel()
-    assert await stream.read(patience=0) == []
+    assert await stream.read(timeout_s=0) == []
 
 
-# Ended from outside:
+# Failing:
 
 
-async def test_what_has_arrived_is_read_and_then_the_first_error(engine_loop: Loop) -> None:
+async def test_a_failed_stream_returns_its_waiting_items_then_raises_its_first_error(
+    engine_loop: Loop,
+) -> None:
     source = Source(100)
     stream = Stream(source, engine_loop)
-    await taken(source)
-    stream.end(ShuttingDown())
-    stream.end(EngineDead())
-    await eventually(lambda: source.closed_on)
+    await wait_until_exhausted(source)
+    stream.fail(ShuttingDown())
+    stream.fail(EngineDead())
+    await poll_until(lambda: source.closed_on)
     assert await stream.read() == list(range(100))
     for _ in range(2):
         with pytest.raises(ShuttingDown):
             await stream.read()
 
 
-async def test_a_reader_who_waits_is_woken(engine_loop: Loop) -> None:
+async def test_a_failure_wakes_a_waiting_reader(engine_loop: Loop) -> None:
     source = Source(0)
     stream = Stream(source, engine_loop)
     reading = asyncio.create_task(stream.read(None, 50))
-    await taken(source)
-    await asyncio.to_thread(stream.end, ShuttingDown())
+    await wait_until_exhausted(source)
+    await asyncio.to_thread(stream.fail, ShuttingDown())
     async with asyncio.timeout(HUNG_S):
         with pytest.raises(ShuttingDown):
             await reading
 
 
-async def test_a_source_that_has_not_begun_is_ended_too(engine_loop: Loop) -> None:
+async def test_a_stream_can_fail_before_its_first_item(engine_loop: Loop) -> None:
     stream = Stream(Source(0), engine_loop)
-    stream.end(ShuttingDown())
+    stream.fail(ShuttingDown())
     with pytest.raises(ShuttingDown):
         await stream.read()
 
 
-async def test_a_stream_that_was_cancelled_has_no_error(engine_loop: Loop) -> None:
+async def test_a_cancelled_stream_raises_no_error(engine_loop: Loop) -> None:
     stream = Stream(Source(0), engine_loop)
     stream.cancel()
-    stream.end(ShuttingDown())
+    stream.fail(ShuttingDown())
     assert await stream.read() is None
 
 
-async def test_an_answer_that_is_complete_stays_complete(engine_loop: Loop) -> None:
-    stream = Stream(ending(1), engine_loop)
+async def test_cancelling_or_failing_a_finished_stream_has_no_effect(engine_loop: Loop) -> None:
+    stream = Stream(finite_source(1), engine_loop)
     assert await read_all(stream) == [0]
     stream.cancel()
-    stream.end(ShuttingDown())
+    stream.fail(ShuttingDown())
     assert await stream.read() is None
 
 
-def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(engine_loop: Loop) -> None:
-    reader_gone, source_done = threading.Event(), threading.Event()
+def test_a_source_runs_to_its_end_although_the_readers_loop_is_closed(engine_loop: Loop) -> None:
+    reader_closed, source_done = threading.Event(), threading.Event()
     reported: list[Any] = []
     engine_loop.call_soon_threadsafe(
         engine_loop.set_exception_handler, lambda _, context: reported.append(context)
@@ -268,7 +274,7 @@ def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(engine_loop:
 
     async def source() -> AsyncGenerator[int, None]:
         yield 1
-        await asyncio.to_thread(reader_gone.wait, HUNG_S)
+        await asyncio.to_thread(reader_closed.wait, HUNG_S)
         yield 2
         source_done.set()
 
@@ -276,6 +282,6 @@ def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(engine_loop:
         assert await Stream(source, engine_loop).read() == [1]
 
     asyncio.run(read())
-    reader_gone.set()
+    reader_closed.set()
     assert source_done.wait(HUNG_S)
     assert reported == []

@@ -1,4 +1,4 @@
-"""Chunks: their sizes, and when they go out."""
+"""Sizes of chunks, and the times at which they are sent."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from worker.chunking import (
     ENVELOPE_BYTES,
-    ROOM_BYTES,
+    PIECES_LIMIT_BYTES,
     YIELD_LIMIT_BYTES,
     Chunker,
     ChunkPolicy,
@@ -23,29 +23,33 @@ def chunker(
     return Chunker(ChunkPolicy(largest, smallest, growth, delay))
 
 
-def pieces(count: int, *, weight: int = 1, size: int = 3, born: float = 0) -> list[Piece[str]]:
-    return [Piece("x", weight, size, born) for _ in range(count)]
+def pieces(
+    count: int, *, weight: int = 1, size: int = 3, produced_at: float = 0
+) -> list[Piece[str]]:
+    return [Piece("x", weight, size, produced_at) for _ in range(count)]
 
 
-def sizes(chunks: Chunker[str], count: int) -> list[int]:
-    """Return how many pieces each chunk has, if they arrive one by one without delay."""
-    taken = []
+def chunk_sizes(chunks: Chunker[str], count: int) -> list[int]:
+    """Return the number of pieces in each chunk if pieces arrive one by one without delay."""
+    sent = []
     for piece in pieces(count):
         chunks.add([piece])
-        taken.append(chunks.take(now=0))
+        sent.append(chunks.take_due(now=0))
     while rest := chunks.flush(now=0):
-        taken.append(rest)
-    return [len(chunk) for chunk in taken if chunk]
+        sent.append(rest)
+    return [len(chunk) for chunk in sent if chunk]
 
 
-GROWN = [1, 2, 3, 4, 6, 8, 12, 18, 26, 39, 50, 50, 1]
+ROUNDED_SIZES = [1, 2, 3, 4, 6, 8, 12, 18, 26, 39, 50, 50, 1]
 
 
 @pytest.mark.parametrize(
     ("chunks", "count", "expected"),
     [
         pytest.param(chunker(), 150, [1, 3, 9, 27, 50, 50, 10], id="by-default"),
-        pytest.param(chunker(growth=1.5), 220, GROWN, id="fractions-grow-and-are-rounded-up"),
+        pytest.param(
+            chunker(growth=1.5), 220, ROUNDED_SIZES, id="fractions-grow-and-are-rounded-up"
+        ),
         pytest.param(chunker(smallest=5, growth=2), 100, [5, 10, 20, 40, 25], id="smallest-first"),
         pytest.param(chunker(4, growth=2), 15, [1, 2, 4, 4, 4], id="up-to-the-largest"),
         pytest.param(chunker(10**400, growth=1e308), 3, [1, 2], id="beyond-any-float"),
@@ -55,93 +59,93 @@ GROWN = [1, 2, 3, 4, 6, 8, 12, 18, 26, 39, 50, 50, 1]
         ),
     ],
 )
-def test_chunks_grow_by_their_factor_or_have_the_largest_size(
+def test_chunks_grow_by_the_factor_or_all_have_the_largest_size(
     chunks: Chunker[str], count: int, expected: list[int]
 ) -> None:
-    assert sizes(chunks, count) == expected
+    assert chunk_sizes(chunks, count) == expected
 
 
-def test_the_sizes_are_the_same_for_pieces_that_come_in_a_heap() -> None:
+def test_the_sizes_are_the_same_for_pieces_that_arrive_together() -> None:
     chunks = chunker()
     chunks.add(pieces(150))
-    taken = [len(chunk) for chunk in iter(lambda: chunks.take(now=0), [])]
-    assert taken == [1, 3, 9, 27, 50, 50]
+    sizes = [len(chunk) for chunk in iter(lambda: chunks.take_due(now=0), [])]
+    assert sizes == [1, 3, 9, 27, 50, 50]
     assert len(chunks.flush(now=0)) == 10
 
 
-# The longest delay:
+# The maximum delay:
 
 
-def test_without_a_delay_a_chunk_waits_for_its_size() -> None:
+def test_without_a_maximum_delay_a_chunk_waits_until_it_is_full() -> None:
     chunks = chunker(smallest=2)
     chunks.add(pieces(1))
-    assert chunks.take(now=1e12) == []
-    assert chunks.wait(now=1e12) is None
+    assert chunks.take_due(now=1e12) == []
+    assert chunks.seconds_until_due(now=1e12) is None
     chunks.add(pieces(1))
-    assert chunks.wait(now=0) == 0
-    assert chunks.take(now=1e12) == ["x", "x"]
+    assert chunks.seconds_until_due(now=0) == 0
+    assert chunks.take_due(now=1e12) == ["x", "x"]
 
 
-def test_all_waiting_pieces_go_out_when_the_oldest_is_overdue() -> None:
+def test_all_waiting_pieces_are_sent_when_the_oldest_is_overdue() -> None:
     chunks = chunker(smallest=10, delay=0.1)
-    chunks.add(pieces(2, born=5.0) + pieces(1, born=5.09))
-    assert chunks.take(now=5.0999) == []
-    assert chunks.take(now=5.1) == ["x"] * 3
+    chunks.add(pieces(2, produced_at=5.0) + pieces(1, produced_at=5.09))
+    assert chunks.take_due(now=5.0999) == []
+    assert chunks.take_due(now=5.1) == ["x"] * 3
 
 
-def test_growth_goes_on_while_chunks_are_overdue() -> None:
+def test_chunks_also_grow_when_they_are_sent_because_of_the_delay() -> None:
     chunks = chunker(delay=0.1)
-    for _ in range(2):  # the chunks of one and of three pieces, both early
+    for _ in range(2):  # a chunk of one and a chunk of three pieces, both sent early
         chunks.add(pieces(1))
-        assert len(chunks.take(now=1)) == 1
-    chunks.add(pieces(8, born=2))
-    assert chunks.take(now=2) == []
-    chunks.add(pieces(1, born=2))
-    assert len(chunks.take(now=2)) == 9
+        assert len(chunks.take_due(now=1)) == 1
+    chunks.add(pieces(8, produced_at=2))
+    assert chunks.take_due(now=2) == []
+    chunks.add(pieces(1, produced_at=2))
+    assert len(chunks.take_due(now=2)) == 9
 
 
-def test_a_look_without_a_due_chunk_does_not_grow_the_chunks() -> None:
+def test_chunks_do_not_grow_while_no_chunk_is_due() -> None:
     chunks = chunker(smallest=2, delay=0.1)
-    assert chunks.take(now=99) == []
-    chunks.add(pieces(1, born=100))
-    assert chunks.take(now=100) == []
-    chunks.add(pieces(1, born=100))
-    assert len(chunks.take(now=100)) == 2
+    assert chunks.take_due(now=99) == []
+    chunks.add(pieces(1, produced_at=100))
+    assert chunks.take_due(now=100) == []
+    chunks.add(pieces(1, produced_at=100))
+    assert len(chunks.take_due(now=100)) == 2
 
 
-def test_wait_is_the_time_until_the_oldest_piece_is_overdue() -> None:
+def test_a_chunk_is_due_when_its_oldest_piece_is_overdue() -> None:
     chunks = chunker(smallest=9, delay=0.5)
-    assert chunks.wait(now=5) is None
-    chunks.add(pieces(1, born=10) + pieces(1, born=11))
-    assert chunks.wait(now=10.25) == 0.25
-    assert chunks.wait(now=12) == 0
+    assert chunks.seconds_until_due(now=5) is None
+    chunks.add(pieces(1, produced_at=10) + pieces(1, produced_at=11))
+    assert chunks.seconds_until_due(now=10.25) == 0.25
+    assert chunks.seconds_until_due(now=12) == 0
 
 
-def test_as_many_pieces_are_missing_as_the_chunk_has_room_for() -> None:
-    bound, free = chunker(smallest=3.5, delay=0.1), chunker(smallest=9)
-    assert bound.missing == 1  # the first starts the wait
-    bound.add(pieces(1))
-    free.add(pieces(1))
-    assert (bound.missing, free.missing) == (3, 1)
-    bound.add(pieces(1, weight=9))
-    assert bound.missing == 1
+def test_missing_pieces_are_those_that_still_fit_into_the_chunk() -> None:
+    with_delay, without_delay = chunker(smallest=3.5, delay=0.1), chunker(smallest=9)
+    assert with_delay.missing_pieces == 1  # the first piece starts the delay
+    with_delay.add(pieces(1))
+    without_delay.add(pieces(1))
+    assert (with_delay.missing_pieces, without_delay.missing_pieces) == (3, 1)
+    with_delay.add(pieces(1, weight=9))
+    assert with_delay.missing_pieces == 1
 
 
 # Bytes and weights:
 
 
-def test_a_chunk_is_full_before_it_exceeds_what_one_yield_may_have() -> None:
+def test_a_chunk_does_not_exceed_the_size_limit_of_a_yield() -> None:
     chunks = chunker(smallest=10, growth=1)
-    chunks.add(pieces(3, size=ROOM_BYTES // 2))
-    assert [len(chunks.take(now=0)) for _ in range(2)] == [2, 0]
+    chunks.add(pieces(3, size=PIECES_LIMIT_BYTES // 2))
+    assert [len(chunks.take_due(now=0)) for _ in range(2)] == [2, 0]
     assert len(chunks.flush(now=0)) == 1
 
 
-def test_a_yield_leaves_room_for_what_is_wrapped_around_its_pieces() -> None:
-    assert ROOM_BYTES + ENVELOPE_BYTES == YIELD_LIMIT_BYTES == 1_000_000
+def test_the_size_limit_of_a_yield_includes_its_envelope() -> None:
+    assert PIECES_LIMIT_BYTES + ENVELOPE_BYTES == YIELD_LIMIT_BYTES == 1_000_000
 
 
-HUGE = pieces(1, size=ROOM_BYTES * 2)
+HUGE = pieces(1, size=PIECES_LIMIT_BYTES * 2)
 
 
 @pytest.mark.parametrize(
@@ -152,62 +156,62 @@ HUGE = pieces(1, size=ROOM_BYTES * 2)
         pytest.param(pieces(1, weight=0), [1, 0], id="without-weight"),
     ],
 )
-def test_at_the_end_every_piece_goes_out(waiting: list[Piece[str]], lengths: list[int]) -> None:
+def test_flushing_sends_every_piece(waiting: list[Piece[str]], lengths: list[int]) -> None:
     chunks = chunker(largest=3, growth=1)
     chunks.add(waiting)
     assert [len(chunks.flush(now=0)) for _ in lengths] == lengths
 
 
-# Any stream, on any link, where every POST takes some time:
+# Any stream, over any connection, where every POST takes some time:
 
 
 @dataclass(frozen=True)
 class Post:
-    """One chunk: when it was sent, its pieces, and how many others had arrived."""
+    """A chunk that was sent: its time, its pieces, and the number of pieces left waiting."""
 
-    at: float
+    sent_at: float
     pieces: list[Piece[int]]
-    left: int
+    waiting_count: int
 
     @property
-    def oldest_s(self) -> float:
-        """How long its oldest piece had waited."""
-        return self.at - self.pieces[0].born
+    def longest_wait_s(self) -> float:
+        """Seconds that the oldest piece waited."""
+        return self.sent_at - self.pieces[0].produced_at
 
 
-def posts_of(policy: ChunkPolicy, stream: list[Piece[int]], post_s: float) -> list[Post]:
-    """Simulate a worker with one POST at a time, on a clock of its own."""
+def simulate_posts(policy: ChunkPolicy, stream: list[Piece[int]], post_s: float) -> list[Post]:
+    """Simulate a worker that sends one POST at a time, on a simulated clock."""
     chunks: Chunker[int] = Chunker(policy)
     posts: list[Post] = []
     now, arrived, sent = 0.0, 0, 0
     while sent < len(stream):
-        come = [piece for piece in stream[arrived:] if piece.born <= now]
-        chunks.add(come)
-        arrived += len(come)
-        ended = arrived == len(stream)
-        if chunk := chunks.flush(now) if ended else chunks.take(now):
+        arrivals = [piece for piece in stream[arrived:] if piece.produced_at <= now]
+        chunks.add(arrivals)
+        arrived += len(arrivals)
+        all_arrived = arrived == len(stream)
+        if chunk := chunks.flush(now) if all_arrived else chunks.take_due(now):
             sent += len(chunk)
             posts.append(Post(now, [stream[number] for number in chunk], arrived - sent))
             now += post_s
         else:
-            wait = chunks.wait(now)
+            wait = chunks.seconds_until_due(now)
             due = math.inf if wait is None else max(now + wait, math.nextafter(now, math.inf))
-            now = min(due, stream[arrived].born if not ended else math.inf)
+            now = min(due, stream[arrived].produced_at if not all_arrived else math.inf)
     return posts
 
 
-def streamed(rows: list[tuple[float, int, int]]) -> list[Piece[int]]:
-    """Return pieces by the seconds before each, their weights and their sizes."""
-    born = 0.0
+def make_stream(rows: list[tuple[float, int, int]]) -> list[Piece[int]]:
+    """Create pieces from rows of the pause before a piece in seconds, its weight and its size."""
+    produced_at = 0.0
     stream = []
     for number, (pause, weight, size) in enumerate(rows):
-        born += pause
-        stream.append(Piece(number, weight, size, born))
+        produced_at += pause
+        stream.append(Piece(number, weight, size, produced_at))
     return stream
 
 
 def tokens(paces: list[float]) -> list[Piece[int]]:
-    return streamed([(pace, 1, 3) for pace in paces])
+    return make_stream([(pace, 1, 3) for pace in paces])
 
 
 policies = st.builds(
@@ -217,60 +221,63 @@ policies = st.builds(
     growth=st.sampled_from([0, 1, 1.1, 1.5, 3]),
     max_delay=st.sampled_from([0.0, 0.02, 0.1]),
 )
-delayed = policies.filter(lambda policy: policy.max_delay > 0)
+policies_with_delay = policies.filter(lambda policy: policy.max_delay > 0)
 pauses = st.sampled_from([0.0, 0.001, 0.005, 0.05, 0.3])
-large = st.sampled_from([0, 3, 40, ROOM_BYTES // 3, ROOM_BYTES, ROOM_BYTES + 1])
-streams = st.lists(st.tuples(pauses, st.integers(0, 4), large), max_size=60).map(streamed)
-even = st.lists(pauses, max_size=150).map(tokens)
-links = st.sampled_from([0.0, 0.01, 0.05, 0.1])
+piece_sizes = st.sampled_from(
+    [0, 3, 40, PIECES_LIMIT_BYTES // 3, PIECES_LIMIT_BYTES, PIECES_LIMIT_BYTES + 1]
+)
+streams = st.lists(st.tuples(pauses, st.integers(0, 4), piece_sizes), max_size=60).map(make_stream)
+token_streams = st.lists(pauses, max_size=150).map(tokens)
+post_durations = st.sampled_from([0.0, 0.01, 0.05, 0.1])
 
 
-@given(policies, streams, links)
-def test_every_piece_goes_out_once_in_order_and_no_chunk_is_too_heavy_or_too_large(
+@given(policies, streams, post_durations)
+def test_every_piece_is_sent_once_in_order_and_no_chunk_exceeds_the_limits(
     policy: ChunkPolicy, stream: list[Piece[int]], post_s: float
 ) -> None:
-    posts = posts_of(policy, stream, post_s)
+    posts = simulate_posts(policy, stream, post_s)
     assert [piece for post in posts for piece in post.pieces] == stream
     for post in posts:
         if len(post.pieces) > 1:
             assert sum(piece.weight for piece in post.pieces) <= policy.largest
-            assert sum(piece.size for piece in post.pieces) <= ROOM_BYTES
+            assert sum(piece.size for piece in post.pieces) <= PIECES_LIMIT_BYTES
 
 
-@given(delayed, even, links)
-def test_a_token_waits_for_the_bound_or_for_the_post_before_and_then_all_goes(
+@given(policies_with_delay, token_streams, post_durations)
+def test_a_token_waits_for_the_maximum_delay_or_for_the_previous_post(
     policy: ChunkPolicy, stream: list[Piece[int]], post_s: float
 ) -> None:
-    posts = posts_of(policy, stream, post_s)
-    free = [0.0, *(post.at + post_s for post in posts)]
+    posts = simulate_posts(policy, stream, post_s)
+    free = [0.0, *(post.sent_at + post_s for post in posts)]
     for post, free_at in zip(posts, free, strict=False):
-        if post.oldest_s > policy.max_delay + 1e-9:
-            assert math.isclose(post.at, free_at)
-            assert post.left == 0 or len(post.pieces) == policy.largest
+        if post.longest_wait_s > policy.max_delay + 1e-9:
+            assert math.isclose(post.sent_at, free_at)
+            assert post.waiting_count == 0 or len(post.pieces) == policy.largest
 
 
-@given(delayed, even, links)
-def test_posts_are_no_more_than_the_sizes_and_the_bound_ask_for(
+@given(policies_with_delay, token_streams, post_durations)
+def test_no_more_posts_are_sent_than_sizes_and_maximum_delay_require(
     policy: ChunkPolicy, stream: list[Piece[int]], post_s: float
 ) -> None:
-    posts = posts_of(policy, stream, post_s)
+    posts = simulate_posts(policy, stream, post_s)
     constant = ChunkPolicy(policy.largest, policy.smallest, policy.growth, 0)
-    in_time = posts_of(constant, tokens([0.0] * len(stream)), 0)
-    # Two that were sent because of the delay are at least that delay apart.
-    last = stream[-1].born if stream else 0
-    late = math.floor((last + post_s * len(posts)) / policy.max_delay) + 1
-    assert len(posts) <= len(in_time) + late
+    by_size = simulate_posts(constant, tokens([0.0] * len(stream)), 0)
+    # Two chunks that are sent because of the delay are at least that delay apart.
+    last = stream[-1].produced_at if stream else 0
+    max_by_delay = math.floor((last + post_s * len(posts)) / policy.max_delay) + 1
+    assert len(posts) <= len(by_size) + max_by_delay
 
 
 @given(
     st.integers(1, 400), st.sampled_from([0.005, 0.02, 0.05]), st.sampled_from([0.01, 0.05, 0.1])
 )
-def test_a_slow_link_adds_up_to_no_more_than_the_posts_at_the_end(
+def test_slow_posts_delay_the_end_of_a_response_by_at_most_three_posts(
     count: int, pace_s: float, post_s: float
 ) -> None:
     default = ChunkPolicy(largest=50, smallest=1, growth=3, max_delay=0.1)
-    posts = posts_of(default, tokens([0.0] + [pace_s] * (count - 1)), post_s)
+    posts = simulate_posts(default, tokens([0.0] + [pace_s] * (count - 1)), post_s)
     engine_s = pace_s * (count - 1)
-    # The POST that is running at the end, and the rest; very short streams have one size more.
-    most = 2 if engine_s >= 2 * post_s else 3
-    assert posts[-1].at + post_s <= engine_s + most * post_s + 1e-9
+    # The POST that is running when the engine finishes, and the rest; a very short stream has one
+    # more chunk size.
+    max_posts = 2 if engine_s >= 2 * post_s else 3
+    assert posts[-1].sent_at + post_s <= engine_s + max_posts * post_s + 1e-9

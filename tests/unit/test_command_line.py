@@ -1,17 +1,17 @@
-"""The command line: what is known, and what is said of the rest."""
+"""Parsing of the command line, and messages about wrong arguments."""
 
 import pytest
 
 from worker.command_line import read_command_line
 
 
-def test_known_arguments_are_read_and_the_sdks_are_left_to_it() -> None:
+def test_known_arguments_are_parsed_and_the_sdks_arguments_are_ignored() -> None:
     command = read_command_line(["--serve", "--port", "0", "--rp_log_level", "INFO"])
     assert (command.serve, command.port, command.check) == (True, 0, False)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--prefech"], "unknown argument --prefech: did you mean --prefetch?"),
         (["--chek"], "unknown argument --chek: did you mean --check?"),
@@ -21,10 +21,10 @@ def test_known_arguments_are_read_and_the_sdks_are_left_to_it() -> None:
         (["--port", "http"], "argument --port: invalid int value: 'http'"),
     ],
 )
-def test_an_unknown_argument_is_refused_with_the_nearest(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_argument_is_refused_with_a_message(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read_command_line(words)
-    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as raised:
+        read_command_line(arguments)
+    assert raised.value.code == 2
     assert capsys.readouterr().err.startswith(message)

@@ -1,4 +1,4 @@
-"""The error tree and what a caller sees of it."""
+"""The hierarchy of errors, and the bodies that callers receive."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from worker.errors import (
     UnknownRoute,
     WorkerError,
 )
-from worker.settings.mistakes import Mistake, SettingsError, collected
+from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ from worker.settings.mistakes import Mistake, SettingsError, collected
         (RefusedByEngine("no", status=500), 500, "InternalServerError", False),
     ],
 )
-def test_the_type_is_the_status_in_words_and_what_may_pass_is_retryable(
+def test_the_type_names_the_status_and_temporary_errors_are_retryable(
     error: WorkerError, status: int, type_: str, retryable: bool
 ) -> None:
     assert (error.status, error.type) == (status, type_)
     assert error.body()["error"]["retryable"] is retryable
 
 
-def test_a_body_has_openais_keys_and_the_workers_two() -> None:
+def test_a_body_has_the_keys_of_openai_and_two_of_the_worker() -> None:
     assert InvalidInput("wrong", param="prompt").body("job-1") == {
         "error": {
             "message": "wrong",
@@ -51,7 +51,7 @@ def test_a_body_has_openais_keys_and_the_workers_two() -> None:
     }
 
 
-def test_a_body_quotes_no_more_than_2000_characters() -> None:
+def test_message_and_param_of_a_body_have_at_most_2000_characters() -> None:
     body = InvalidInput("m" * 5000, param="p" * 5000).body()["error"]
     assert (len(body["message"]), len(body["param"])) == (2000, 2000)
 
@@ -59,7 +59,7 @@ def test_a_body_quotes_no_more_than_2000_characters() -> None:
 ONE, TWO = Mistake("A", "1", "a number"), Mistake("B", None, "it is required")
 
 
-def test_mistakes_are_one_message_sorted_by_name() -> None:
+def test_all_mistakes_are_one_message_sorted_by_name() -> None:
     one = "1 setting is wrong, so the worker does not start:\n  A = '1': a number"
     assert SettingsError([ONE]).message == one
     assert SettingsError([TWO, ONE]).message == (
@@ -68,11 +68,11 @@ def test_mistakes_are_one_message_sorted_by_name() -> None:
     )
 
 
-def test_mistakes_of_several_blocks_are_collected_and_other_errors_are_not() -> None:
+def test_mistakes_of_several_blocks_are_collected_and_other_errors_are_raised() -> None:
     mistakes: list[Mistake] = []
-    for one in (ONE, TWO):
-        with collected(mistakes):
-            raise SettingsError([one])
+    for mistake in (ONE, TWO):
+        with collect_mistakes(mistakes):
+            raise SettingsError([mistake])
     assert mistakes == [ONE, TWO]
-    with pytest.raises(InvalidInput), collected([]):
+    with pytest.raises(InvalidInput), collect_mistakes([]):
         raise InvalidInput("not a setting")

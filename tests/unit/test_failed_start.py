@@ -1,35 +1,35 @@
-"""What callers learn of a start that failed."""
+"""Responses to jobs after a failed startup."""
 
 import json
 
 import pytest
 
 from worker.errors import MachineUnfit, StartFailed
-from worker.failed_start import FailedStart, answers, without_paths
+from worker.failed_start import FailedStart, shorten_paths, should_answer_jobs
 from worker.settings.mistakes import Mistake, SettingsError
-from worker.store import Wanted
-from worker.store.refusals import Reason, Unavailable
+from worker.store import Artifact
+from worker.store.refusals import ModelUnavailable, Reason
 
-WANTED = Wanted("org/model", setting="MODEL_NAME")
+MODEL = Artifact("org/model", setting="MODEL_NAME")
 
 
 @pytest.mark.parametrize(
-    ("error", "answered"),
+    ("error", "answers_jobs"),
     [
         (StartFailed("the context is too long"), True),
         (SettingsError([Mistake("MODEL_NAME", None, "it is required")]), True),
-        (Unavailable(WANTED, Reason.MISSING), True),
-        (Unavailable(WANTED, Reason.NO_SPACE), True),
-        (Unavailable(WANTED, Reason.FULL_DISK), False),
-        (Unavailable(WANTED, Reason.UNREACHABLE), False),
+        (ModelUnavailable(MODEL, Reason.MISSING), True),
+        (ModelUnavailable(MODEL, Reason.NO_SPACE), True),
+        (ModelUnavailable(MODEL, Reason.FULL_DISK), False),
+        (ModelUnavailable(MODEL, Reason.UNREACHABLE), False),
         (MachineUnfit("the GPU has fallen off the bus"), False),
     ],
 )
-def test_callers_learn_of_what_would_fail_on_every_worker(
-    error: StartFailed, answered: bool
+def test_jobs_are_answered_with_failures_that_every_worker_would_have(
+    error: StartFailed, answers_jobs: bool
 ) -> None:
-    assert answers(error, {}) is answered
-    assert not answers(error, {"ANSWER_FAILED_START": "off"})
+    assert should_answer_jobs(error, {}) is answers_jobs
+    assert not should_answer_jobs(error, {"ANSWER_FAILED_START": "off"})
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_callers_learn_of_what_would_fail_on_every_worker(
         ("10 GB/s, 1/2 and and/or", None),
     ],
 )
-def test_of_a_path_the_last_name_is_left(message: str, expected: str | None) -> None:
-    assert without_paths(message) == (expected or message)
+def test_a_path_is_shortened_to_its_last_name(message: str, expected: str | None) -> None:
+    assert shorten_paths(message) == (expected or message)
 
 
-async def test_every_job_fails_with_the_message_and_is_not_to_be_sent_again() -> None:
-    failed = FailedStart(Unavailable(WANTED, Reason.MISSING))
+async def test_every_job_fails_with_the_message_and_is_not_retryable() -> None:
+    failed = FailedStart(ModelUnavailable(MODEL, Reason.MISSING))
     (chunk,) = [one async for one in failed.handle({"id": "job-1", "input": {"batch": {}}})]
     error = json.loads(chunk["error"])["error"]
     assert "the hub has no such repository" in error.pop("message")

@@ -1,4 +1,4 @@
-"""Secrets are masked by their values, whoever prints them and however they are written."""
+"""Secrets are masked by their values, in all output and in every notation."""
 
 import io
 import json
@@ -17,9 +17,9 @@ QUOTED = "back\\slash'canary"
 
 
 @pytest.fixture(autouse=True)
-def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def _add_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_secrets", [])
-    masking.hide([SECRET, "short", "", QUOTED, "12345678", "12345678-and-more"])
+    masking.add_secrets([SECRET, "short", "", QUOTED, "12345678", "12345678-and-more"])
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         ("short text", "short text"),
     ],
 )
-def test_a_secret_is_masked_whole_however_it_is_written(text: str, masked: str) -> None:
-    assert masking.masked(text) == masked
+def test_a_secret_is_masked_completely_in_every_notation(text: str, masked: str) -> None:
+    assert masking.mask(text) == masked
 
 
-def test_a_stream_counts_what_was_written_to_it() -> None:
+def test_a_masked_stream_counts_the_characters_before_masking() -> None:
     text = io.StringIO()
-    stream: Any = masking._Masked(text)
+    stream: Any = masking._MaskedStream(text)
     assert stream.write(f"{SECRET}!") == len(SECRET) + 1
     assert text.getvalue() == "***!"
 
 
-def test_a_message_to_callers_has_no_secret_even_where_it_is_cut() -> None:
+def test_a_truncated_message_contains_no_part_of_a_secret() -> None:
     error = InvalidInput(f"{'x' * 1995}{SECRET}", param=f"a.{SECRET}").body()["error"]
     assert "cana" not in error["message"]
     assert error["param"] == "a.***"
@@ -55,7 +55,7 @@ def test_a_message_to_callers_has_no_secret_even_where_it_is_cut() -> None:
 PROGRAM = """
 import logging, os, sys, traceback
 from worker import logs, masking
-masking.hide(["canary-value"])
+masking.add_secrets(["canary-value"])
 masking.mask_output()
 masking.mask_output()
 logs.set_up(sys.argv[1], (1, 2))
@@ -80,10 +80,10 @@ raise KeyError("canary-value")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_logs_tracebacks_and_prints_have_no_secret(log_format: str) -> None:
+def test_logs_tracebacks_and_prints_contain_no_secret(log_format: str) -> None:
     command = [sys.executable, "-c", PROGRAM, log_format]
     environ = {"PYTHONPATH": str(ROOT / "src")}
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert "canary" not in ran.stdout + ran.stderr
-    assert (ran.stdout + ran.stderr).count("***") >= 8
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "canary" not in result.stdout + result.stderr
+    assert (result.stdout + result.stderr).count("***") >= 8

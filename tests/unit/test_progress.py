@@ -1,4 +1,4 @@
-"""Progress of a long job: reported while it runs, and never after."""
+"""Progress of a long job, which is reported only while the job runs."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from support.engine.answers import Consumer, Scripts, every_form
+from support.engine.answers import Consumer, PromptScriptsEngine, every_form
 from support.engine.scripted import HANG, ScriptedEngine, settings, tokens
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
 from worker import progress
 from worker.app import Worker
-from worker.progress import reporting
+from worker.progress import report_progress
 
 JOB = {"id": "job-1"}
 
@@ -26,14 +26,14 @@ def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Listener:
-    """Receives updates; a call returns at once, or, if it ``hangs``, when it is let go."""
+    """A receiver of updates: a call returns immediately or, if it ``hangs``, once released."""
 
     def __init__(self, *, hangs: bool = False) -> None:
-        self.lets_go = asyncio.Event()
+        self.released = asyncio.Event()
         if not hangs:
-            self.lets_go.set()
+            self.released.set()
         self.updates: list[Any] = []
-        self.arrived = 0
+        self.finished = 0
         self.cancelled = 0
         self._tasks = asyncio.all_tasks()
 
@@ -41,35 +41,35 @@ class Listener:
         assert job["id"] == "job-1"
         self.updates.append(update)
         try:
-            await self.lets_go.wait()
+            await self.released.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        self.arrived += 1
+        self.finished += 1
 
-    async def has_updates(self, count: int = 2) -> None:
-        await eventually(lambda: len(self.updates) >= count)
+    async def wait_for_updates(self, count: int = 2) -> None:
+        await poll_until(lambda: len(self.updates) >= count)
 
     @property
-    def is_left(self) -> bool:
-        """Whether all updates have ended, and no task is left that could send another."""
-        ended = len(self.updates) == self.arrived + self.cancelled
+    def is_idle(self) -> bool:
+        """Whether all updates have finished and no task is left that could send another one."""
+        ended = len(self.updates) == self.finished + self.cancelled
         return ended and asyncio.all_tasks() <= self._tasks
 
 
-def block(listener: Listener) -> contextlib.AbstractAsyncContextManager[None]:
-    """Report a progress that is always new."""
-    return reporting(JOB, itertools.count().__next__, listener.report)
+def report_changes(listener: Listener) -> contextlib.AbstractAsyncContextManager[None]:
+    """Report a progress that changes all the time."""
+    return report_progress(JOB, itertools.count().__next__, listener.report)
 
 
-async def job(listener: Listener) -> AsyncGenerator[str, None]:
-    async with block(listener):
+async def run_job(listener: Listener) -> AsyncGenerator[str, None]:
+    async with report_changes(listener):
         yield "first"
         yield "second"
 
 
-def suspended(generator: AsyncGenerator[Any, None]) -> asyncio.Task[None]:
-    """Iterate a job as the SDK does, and never return from the first post."""
+def start_hanging_sdk(generator: AsyncGenerator[Any, None]) -> asyncio.Task[None]:
+    """Iterate over a job as the SDK does, but never return from the first POST."""
 
     async def sdk() -> None:
         async for _ in generator:
@@ -78,130 +78,134 @@ def suspended(generator: AsyncGenerator[Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(sdk())
 
 
-async def is_cancelled(task: asyncio.Task[Any]) -> bool:
+async def cancel_task(task: asyncio.Task[Any]) -> bool:
     task.cancel()
     await asyncio.wait({task})
     return task.cancelled()
 
 
-async def test_the_first_update_is_sent_at_once_and_an_unchanged_state_not_again() -> None:
+async def test_the_first_update_is_sent_immediately_and_an_unchanged_state_is_not_repeated() -> (
+    None
+):
     listener = Listener()
-    looks = 0
-    now = {"done": 0}
+    calls = 0
+    current = {"done": 0}
 
     def state() -> dict[str, int]:
-        nonlocal looks
-        looks += 1
-        return dict(now)
+        nonlocal calls
+        calls += 1
+        return dict(current)
 
-    async with reporting(JOB, state, listener.report):
-        await eventually(lambda: looks == 5)
-        now["done"] = 1
-        await eventually(lambda: looks == 10)
+    async with report_progress(JOB, state, listener.report):
+        await poll_until(lambda: calls == 5)
+        current["done"] = 1
+        await poll_until(lambda: calls == 10)
     assert listener.updates == [{"done": 0}, {"done": 1}]
 
 
-async def test_updates_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_updates_are_at_least_the_interval_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.05)
     times: list[float] = []
 
     async def report(_: dict[str, Any], __: Any) -> None:
         times.append(asyncio.get_running_loop().time())
 
-    async with reporting(JOB, itertools.count().__next__, report):
-        await eventually(lambda: len(times) == 3)
+    async with report_progress(JOB, itertools.count().__next__, report):
+        await poll_until(lambda: len(times) == 3)
     assert min(after - before for before, after in itertools.pairwise(times)) > 0.045
 
 
 async def test_the_end_does_not_wait_for_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 10_000.0)
-    async with block(Listener()):
+    async with report_changes(Listener()):
         pass
 
 
-async def test_an_update_on_its_way_is_waited_for() -> None:
+async def test_the_end_waits_for_an_update_that_is_being_sent() -> None:
     listener = Listener(hangs=True)
-    async with block(listener):
-        await listener.has_updates(1)
-        asyncio.get_running_loop().call_later(0.02, listener.lets_go.set)
-    assert listener.arrived == 1
-    assert listener.is_left
+    async with report_changes(listener):
+        await listener.wait_for_updates(1)
+        asyncio.get_running_loop().call_later(0.02, listener.released.set)
+    assert listener.finished == 1
+    assert listener.is_idle
 
 
 async def test_an_update_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def report(_: dict[str, Any], __: Any) -> None:
         raise TimeoutError("no answer")
 
-    async with reporting(JOB, lambda: 0, report):
+    async with report_progress(JOB, lambda: 0, report):
         await asyncio.sleep(0)
     assert "no answer" in caplog.text
 
 
 async def test_without_a_listener_or_a_state_there_are_no_updates() -> None:
     listener = Listener()
-    async with reporting(JOB, None, listener.report), reporting(JOB, lambda: 0, None):
-        assert listener.is_left
+    async with report_progress(JOB, None, listener.report), report_progress(JOB, lambda: 0, None):
+        assert listener.is_idle
 
 
 # A job that is cancelled does not wait for an update whose post hangs:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_cancelled_task_ends_the_updates_though_its_generator_is_kept(hangs: bool) -> None:
+async def test_cancelling_the_task_stops_the_updates_although_its_generator_exists(
+    hangs: bool,
+) -> None:
     listener = Listener(hangs=hangs)
-    generator = job(listener)
-    task = suspended(generator)
-    await listener.has_updates(1 if hangs else 2)
-    assert await is_cancelled(task)
-    await eventually(lambda: listener.is_left)
+    generator = run_job(listener)
+    task = start_hanging_sdk(generator)
+    await listener.wait_for_updates(1 if hangs else 2)
+    assert await cancel_task(task)
+    await poll_until(lambda: listener.is_idle)
     assert listener.cancelled == hangs
     await generator.aclose()
 
 
-@pytest.mark.parametrize("closed", [True, False])
-async def test_a_generator_that_is_closed_or_dropped_ends_the_updates(closed: bool) -> None:
-    listener = Listener(hangs=closed)
-    generator = job(listener)
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_closing_or_deleting_the_generator_stops_the_updates(is_closed: bool) -> None:
+    listener = Listener(hangs=is_closed)
+    generator = run_job(listener)
     await anext(generator)
-    await listener.has_updates(1 if closed else 2)
-    if closed:
+    await listener.wait_for_updates(1 if is_closed else 2)
+    if is_closed:
         await generator.aclose()
-        assert listener.is_left
+        assert listener.is_idle
     del generator
     gc.collect(1)
-    await eventually(lambda: listener.is_left)
+    await poll_until(lambda: listener.is_idle)
 
 
-async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_update() -> None:
+async def test_a_job_can_be_cancelled_while_it_waits_for_its_last_update() -> None:
     listener = Listener(hangs=True)
     ending = asyncio.Event()
 
     async def run() -> None:
-        async with block(listener):
-            await listener.has_updates(1)
+        async with report_changes(listener):
+            await listener.wait_for_updates(1)
             ending.set()
 
     task = asyncio.create_task(run())
     await ending.wait()
     await asyncio.sleep(0)
     assert not task.done(), "a normal end waits"
-    assert await is_cancelled(task)
-    await eventually(lambda: listener.is_left)
+    assert await cancel_task(task)
+    await poll_until(lambda: listener.is_idle)
 
 
-# Through the worker:
+# Jobs of the worker:
 
 
 def reporting_worker(engine: ScriptedEngine, listener: Listener | None) -> Worker:
     return Worker(engine.engines, settings(), report=listener.report if listener else None)
 
 
-LIST = {"prompts": ["slow", "Hi", 7, "slow", "Ho"], "use_tqdm": True}
+PROMPTS = {"prompts": ["slow", "Hi", 7, "slow", "Ho"], "use_tqdm": True}
 
 
 @every_form
 @pytest.mark.parametrize(
-    ("payload", "reports"),
+    ("payload", "is_reported"),
     [
         ({"prompts": ["Hi"], "use_tqdm": True}, True),
         ({"prompts": ["Hi"] * 100}, True),
@@ -209,38 +213,38 @@ LIST = {"prompts": ["slow", "Hi", 7, "slow", "Ho"], "use_tqdm": True}
         ({"prompts": ["Hi"] * 150, "use_tqdm": False}, False),
         ({"prompt": "Hi"}, False),
     ],
-    ids=["asked-for", "long", "short", "not-wanted", "single"],
+    ids=["requested", "long", "short", "disabled", "single"],
 )
-async def test_progress_is_reported_for_long_lists_and_where_it_is_asked_for(
-    payload: dict[str, Any], reports: bool, stream: bool
+async def test_progress_is_reported_for_long_lists_and_on_request(
+    payload: dict[str, Any], is_reported: bool, stream: bool
 ) -> None:
     listener = Listener()
     begin = asyncio.Event()
     with ScriptedEngine(begin, *tokens("a")) as engine:
         consumer = Consumer(reporting_worker(engine, listener), {**payload, "stream": stream})
-        await eventually(lambda: engine.generating and (listener.updates or not reports))
+        await poll_until(lambda: engine.active_requests and (listener.updates or not is_reported))
         engine.loop.call_soon_threadsafe(begin.set)
-        assert await consumer.end()
+        assert await consumer.finish()
     total = len(payload.get("prompts", ()))
-    assert listener.updates[:1] == ([{"done": 0, "total": total}] if reports else [])
-    assert listener.is_left
+    assert listener.updates[:1] == ([{"done": 0, "total": total}] if is_reported else [])
+    assert listener.is_idle
 
 
 @every_form
-async def test_progress_counts_items_that_failed_too(stream: bool) -> None:
+async def test_progress_also_counts_failed_items(stream: bool) -> None:
     listener = Listener()
-    with Scripts(slow=[HANG]) as engine:
-        consumer = Consumer(reporting_worker(engine, listener), {**LIST, "stream": stream})
-        consumer.posted.set()
-        await eventually(lambda: listener.updates[-1:] == [{"done": 3, "total": 5}])
+    with PromptScriptsEngine(slow=[HANG]) as engine:
+        consumer = Consumer(reporting_worker(engine, listener), {**PROMPTS, "stream": stream})
+        consumer.post_finished.set()
+        await poll_until(lambda: listener.updates[-1:] == [{"done": 3, "total": 5}])
         await consumer.cancel()
     done = [update["done"] for update in listener.updates]
     assert done == sorted(set(done))
     assert {update["total"] for update in listener.updates} == {5}
 
 
-async def test_without_a_platform_that_listens_a_list_is_answered_all_the_same() -> None:
+async def test_a_list_is_answered_without_a_listener_for_progress() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         worker = reporting_worker(engine, None)
-        yields = await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).end()
+        yields = await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).finish()
     assert [list(chunk) for chunk in yields] == [["outputs"]]

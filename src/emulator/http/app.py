@@ -1,4 +1,4 @@
-"""What every request passes first: the request log, errors as JSON, web pages, the API key."""
+"""Request log, JSON errors, API key and protection from web pages, for all routes."""
 
 import base64
 import binascii
@@ -15,100 +15,102 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-# The fault on demand that a request triggered, for the request log.
-FAULT = web.RequestKey("fault", str)
+# Key of a request under which the fault that it triggered is stored for the request log.
+FAULT_KEY = web.RequestKey("fault", str)
 CLIENT_CLOSED_REQUEST = 499
-# Short, because long polls would not end in time: they are cut off.
-_SHUTDOWN_S = 0.05
-# The name or address in a Host, which may have a port behind it.
-_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Names that the public DNS has not, such as host.docker.internal. Not .local: in a network anybody
-# may take such a name (mDNS).
-_LOCAL = (".localhost", ".internal")
+# Short because long polls don't finish in time: they are cancelled.
+_SHUTDOWN_TIMEOUT_S = 0.05
+# The name or address in a Host header, which may have a port after it.
+_HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
+# Suffixes of names that don't exist in the public DNS, such as host.docker.internal. Without
+# ".local": anyone in a network may claim such a name (mDNS).
+_LOCAL_SUFFIXES = (".localhost", ".internal")
 
 
-def middlewares(running: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
-    """Return the middlewares, with the log first if there is to be one.
+def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
+    """Return the middlewares of an app, with the request log first if there is a file for it.
 
     Args:
-        running: closes the log.
-        request_log: a new file.
+        exit_stack: Stack that closes the log.
+        request_log: New file for the request log.
 
     Raises:
-        OSError: the log can't be written.
+        OSError: The log can't be written.
     """
-    always: list[Middleware] = [_json_errors, _refuse_web_pages]
+    common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages]
     if request_log is None:
-        return always
-    return [_log_requests(running.enter_context(_open_log(request_log))), *always]
+        return common
+    return [_make_log_middleware(exit_stack.enter_context(_open_log(request_log))), *common]
 
 
-async def set_up(running: AsyncExitStack, app: web.Application) -> web.AppRunner:
-    """Return what serves an app on one port, until ``running`` ends."""
+async def start_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
+    """Return a runner that serves an app on one port until the stack is closed."""
     runner = web.AppRunner(
         app,
         access_log=None,
-        handler_cancellation=True,  # of a worker or client that hung up
-        shutdown_timeout=_SHUTDOWN_S,
+        handler_cancellation=True,  # cancels the handler when a worker or client hangs up
+        shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
     )
     await runner.setup()
-    running.push_async_callback(runner.cleanup)
+    exit_stack.push_async_callback(runner.cleanup)
     return runner
 
 
 @web.middleware
-async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn HTTP errors into JSON: `{"error": "<method> <path>: <message>"}`."""
+async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn HTTP errors into JSON: ``{"error": "<method> <path>: <message>"}``."""
     try:
         return await handler(request)
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.text}"
-        answer = web.json_response({"error": message}, status=error.status)
+        response = web.json_response({"error": message}, status=error.status)
         if isinstance(error, web.HTTPMethodNotAllowed):
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
     except ConnectionError:
-        # The peer hung up, which is no error of the emulator's. Nothing is sent.
+        # The peer hung up, which is not an error of the emulator. The response is never sent.
         return web.Response()
 
 
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests of other sites' pages, and those to a name that may be such a site's.
+    """Refuse requests from web pages of other sites, and requests with a foreign Host header.
 
-    A browser says in Sec-Fetch-Site whether a page of another site asks, and which one in the
-    Origin of a post. By a name of its own that has this machine's address, a page is of the same
-    site: so the Host counts, too, which no browser leaves out.
+    A browser says in Sec-Fetch-Site whether a page of another site sends the request, and names
+    that site in the Origin of a POST. A site can also point its own name at this machine's
+    address. Its requests are then same-origin, so the Host, which browsers always send, is
+    checked, too.
     """
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if host is not None and not _is_local(host):
         raise web.HTTPForbidden(text="the Host is none of this machine")
-    foreign = origin is not None and origin.partition("://")[2] != host
-    if foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+    is_foreign = origin is not None and origin.partition("://")[2] != host
+    if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         raise web.HTTPForbidden(text="not for web pages")
     return await handler(request)
 
 
 def _is_local(host: str) -> bool:
-    if not (found := _HOST.fullmatch(host)):
+    if not (match := _HOST_HEADER.fullmatch(host)):
         return False
-    name = (found[1] or found[2]).lower()
+    name = (match[1] or match[2]).lower()
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return "." not in name or name.endswith(_LOCAL)
-    # 0.0.0.0 and the like lead here as well, and for them a browser says nothing of the site.
+        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
+    # 0.0.0.0 and IPv4-mapped addresses also lead to this machine, and browsers send no
+    # Sec-Fetch-Site for them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
-def _log_requests(log: logging.Logger) -> Middleware:
-    """Return a middleware that logs a request when it is answered or its caller hung up.
+def _make_log_middleware(log: logging.Logger) -> Middleware:
+    """Return a middleware that logs a request when it is answered or its caller hangs up.
 
-    aiohttp's access log leaves out the latter.
+    aiohttp's access log omits requests whose caller hung up.
     """
 
     @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def log_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         arrived, start = time.time(), time.monotonic()
         response: web.StreamResponse | None = None
         try:
@@ -122,17 +124,17 @@ def _log_requests(log: logging.Logger) -> Middleware:
                 "status": CLIENT_CLOSED_REQUEST if response is None else response.status,
                 "ms": round((time.monotonic() - start) * 1000, 3),
                 "bytes_in": request.content_length or 0,
-                "bytes_out": 0 if response is None else _size(response),
+                "bytes_out": 0 if response is None else _response_bytes(response),
             }
-            if FAULT in request:
-                line["fault"] = request[FAULT]
+            if FAULT_KEY in request:
+                line["fault"] = request[FAULT_KEY]
             log.info(json.dumps(line))
 
-    return answer
+    return log_request
 
 
-def _size(response: web.StreamResponse) -> int:
-    # For a stream aiohttp knows only all bytes written, headers included.
+def _response_bytes(response: web.StreamResponse) -> int:
+    # aiohttp knows a stream's total of written bytes only, which includes the headers.
     return response.body_length if response.content_length is None else response.content_length
 
 
@@ -141,12 +143,13 @@ def _open_log(path: Path) -> Iterator[logging.Logger]:
     """Yield a logger that writes a new file.
 
     Raises:
-        OSError: the file can't be written.
+        OSError: The file can't be written.
     """
     path.open("a").close()
-    # Emptied only by the first request: if the port is taken, another emulator may be writing it.
+    # The file is truncated by the first request, not at startup: if the port is taken, another
+    # emulator may be writing to this file.
     handler = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
-    # Not from the tree of loggers: it belongs to one emulator.
+    # Not registered in the logging hierarchy because it belongs to a single emulator.
     logger = logging.Logger("emulator.requests")
     logger.addHandler(handler)
     try:
@@ -155,51 +158,53 @@ def _open_log(path: Path) -> Iterator[logging.Logger]:
         handler.close()
 
 
-def platform_key(request: web.Request) -> list[str]:
-    """Return the key that a request carries as the platform takes it."""
-    # RunPod's documentation has it both with and without "Bearer".
+def read_platform_keys(request: web.Request) -> list[str]:
+    """Return the API key of a request in the platform's header."""
+    # RunPod's documentation shows the header both with and without "Bearer".
     return [request.headers.get("Authorization", "").removeprefix("Bearer ")]
 
 
-def any_key(request: web.Request) -> list[str]:
-    """Return the keys that a request carries: besides the platform's x-api-key and Basic's user."""
-    sent = [*platform_key(request), request.headers.get("x-api-key", "")]
+def read_llm_engine_keys(request: web.Request) -> list[str]:
+    """Return the API keys in any of the headers that LLM Engine's client can use."""
+    keys = [*read_platform_keys(request), request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":
-        sent.append(_user(token))
-    return sent
+        keys.append(_read_basic_user(token))
+    return keys
 
 
 def require_key(
-    key: str | None, handler: Handler, sent: Callable[[web.Request], list[str]] = platform_key
+    key: str | None,
+    handler: Handler,
+    read_keys: Callable[[web.Request], list[str]] = read_platform_keys,
 ) -> Handler:
     """Return a handler that answers 401 to requests without the key.
 
     Args:
-        key: None: none is needed.
-        handler: for requests that carry it.
-        sent: returns what a request carries, of which one has to be the key.
+        key: The expected key; None if no key is required.
+        handler: Handler for requests with the key.
+        read_keys: Function that returns the keys in a request, one of which must match.
     """
     if key is None:
         return handler
-    expected = _as_bytes(key)
+    expected = _to_bytes(key)
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if not any(hmac.compare_digest(_as_bytes(one), expected) for one in sent(request)):
+    async def check_key(request: web.Request) -> web.StreamResponse:
+        if not any(hmac.compare_digest(_to_bytes(sent), expected) for sent in read_keys(request)):
             raise web.HTTPUnauthorized(text="the API key is missing or wrong")
         return await handler(request)
 
-    return answer
+    return check_key
 
 
-def _user(token: str) -> str:
+def _read_basic_user(token: str) -> str:
     try:
-        found = base64.b64decode(token, validate=True)
+        credentials = base64.b64decode(token, validate=True)
     except (binascii.Error, ValueError):
         return ""
-    return found.partition(b":")[0].decode(errors="surrogateescape")
+    return credentials.partition(b":")[0].decode(errors="surrogateescape")
 
 
-def _as_bytes(text: str) -> bytes:
-    # A header may hold bytes that are not valid text.
+def _to_bytes(text: str) -> bytes:
+    # A header may have bytes that are not valid text.
     return text.encode(errors="surrogateescape")

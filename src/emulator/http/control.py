@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from emulator.faults import Fault, Faults
 from emulator.http.wire import find_job, parse_object, read_body, validate
 from emulator.http.worker_port import WorkerPort, freeze
-from emulator.options import CHUNK_BYTES
+from emulator.options import MAX_CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
 
-# What is answered of a worker.
-_DESCRIBED = (
+# Attributes of a worker in responses.
+_WORKER_FIELDS = (
     *("id", "ready", "unhealthy", "frozen", "pings", "takes", "jobs", "chunks", "results"),
     *("late_posts", "late_chunks", "starts"),
 )
@@ -37,8 +37,8 @@ class SecondsRequest(BaseModel):
     seconds: float = Field(gt=0)
 
 
-class Control:
-    """Lets a developer cause faults, and see what happened."""
+class ControlApi:
+    """Routes with which a developer causes faults and inspects jobs and workers."""
 
     def __init__(self, queue: Queue, faults: Faults, worker_port: WorkerPort) -> None:
         self._queue = queue
@@ -48,14 +48,14 @@ class Control:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/faults", self.list_faults),
-            web.post("/control/faults", _not_for_web_pages(self.add_fault)),
-            web.delete("/control/faults", _not_for_web_pages(self.clear_faults)),
+            web.post("/control/faults", _reject_web_pages(self.add_fault)),
+            web.delete("/control/faults", _reject_web_pages(self.clear_faults)),
             web.get("/control/jobs", self.list_jobs),
             web.get("/control/jobs/{job}", self.show_job),
             web.get("/control/workers", self.list_workers),
-            web.post("/control/workers/{worker}/signal", _not_for_web_pages(self.signal_worker)),
-            web.post("/control/workers/{worker}/freeze", _not_for_web_pages(self.freeze_worker)),
-            web.post("/control/outage", _not_for_web_pages(self.begin_outage)),
+            web.post("/control/workers/{worker}/signal", _reject_web_pages(self.signal_worker)),
+            web.post("/control/workers/{worker}/freeze", _reject_web_pages(self.freeze_worker)),
+            web.post("/control/outage", _reject_web_pages(self.begin_outage)),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
@@ -63,7 +63,7 @@ class Control:
         return web.json_response({"faults": faults})
 
     async def add_fault(self, request: web.Request) -> web.Response:
-        body = await read_body(request, CHUNK_BYTES)
+        body = await read_body(request, MAX_CHUNK_BYTES)
         self._faults.add(validate(Fault, parse_object(body)))
         return await self.list_faults(request)
 
@@ -72,7 +72,7 @@ class Control:
         return await self.list_faults(request)
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """Answer with the timings of all jobs: of the chunks only their number."""
+        """Return the timings of all jobs, with the number of chunks instead of the chunks."""
         jobs = [job.timings() for job in self._queue.jobs.values()]
         return web.json_response({"jobs": [{**job, "chunks": len(job["chunks"])} for job in jobs]})
 
@@ -80,26 +80,26 @@ class Control:
         return web.json_response(find_job(self._queue, request).timings())
 
     async def list_workers(self, request: web.Request) -> web.Response:
-        workers = [_describe(worker) for worker in self._queue.workers.values()]
+        workers = [_describe_worker(worker) for worker in self._queue.workers.values()]
         return web.json_response({"workers": workers})
 
     async def signal_worker(self, request: web.Request) -> web.Response:
         worker, process = self._find_process(request)
-        body = await read_body(request, CHUNK_BYTES)
+        body = await read_body(request, MAX_CHUNK_BYTES)
         name = validate(SignalRequest, parse_object(body)).signal
         process.signal(signal.Signals[name])
-        return web.json_response(_describe(worker))
+        return web.json_response(_describe_worker(worker))
 
     async def freeze_worker(self, request: web.Request) -> web.Response:
         worker, _ = self._find_process(request)
         freeze(worker, await _read_seconds(request))
-        return web.json_response(_describe(worker))
+        return web.json_response(_describe_worker(worker))
 
     async def begin_outage(self, request: web.Request) -> web.Response:
         seconds = await _read_seconds(request)
-        if self._worker_port.refuses:
+        if self._worker_port.is_refusing:
             raise web.HTTPConflict(text="workers are refused already")
-        await self._worker_port.refuse(seconds)
+        await self._worker_port.begin_outage(seconds)
         return web.json_response({"seconds": seconds})
 
     def _find_process(self, request: web.Request) -> tuple[Worker, Process]:
@@ -110,21 +110,21 @@ class Control:
 
 
 async def _read_seconds(request: web.Request) -> float:
-    body = await read_body(request, CHUNK_BYTES)
+    body = await read_body(request, MAX_CHUNK_BYTES)
     return validate(SecondsRequest, parse_object(body)).seconds
 
 
-def _not_for_web_pages(handler: Handler) -> Handler:
-    """Return a handler that refuses web pages: any page in a local browser could call it."""
+def _reject_web_pages(handler: Handler) -> Handler:
+    """Return a handler that rejects web pages: any page in a local browser could send requests."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def check_origin(request: web.Request) -> web.StreamResponse:
         if "Origin" in request.headers:
             raise web.HTTPForbidden(text="not for web pages")
         return await handler(request)
 
-    return answer
+    return check_origin
 
 
-def _describe(worker: Worker) -> dict[str, Any]:
+def _describe_worker(worker: Worker) -> dict[str, Any]:
     pid = None if worker.process is None else worker.process.pid
-    return {**{name: getattr(worker, name) for name in _DESCRIBED}, "pid": pid}
+    return {**{name: getattr(worker, name) for name in _WORKER_FIELDS}, "pid": pid}

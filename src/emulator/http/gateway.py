@@ -12,131 +12,137 @@ from pydantic_core import from_json
 
 from emulator.http.app import CLIENT_CLOSED_REQUEST
 from emulator.http.wire import parse_parts, read_body, refuse_when_closed
-from emulator.options import RUNSYNC_BYTES, FailedAs, Options
+from emulator.options import MAX_RUNSYNC_BYTES, FailedJobHandling, Options
 from emulator.state.job import Job, Status
 from emulator.state.job_queue import Queue
 
 _GATEWAY_TIMEOUT = 504
-_LAST_EVENT = b"data: [DONE]\n\n"
+_DONE_EVENT = b"data: [DONE]\n\n"
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
-class Answering(ABC):
-    """Makes a job of a request, and an answer of what the job gives."""
+class JobResponder(ABC):
+    """Runs a job for a request and turns the job's outputs into the response."""
 
     def __init__(self, queue: Queue, options: Options) -> None:
         self._queue = queue
         self._options = options
 
-    async def _answer(
-        self, request: web.Request, given: dict[str, Any], *, stream: bool
+    async def _run_job(
+        self, request: web.Request, job_input: dict[str, Any], *, stream: bool
     ) -> web.StreamResponse:
-        """Answer with the outputs of a job. A client that hangs up cancels it (an option)."""
+        """Respond with the outputs of a job.
+
+        If the client hangs up, the job is cancelled, unless the emulator's options say otherwise.
+        """
         refuse_when_closed(self._queue)
-        payload = {"input": msgspec.Raw(msgspec.json.encode(given))}
+        payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
         job = self._queue.submit(payload, sync=True)
         try:
             if stream:
-                return await self._stream(request, job)
-            await job.wait_ended()
-            return self._whole(request, job)
+                return await self._stream_job(request, job)
+            await job.wait_for_end()
+            return self._complete_response(request, job)
         except (asyncio.CancelledError, ConnectionError):
             if self._options.cancel_on_disconnect:
                 self._queue.cancel(job)
             raise
 
-    async def _stream(self, request: web.Request, job: Job) -> web.StreamResponse:
-        async with aclosing(job.follow()) as chunks:
-            first = await anext(chunks, None)
-            if first is None:
-                return self._whole(request, job)
+    async def _stream_job(self, request: web.Request, job: Job) -> web.StreamResponse:
+        async with aclosing(job.follow_chunks()) as chunks:
+            first_chunk = await anext(chunks, None)
+            if first_chunk is None:
+                return self._complete_response(request, job)
             response = web.StreamResponse(headers=_SSE_HEADERS)
             await response.prepare(request)
-            events = self._events(first.output)
+            events = self._encode_chunk(first_chunk.output)
             await response.write(events)
-            # Clients hang up after the last event. Reading on would notice, and cancel the job.
-            while not self._is_end(events) and (chunk := await anext(chunks, None)):
-                events = self._events(chunk.output)
+            # Clients hang up after the last event. Waiting for another chunk would detect this and
+            # cancel the job.
+            while not self._ends_stream(events) and (chunk := await anext(chunks, None)):
+                events = self._encode_chunk(chunk.output)
                 await response.write(events)
-        if not self._is_end(events) and job.status is not Status.COMPLETED:
-            await response.write(self._broken(job))
+        if not self._ends_stream(events) and job.status is not Status.COMPLETED:
+            await response.write(self._encode_error(job))
         await response.write_eof()
         return response
 
-    def _events(self, output: Any) -> bytes:
-        """Return a chunk of a stream: a string is SSE text already, all else becomes an event."""
-        return as_bytes(output) if isinstance(output, str) else as_event(output)
+    def _encode_chunk(self, output: Any) -> bytes:
+        """Return a chunk as bytes of a stream: strings are SSE already, others become an event."""
+        return encode_text(output) if isinstance(output, str) else encode_event(output)
 
     @abstractmethod
-    def _is_end(self, events: bytes) -> bool:
-        """Return whether no event follows these in a stream."""
+    def _ends_stream(self, events: bytes) -> bool:
+        """Return whether these events are the last of a stream."""
 
     @abstractmethod
-    def _broken(self, job: Job) -> bytes:
-        """Return the event that tells the reader of a stream how its job failed."""
+    def _encode_error(self, job: Job) -> bytes:
+        """Return the event that ends the stream of a job that did not complete."""
 
     @abstractmethod
-    def _whole(self, request: web.Request, job: Job) -> web.Response:
-        """Return the answer for a job of which nothing was streamed to the client."""
+    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
+        """Return the whole response for a job of which nothing was streamed to the client."""
 
 
-class Gateway(Answering):
-    """Serves /openai/…. Path and body reach the worker; headers and query do not.
+class Gateway(JobResponder):
+    """Serves /openai/…. Path and body reach the worker; headers and query don't.
 
-    What the real gateway does with chunks that are no text is not public: here each is an event.
+    The real gateway's handling of chunks that are not strings is not public: here each is an event.
     """
 
     def routes(self) -> list[web.RouteDef]:
-        # No DELETE: a job does not hold the method, so the worker would take it for a POST.
+        # No DELETE: a job doesn't have the method, so the worker would take the request for a POST.
         return [
             web.get("/openai/{path:.+}", self.answer),
             web.post("/openai/{path:.+}", self.answer),
         ]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request) if request.method == "POST" else None
-        given = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
+        body = await self._read_body(request) if request.method == "POST" else None
+        job_input = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
         stream = body is not None and bytes(body.get("stream", b"")) == b"true"
-        return await self._answer(request, given, stream=stream)
+        return await self._run_job(request, job_input, stream=stream)
 
-    async def _read(self, request: web.Request) -> dict[str, msgspec.Raw]:
-        # The gateway's real limit is not public; its caller waits, as that of /runsync.
-        body = await read_body(request, RUNSYNC_BYTES, self._options.oversize_status)
+    async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
+        # The limit of the real gateway is not public; the caller waits, as with /runsync.
+        body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
         return parse_parts(body)
 
-    def _is_end(self, events: bytes) -> bool:
-        return events.endswith(_LAST_EVENT)
+    def _ends_stream(self, events: bytes) -> bool:
+        return events.endswith(_DONE_EVENT)
 
-    def _broken(self, job: Job) -> bytes:
-        return as_event(error_of(job))
+    def _encode_error(self, job: Job) -> bytes:
+        return encode_event(job_error(job))
 
-    def _whole(self, request: web.Request, job: Job) -> web.Response:
+    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
-            body = error_of(job)
+            body = job_error(job)
             return web.json_response(body, status=self._error_status(body))
-        output = output_of(job)
+        output = job_output(job)
         if isinstance(output, str):
-            return web.Response(body=as_bytes(output), content_type="text/plain", charset="utf-8")
+            return web.Response(
+                body=encode_text(output), content_type="text/plain", charset="utf-8"
+            )
         return web.json_response(output)
 
     def _error_status(self, body: dict[str, Any]) -> int:
-        if self._options.failed_as is FailedAs.OK:
+        if self._options.failed_as is FailedJobHandling.OK:
             return 200
         code = body["error"].get("code")
-        if self._options.failed_as is FailedAs.SERVER_ERROR or not isinstance(code, int):
+        if self._options.failed_as is FailedJobHandling.SERVER_ERROR or not isinstance(code, int):
             return 500
         return code if 400 <= code <= 599 else 500
 
 
-def output_of(job: Job) -> Any:
-    """Return what a job gave: a single output as it is, several as a list."""
+def job_output(job: Job) -> Any:
+    """Return the output of a job: a single output unchanged, several as a list."""
     outputs = [chunk.output for chunk in job.chunks]
-    # Without chunks (the handler is no generator) the output came with the final post.
+    # Without chunks (the handler is not a generator) the output came with the final post.
     return outputs[0] if len(outputs) == 1 else outputs or job.output
 
 
-def error_of(job: Job) -> dict[str, Any]:
-    """Return the job's error in OpenAI's shape: the worker's own, if it has that shape."""
+def job_error(job: Job) -> dict[str, Any]:
+    """Return the job's error in OpenAI's shape: the worker's own error if it has this shape."""
     if job.status is Status.CANCELLED:
         return _openai_error(f"job {job.id} was cancelled", "cancelled", CLIENT_CLOSED_REQUEST)
     if job.status is Status.TIMED_OUT:
@@ -151,12 +157,12 @@ def error_of(job: Job) -> dict[str, Any]:
     return _openai_error(text, "job_failed", 500)
 
 
-def as_event(data: Any) -> bytes:
+def encode_event(data: Any) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def as_bytes(text: str) -> bytes:
-    # JSON can hold half a surrogate pair, which UTF-8 can't encode.
+def encode_text(text: str) -> bytes:
+    # JSON can have lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="replace")
 
 

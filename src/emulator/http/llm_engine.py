@@ -1,4 +1,4 @@
-"""The routes of Scale's LLM Engine, which the platform's own gateway does not have."""
+"""The routes of Scale's LLM Engine, which the platform's own gateway doesn't have."""
 
 import base64
 from datetime import UTC, datetime
@@ -10,59 +10,60 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from pydantic_core import from_json
 
-from emulator.http.app import CLIENT_CLOSED_REQUEST, any_key, require_key
-from emulator.http.gateway import Answering, as_event, error_of, output_of
+from emulator.http.app import CLIENT_CLOSED_REQUEST, read_llm_engine_keys, require_key
+from emulator.http.gateway import JobResponder, encode_event, job_error, job_output
 from emulator.http.wire import parse_parts, read_body
-from emulator.options import RUNSYNC_BYTES
+from emulator.options import MAX_RUNSYNC_BYTES
 from emulator.state.job import Job, Status
 
 _PATHS = "/{path:v1/llm/.+|v1/files(?:/.+)?|v2/batch-completions(?:/.+)?}"
 _METHODS = ("GET", "POST", "PUT", "DELETE")
-_STREAM = "v1/llm/completions-stream"
-_FORM = "multipart/form-data"
-# Its base64, and what is around it, are as much as a job's input may be.
-_LARGEST_FILE = RUNSYNC_BYTES * 7 // 10
-# Of a form: the text fields that the worker knows.
-_FIELDS = ("purpose",)
-# What the client has an exception for, besides 5xx.
-_CLIENT_ERRORS = (400, 401, 404, 429)
+_STREAM_PATH = "v1/llm/completions-stream"
+_FORM_TYPE = "multipart/form-data"
+# In base64, and with the other keys around it, such a file just fits into a job's input.
+_MAX_FILE_BYTES = MAX_RUNSYNC_BYTES * 7 // 10
+# Text fields of a form that the worker knows.
+_TEXT_FIELDS = ("purpose",)
+# 4xx statuses for which the client has an exception; it has one for all 5xx, too.
+_CLIENT_ERROR_STATUSES = (400, 401, 404, 429)
 
 
-class LLMEngine(Answering):
+class LLMEngineGateway(JobResponder):
     """Serves LLM Engine's unmodified client. Path, query, method and body reach the worker."""
 
     def routes(self) -> list[web.RouteDef]:
-        answer, content = self._for_the_client(self.answer), self._for_the_client(self.content)
+        answer = self._adapt_to_client(self.answer)
+        file_content = self._adapt_to_client(self.file_content)
         return [
-            web.get("/v1/files/{id}/content", content),
+            web.get("/v1/files/{id}/content", file_content),
             *(web.route(method, _PATHS, answer) for method in _METHODS),
         ]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
+        body = await self._read_body(request)
         path = request.match_info["path"]
-        stream = path == _STREAM and request.method == "POST"
-        return await self._answer(request, _given(request, path, body), stream=stream)
+        stream = path == _STREAM_PATH and request.method == "POST"
+        return await self._run_job(request, _make_job_input(request, path, body), stream=stream)
 
-    async def content(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the content of a file, which the worker yields in parts below 1 MB."""
+    async def file_content(self, request: web.Request) -> web.StreamResponse:
+        """Respond with the content of a file, which the worker yields in parts below 1 MB."""
         path = f"v1/files/{request.match_info['id']}/content"
-        return await self._answer(request, _given(request, path, None), stream=False)
+        return await self._run_job(request, _make_job_input(request, path, None), stream=False)
 
-    async def _read(self, request: web.Request) -> dict[str, Any] | None:
-        if request.content_type == _FORM:
+    async def _read_body(self, request: web.Request) -> dict[str, Any] | None:
+        if request.content_type == _FORM_TYPE:
             return await _read_form(request)
-        body = await read_body(request, RUNSYNC_BYTES, self._options.oversize_status)
+        body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
         return parse_parts(body) if body else None
 
-    def _events(self, output: Any) -> bytes:
-        # The worker yields a list of events where it is told to decode them.
+    def _encode_chunk(self, output: Any) -> bytes:
+        # The worker yields a list of events if the job asks it to decode them.
         if isinstance(output, list):
-            return b"".join(map(as_event, output))
-        return super()._events(output)
+            return b"".join(map(encode_event, output))
+        return super()._encode_chunk(output)
 
-    def _is_end(self, events: bytes) -> bool:
-        # The worker itself tells the reader why a job fails; there is no last event otherwise.
+    def _ends_stream(self, events: bytes) -> bool:
+        # The worker itself sends an event for the error of a job; there is no other last event.
         _, _, last = (b"\n" + events).rpartition(b"\ndata: ")
         try:
             event = from_json(last)
@@ -70,91 +71,93 @@ class LLMEngine(Answering):
             return False
         return isinstance(event, dict) and bool(event.get("error"))
 
-    def _broken(self, job: Job) -> bytes:
-        error = error_of(job)
-        content = {"error": _message(error), "timestamp": datetime.now(UTC).isoformat()}
-        told = {"status_code": _status(error["error"].get("code")), "content": content}
-        return as_event({"request_id": job.id, "error": told})
+    def _encode_error(self, job: Job) -> bytes:
+        error = job_error(job)
+        content = {"error": _error_message(error), "timestamp": datetime.now(UTC).isoformat()}
+        details = {"status_code": _client_status(error["error"].get("code")), "content": content}
+        return encode_event({"request_id": job.id, "error": details})
 
-    def _whole(self, request: web.Request, job: Job) -> web.Response:
+    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
-            error = error_of(job)
-            status = _status(error["error"].get("code"))
-            return web.json_response({"detail": _message(error), **error}, status=status)
-        output = output_of(job)
+            error = job_error(job)
+            status = _client_status(error["error"].get("code"))
+            return web.json_response({"detail": _error_message(error), **error}, status=status)
+        output = job_output(job)
         if "id" in request.match_info:
-            output = {"id": request.match_info["id"], "content": _text(output)}
+            output = {"id": request.match_info["id"], "content": _join_content(output)}
         return web.json_response(output)
 
-    def _for_the_client(self, handler: Handler) -> Handler:
-        """Return a handler that takes the key as the client sends it, and answers errors so."""
-        handler = require_key(self._options.api_key, handler, any_key)
+    def _adapt_to_client(self, handler: Handler) -> Handler:
+        """Return a handler that reads the API key and shapes errors as the client expects."""
+        handler = require_key(self._options.api_key, handler, read_llm_engine_keys)
 
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def adapt(request: web.Request) -> web.StreamResponse:
             try:
                 return await handler(request)
             except web.HTTPException as error:
-                return web.json_response({"detail": error.text}, status=_status(error.status))
+                return web.json_response(
+                    {"detail": error.text}, status=_client_status(error.status)
+                )
 
-        return answer
+        return adapt
 
 
-def _given(request: web.Request, path: str, body: Any) -> dict[str, Any]:
+def _make_job_input(request: web.Request, path: str, body: Any) -> dict[str, Any]:
     query = request.rel_url.raw_query_string
-    # The path comes decoded, and the worker decodes its route once more.
+    # The path is already decoded here, and the worker decodes its route again.
     route = "/" + quote(path) + (f"?{query}" if query else "")
     return {"route": route, "method": request.method, "body": body}
 
 
 async def _read_form(request: web.Request) -> dict[str, Any]:
-    """Return the body of the job that keeps a form's file.
+    """Return the body of the job that stores a form's file.
 
     Raises:
-        web.HTTPBadRequest: the form is broken, has no file, or one that is too large.
-        web.HTTPRequestEntityTooLarge: a part of it is larger than what is read at all.
+        web.HTTPBadRequest: The form is broken, has no file, or has a file that is too large.
+        web.HTTPRequestEntityTooLarge: A part of the form is larger than the read limit.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     try:
         async for part in await request.multipart():
             if isinstance(part, BodyPartReader):
-                found |= _read_field(part, await part.read())
-    except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as broken:
-        raise web.HTTPBadRequest(text=f"the form can't be read: {broken}") from broken
-    if "filename" not in found:
+                fields |= _read_field(part, await part.read())
+    except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
+        raise web.HTTPBadRequest(text=f"the form can't be read: {error}") from error
+    if "filename" not in fields:
         raise web.HTTPBadRequest(text="the form must have a file of the name `file`")
-    return found
+    return fields
 
 
 def _read_field(part: BodyPartReader, content: bytes) -> dict[str, Any]:
-    """Return what a field of a form is in a job's body: nothing, if the worker does not know it.
+    """Return the keys of a job's body for a field of a form; empty if the worker doesn't know it.
 
     Raises:
-        web.HTTPBadRequest: the file is too large for a job.
-        ValueError: a text is no UTF-8.
+        web.HTTPBadRequest: The file is too large for a job.
+        ValueError: A text field is not UTF-8.
     """
-    if part.name in _FIELDS:
+    if part.name in _TEXT_FIELDS:
         return {part.name: content.decode()}
     if part.name != "file" or not part.filename:
         return {}
-    if len(content) > _LARGEST_FILE:
-        size = f"{len(content):,} bytes, and {_LARGEST_FILE:,} is the most"
+    if len(content) > _MAX_FILE_BYTES:
+        size = f"{len(content):,} bytes, and {_MAX_FILE_BYTES:,} is the most"
         raise web.HTTPBadRequest(text=f"the file has {size}: a job holds it")
     return {"filename": part.filename, "content_base64": base64.b64encode(content).decode()}
 
 
-def _text(output: Any) -> str:
-    """Join the parts of a content: texts, or base64 of what is no text."""
+def _join_content(output: Any) -> str:
+    """Join the parts of a file's content: strings, or base64 for parts that are not text."""
     parts = output if isinstance(output, list) else [output]
     return "".join(part["content_base64"] if isinstance(part, dict) else part for part in parts)
 
 
-def _message(error: dict[str, Any]) -> str:
+def _error_message(error: dict[str, Any]) -> str:
     return str(error["error"].get("message", error["error"]))
 
 
-def _status(code: Any) -> int:
-    """Return the status that the client has an exception for."""
-    if code in _CLIENT_ERRORS:
+def _client_status(code: Any) -> int:
+    """Return the nearest status for which the client has an exception."""
+    if code in _CLIENT_ERROR_STATUSES:
         return int(code)
     if not isinstance(code, int) or code == CLIENT_CLOSED_REQUEST:
         return 500

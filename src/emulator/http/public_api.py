@@ -18,22 +18,29 @@ from emulator.http.wire import (
     refuse_when_closed,
     validate,
 )
-from emulator.options import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS, WEBHOOK_ATTEMPTS, Options
+from emulator.options import (
+    MAX_RUN_BYTES,
+    MAX_RUNSYNC_BYTES,
+    TTL_BOUNDS_MS,
+    WAIT_BOUNDS_MS,
+    WEBHOOK_ATTEMPTS,
+    Options,
+)
 from emulator.state.job import Job, Policy, Status
 from emulator.state.job_queue import Queue
 
 log = logging.getLogger("emulator")
 
 
-class Payload(BaseModel):
-    """The checked keys of the body; all others, and the input, reach the worker unchecked."""
+class JobRequest(BaseModel):
+    """The validated keys of a job request; all others, and the input, reach the worker as is."""
 
     webhook: HttpUrl | None = None
     policy: Policy | None = None
 
 
 class PublicApi:
-    """Takes jobs from callers and reports on them."""
+    """Accepts jobs from callers and reports on them."""
 
     def __init__(self, queue: Queue, options: Options) -> None:
         self._queue = queue
@@ -53,18 +60,20 @@ class PublicApi:
         ]
 
     async def run(self, request: web.Request) -> web.Response:
-        job = await self._submit(request, RUN_BYTES)
-        return web.json_response(job.report())
+        job = await self._submit(request, MAX_RUN_BYTES)
+        return web.json_response(job.status_object())
 
     async def runsync(self, request: web.Request) -> web.Response:
-        wait_s = self._read_wait(request)
-        job = await self._submit(request, RUNSYNC_BYTES, sync=True)
-        await job.wait_ended(wait_s)
-        return web.json_response(job.report())
+        wait_s = self._read_wait_s(request)
+        job = await self._submit(request, MAX_RUNSYNC_BYTES, sync=True)
+        await job.wait_for_end(wait_s)
+        return web.json_response(job.status_object())
 
     async def stream(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
-        await job.changed.wait_for(lambda: job.has_unread or job.ended, self._options.stream_poll_s)
+        await job.changed.wait_for(
+            lambda: job.has_unread_chunks or job.has_ended, self._options.stream_poll_s
+        )
         chunks = [{"output": chunk.output} for chunk in job.read_chunks()]
         body: dict[str, Any] = {"status": job.status, "stream": chunks}
         if job.error is not None:
@@ -73,21 +82,21 @@ class PublicApi:
 
     async def status(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
-        ttl_ms = read_number(request, "ttl", (0, TTL_MS[1]))
+        ttl_ms = read_number(request, "ttl", (0, TTL_BOUNDS_MS[1]))
         if ttl_ms is not None:
             self._queue.set_ttl(job, ttl_ms / 1000)
-        return web.json_response(job.report())
+        return web.json_response(job.status_object())
 
     async def status_sync(self, request: web.Request) -> web.Response:
         # RunPod documents only its rate limit; RunPod's JavaScript client calls it.
         job = find_job(self._queue, request)
-        await job.wait_ended(self._read_wait(request))
-        return web.json_response(job.report())
+        await job.wait_for_end(self._read_wait_s(request))
+        return web.json_response(job.status_object())
 
     async def cancel(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
         self._queue.cancel(job)
-        return web.json_response(job.report())
+        return web.json_response(job.status_object())
 
     async def retry(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
@@ -97,7 +106,7 @@ class PublicApi:
             )
         refuse_when_closed(self._queue)
         self._queue.retry(job)
-        return web.json_response(job.report())
+        return web.json_response(job.status_object())
 
     async def purge_queue(self, request: web.Request) -> web.Response:
         return web.json_response({"removed": self._queue.purge(), "status": "completed"})
@@ -105,25 +114,29 @@ class PublicApi:
     async def health(self, request: web.Request) -> web.Response:
         return web.json_response(self._queue.health())
 
-    def _read_wait(self, request: web.Request) -> float:
-        wait_ms = read_number(request, "wait", WAIT_MS)
+    def _read_wait_s(self, request: web.Request) -> float:
+        wait_ms = read_number(request, "wait", WAIT_BOUNDS_MS)
         return self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000
 
     async def _submit(self, request: web.Request, limit_bytes: int, sync: bool = False) -> Job:
         body = await read_body(request, limit_bytes, self._options.oversize_status)
-        # Its worker gets the input as it is: a large one would hold up all others here.
+        # The input stays unparsed for the worker: parsing a large one would block all other
+        # requests.
         parts = parse_parts(body)
         if "input" not in parts:
             raise web.HTTPBadRequest(text="the body must have an `input`")
-        checked = parts.keys() & Payload.model_fields.keys()
-        payload = validate(Payload, {key: from_json(bytes(parts[key])) for key in checked})
+        checked_keys = parts.keys() & JobRequest.model_fields.keys()
+        payload = validate(JobRequest, {key: from_json(bytes(parts[key])) for key in checked_keys})
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
         return self._queue.submit(parts, payload.policy, webhook, sync=sync)
 
 
 class Webhooks:
-    """Posts in the background; an answer other than 200 is tried again after `retry_s` seconds."""
+    """Posts to webhooks in the background.
+
+    A post is retried after ``retry_s`` seconds unless the response has status 200.
+    """
 
     def __init__(self, retry_s: float) -> None:
         self._retry = ListRetry(
@@ -135,14 +148,14 @@ class Webhooks:
         self._closed = False
 
     def notify(self, job: Job) -> None:
-        """Start the post for a job that ended, if it has a webhook."""
+        """Start the post for a job that has ended, if the job has a webhook."""
         if job.webhook is not None and not self._closed:
             post = asyncio.create_task(self._post(job, job.webhook))
             self._posts.add(post)
             post.add_done_callback(self._posts.discard)
 
     async def close(self) -> None:
-        """Cancel the posts under way, and start no more."""
+        """Cancel the posts in progress, and start no more."""
         self._closed = True
         for post in self._posts:
             post.cancel()
@@ -153,14 +166,14 @@ class Webhooks:
             # One session per post: webhooks are few, and each may go to another host.
             async with (
                 RetryClient(retry_options=self._retry) as client,
-                client.post(url, json=job.report(), allow_redirects=False) as answer,
+                client.post(url, json=job.status_object(), allow_redirects=False) as response,
             ):
-                status = str(answer.status)
+                status = str(response.status)
         except (aiohttp.ClientError, TimeoutError) as error:
             status = str(error) or type(error).__name__
         if status != "200":
             log.warning("the webhook of job %s was not acknowledged: %s", job.id, status)
 
 
-async def _is_acknowledged(answer: aiohttp.ClientResponse) -> bool:
-    return answer.status == 200
+async def _is_acknowledged(response: aiohttp.ClientResponse) -> bool:
+    return response.status == 200

@@ -10,19 +10,19 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, ActiveFault, Call, Faults
-from emulator.http.app import FAULT
+from emulator.http.app import FAULT_KEY
 from emulator.http.wire import find_job, parse_object, read_body, read_number
-from emulator.http.worker_port import is_closed, reset
-from emulator.options import CHUNK_BYTES, RUNSYNC_BYTES, Options
+from emulator.http.worker_port import is_closed, reset_connection
+from emulator.options import MAX_CHUNK_BYTES, MAX_RUNSYNC_BYTES, Options
 from emulator.state.job import Condition, Job, Status
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
 log = logging.getLogger("emulator")
 
-# The SDK's wrapper around what the handler yielded: not counted in the limit of a chunk.
+# The SDK's wrapper around a yield of the handler; not counted in the limit of a chunk.
 _WRAPPER_BYTES = len('{"output": }')
-# How long a closed endpoint holds a poll: the SDK polls again at once.
+# Seconds that a closed endpoint delays a poll. Not 0, because the SDK polls again immediately.
 _CLOSED_POLL_S = 0.1
 _MAX_BATCH = 100_000  # jobs
 
@@ -37,65 +37,65 @@ class WorkerApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/job-take/{worker}", self._faulty(Call.TAKE, self.take)),
-            web.get("/job-take-batch/{worker}", self._faulty(Call.TAKE, self.take_batch)),
-            web.get("/job-stop/{worker}", self._faulty(Call.STOP, self.stop)),
-            web.post("/job-stream/{worker}/{job}", self._faulty(Call.STREAM, self.stream)),
-            web.post("/job-done/{worker}/{job}", self._faulty(Call.DONE, self.done)),
-            web.get("/ping/{worker}", self._unless_frozen(self.ping)),
+            web.get("/job-take/{worker}", self._with_faults(Call.TAKE, self.take)),
+            web.get("/job-take-batch/{worker}", self._with_faults(Call.TAKE, self.take_batch)),
+            web.get("/job-stop/{worker}", self._with_faults(Call.STOP, self.stop)),
+            web.post("/job-stream/{worker}/{job}", self._with_faults(Call.STREAM, self.stream)),
+            web.post("/job-done/{worker}/{job}", self._with_faults(Call.DONE, self.finish)),
+            web.get("/ping/{worker}", self._reset_if_frozen(self.ping)),
         ]
 
-    def _faulty(self, call: Call, handler: Handler) -> Handler:
-        """Return a handler that first applies the faults that let a call have no effect."""
+    def _with_faults(self, call: Call, handler: Handler) -> Handler:
+        """Return a handler that first applies the faults that keep a call from taking effect."""
 
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def apply_faults(request: web.Request) -> web.StreamResponse:
             active = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
             if active is None:
                 try:
                     return await handler(request)
                 except web.HTTPException as error:
-                    # Logged here, since the SDK logs the status at most, and the job may even
-                    # end as COMPLETED.
+                    # Logged here, since the SDK logs at most the status, and the job may even end
+                    # as COMPLETED.
                     log.warning("a worker's %s was refused: %s", request.raw_path, error.text)
                     raise
             fault = active.fault
             if fault.do is Action.RESET:
-                return _reset(request)
+                return _reset_connection(request)
             await request.read()
             if fault.do is Action.HANG:
-                await active.hold()
-                return _reset(request)
+                await active.wait_until_over()
+                return _reset_connection(request)
             return web.json_response({"error": "a fault on demand"}, status=fault.status)
 
-        return self._unless_frozen(answer)
+        return self._reset_if_frozen(apply_faults)
 
-    def _unless_frozen(self, handler: Handler) -> Handler:
-        """Return a handler that resets the connections of workers that are frozen."""
+    def _reset_if_frozen(self, handler: Handler) -> Handler:
+        """Return a handler that resets the connections of frozen workers."""
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            worker = self._worker(request)
+        async def check_frozen(request: web.Request) -> web.StreamResponse:
+            worker = self._get_worker(request)
             if request.transport is not None:
                 worker.connections.add(request.transport)
             if worker.frozen:
-                request[FAULT] = "freeze"
-                return _reset(request)
+                request[FAULT_KEY] = "freeze"
+                return _reset_connection(request)
             return await handler(request)
 
-        return answer
+        return check_frozen
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         jobs = await self._wait_for_jobs(request, limit=1)
-        return await self._deliver_jobs(request, jobs, _as_taken(jobs[0]) if jobs else None)
+        return await self._deliver_jobs(request, jobs, _to_message(jobs[0]) if jobs else None)
 
     async def take_batch(self, request: web.Request) -> web.StreamResponse:
         limit = read_number(request, "batch_size", (1, _MAX_BATCH)) or 1
         jobs = await self._wait_for_jobs(request, limit)
-        return await self._deliver_jobs(request, jobs, [_as_taken(job) for job in jobs])
+        return await self._deliver_jobs(request, jobs, [_to_message(job) for job in jobs])
 
     async def stop(self, request: web.Request) -> web.StreamResponse:
-        worker = self._worker(request)
-        await self._poll(worker.changed, lambda: bool(worker.stops))
-        stops, worker.stops = worker.stops, []
+        worker = self._get_worker(request)
+        await self._poll(worker.changed, lambda: bool(worker.pending_stops))
+        stops, worker.pending_stops = worker.pending_stops, []
         if not stops:
             return web.Response(status=204)
         try:
@@ -106,10 +106,10 @@ class WorkerApi:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
-        body = await read_body(request, CHUNK_BYTES + _WRAPPER_BYTES)
-        worker = self._worker(request)
+        body = await read_body(request, MAX_CHUNK_BYTES + _WRAPPER_BYTES)
+        worker = self._get_worker(request)
         worker.chunks += 1
-        worker.late_posts += job.ended
+        worker.late_posts += job.has_ended
         worker.late_chunks += job.status in (Status.COMPLETED, Status.FAILED)
         chunk = parse_object(body)
         if "output" not in chunk:
@@ -118,25 +118,25 @@ class WorkerApi:
             self._queue.add_chunk(job, chunk["output"], len(body))
         return await self._acknowledge(request, Call.STREAM)
 
-    async def done(self, request: web.Request) -> web.StreamResponse:
+    async def finish(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
-        accepted = self._queue.accepts_posts(job, request.match_info["worker"])
+        is_accepted = self._queue.accepts_posts(job, request.match_info["worker"])
         try:
-            result = parse_object(await read_body(request, RUNSYNC_BYTES))
+            result = parse_object(await read_body(request, MAX_RUNSYNC_BYTES))
         except web.HTTPBadRequest:
-            # As on the platform: the worker gets the error, and the job ends without an output.
-            if accepted:
+            # As on the platform: the worker receives the error, and the job ends without an output.
+            if is_accepted:
                 self._queue.complete(job, None)
             raise
         if result.get("status") != "IN_PROGRESS":
-            worker = self._worker(request)
+            worker = self._get_worker(request)
             worker.results += 1
-            worker.late_posts += job.ended
-        if accepted:
-            self._store(job, result)
+            worker.late_posts += job.has_ended
+        if is_accepted:
+            self._store_result(job, result)
         return await self._acknowledge(request, Call.DONE)
 
-    def _store(self, job: Job, result: dict[str, Any]) -> None:
+    def _store_result(self, job: Job, result: dict[str, Any]) -> None:
         if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
             self._queue.report_progress(job, result.get("output"))
         elif error := result.get("error"):
@@ -145,32 +145,32 @@ class WorkerApi:
             self._queue.complete(job, result.get("output"))
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
-        worker = self._worker(request)
+        worker = self._get_worker(request)
         worker.pings += 1
-        worker.unhealthy = worker.failed or request.query.get("status") == "unhealthy"
+        worker.unhealthy = worker.has_failed_start or request.query.get("status") == "unhealthy"
         return web.json_response({})
 
-    def _worker(self, request: web.Request) -> Worker:
-        return self._queue.worker(request.match_info["worker"])
+    def _get_worker(self, request: web.Request) -> Worker:
+        return self._queue.get_worker(request.match_info["worker"])
 
     async def _wait_for_jobs(self, request: web.Request, limit: int) -> list[Job]:
-        worker, queue = self._worker(request), self._queue
+        worker, queue = self._get_worker(request), self._queue
         worker.takes += 1
-        # Of this project's worker: the platform has no such header.
-        worker.failed = request.headers.get("X-Worker-Start") == "failed"
+        # Sent by this project's worker; the platform has no such header.
+        worker.has_failed_start = request.headers.get("X-Worker-Start") == "failed"
         if not worker.ready:
-            worker.ready, worker.unhealthy = not worker.failed, worker.failed
+            worker.ready, worker.unhealthy = not worker.has_failed_start, worker.has_failed_start
             worker.changed.notify_all()
-        await self._poll(queue.arrived, lambda: queue.has_waiting)
-        return [] if queue.closed else queue.take(worker, limit)
+        await self._poll(queue.changed, lambda: queue.has_available_jobs)
+        return [] if queue.is_closed else queue.take(worker, limit)
 
-    async def _poll(self, changed: Condition, found: Callable[[], bool]) -> None:
-        """Hold a worker's request until something is found, or the time of a poll is over."""
+    async def _poll(self, changed: Condition, has_news: Callable[[], bool]) -> None:
+        """Wait until there is something for the worker, or until the timeout of a long poll."""
         queue = self._queue
-        if queue.closed:
+        if queue.is_closed:
             await asyncio.sleep(_CLOSED_POLL_S)
         else:
-            await changed.wait_for(lambda: found() or queue.closed, self._options.take_poll_s)
+            await changed.wait_for(lambda: has_news() or queue.is_closed, self._options.take_poll_s)
 
     async def _deliver_jobs(
         self, request: web.Request, jobs: list[Job], body: Any
@@ -180,38 +180,38 @@ class WorkerApi:
         try:
             response = await self._deliver(request, Call.TAKE, body)
         except (asyncio.CancelledError, ConnectionError):
-            self._queue.give_back(jobs)
+            self._queue.requeue(jobs)
             raise
-        self._worker(request).jobs += len(jobs)
+        self._get_worker(request).jobs += len(jobs)
         if self._trigger(request, Call.TAKE, Action.DUPLICATE):
             self._queue.redeliver(jobs)
         return response
 
     async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
-        """Answer a poll, to the last byte.
+        """Answer a long poll, and wait until the last byte is written.
 
         Raises:
-            ConnectionError: the worker hung up, and got nothing.
-            asyncio.CancelledError: likewise, during the answer.
+            ConnectionError: The worker hung up and received nothing.
+            asyncio.CancelledError: The worker hung up while the response was written.
         """
         await self._delay(request, call)
         if self._trigger(request, call, Action.LOSE):
-            return _reset(request)
+            return _reset_connection(request)
         response = web.Response(body=msgspec.json.encode(body), content_type="application/json")
         transport = request.transport
         if transport is None or is_closed(transport):
             raise ConnectionResetError("the worker hung up")
-        # The end of the answer is waited for until nothing is left in the buffer.
+        # With a limit of 0, the end of the response is awaited until the write buffer is empty.
         transport.set_write_buffer_limits(0)
         await response.prepare(request)
         await response.write_eof()
         return response
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Answer a post. It has taken effect already: a delay is the worker's only."""
+        """Answer a post. The post has already taken effect: a delay concerns its worker only."""
         await self._delay(request, call)
         if self._trigger(request, call, Action.LOSE):
-            return _reset(request)
+            return _reset_connection(request)
         return web.json_response({})
 
     async def _delay(self, request: web.Request, call: Call) -> None:
@@ -219,18 +219,18 @@ class WorkerApi:
             await asyncio.sleep(active.fault.delay_s)
 
     def _trigger(self, request: web.Request, call: Call, *actions: Action) -> ActiveFault | None:
-        """Return the fault that the request triggers, if any, and note it for the request log."""
+        """Return the fault that the request triggers, if any, and store it for the request log."""
         active = self._faults.trigger(call, *actions)
         if active is not None:
-            request[FAULT] = active.fault.do
+            request[FAULT_KEY] = active.fault.do
         return active
 
 
-def _as_taken(job: Job) -> dict[str, Any]:
+def _to_message(job: Job) -> dict[str, Any]:
     return {**job.payload, "id": job.id}
 
 
-def _reset(request: web.Request) -> web.Response:
-    """Reset the connection; the response is for aiohttp only and never sent."""
-    reset(request.transport)
+def _reset_connection(request: web.Request) -> web.Response:
+    """Reset the connection; aiohttp requires the returned response but never sends it."""
+    reset_connection(request.transport)
     return web.Response()

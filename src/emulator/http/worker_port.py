@@ -1,4 +1,4 @@
-"""Connections that break, workers that freeze, and a port for them that refuses for a while."""
+"""Connection resets, frozen workers, and a port for workers that can have outages."""
 
 import asyncio
 import signal
@@ -23,8 +23,8 @@ def is_closed(transport: asyncio.BaseTransport | None) -> bool:
             return True
 
 
-def reset(transport: asyncio.BaseTransport | None) -> None:
-    """Reset a connection, unless it is closed already: its peer sees no orderly end."""
+def reset_connection(transport: asyncio.BaseTransport | None) -> None:
+    """Reset a connection that is still open, so that its peer sees an error instead of its end."""
     if isinstance(transport, asyncio.WriteTransport) and not transport.is_closing():
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -32,26 +32,26 @@ def reset(transport: asyncio.BaseTransport | None) -> None:
 
 
 def freeze(worker: Worker, seconds: float) -> None:
-    """Stop all of a worker's processes for so many seconds, and reset its connections.
+    """Stop all of a worker's processes for some seconds, and reset its connections.
 
-    Its jobs stay in progress. While it is frozen already, the time begins anew.
+    Its jobs stay in progress. If the worker is already frozen, the time starts again.
 
     Raises:
-        ProcessLookupError: the emulator has no process of this worker.
+        ProcessLookupError: The emulator has no process of this worker.
     """
     if worker.process is None:
         raise ProcessLookupError(f"{worker.id} is not run by this endpoint")
-    worker.frozen = True  # before the signal: what has just arrived is not answered any more
+    worker.frozen = True  # before the signal: requests that have just arrived get no response
     worker.process.signal(signal.SIGSTOP)
     for transport in list(worker.connections):
-        reset(transport)
+        reset_connection(transport)
     if worker.thaw_timer is not None:
         worker.thaw_timer.cancel()
     worker.thaw_timer = asyncio.get_running_loop().call_later(seconds, thaw, worker)
 
 
 def thaw(worker: Worker) -> None:
-    """Let a frozen worker go on; has no effect on another."""
+    """Resume a frozen worker; do nothing if the worker isn't frozen."""
     if worker.thaw_timer is not None:
         worker.thaw_timer.cancel()
     if worker.frozen:
@@ -62,11 +62,11 @@ def thaw(worker: Worker) -> None:
 
 
 class WorkerPort:
-    """A port of its own: an outage for workers is none for callers.
+    """The port for workers, separate from the port for callers: an outage affects workers only.
 
     Args:
-        host: to bind.
-        port: to bind; 0: any free one.
+        host: Host to bind.
+        port: Port to bind; 0 for any free port.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -74,71 +74,72 @@ class WorkerPort:
         self._host = host
         self._runner: web.AppRunner | None = None
         self._site: web.SockSite | None = None
-        self._reopening: asyncio.Task[None] | None = None
+        self._reopen_task: asyncio.Task[None] | None = None
 
     @property
-    def refuses(self) -> bool:
+    def is_refusing(self) -> bool:
         return self._site is None
 
     async def start(self, runner: web.AppRunner) -> None:
-        """Listen.
+        """Start listening.
 
         Args:
-            runner: it is set up already, and serves this port only.
+            runner: Runner that is already set up, and serves this port only.
 
         Raises:
-            OSError: the port is taken.
+            OSError: The port is taken.
         """
         self._runner = runner
-        bound = _bind(self._host, self.port)
-        self.port = bound.getsockname()[1]
-        await self._listen(bound)
+        bound_socket = _bind(self._host, self.port)
+        self.port = bound_socket.getsockname()[1]
+        await self._listen(bound_socket)
 
-    async def refuse(self, seconds: float) -> None:
-        """Reset all connections, and refuse new ones for so many seconds from now on.
+    async def begin_outage(self, seconds: float) -> None:
+        """Reset all connections, and refuse new ones for some seconds.
 
         Raises:
-            RuntimeError: they are refused already.
+            RuntimeError: An outage is already in progress.
         """
         site, self._site = self._site, None
         if site is None or self._runner is None or self._runner.server is None:
             raise RuntimeError("workers are refused already")
         await site.stop()
-        # Bound at once and not listening: connections are refused, and nobody else gets the port.
-        bound = _bind(self._host, self.port)
+        # Bound immediately but not listening: connections are refused, and no other process gets
+        # the port.
+        bound_socket = _bind(self._host, self.port)
         for connection in self._runner.server.connections:
-            reset(connection.transport)
-        self._reopening = asyncio.create_task(self._listen_after(seconds, bound))
+            reset_connection(connection.transport)
+        self._reopen_task = asyncio.create_task(self._listen_after(seconds, bound_socket))
 
-    async def stop(self) -> None:
-        """End an outage that lasts, without listening again."""
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.wait([self._reopening])
+    async def cancel_outage(self) -> None:
+        """Cancel an outage in progress, without listening again."""
+        if self._reopen_task is not None:
+            self._reopen_task.cancel()
+            await asyncio.wait([self._reopen_task])
 
-    async def _listen_after(self, seconds: float, bound: socket.socket) -> None:
+    async def _listen_after(self, seconds: float, bound_socket: socket.socket) -> None:
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
-            bound.close()
+            bound_socket.close()
             raise
-        await self._listen(bound)
+        await self._listen(bound_socket)
 
-    async def _listen(self, bound: socket.socket) -> None:
+    async def _listen(self, bound_socket: socket.socket) -> None:
         assert self._runner is not None
-        site = web.SockSite(self._runner, bound)
+        site = web.SockSite(self._runner, bound_socket)
         await site.start()
         self._site = site
 
 
 def _bind(host: str, port: int) -> socket.socket:
     family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind)
+    bound_socket = socket.socket(family, kind)
     try:
-        # Closed connections of the port may still be waiting for their end.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        # Closed connections of this port may still be in TIME_WAIT.
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(address)
     except OSError:
-        bound.close()
+        bound_socket.close()
         raise
-    return bound
+    return bound_socket

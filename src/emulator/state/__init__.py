@@ -1,1 +1,1 @@
-"""The platform's state: jobs, the queue and the workers. No HTTP."""
+"""The platform's state: jobs, the queue and the workers, without HTTP."""

@@ -1,4 +1,4 @@
-"""A job, from the public request to its end."""
+"""A job of the platform, from the caller's request to the end of its retention."""
 
 import asyncio
 import json
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel, Field
 
-from emulator.options import EXECUTION_TIMEOUT_MS, TTL_MS
+from emulator.options import EXECUTION_TIMEOUT_BOUNDS_MS, TTL_BOUNDS_MS
 
-# Seconds from time.monotonic to Unix time.
-_WALL_CLOCK = time.time() - time.monotonic()
+# Difference in seconds between Unix time and time.monotonic.
+_MONOTONIC_TO_UNIX_S = time.time() - time.monotonic()
 
 
 class Status(StrEnum):
-    """The states of a job, by the platform's names."""
+    """The states of a job, with the platform's names."""
 
     IN_QUEUE = "IN_QUEUE"
     IN_PROGRESS = "IN_PROGRESS"
@@ -29,10 +29,13 @@ class Status(StrEnum):
 
 
 class Condition:
-    """Like ``asyncio.Condition``, without a lock and with a timeout. Free while nobody waits."""
+    """A minimal ``asyncio.Condition`` without a lock, but with a timeout.
+
+    It costs nothing while no task waits.
+    """
 
     def __init__(self) -> None:
-        # A dict for its order: the longest waiting is woken first.
+        # A dict because it is ordered: the task that has waited longest wakes first.
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     def notify_all(self) -> None:
@@ -42,7 +45,7 @@ class Condition:
         self._waiters.clear()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the predicate holds; return False if the timeout comes first."""
+        """Wait until the predicate is true; return whether it is true before the timeout."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -59,61 +62,61 @@ class Condition:
 
 
 class Policy(BaseModel):
-    """A job's execution policy; None: the endpoint's default."""
+    """A job's execution policy. None means the endpoint's default."""
 
     execution_timeout_ms: int | None = Field(
         default=None,
-        ge=EXECUTION_TIMEOUT_MS[0],
-        le=EXECUTION_TIMEOUT_MS[1],
+        ge=EXECUTION_TIMEOUT_BOUNDS_MS[0],
+        le=EXECUTION_TIMEOUT_BOUNDS_MS[1],
         alias="executionTimeout",
     )
-    ttl_ms: int | None = Field(default=None, ge=TTL_MS[0], le=TTL_MS[1], alias="ttl")
-    # Checked only: it is about scaling, which the emulator does not do.
+    ttl_ms: int | None = Field(default=None, ge=TTL_BOUNDS_MS[0], le=TTL_BOUNDS_MS[1], alias="ttl")
+    # Validated but unused: it concerns scaling, which the emulator doesn't imitate.
     low_priority: bool = Field(default=False, alias="lowPriority")
 
 
 class Chunk(NamedTuple):
-    """One stream post: what one yield of the handler sent."""
+    """The output of one stream post, which is one yield of the handler."""
 
     output: Any
-    at: float  # time.monotonic of its arrival
+    arrived_at: float  # time.monotonic of its arrival
     size: int  # bytes of the post's body
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job, with everything the worker posted for it. Times (`*_at`) are time.monotonic's."""
+    """A job and everything that its worker posted. Times (``*_at``) are those of time.monotonic."""
 
     id: str
-    # The public request's body: `input`, and all else that it holds, each as the JSON that came.
+    # The body of the caller's request: `input` and all other keys, each value as received JSON.
     payload: dict[str, msgspec.Raw]
-    ttl_s: float  # from when it was queued to when it expires
+    ttl_s: float  # seconds from queuing to expiry
     execution_timeout_s: float
-    retention_s: float  # how long it is kept after its end
+    retention_s: float  # seconds from the job's end to the removal of its result
     webhook: str | None = None
     status: Status = Status.IN_QUEUE
-    worker: str | None = None  # the id of the worker that took it
+    worker_id: str | None = None  # the worker that took the job
     progress: Any = None  # the handler's last progress update
     chunks: list[Chunk] = field(default_factory=list)  # every stream post, in order
-    output: Any = None  # of the final post
+    output: Any = None  # from the final post
     error: str | None = None
     queued_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
     ended_at: float | None = None
     changed: Condition = field(default_factory=Condition)
-    timer: asyncio.TimerHandle | None = None  # for its deadline, then for its retention
+    timer: asyncio.TimerHandle | None = None  # deadline, then end of retention
     attempt: int = 1
-    forget_at: float | None = None  # set by a caller's ttl
-    redelivered: bool = False  # by a fault on demand: two workers may run it
-    _read: int = 0  # chunks already returned by read_chunks
+    forget_at: float | None = None  # time of expiry or removal that a caller has set
+    is_redelivered: bool = False  # a fault delivered it twice, so two workers may run it
+    _read_count: int = 0  # number of chunks that read_chunks has returned
 
     @property
     def input(self) -> Any:
-        """The input, parsed."""
+        """The parsed input."""
         return json.loads(bytes(self.payload["input"]))
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.status not in (Status.IN_QUEUE, Status.IN_PROGRESS)
 
     @property
@@ -122,80 +125,88 @@ class Job:
 
     @property
     def deadline(self) -> float:
-        """When it times out."""
+        """The time at which the job expires or exceeds its execution timeout."""
         if self.started_at is None:
             return self.expires_at
         return min(self.expires_at, self.started_at + self.execution_timeout_s)
 
     @property
-    def has_unread(self) -> bool:
-        return self._read < len(self.chunks)
+    def has_unread_chunks(self) -> bool:
+        return self._read_count < len(self.chunks)
 
     def read_chunks(self) -> list[Chunk]:
-        """Return the chunks not read before: reading consumes them, as on the platform."""
-        unread = self.chunks[self._read :]
-        self._read = len(self.chunks)
+        """Return the unread chunks. Reading consumes them, as on the platform."""
+        unread = self.chunks[self._read_count :]
+        self._read_count = len(self.chunks)
         return unread
 
-    async def follow(self) -> AsyncGenerator[Chunk, None]:
-        """Yield every chunk of this attempt as it arrives, until its end. Consumes none."""
+    async def follow_chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Yield every chunk of this attempt as it arrives, until its end. Consumes no chunks."""
         position, attempt = 0, self.attempt
 
-        def news() -> bool:
-            return position < len(self.chunks) or self.ended or self.attempt != attempt
+        def has_news() -> bool:
+            return position < len(self.chunks) or self.has_ended or self.attempt != attempt
 
-        while await self.changed.wait_for(news):
+        while await self.changed.wait_for(has_news):
             if self.attempt != attempt or position == len(self.chunks):
                 return
             yield self.chunks[position]
             position += 1
 
-    async def wait_ended(self, timeout_s: float | None = None) -> bool:
-        return await self.changed.wait_for(lambda: self.ended, timeout_s)
+    async def wait_for_end(self, timeout_s: float | None = None) -> bool:
+        return await self.changed.wait_for(lambda: self.has_ended, timeout_s)
 
     def reset(self) -> None:
-        """Turn it into a job that was just queued, without outputs."""
+        """Turn the job into a newly queued job without outputs."""
         self.attempt += 1
-        self.redelivered, self.forget_at = False, None
+        self.is_redelivered, self.forget_at = False, None
         self.status = Status.IN_QUEUE
-        self.worker = self.progress = self.output = self.error = None
-        self.chunks, self._read = [], 0
+        self.worker_id = self.progress = self.output = self.error = None
+        self.chunks, self._read_count = [], 0
         self.queued_at = time.monotonic()
         self.started_at = self.ended_at = None
 
-    def report(self) -> dict[str, Any]:
-        """Return the status object, as /status, /runsync and webhooks send it."""
-        report: dict[str, Any] = {"id": self.id, "status": self.status}
-        if self.worker is not None:
-            report["workerId"] = self.worker
+    def status_object(self) -> dict[str, Any]:
+        """Return the job's status object, as sent by /status, /runsync and webhooks."""
+        body: dict[str, Any] = {"id": self.id, "status": self.status}
+        if self.worker_id is not None:
+            body["workerId"] = self.worker_id
         if self.started_at is not None:
-            report["delayTime"] = _milliseconds(self.started_at - self.queued_at)
+            body["delayTime"] = _to_milliseconds(self.started_at - self.queued_at)
             if self.ended_at is not None:
-                report["executionTime"] = _milliseconds(self.ended_at - self.started_at)
+                body["executionTime"] = _to_milliseconds(self.ended_at - self.started_at)
         output = self.progress if self.status is Status.IN_PROGRESS else self.output
         if output is not None:
-            report["output"] = output
+            body["output"] = output
         if self.error is not None:
-            report["error"] = self.error
-        return report
+            body["error"] = self.error
+        return body
 
     def timings(self) -> dict[str, Any]:
-        """Return when each thing happened: Unix time for `queued_at`, else seconds since then."""
+        """Return the times of the job's events.
 
-        def since(at: float | None) -> float | None:
+        ``queued_at`` is in Unix time; the others are in seconds since then.
+        """
+
+        def seconds_since_queued(at: float | None) -> float | None:
             return None if at is None else round(at - self.queued_at, 6)
 
         return {
             "id": self.id,
             "status": self.status,
-            "worker": self.worker,
-            "queued_at": round(self.queued_at + _WALL_CLOCK, 6),
-            "taken_s": since(self.started_at),
-            "first_chunk_s": since(self.chunks[0].at if self.chunks else None),
-            "done_s": since(self.ended_at),
-            "chunks": [{"at_s": since(chunk.at), "bytes": chunk.size} for chunk in self.chunks],
+            "worker": self.worker_id,
+            "queued_at": round(self.queued_at + _MONOTONIC_TO_UNIX_S, 6),
+            "taken_s": seconds_since_queued(self.started_at),
+            "first_chunk_s": seconds_since_queued(
+                self.chunks[0].arrived_at if self.chunks else None
+            ),
+            "done_s": seconds_since_queued(self.ended_at),
+            "chunks": [
+                {"at_s": seconds_since_queued(chunk.arrived_at), "bytes": chunk.size}
+                for chunk in self.chunks
+            ],
         }
 
 
-def _milliseconds(seconds: float) -> int:
+def _to_milliseconds(seconds: float) -> int:
     return round(seconds * 1000)

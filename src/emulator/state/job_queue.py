@@ -10,31 +10,31 @@ from uuid import uuid4
 
 import msgspec
 
-from emulator.options import ExpiredAs, LostAs, Options
+from emulator.options import ExpiredJobHandling, LostJobHandling, Options
 from emulator.state.job import Chunk, Condition, Job, Policy, Status
 from emulator.state.worker import Worker
 
 
 class Queue:
-    """All jobs of one endpoint, in order while they wait, and its workers.
+    """The workers and all jobs of one endpoint.
 
-    Each change is one synchronous call on the event loop, so no caller sees half of it.
+    Each change is one synchronous call on the event loop, so no caller sees a partial change.
     """
 
     def __init__(self, options: Options | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.workers: dict[str, Worker] = {}
-        self.arrived = Condition()  # a job to take, or a new worker; also notified by `close`
-        self.closed = False  # no job is handed out any more
+        self.changed = Condition()  # notified for a new job or worker, and by `close`
+        self.is_closed = False  # workers get no more jobs
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
         self._waiting: deque[Job] = deque()
-        self._redeliveries: deque[Job] = deque()  # jobs in progress, to be delivered once more
+        self._redeliveries: deque[Job] = deque()  # jobs in progress, to deliver a second time
         self._running: dict[str, Job] = {}
         self._counts: Counter[str] = Counter()
 
     @property
-    def has_waiting(self) -> bool:
+    def has_available_jobs(self) -> bool:
         return bool(self._waiting or self._redeliveries)
 
     def submit(
@@ -47,73 +47,75 @@ class Queue:
         """Queue a job.
 
         Args:
-            payload: the public request's body, or its parts as they came.
-            policy: its own.
-            webhook: to call at its end.
-            sync: the caller waits for the result, which is kept for less long.
+            payload: Body of the caller's request, as values or as ``msgspec.Raw``.
+            policy: The job's own execution policy.
+            webhook: URL to which the result is posted.
+            sync: Whether the caller waits for the result, which shortens its retention.
         """
         options = self._options
         policy = policy or Policy()
         job = Job(
             f"{'sync-' if sync else ''}{uuid4()}-e1",
-            {key: _as_json(value) for key, value in payload.items()},
-            ttl_s=_seconds(policy.ttl_ms, options.ttl_s),
-            execution_timeout_s=_seconds(policy.execution_timeout_ms, options.execution_timeout_s),
+            {key: _to_json(value) for key, value in payload.items()},
+            ttl_s=_to_seconds(policy.ttl_ms, options.ttl_s),
+            execution_timeout_s=_to_seconds(
+                policy.execution_timeout_ms, options.execution_timeout_s
+            ),
             retention_s=options.runsync_retention_s if sync else options.run_retention_s,
             webhook=webhook,
         )
         self.jobs[job.id] = job
         self._waiting.append(job)
         self._set_timer(job)
-        self.arrived.notify_all()
+        self.changed.notify_all()
         return job
 
-    def worker(self, worker_id: str) -> Worker:
-        """Return the worker of this id; register it if it is new."""
+    def get_worker(self, worker_id: str) -> Worker:
+        """Return the worker with this id; register it if it is new."""
         if worker_id not in self.workers:
             self.workers[worker_id] = Worker(worker_id)
-            self.arrived.notify_all()
+            self.changed.notify_all()
         return self.workers[worker_id]
 
     def take(self, worker: Worker, limit: int) -> list[Job]:
-        """Return up to `limit` jobs for the worker: they are in progress from here on."""
-        redelivered = _popped(self._redeliveries, limit)
+        """Hand up to ``limit`` jobs to the worker and mark them as in progress."""
+        redelivered = _pop(self._redeliveries, limit)
         redelivered = [job for job in redelivered if job.status is Status.IN_PROGRESS]
-        taken = _popped(self._waiting, limit - len(redelivered))
+        new_jobs = _pop(self._waiting, limit - len(redelivered))
         now = time.monotonic()
-        for job in taken:
+        for job in new_jobs:
             job.status = Status.IN_PROGRESS
-            job.worker = worker.id
+            job.worker_id = worker.id
             job.started_at = now
             self._running[job.id] = job
             self._set_timer(job)
             job.changed.notify_all()
-            if job.id in worker.stops:  # from an earlier attempt
-                worker.stops.remove(job.id)
-        return redelivered + taken
+            if job.id in worker.pending_stops:  # a cancel of an earlier attempt
+                worker.pending_stops.remove(job.id)
+        return redelivered + new_jobs
 
-    def give_back(self, jobs: list[Job]) -> None:
-        """Put jobs that never reached their worker back to the front of the queue."""
+    def requeue(self, jobs: list[Job]) -> None:
+        """Put jobs in progress back to the front of the queue, except redelivered jobs."""
         for job in reversed(jobs):
-            if job.status is Status.IN_PROGRESS and not job.redelivered:
+            if job.status is Status.IN_PROGRESS and not job.is_redelivered:
                 del self._running[job.id]
                 job.status = Status.IN_QUEUE
-                job.worker = job.started_at = job.progress = None
+                job.worker_id = job.started_at = job.progress = None
                 self._waiting.appendleft(job)
                 self._set_timer(job)
                 job.changed.notify_all()
-        self.arrived.notify_all()
+        self.changed.notify_all()
 
     def redeliver(self, jobs: list[Job]) -> None:
         """Deliver jobs that are already in progress a second time."""
         for job in jobs:
-            job.redelivered = True
+            job.is_redelivered = True
         self._redeliveries.extend(jobs)
-        self.arrived.notify_all()
+        self.changed.notify_all()
 
     def accepts_posts(self, job: Job, worker_id: str) -> bool:
-        """Return whether the worker's posts for the job count: it may be another's by now."""
-        return job.worker == worker_id or job.redelivered
+        """Return whether the worker's posts for the job count: the job may have another worker."""
+        return job.worker_id == worker_id or job.is_redelivered
 
     def add_chunk(self, job: Job, output: Any, size: int = 0) -> None:
         # The worker of a cancelled job may still be posting: its chunks are dropped.
@@ -136,22 +138,22 @@ class Queue:
             self._end(job, Status.FAILED, error)
 
     def cancel(self, job: Job) -> None:
-        """End the job now; job-stop tells the worker that runs it."""
-        self._give_up(job, Status.CANCELLED)
+        """End the job immediately; job-stop notifies the worker that runs it."""
+        self._end_early(job, Status.CANCELLED)
 
     def retry(self, job: Job) -> None:
-        """Queue a job that ended once more, under the same id and without its outputs."""
+        """Queue an ended job again, under the same id and without its outputs."""
         self._counts["retried"] += 1
         job.reset()
         self._waiting.append(job)
         self._set_timer(job)
         job.changed.notify_all()
-        self.arrived.notify_all()
+        self.changed.notify_all()
 
     def purge(self) -> int:
-        """Cancel all waiting jobs; return their number.
+        """Cancel all waiting jobs and return their number.
 
-        What the real platform does with them is not public.
+        The real platform's handling of these jobs is not public.
         """
         waiting = list(self._waiting)
         for job in waiting:
@@ -159,37 +161,37 @@ class Queue:
         return len(waiting)
 
     def set_ttl(self, job: Job, seconds: float) -> None:
-        """Let the job expire, or its result be forgotten, this many seconds from now."""
+        """Let the job expire, or remove its result, this many seconds from now."""
         job.forget_at = time.monotonic() + seconds
         self._set_timer(job)
 
-    def lose(self, worker: Worker) -> None:
-        """Handle the jobs of a worker whose process is gone, as `lost_as` says."""
-        worker.ready = worker.failed = False
+    def handle_worker_exit(self, worker: Worker) -> None:
+        """Handle the jobs of a worker whose process has exited, according to ``lost_as``."""
+        worker.ready = worker.has_failed_start = False
         worker.process = None
         worker.frozen = False
-        worker.stops.clear()
-        lost = [job for job in self._running.values() if job.worker == worker.id]
-        if self._options.lost_as is LostAs.FAILED:
+        worker.pending_stops.clear()
+        lost = [job for job in self._running.values() if job.worker_id == worker.id]
+        if self._options.lost_as is LostJobHandling.FAILED:
             for job in lost:
                 self.fail(job, f"{worker.id} exited while it ran this job")
-        elif self._options.lost_as is LostAs.REQUEUED:
+        elif self._options.lost_as is LostJobHandling.REQUEUED:
             self._counts["retried"] += len(lost)
             for job in lost:
-                job.redelivered = False
-            self.give_back(lost)
+                job.is_redelivered = False
+            self.requeue(lost)
 
     def close(self) -> None:
-        """Stop handing out jobs: cancel those that wait, and wake all held polls."""
-        self.closed = True
+        """Stop handing out jobs: cancel the waiting jobs, and end all long polls."""
+        self.is_closed = True
         self.purge()
-        self.arrived.notify_all()
+        self.changed.notify_all()
         for worker in self.workers.values():
             worker.changed.notify_all()
 
     def health(self) -> dict[str, dict[str, int]]:
-        """Return the body of /health. Jobs that ended are counted since the emulator's start."""
-        busy = {job.worker for job in self._running.values()}
+        """Return the body of /health. Ended jobs are counted since the emulator's startup."""
+        busy = {job.worker_id for job in self._running.values()}
         states = Counter(worker.state(busy=worker.id in busy) for worker in self.workers.values())
         counts = self._counts
         return {
@@ -203,7 +205,8 @@ class Queue:
             "workers": {
                 "idle": states["idle"],
                 "initializing": states["initializing"],
-                # What the platform counts here is not documented: workers free to take a job.
+                # The meaning of this count is not documented: here it is the workers that are free
+                # to take a job.
                 "ready": states["idle"],
                 "running": states["running"],
                 "throttled": 0,
@@ -212,7 +215,7 @@ class Queue:
         }
 
     def _set_timer(self, job: Job) -> None:
-        """Set the timer of the job's deadline, or of the end of its retention."""
+        """Set the timer of the job's deadline, or of the end of its retention if it has ended."""
         if job.timer is not None:
             job.timer.cancel()
         if job.ended_at is None:
@@ -225,10 +228,10 @@ class Queue:
         job.timer = asyncio.get_running_loop().call_later(delay, action, job)
 
     def _time_out(self, job: Job) -> None:
-        expired = job.deadline == job.expires_at
-        bound = "ttl" if expired else "executionTimeout"
-        self._give_up(job, Status.TIMED_OUT, f"the job's {bound} is over")
-        if expired and self._options.expired_as is ExpiredAs.DELETED:
+        is_expired = job.deadline == job.expires_at
+        limit_name = "ttl" if is_expired else "executionTimeout"
+        self._end_early(job, Status.TIMED_OUT, f"the job's {limit_name} is over")
+        if is_expired and self._options.expired_as is ExpiredJobHandling.DELETED:
             self._forget(job)
 
     def _forget(self, job: Job) -> None:
@@ -236,13 +239,13 @@ class Queue:
             job.timer.cancel()
         del self.jobs[job.id]
 
-    def _give_up(self, job: Job, status: Status, error: str | None = None) -> None:
-        """End a job that its worker has not ended."""
+    def _end_early(self, job: Job, status: Status, error: str | None = None) -> None:
+        """End a job whose worker has posted no result."""
         if job.status is Status.IN_QUEUE:
             self._waiting.remove(job)
-        elif job.status is Status.IN_PROGRESS and job.worker is not None:
-            self.worker(job.worker).add_stops([job.id])
-        if not job.ended:
+        elif job.status is Status.IN_PROGRESS and job.worker_id is not None:
+            self.get_worker(job.worker_id).add_stops([job.id])
+        if not job.has_ended:
             self._end(job, status, error)
 
     def _end(self, job: Job, status: Status, error: str | None = None) -> None:
@@ -256,16 +259,16 @@ class Queue:
         self.on_end(job)
 
 
-def _popped(jobs: deque[Job], limit: int) -> list[Job]:
+def _pop(jobs: deque[Job], limit: int) -> list[Job]:
     return [jobs.popleft() for _ in range(min(limit, len(jobs)))]
 
 
-def _as_json(value: Any) -> msgspec.Raw:
+def _to_json(value: Any) -> msgspec.Raw:
     if isinstance(value, msgspec.Raw):
         return value
-    # Python's own encoder writes all that tests may send: NaN, half a surrogate pair.
+    # Python's own encoder also writes values that tests send, such as NaN and lone surrogates.
     return msgspec.Raw(json.dumps(value).encode())
 
 
-def _seconds(milliseconds: int | None, default_s: float) -> float:
+def _to_seconds(milliseconds: int | None, default_s: float) -> float:
     return default_s if milliseconds is None else milliseconds / 1000

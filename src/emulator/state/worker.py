@@ -20,29 +20,29 @@ class Process(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker that the platform has heard of."""
+    """A worker that the platform knows."""
 
     id: str
-    ready: bool = False  # it has asked for a job since its process started, to do it
-    failed: bool = False  # it asks for jobs only to answer why its start failed
-    unhealthy: bool = False  # its ping said so, its start failed, or it exited before it was ready
-    starts: int = 0  # of its process
-    process: Process | None = None  # None: not started by the emulator, or not running
-    stops: list[str] = field(default_factory=list)  # ids of cancelled jobs, not yet sent to it
+    ready: bool = False  # its current process has requested a job, and its startup succeeded
+    has_failed_start: bool = False  # it requests jobs only to answer why its startup failed
+    unhealthy: bool = False  # its ping says so, its startup failed, or it exited during startup
+    starts: int = 0  # starts of its process
+    process: Process | None = None  # None if it doesn't run or the emulator didn't start it
+    pending_stops: list[str] = field(default_factory=list)  # cancelled jobs, not sent to it yet
     pings: int = 0
     takes: int = 0  # requests for jobs
-    jobs: int = 0  # handed over to it
+    jobs: int = 0  # delivered jobs
     chunks: int = 0  # stream posts
     results: int = 0
-    late_posts: int = 0  # chunks and results of a job that had ended
-    late_chunks: int = 0  # of these, the chunks after a result
-    frozen: bool = False  # its processes are stopped, and it is answered nothing
+    late_posts: int = 0  # chunks and results of a job that had already ended
+    late_chunks: int = 0  # the late posts that are chunks after a result
+    frozen: bool = False  # its processes are stopped, and its requests get no response
     thaw_timer: asyncio.TimerHandle | None = None
     connections: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
     changed: Condition = field(default_factory=Condition)
 
     def state(self, *, busy: bool) -> str:
-        """Return the word under which /health counts it."""
+        """Return the key under which /health counts the worker."""
         if self.unhealthy:
             return "unhealthy"
         if not self.ready:
@@ -50,5 +50,5 @@ class Worker:
         return "running" if busy else "idle"
 
     def add_stops(self, job_ids: list[str]) -> None:
-        self.stops.extend(job_ids)
+        self.pending_stops.extend(job_ids)
         self.changed.notify_all()

@@ -1,1 +1,1 @@
-"""Creates, changes and deletes endpoints over the platform's REST API, version 2."""
+"""Creates, changes and deletes endpoints with version 2 of the platform's REST API."""

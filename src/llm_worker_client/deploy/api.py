@@ -1,4 +1,4 @@
-"""The platform's endpoints: its REST API, version 2, and the queue of an endpoint."""
+"""A client of the platform's REST API, version 2, and of the queue of an endpoint."""
 
 import json
 import random
@@ -13,66 +13,68 @@ import httpx2
 
 from llm_worker_client import account
 from llm_worker_client.deploy.errors import (
-    ExistsError,
-    NoAnswer,
+    ApiError,
+    EndpointExists,
     NoEndpoint,
+    NoResponse,
     PlanError,
-    Problem,
 )
 from llm_worker_client.deploy.settings import Secrets
 
-# Seconds until a connection stands, and until an answer comes.
-CONNECT_S = 10.0
-TIMEOUT_S = 30.0
-TRIES = 5
-# Seconds that are waited for one further try, at most.
-PATIENCE_S = 60.0
+# Timeouts for connecting and for a response, in seconds.
+CONNECT_TIMEOUT_S = 10.0
+RESPONSE_TIMEOUT_S = 30.0
+MAX_TRIES = 5
+# Maximum number of seconds to wait before a retry.
+MAX_PAUSE_S = 60.0
 
-# The REST API; `account.PLATFORM` has the queues.
+# The REST API. The URL of the queues is ``account.PLATFORM_URL``.
 API_URL = "https://api.runpod.io/v2"
 
-_REPEATABLE = frozenset({"GET", "DELETE"})
-# The characters that a header can carry.
-_KEY = re.compile(r"[!-~]+")
-_LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
-# What the platform adds to the name of an endpoint with FlashBoot where it is not by this API.
-_MARK = " -fb"
+_RETRIABLE_METHODS = frozenset({"GET", "DELETE"})
+# The characters that an HTTP header allows in a key.
+_KEY_PATTERN = re.compile(r"[!-~]+")
+_LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+# The suffix of the name of an endpoint whose FlashBoot was enabled other than through this API.
+_FLASHBOOT_SUFFIX = " -fb"
 
 Body = dict[str, Any]
 
 
 class Api:
-    """Endpoints of an account. No other host gets its key: redirects are not followed.
+    """The endpoints of an account.
+
+    The client does not follow redirects, so that no other host receives the account's key.
 
     Args:
-        key: the account's.
-        api_url: of the REST API.
-        queue_url: of the queues.
-        sleep: waits so many seconds.
-        timeout_s: until an answer comes.
+        key: The account's API key.
+        api_url: The URL of the REST API.
+        queue_url: The URL of the queues.
+        sleep: Sleeps for a number of seconds.
+        timeout_s: Seconds to wait for a response.
 
     Raises:
-        PlanError: no key or no address looks like that.
+        PlanError: If the key or a URL is malformed.
     """
 
     def __init__(
         self,
         key: str,
         api_url: str = API_URL,
-        queue_url: str = account.PLATFORM,
+        queue_url: str = account.PLATFORM_URL,
         sleep: Callable[[float], None] = time.sleep,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> None:
         key = key.strip()
-        if not _KEY.fullmatch(key):
+        if not _KEY_PATTERN.fullmatch(key):
             raise PlanError(["the account key holds characters that no key has: copy it again"])
         self.sleep = sleep
-        self._api_url, self._queue_url = _checked(api_url), _checked(queue_url)
+        self._api_url, self._queue_url = _check_url(api_url), _check_url(queue_url)
         self._secrets = Secrets()
-        self._secrets.hide([key])
+        self._secrets.add([key])
         self._http = httpx2.Client(
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
-            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S),
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 
     def close(self) -> None:
@@ -81,216 +83,231 @@ class Api:
     # The account's endpoints.
 
     def find(self, name: str) -> Body | None:
-        """Return the endpoint of that name, None if there is none.
+        """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
-            ExistsError: there are several, which a name does not distinguish.
+            EndpointExists: If several endpoints have this name.
         """
-        return _named(name, self._all())
+        return _find_by_name(name, self._list_endpoints())
 
     def get(self, name: str) -> Body:
-        """Return the endpoint of that name or id.
+        """Return the endpoint with this name or id.
 
         Raises:
-            NoEndpoint: there is none.
-            ExistsError: there are several of that name.
+            NoEndpoint: If no endpoint has this name or id.
+            EndpointExists: If several endpoints have this name.
         """
-        listed = self._all()
-        by_id = next((one for one in listed if one["id"] == name), None)
-        if (found := by_id or _named(name, listed)) is None:
-            names = ", ".join(sorted(one["name"] for one in listed)) or "none"
+        endpoints = self._list_endpoints()
+        by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
+        if (found := by_id or _find_by_name(name, endpoints)) is None:
+            names = ", ".join(sorted(endpoint["name"] for endpoint in endpoints)) or "none"
             raise NoEndpoint(f"there is no endpoint named {name}; those of the account: {names}")
         return found
 
     def create(self, body: Body) -> Body:
-        """Create an endpoint; where no answer comes, look whether it is there all the same."""
+        """Create an endpoint. If no response arrives, look for an endpoint with its name."""
         try:
             return self._send("POST", self.url(), body)
-        except NoAnswer:
+        except NoResponse:
             if (found := self.find(body["name"])) is None:
                 raise
             return found
 
-    def change(self, identity: str, body: Body, *, repeatable: bool = False) -> None:
-        self._send("PATCH", self.url(identity), body, repeatable=repeatable)
+    def update(self, endpoint_id: str, body: Body, *, can_retry: bool = False) -> None:
+        self._send("PATCH", self.url(endpoint_id), body, can_retry=can_retry)
 
-    def delete(self, identity: str) -> None:
-        """Delete an endpoint; one that is gone counts as deleted."""
+    def delete(self, endpoint_id: str) -> None:
+        """Delete an endpoint; do nothing if it no longer exists."""
         try:
-            self._send("DELETE", self.url(identity))
-        except Problem as problem:
-            if problem.status != 404:
+            self._send("DELETE", self.url(endpoint_id))
+        except ApiError as error:
+            if error.status != 404:
                 raise
 
-    def workers(self, identity: str) -> Body:
-        return self._send("GET", self.url(identity, "workers"))
+    def workers(self, endpoint_id: str) -> Body:
+        return self._send("GET", self.url(endpoint_id, "workers"))
 
-    def releases(self, identity: str) -> Body:
-        return self._send("GET", self.url(identity, "releases"))
+    def releases(self, endpoint_id: str) -> Body:
+        return self._send("GET", self.url(endpoint_id, "releases"))
 
     def volumes(self) -> list[Body]:
         """Return the account's network volumes."""
-        listed: list[Body] = self._send("GET", f"{self._api_url}/network-volumes")["networkVolumes"]
-        return listed
+        volumes: list[Body] = self._send("GET", f"{self._api_url}/network-volumes")[
+            "networkVolumes"
+        ]
+        return volumes
 
     @contextmanager
-    def log(
-        self, identity: str, worker: str, query: dict[str, str], last: str, idle_s: float
+    def stream_log(
+        self, endpoint_id: str, worker_id: str, query: dict[str, str], last_id: str, idle_s: float
     ) -> Iterator[Iterator[str]]:
-        """Open a worker's log as a stream of events; yield its lines, until none comes for a time.
+        """Open a worker's log as a stream of events and yield an iterator over its lines.
 
         Args:
-            identity: of the endpoint.
-            worker: its id.
-            query: ``tail``, ``since``, ``source``, as the platform has them.
-            last: the id of the last event that was seen.
-            idle_s: seconds without a line after which the log has ended.
+            endpoint_id: The id of the endpoint.
+            worker_id: The id of the worker.
+            query: The platform's options ``tail``, ``since`` and ``source``.
+            last_id: The id of the last event that was received.
+            idle_s: Seconds without a line after which the iterator ends.
         """
-        url = self.url(identity, "workers", worker, "logs")
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        timeout = httpx2.Timeout(idle_s, connect=CONNECT_S)
-        call = f"GET {urlsplit(url).path}"
+        url = self.url(endpoint_id, "workers", worker_id, "logs")
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        timeout = httpx2.Timeout(idle_s, connect=CONNECT_TIMEOUT_S)
+        request = f"GET {urlsplit(url).path}"
         try:
             with self._http.stream(
                 "GET", url, params=query, headers=headers, timeout=timeout
-            ) as answer:
-                if not answer.is_success:
-                    answer.read()
-                    raise self._problem(call, answer)
-                yield _until_idle(answer.iter_lines(), idle_s)
-        except httpx2.HTTPError as why:
-            raise _unreachable(call, why) from None
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._api_error(request, response)
+                yield _read_until_idle(response.iter_lines(), idle_s)
+        except httpx2.HTTPError as error:
+            raise _no_response_error(request, error) from None
 
     # An endpoint's queue.
 
-    def run(self, identity: str, job: Body) -> str:
-        """Give the endpoint a job, and return the job's id."""
-        # Twice at worst, where an answer is lost.
-        url = _joined(self._queue_url, identity, "run")
-        return str(self._send("POST", url, {"input": job}, repeatable=True)["id"])
+    def run(self, endpoint_id: str, job_input: Body) -> str:
+        """Submit a job to the endpoint and return the job's id."""
+        # If a response is lost, a retry submits the job again.
+        url = _join_url(self._queue_url, endpoint_id, "run")
+        return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
 
-    def job(self, identity: str, job: str) -> Body:
-        return self._send("GET", _joined(self._queue_url, identity, "status", job))
+    def get_job(self, endpoint_id: str, job_id: str) -> Body:
+        return self._send("GET", _join_url(self._queue_url, endpoint_id, "status", job_id))
 
-    def cancel(self, identity: str, job: str) -> None:
-        self._send("POST", _joined(self._queue_url, identity, "cancel", job), repeatable=True)
+    def cancel(self, endpoint_id: str, job_id: str) -> None:
+        self._send(
+            "POST", _join_url(self._queue_url, endpoint_id, "cancel", job_id), can_retry=True
+        )
 
-    def health(self, identity: str) -> Body:
-        return self._send("GET", _joined(self._queue_url, identity, "health"))
+    def health(self, endpoint_id: str) -> Body:
+        return self._send("GET", _join_url(self._queue_url, endpoint_id, "health"))
 
-    def openai_url(self, identity: str) -> str:
-        """Return the base address of OpenAI's API."""
-        return _joined(self._queue_url, identity, "openai", "v1")
+    def openai_url(self, endpoint_id: str) -> str:
+        """Return the base URL for OpenAI's clients."""
+        return _join_url(self._queue_url, endpoint_id, "openai", "v1")
 
     def url(self, *parts: str) -> str:
-        """Return the address of all endpoints, of one, or of what is below it."""
-        return _joined(self._api_url, "serverless", *parts)
+        """Return the URL of all endpoints, of one endpoint, or of a resource of an endpoint."""
+        return _join_url(self._api_url, "serverless", *parts)
 
-    def _all(self) -> list[Body]:
-        listed: list[Body] = self._send("GET", self.url())["endpoints"]
-        return listed
+    def _list_endpoints(self) -> list[Body]:
+        endpoints: list[Body] = self._send("GET", self.url())["endpoints"]
+        return endpoints
 
-    def _send(self, verb: str, url: str, body: object = None, *, repeatable: bool = False) -> Body:
-        """Send a request and return the object in its answer, an empty one if there is none.
+    def _send(self, method: str, url: str, body: object = None, *, can_retry: bool = False) -> Body:
+        """Send a request and return the JSON object of the response; {} if the body is empty.
 
-        A GET, a DELETE and what is repeatable are tried again where the platform is busy or
+        A GET, a DELETE, and any request with ``can_retry`` are retried if the platform is busy or
         unreachable.
 
         Raises:
-            Problem: the platform refuses it.
-            NoAnswer: there was no answer, or none that could be read.
+            ApiError: If the platform refuses the request.
+            NoResponse: If no valid response arrives.
         """
-        tries = TRIES if repeatable or verb in _REPEATABLE else 1
-        for number in range(1, tries):
+        tries = MAX_TRIES if can_retry or method in _RETRIABLE_METHODS else 1
+        for try_number in range(1, tries):
             try:
-                return self._once(verb, url, body)
-            except (Problem, NoAnswer) as failed:
-                if (pause := _pause(failed, number)) is None:
+                return self._send_once(method, url, body)
+            except (ApiError, NoResponse) as error:
+                if (pause_s := _retry_pause_s(error, try_number)) is None:
                     raise
-                self.sleep(pause)
-        return self._once(verb, url, body)
+                self.sleep(pause_s)
+        return self._send_once(method, url, body)
 
-    def _once(self, verb: str, url: str, body: object) -> Body:
-        call = f"{verb} {urlsplit(url).path}"
+    def _send_once(self, method: str, url: str, body: object) -> Body:
+        request = f"{method} {urlsplit(url).path}"
         try:
-            answer = self._http.request(verb, url, json=body)
-        except httpx2.HTTPError as why:
-            raise _unreachable(call, why) from None
-        if not answer.is_success:
-            raise self._problem(call, answer)
+            response = self._http.request(method, url, json=body)
+        except httpx2.HTTPError as error:
+            raise _no_response_error(request, error) from None
+        if not response.is_success:
+            raise self._api_error(request, response)
         try:
-            content = answer.json() if answer.content else {}
+            content = response.json() if response.content else {}
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise NoAnswer(f"{call}: the answer is no JSON object")
+            raise NoResponse(f"{request}: the answer is no JSON object")
         return content
 
-    def _problem(self, call: str, answer: httpx2.Response) -> Problem:
+    def _api_error(self, request: str, response: httpx2.Response) -> ApiError:
         try:
-            # Whatever the answer quotes, the key goes into no message.
-            body = json.loads(self._secrets.masked(answer.text))
+            # A response may quote the key, which must not appear in a message.
+            body = json.loads(self._secrets.mask(response.text))
         except ValueError:
             body = None
-        after = answer.headers.get("retry-after", "")
-        return Problem(call, answer.status_code, body, float(after) if after.isdecimal() else None)
+        retry_after = response.headers.get("retry-after", "")
+        return ApiError(
+            request,
+            response.status_code,
+            body,
+            float(retry_after) if retry_after.isdecimal() else None,
+        )
 
 
-def _checked(address: str) -> str:
+def _check_url(url: str) -> str:
     try:
-        url = httpx2.URL(address)
+        parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
-        url = httpx2.URL()
-    if not url.host:
-        raise PlanError([f"{address}: no address"])
-    if url.scheme != "https" and url.host not in _LOCAL:
-        raise PlanError([f"{address}: the account key is sent over https only"])
-    return address.rstrip("/")
+        parsed = httpx2.URL()
+    if not parsed.host:
+        raise PlanError([f"{url}: no address"])
+    if parsed.scheme != "https" and parsed.host not in _LOCAL_HOSTS:
+        raise PlanError([f"{url}: the account key is sent over https only"])
+    return url.rstrip("/")
 
 
-def bare_name(name: str) -> str:
-    return name.removesuffix(_MARK)
+def strip_flashboot_suffix(name: str) -> str:
+    return name.removesuffix(_FLASHBOOT_SUFFIX)
 
 
-def _named(name: str, listed: list[Body]) -> Body | None:
-    found = [one for one in listed if bare_name(one["name"]) == bare_name(name)]
-    if len(found) > 1:
-        ids = ", ".join(sorted(one["id"] for one in found))
-        raise ExistsError(
-            f"{len(found)} endpoints are named {name}: {ids}; "
+def _find_by_name(name: str, endpoints: list[Body]) -> Body | None:
+    matches = [
+        endpoint
+        for endpoint in endpoints
+        if strip_flashboot_suffix(endpoint["name"]) == strip_flashboot_suffix(name)
+    ]
+    if len(matches) > 1:
+        ids = ", ".join(sorted(endpoint["id"] for endpoint in matches))
+        raise EndpointExists(
+            f"{len(matches)} endpoints are named {name}: {ids}; "
             "rename one in the console, or delete it by its id: deploy delete <id>"
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
-def _joined(base: str, *parts: str) -> str:
+def _join_url(base: str, *parts: str) -> str:
     return "/".join([base, *(quote(part, safe="") for part in parts)])
 
 
-def _until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
-    last = time.monotonic()
+def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
+    last_event_at = time.monotonic()
     with suppress(httpx2.ReadTimeout):
         for line in lines:
             now = time.monotonic()
-            # A comment keeps the connection alive, but tells nothing.
+            # A comment line keeps the connection alive, but has no content.
             if line and not line.startswith(":"):
-                last = now
-            elif now - last > idle_s:
+                last_event_at = now
+            elif now - last_event_at > idle_s:
                 return
             yield line
 
 
-def _unreachable(call: str, why: httpx2.HTTPError) -> NoAnswer:
-    kind = "no answer in time" if isinstance(why, httpx2.TimeoutException) else type(why).__name__
-    return NoAnswer(f"{call}: {kind}")
+def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
+    kind = (
+        "no answer in time" if isinstance(error, httpx2.TimeoutException) else type(error).__name__
+    )
+    return NoResponse(f"{request}: {kind}")
 
 
-def _pause(failed: Problem | NoAnswer, number: int) -> float | None:
-    """Return the seconds until another try, None if none would help."""
-    grown: float = 0.5 * 2**number * random.uniform(0.5, 1.0)
-    if isinstance(failed, NoAnswer):
-        return grown
-    if failed.status != 429 and failed.status < 500:
+def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
+    """Return the seconds to wait before a retry; None if a retry would not help."""
+    backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
+    if isinstance(error, NoResponse):
+        return backoff_s
+    if error.status != 429 and error.status < 500:
         return None
-    pause = grown if failed.retry_after_s is None else failed.retry_after_s
-    return pause if pause <= PATIENCE_S else None
+    pause_s = backoff_s if error.retry_after_s is None else error.retry_after_s
+    return pause_s if pause_s <= MAX_PAUSE_S else None

@@ -1,4 +1,4 @@
-"""Brings an endpoint to what a plan says, waits until it answers, and takes back what failed."""
+"""Applies a plan to an endpoint, waits for its first response, and rolls back on failure."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,228 +9,235 @@ from typing import Any
 
 from llm_worker_client.deploy.api import Api, Body
 from llm_worker_client.deploy.changes import Step
-from llm_worker_client.deploy.errors import DeployError, Problem, Unhealthy
-from llm_worker_client.deploy.workers import Log, workers_line
+from llm_worker_client.deploy.errors import ApiError, DeployError, EndpointUnhealthy
+from llm_worker_client.deploy.workers import WorkerLog, format_worker_counts
 
-# How long an endpoint has for its first answer: a large model is downloaded in it.
-WAIT_S = 1800.0
-# Seconds between two looks at a job and the workers.
-LOOK_S = 3.0
-# An endpoint that can start no worker costs nothing.
-STOPPED: Body = {"workers": {"min": 0, "max": 0}}
+# Seconds to wait for the first response, which may include the download of a large model.
+RESPONSE_WAIT_S = 1800.0
+# Seconds between two polls of the job and the workers.
+POLL_S = 3.0
+# Body of a request that stops all workers, so that the endpoint costs nothing.
+NO_WORKERS: Body = {"workers": {"min": 0, "max": 0}}
 
-# Looks in a row at nothing but unhealthy workers, after which nothing better is waited for.
-_UNHEALTHY_LOOKS = 20
-# Lines that are printed of the log of a worker that did not come up, and seconds to wait for more.
-_LAST_LINES = 30
-_LOG_S = 3.0
-_LONGEST = 200
+# Consecutive polls with only unhealthy workers after which the deployment fails.
+_MAX_UNHEALTHY_POLLS = 20
+# Number of log lines to print for a worker that failed to start, and seconds to wait for each line.
+_MAX_LOG_LINES = 30
+_LOG_IDLE_S = 3.0
+_MAX_TEXT_LENGTH = 200
 
-_READY = frozenset({"IDLE", "RUNNING"})
-_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
+_READY_STATES = frozenset({"IDLE", "RUNNING"})
+_FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
 
 
 @dataclass
 class Deployment:
-    """Carries steps out.
+    """Executes the steps of a deployment.
 
     Attributes:
-        api: the account's endpoints.
-        tell: prints a line.
-        warn: prints a line about what may cost.
-        wait_s: how long an endpoint has to answer its first request; 0 sends none.
+        api: The account's endpoints.
+        report: Prints a line.
+        warn: Prints a line about an endpoint that may cost money.
+        wait_s: Seconds to wait for the endpoint's first response; 0 to send no request.
     """
 
     api: Api
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     warn: Callable[[str], None]
-    wait_s: float = WAIT_S
+    wait_s: float = RESPONSE_WAIT_S
 
-    def carry_out(self, step: Step) -> str:
-        """Take a step, wait until the endpoint answers, and return its id.
+    def execute(self, step: Step) -> str:
+        """Execute a step, wait for the endpoint's response, and return the endpoint's id.
 
-        A failure in the middle, also an interruption, leaves nothing that costs: a new endpoint
-        may start no workers then, and one that was there gets back what it had.
+        After a failure or an interruption no unwanted costs remain: a new endpoint is limited to
+        zero workers, and an existing endpoint gets its previous state back.
 
         Raises:
-            DeployError: it failed.
+            DeployError: If the deployment failed.
         """
-        there = step.there or {}
-        if step.verb is None:
-            return str(there["id"])
-        with ExitStack() as undo:
-            undo.callback(self._take_back, there.get("id"), step)
+        existing = step.existing or {}
+        if step.method is None:
+            return str(existing["id"])
+        with ExitStack() as rollback:
+            rollback.callback(self._roll_back, existing.get("id"), step)
             try:
-                identity = self._send(step)
-            except Problem as refused:
-                if refused.status < 500:
-                    # It did nothing.
-                    undo.pop_all()
+                endpoint_id = self._send(step)
+            except ApiError as error:
+                if error.status < 500:
+                    # The platform refused the request, so there is nothing to roll back.
+                    rollback.pop_all()
                 raise
-            undo.pop_all()
-            undo.callback(self._take_back, identity, step)
-            if step.there is None:
-                # Someone else may have created one meanwhile: two of a name would both cost.
+            rollback.pop_all()
+            rollback.callback(self._roll_back, endpoint_id, step)
+            if step.existing is None:
+                # Raise an error if someone else has created an endpoint with this name: both would
+                # cost money.
                 self.api.find(step.body["name"])
             if self.wait_s:
-                env = step.body.get("env", there.get("env")) or {}
-                FirstChat(self.api, identity, self.tell, self.wait_s).wait(env)
-            undo.pop_all()
-        return identity
+                env = step.body.get("env", existing.get("env")) or {}
+                ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).wait(env)
+            rollback.pop_all()
+        return endpoint_id
 
     def _send(self, step: Step) -> str:
-        if step.there is None:
-            identity = str(self.api.create(step.body)["id"])
-            self.tell(f"created: {identity}, for OpenAI's clients {self.api.openai_url(identity)}")
+        if step.existing is None:
+            endpoint_id = str(self.api.create(step.body)["id"])
+            self.report(
+                f"created: {endpoint_id}, for OpenAI's clients {self.api.openai_url(endpoint_id)}"
+            )
         else:
-            identity = str(step.there["id"])
-            self.api.change(identity, step.body)
-            self.tell(f"changed: {identity}")
-        return identity
+            endpoint_id = str(step.existing["id"])
+            self.api.update(endpoint_id, step.body)
+            self.report(f"changed: {endpoint_id}")
+        return endpoint_id
 
-    def _take_back(self, identity: str | None, step: Step) -> None:
-        """Take a step back; without an id, look whether its endpoint was created."""
-        if identity is None:
-            name, found = step.body["name"], None
+    def _roll_back(self, endpoint_id: str | None, step: Step) -> None:
+        """Revert a step; without an id, find out whether its endpoint was created."""
+        if endpoint_id is None:
+            name, endpoint = step.body["name"], None
             with suppress(DeployError):
-                found = self.api.find(name)
-            if found is None:
+                endpoint = self.api.find(name)
+            if endpoint is None:
                 self.warn(
                     f"look in the console whether there is an endpoint {name} now, and stop it"
                 )
                 return
-            identity = str(found["id"])
-        body = STOPPED if step.undo is None else step.undo
+            endpoint_id = str(endpoint["id"])
+        body = NO_WORKERS if step.undo is None else step.undo
         try:
-            self.api.change(identity, body, repeatable=True)
-        except (DeployError, KeyboardInterrupt) as why:
-            reason = str(why) or "interrupted"
-            self.warn(f"endpoint {identity} may cost: stop or mend it in the console: {reason}")
-            if isinstance(why, KeyboardInterrupt):
+            self.api.update(endpoint_id, body, can_retry=True)
+        except (DeployError, KeyboardInterrupt) as error:
+            reason = str(error) or "interrupted"
+            self.warn(f"endpoint {endpoint_id} may cost: stop or mend it in the console: {reason}")
+            if isinstance(error, KeyboardInterrupt):
                 raise
         else:
-            stopped = "may start no workers now" if body is STOPPED else "has what it had before"
-            self.tell(f"endpoint {identity} {stopped}")
+            outcome = "may start no workers now" if body is NO_WORKERS else "has what it had before"
+            self.report(f"endpoint {endpoint_id} {outcome}")
 
 
 @dataclass
-class FirstChat:
-    """An endpoint's first answer, for which it has ``wait_s``."""
+class ReadinessCheck:
+    """Waits up to ``wait_s`` seconds for an endpoint's first response."""
 
     api: Api
-    identity: str
-    tell: Callable[[str], None]
+    endpoint_id: str
+    report: Callable[[str], None]
     wait_s: float
-    _state: str = field(default="", init=False)
-    _unhealthy: int = field(default=0, init=False)
-    _end: float = field(default=0.0, init=False)
+    _last_line: str = field(default="", init=False)
+    _unhealthy_polls: int = field(default=0, init=False)
+    _deadline: float = field(default=0.0, init=False)
 
     def wait(self, env: Mapping[str, str]) -> None:
         """Wait until a worker of the endpoint's newest version has answered a small job.
 
         Args:
-            env: the endpoint's settings.
+            env: The environment variables of the endpoint.
 
         Raises:
-            Unhealthy: none has in time, or the answer is an error.
-            DeployError: the platform refuses a request, or can't be reached.
+            EndpointUnhealthy: If no worker answers in time, or the response is an error.
+            DeployError: If the platform refuses a request or can't be reached.
         """
-        self._end = time.monotonic() + self.wait_s
+        self._deadline = time.monotonic() + self.wait_s
         try:
-            self._until_answered(_job(env))
+            self._wait_for_response(_test_job(env))
         except DeployError:
             with suppress(DeployError):
-                self._show_logs()
+                self._report_log()
             raise
 
-    def _until_answered(self, job: Body) -> None:
-        sent = None
+    def _wait_for_response(self, job: Body) -> None:
+        job_id = None
         try:
             while True:
-                workers = self._look()
-                if sent is None and _can_answer(workers):
-                    sent = self.api.run(self.identity, job)
-                if sent is not None:
-                    status = self.api.job(self.identity, sent)
-                    if status.get("status") in _ENDED:
-                        sent = None
-                        self.tell(f"answered: {_short(_answer_text(status))}")
-                        if not self._is_stale(status.get("workerId")):
+                workers = self._poll_workers()
+                if job_id is None and _can_answer(workers):
+                    job_id = self.api.run(self.endpoint_id, job)
+                if job_id is not None:
+                    job_state = self.api.get_job(self.endpoint_id, job_id)
+                    if job_state.get("status") in _FINAL_STATES:
+                        job_id = None
+                        self.report(f"answered: {_truncate(_response_text(job_state))}")
+                        if not self._is_stale(job_state.get("workerId")):
                             return
-                self._pause()
+                self._sleep_or_time_out()
         finally:
-            if sent is not None:
-                # A job that waits would start workers again.
+            if job_id is not None:
+                # A job that stays in the queue would start workers again.
                 with suppress(DeployError):
-                    self.api.cancel(self.identity, sent)
+                    self.api.cancel(self.endpoint_id, job_id)
 
-    def _is_stale(self, worker: object) -> bool:
-        workers = self.api.workers(self.identity)["workers"]
-        return any(one["id"] == worker and one["isStale"] for one in workers)
+    def _is_stale(self, worker_id: object) -> bool:
+        workers = self.api.workers(self.endpoint_id)["workers"]
+        return any(worker["id"] == worker_id and worker["isStale"] for worker in workers)
 
-    def _look(self) -> list[Body]:
-        """Return the workers, and report how many there are if that has changed."""
-        listed = self.api.workers(self.identity)
-        summary, state = listed["summary"], workers_line(listed["summary"])
-        if state != self._state:
-            self.tell(state)
-        self._state = state
-        ill = summary["total"] and summary["unhealthy"] == summary["total"]
-        self._unhealthy = self._unhealthy + 1 if ill else 0
-        if self._unhealthy == _UNHEALTHY_LOOKS:
-            raise Unhealthy("no worker becomes healthy")
-        workers: list[Body] = listed["workers"]
+    def _poll_workers(self) -> list[Body]:
+        """Return the workers; report their numbers if they have changed."""
+        response = self.api.workers(self.endpoint_id)
+        summary, line = response["summary"], format_worker_counts(response["summary"])
+        if line != self._last_line:
+            self.report(line)
+        self._last_line = line
+        all_unhealthy = summary["total"] and summary["unhealthy"] == summary["total"]
+        self._unhealthy_polls = self._unhealthy_polls + 1 if all_unhealthy else 0
+        if self._unhealthy_polls == _MAX_UNHEALTHY_POLLS:
+            raise EndpointUnhealthy("no worker becomes healthy")
+        workers: list[Body] = response["workers"]
         return workers
 
-    def _pause(self) -> None:
-        if time.monotonic() >= self._end:
-            why = "; no GPU is free: name more pools" if "throttled" in self._state else ""
-            raise Unhealthy(f"no answer within {self.wait_s:g} s ({self._state}{why})")
-        self.api.sleep(LOOK_S)
+    def _sleep_or_time_out(self) -> None:
+        if time.monotonic() >= self._deadline:
+            hint = "; no GPU is free: name more pools" if "throttled" in self._last_line else ""
+            raise EndpointUnhealthy(f"no answer within {self.wait_s:g} s ({self._last_line}{hint})")
+        self.api.sleep(POLL_S)
 
-    def _show_logs(self) -> None:
-        for worker in self.api.workers(self.identity)["workers"][:1]:
-            self.tell(f"the last lines of worker {worker['id']}:")
-            log = Log(self.api, self.identity, worker["id"], {"tail": str(_LAST_LINES)})
-            # A worker that goes on printing does not end its log.
-            for line in islice(log.read(_LOG_S), _LAST_LINES):
-                self.tell(f"  {line}")
+    def _report_log(self) -> None:
+        for worker in self.api.workers(self.endpoint_id)["workers"][:1]:
+            self.report(f"the last lines of worker {worker['id']}:")
+            log = WorkerLog(self.api, self.endpoint_id, worker["id"], {"tail": str(_MAX_LOG_LINES)})
+            # Limit the lines, as the log of a running worker does not end.
+            for line in islice(log.read(_LOG_IDLE_S), _MAX_LOG_LINES):
+                self.report(f"  {line}")
 
 
 def _can_answer(workers: list[Body]) -> bool:
-    """Return whether a worker of the newest version would answer, as far as that is seen."""
-    fresh = [one for one in workers if not one["isStale"]]
-    return len(fresh) == len(workers) or any(one["status"] in _READY for one in fresh)
+    """Return whether a worker of the newest version is likely to answer the next job."""
+    current = [worker for worker in workers if not worker["isStale"]]
+    return len(current) == len(workers) or any(
+        worker["status"] in _READY_STATES for worker in current
+    )
 
 
-def _job(env: Mapping[str, str]) -> Body:
-    """Build the input of a small job that an endpoint with these settings answers."""
+def _test_job(env: Mapping[str, str]) -> Body:
+    """Return the input of a small job that an endpoint with these settings can answer."""
     if env.get("RUNNER", "").strip() == "pooling":
         return {"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello!"}}
     chat = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _answer_text(status: Body) -> Any:
-    """Return the text that a job has answered; another answer than a chat's is returned unchanged.
+def _response_text(job_state: Body) -> Any:
+    """Return the text of a chat response, or the unchanged output of another job.
 
     Raises:
-        Unhealthy: the job has failed.
+        EndpointUnhealthy: If the job failed.
     """
-    output = status.get("output")
-    parts: list[Any] = output if isinstance(output, list) else [output]
-    wrong = next((one for one in parts if isinstance(one, dict) and one.get("error")), None)
-    if status["status"] != "COMPLETED":
-        problem = f"{status['status']}: {_short(status.get('error'))}"
-        raise Unhealthy(f"the first request failed: {problem}")
-    if wrong is not None:
-        raise Unhealthy(f"the first request failed: {_short(wrong['error'])}")
+    output = job_state.get("output")
+    outputs: list[Any] = output if isinstance(output, list) else [output]
+    failed_output = next(
+        (part for part in outputs if isinstance(part, dict) and part.get("error")), None
+    )
+    if job_state["status"] != "COMPLETED":
+        reason = f"{job_state['status']}: {_truncate(job_state.get('error'))}"
+        raise EndpointUnhealthy(f"the first request failed: {reason}")
+    if failed_output is not None:
+        raise EndpointUnhealthy(f"the first request failed: {_truncate(failed_output['error'])}")
     try:
-        return parts[0]["choices"][0]["message"]["content"]
+        return outputs[0]["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
         return output
 
 
-def _short(value: object) -> str:
+def _truncate(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= _MAX_TEXT_LENGTH else text[:_MAX_TEXT_LENGTH] + "…"

@@ -1,141 +1,150 @@
-"""What is to be done to bring an endpoint to a plan: one request, and what it changes."""
+"""Finds the request that brings an endpoint to the state of a plan, and lists its changes."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from llm_worker_client.deploy.api import Api, Body, bare_name
-from llm_worker_client.deploy.errors import PlanError, Problem
+from llm_worker_client.deploy.api import Api, Body, strip_flashboot_suffix
+from llm_worker_client.deploy.errors import ApiError, PlanError
 from llm_worker_client.deploy.settings import MASK, is_secret
 
-# Lists without an order.
-_SETS = frozenset(
+# Fields whose lists have no order.
+_UNORDERED_LISTS = frozenset(
     {"pools", "excludedTypes", "allowedCudaVersions", "networkVolumes", "dataCenterIds"}
 )
 
 
 @dataclass(frozen=True)
 class Step:
-    """The one request that brings an endpoint to a plan.
+    """The request that brings an endpoint to the state of a plan.
 
     Attributes:
-        verb: ``POST`` or ``PATCH``; None if there is nothing to do.
-        url: of the request.
-        body: of the request.
-        changes: what it changes, a line for each value, without secrets.
-        there: the endpoint, if there is one.
-        undo: the body of the PATCH that takes the change back.
+        method: ``POST`` or ``PATCH``; None if there is nothing to do.
+        url: The URL of the request.
+        body: The body of the request.
+        changes: The changes, one line for each value, without secrets.
+        existing: The endpoint, if it exists.
+        undo: The body of the PATCH that reverts the changes.
     """
 
-    verb: str | None
+    method: str | None
     url: str
     body: Body
     changes: tuple[str, ...]
-    there: Body | None = None
+    existing: Body | None = None
     undo: Body | None = None
 
 
-def next_step(wanted: Body, there: Body | None, url: str) -> Step:
-    """Find what is to be done.
+def next_step(desired: Body, existing: Body | None, url: str) -> Step:
+    """Compare an endpoint with a plan and return the step that is needed.
 
-    Only what the request names is compared. The platform replaces variables, pools, workers and
-    scaling as wholes, so each is sent as a whole.
+    Only fields of the plan's request are compared. The platform replaces variables, pools, workers
+    and scaling as a whole, so each of them is sent completely.
 
     Args:
-        wanted: the request that would create the endpoint.
-        there: the endpoint of that name, if there is one.
-        url: of all endpoints.
+        desired: The body of the request that would create the endpoint.
+        existing: The endpoint with this name, if it exists.
+        url: The URL of all endpoints.
 
     Raises:
-        PlanError: the endpoint that is there is of another kind, which can't be changed.
+        PlanError: If the existing endpoint is of another type, which can't be changed.
     """
-    if there is None:
-        return Step("POST", url, wanted, tuple(_lines({}, wanted)))
-    if there.get("type", "QUEUE") != wanted["type"] or not there.get("gpu"):
-        kind = f"{there.get('type')}{'' if there.get('gpu') else ' without GPUs'}"
-        raise PlanError([f"name: {wanted['name']} is an endpoint of another kind ({kind})"])
-    now = as_requested(there)
-    new = {key: value for key, value in wanted.items() if key != "type"}
-    if bare_name(there["name"]) == new["name"]:
-        new["name"] = there["name"]
-    new["gpu"] = {"excludedTypes": [], **wanted["gpu"]}
-    if now["gpu"]["allowedCudaVersions"] and new["gpu"].get("minCudaVersion"):
-        # Versions that are listed make room for a lowest one: the platform refuses both.
+    if existing is None:
+        return Step("POST", url, desired, tuple(_diff_lines({}, desired)))
+    if existing.get("type", "QUEUE") != desired["type"] or not existing.get("gpu"):
+        kind = f"{existing.get('type')}{'' if existing.get('gpu') else ' without GPUs'}"
+        raise PlanError([f"name: {desired['name']} is an endpoint of another kind ({kind})"])
+    current = as_request(existing)
+    new = {key: value for key, value in desired.items() if key != "type"}
+    if strip_flashboot_suffix(existing["name"]) == new["name"]:
+        new["name"] = existing["name"]
+    new["gpu"] = {"excludedTypes": [], **desired["gpu"]}
+    if current["gpu"]["allowedCudaVersions"] and new["gpu"].get("minCudaVersion"):
+        # The platform refuses a minimum version together with a list of versions.
         new["gpu"]["allowedCudaVersions"] = []
-    body = {key: value for key, value in new.items() if _lines({key: now.get(key)}, {key: value})}
+    body = {
+        key: value
+        for key, value in new.items()
+        if _diff_lines({key: current.get(key)}, {key: value})
+    }
     if "scaling" in body or "workers" in body:
-        # The one decides which fields the other may have.
+        # The scaling type decides which fields of the workers are allowed, so both are sent
+        # together.
         body |= {key: new[key] for key in ("scaling", "workers")}
-    undo = {key: now[key] for key in body if key in now}
-    verb = "PATCH" if body else None
-    return Step(verb, f"{url}/{there['id']}", body, tuple(_lines(undo, body)), there, undo)
+    undo = {key: current[key] for key in body if key in current}
+    method = "PATCH" if body else None
+    return Step(
+        method, f"{url}/{existing['id']}", body, tuple(_diff_lines(undo, body)), existing, undo
+    )
 
 
-def as_requested(there: Body) -> Body:
-    """Write an endpoint's fields as requests have them."""
-    gpu = {key: there["gpu"][key] for key in ("pools", "count") if key in there["gpu"]}
+def as_request(endpoint: Body) -> Body:
+    """Return an endpoint's fields in the format of requests."""
+    gpu = {key: endpoint["gpu"][key] for key in ("pools", "count") if key in endpoint["gpu"]}
     gpu.setdefault("count", 1)
-    gpu["excludedTypes"] = there["gpu"].get("excludedTypes") or []
-    gpu["allowedCudaVersions"] = there["gpu"].get("allowedCudaVersions") or []
-    gpu["minCudaVersion"] = there["gpu"].get("minCudaVersion") or ""
-    return {**there, "gpu": gpu, "env": there.get("env") or {}}
+    gpu["excludedTypes"] = endpoint["gpu"].get("excludedTypes") or []
+    gpu["allowedCudaVersions"] = endpoint["gpu"].get("allowedCudaVersions") or []
+    gpu["minCudaVersion"] = endpoint["gpu"].get("minCudaVersion") or ""
+    return {**endpoint, "gpu": gpu, "env": endpoint.get("env") or {}}
 
 
-def check_volumes(api: Api, wanted: Body) -> None:
-    """Check that the volumes are there, each in one of the data centers if some are named.
+def check_volumes(api: Api, desired: Body) -> None:
+    """Check that the volumes exist and are in the plan's data centers, if it names any.
 
-    Where there is no volume no worker would ever start.
+    A worker whose volume does not exist would never start.
 
     Raises:
-        PlanError: they are not.
-        DeployError: the platform can't be asked.
+        PlanError: If a volume does not exist or is in another data center.
+        DeployError: If the platform can't be queried.
     """
-    if not (ids := wanted.get("networkVolumes")):
+    if not (ids := desired.get("networkVolumes")):
         return
     try:
-        listed = api.volumes()
-    except Problem as refused:
-        if refused.status == 403:
-            # A key may be for endpoints only.
+        volumes = api.volumes()
+    except ApiError as error:
+        if error.status == 403:
+            # The account key may have access to endpoints only.
             return
         raise
-    centers = {one["id"]: one["dataCenter"] for one in listed}
-    allowed = wanted.get("dataCenterIds") or centers.values()
-    has = ", ".join(f"{one['id']} ({one['name']}, {one['dataCenter']})" for one in listed)
+    data_centers = {volume["id"]: volume["dataCenter"] for volume in volumes}
+    allowed = desired.get("dataCenterIds") or data_centers.values()
+    available = ", ".join(
+        f"{volume['id']} ({volume['name']}, {volume['dataCenter']})" for volume in volumes
+    )
     mistakes = [
-        f"volumes: {one} lies in {centers[one]}, which data_centers leaves out"
-        for one in ids
-        if one in centers and centers[one] not in allowed
+        f"volumes: {id} lies in {data_centers[id]}, which data_centers leaves out"
+        for id in ids
+        if id in data_centers and data_centers[id] not in allowed
     ]
     mistakes += [
-        f"volumes: there is no {one}, but {has or 'none at all'}"
-        for one in ids
-        if one not in centers
+        f"volumes: there is no {id}, but {available or 'none at all'}"
+        for id in ids
+        if id not in data_centers
     ]
     if mistakes:
         raise PlanError(mistakes)
 
 
-def _lines(old: Body, new: Body, group: str = "") -> list[str]:
-    """Return a line for each value that differs, also for variables that are gone."""
+def _diff_lines(old: Body, new: Body, group: str = "") -> list[str]:
+    """Return a line for each value that differs, including removed environment variables."""
     lines: list[str] = []
-    gone = old.keys() - new.keys() if group == "env." else set()
-    for name in sorted({*new, *gone}):
+    removed = old.keys() - new.keys() if group == "env." else set()
+    for name in sorted({*new, *removed}):
         key, before, after = group + name, old.get(name), new.get(name)
         if isinstance(after, dict) and isinstance(before, dict | None):
-            lines += _lines(before or {}, after, f"{key}.")
-        elif _ordered(name, before) != _ordered(name, after):
+            lines += _diff_lines(before or {}, after, f"{key}.")
+        elif _sort_if_unordered(name, before) != _sort_if_unordered(name, after):
             mark = "+" if before is None else "-" if after is None else "~"
-            values = [_written(key, value) for value in (before, after) if value is not None]
+            values = [_format_value(key, value) for value in (before, after) if value is not None]
             lines.append(f"{mark} {key}: {' -> '.join(values)}")
     return lines
 
 
-def _ordered(name: str, value: Any) -> Any:
-    return sorted(value) if name in _SETS and value else value
+def _sort_if_unordered(name: str, value: Any) -> Any:
+    return sorted(value) if name in _UNORDERED_LISTS and value else value
 
 
-def _written(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     group, _, name = key.partition(".")
     if group == "env" and is_secret(name, value):
         return MASK

@@ -1,4 +1,4 @@
-"""What can go wrong with a deployment, in words for whoever runs the command."""
+"""Errors of a deployment. Their messages are for the user of the command."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,44 +11,44 @@ _ADVICE = {
 
 
 class DeployError(Exception):
-    """A deployment that can't go on; ``str`` is a message without secrets of this tool."""
+    """A deployment failed. The message contains no secrets that this tool knows."""
 
 
 class PlanError(DeployError):
-    """A plan that can't be carried out, with all its mistakes."""
+    """A plan is invalid. The message lists all its mistakes."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
 
 
 class NoEndpoint(DeployError):
-    """There is no endpoint of that name."""
+    """No endpoint has this name or id, or the endpoint has no worker."""
 
 
-class ExistsError(DeployError):
-    """There is an endpoint of that name, or more than one."""
+class EndpointExists(DeployError):
+    """One or more endpoints already have this name."""
 
 
-class NoAnswer(DeployError):
-    """The platform did not answer; whether a request was carried out is not known."""
+class NoResponse(DeployError):
+    """The platform sent no usable response, so the outcome of the request is unknown."""
 
 
-class Unhealthy(DeployError):
-    """An endpoint did not answer its first chat."""
+class EndpointUnhealthy(DeployError):
+    """An endpoint did not answer its first request."""
 
 
-class Problem(DeployError):
-    """An answer of the platform that refuses a request (RFC 9457)."""
+class ApiError(DeployError):
+    """An error response of the platform (RFC 9457)."""
 
-    def __init__(self, call: str, status: int, body: Any, retry_after_s: float | None) -> None:
-        known = body if isinstance(body, dict) else {}
-        reason = ": ".join(str(known[key]) for key in ("title", "detail") if known.get(key))
-        lines = [f"{call}: {status} {reason}".rstrip()]
+    def __init__(self, request: str, status: int, body: Any, retry_after_s: float | None) -> None:
+        details = body if isinstance(body, dict) else {}
+        reason = ": ".join(str(details[key]) for key in ("title", "detail") if details.get(key))
+        lines = [f"{request}: {status} {reason}".rstrip()]
         if advice := _ADVICE.get(status):
             lines.append(f"  {advice}")
         if retry_after_s is not None:
             lines.append(f"  try again in {retry_after_s:g} s")
-        if isinstance(errors := known.get("errors"), list):
+        if isinstance(errors := details.get("errors"), list):
             lines += [f"  {error}" for error in errors]
         super().__init__("\n".join(lines))
         self.status = status

@@ -1,4 +1,4 @@
-"""LLM Engine's models as endpoints: what its arguments are here, and which can't be."""
+"""LLM Engine's models as endpoints: converts its arguments, and refuses unsupported ones."""
 
 import re
 import warnings
@@ -9,14 +9,14 @@ from typing import Any
 
 from llm_worker_client.deploy.api import Api, Body
 from llm_worker_client.deploy.apply import Deployment
-from llm_worker_client.deploy.changes import as_requested, next_step
-from llm_worker_client.deploy.errors import ExistsError, PlanError, Problem
-from llm_worker_client.deploy.plan import ON_GPU, pools_of, read_plan, weights_gb
+from llm_worker_client.deploy.changes import as_request, next_step
+from llm_worker_client.deploy.errors import ApiError, EndpointExists, PlanError
+from llm_worker_client.deploy.plan import KV_CACHE_FACTOR, read_plan, smallest_pools, weights_gb
 from llm_worker_client.deploy.settings import LISTING
 
 log = getLogger(__name__)
 
-# The pools of LLM Engine's types of GPUs.
+# The platform's pools for LLM Engine's GPU types.
 GPU_TYPES = {
     "nvidia-tesla-t4": "AMPERE_16",
     "nvidia-ampere-a10": "AMPERE_24",
@@ -25,38 +25,38 @@ GPU_TYPES = {
     "nvidia-hopper-h100": "ADA_80_PRO",
 }
 
-# Methods of quantization that vLLM has still; LLM Engine's bitsandbytes it hasn't.
+# Quantization methods that vLLM still supports. It no longer supports LLM Engine's bitsandbytes.
 QUANTIZATIONS = ("awq", "fp8")
-# What takes its place: vLLM makes it of any weights while they are loaded, too.
+# The message names a replacement that vLLM also applies to any weights while it loads them.
 _NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
-# Tells the endpoints that `create` has made, which alone `delete` deletes.
-CREATED = "LLM_ENGINE_MODEL"
+# Variable that marks the endpoints that `create` created; `delete` only deletes these.
+NAME_VARIABLE = "LLM_ENGINE_MODEL"
 
-LEAST = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
-LEAST |= {"min_workers": 0, "max_workers": 0}
+MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
+MINIMUMS |= {"min_workers": 0, "max_workers": 0}
 
-# Arguments that are settings of the worker.
-SETTINGS = {
+# The worker's settings by argument.
+SETTING_OF_ARGUMENT = {
     "num_shards": "TENSOR_PARALLEL_SIZE",
     "quantize": "QUANTIZATION",
     "max_model_len": "MAX_MODEL_LEN",
 }
 
-# The image's tag for LLM Engine's.
-LATEST = "stable"
+# The worker's image tag for LLM Engine's tag `latest`.
+DEFAULT_TAG = "stable"
 
-_STORAGE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
+_STORAGE_SIZE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
 
-# Arguments with which an endpoint can't be had, each with the values that ask for nothing.
-REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+# Unsupported arguments: the reason, and the values that are accepted because they have no effect.
+UNSUPPORTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "nodes_per_worker": ("a worker is one machine: use more GPUs (num_shards)", (None, 1)),
     "post_inference_hooks": ("a worker calls nobody: a job can name a webhook", (None, [])),
     "source": ("weights come from the Hugging Face hub", (None, "hugging_face")),
     "endpoint_type": ("jobs are streamed as callers ask", (None, "streaming")),
     "request_headers": ("the platform takes no headers", (None, {})),
 }
-# Arguments that have no effect here but a warning.
-WITHOUT_EFFECT = {
+# Arguments that only cause a warning.
+IGNORED = {
     "default_callback_url": "callbacks are per job here: send each job its own webhook",
     "cpus": "the platform gives each GPU its CPUs",
     "memory": "the platform gives each GPU its memory",
@@ -64,11 +64,11 @@ WITHOUT_EFFECT = {
 }
 
 
-class Models:
-    """LLM Engine's ``Model`` over the platform's endpoints; nothing here waits for a worker.
+class ModelEndpoints:
+    """LLM Engine's ``Model`` on the platform's endpoints. No method waits for a worker.
 
-    The arguments of ``create`` and ``update`` are LLM Engine's, by name. Those that have no effect
-    here are warned of. ``image`` is the worker's, without a tag.
+    ``create`` and ``update`` take LLM Engine's arguments as keywords, and warn of arguments that
+    have no effect. ``image`` is the worker's image without a tag.
     """
 
     def __init__(self, api: Api, image: str) -> None:
@@ -79,114 +79,114 @@ class Models:
         """Create an endpoint and return its id.
 
         Raises:
-            PlanError: an argument can't be carried out; the message names it.
-            ExistsError: there is an endpoint of that name.
-            DeployError: the platform refuses it, or can't be reached.
+            PlanError: If an argument is unsupported or invalid. The message names it.
+            EndpointExists: If an endpoint with this name exists.
+            DeployError: If the platform refuses the request or can't be reached.
         """
-        wanted: Body = {"max_workers": 1, "per_worker": 2} | _checked(arguments)
-        kind = wanted.get("gpu_type")
-        tag = wanted.pop("inference_framework_image_tag", "latest")
+        values: Body = {"max_workers": 1, "per_worker": 2} | _check_arguments(arguments)
+        gpu_type = values.get("gpu_type")
+        tag = values.pop("inference_framework_image_tag", "latest")
         fields = {
-            "name": wanted["name"],
-            "image": _image(self._image, tag, wanted),
-            "gpu_pools": [GPU_TYPES[kind]] if kind else _pools_by_size(wanted),
+            "name": values["name"],
+            "image": _image_with_tag(self._image, tag, values),
+            "gpu_pools": [GPU_TYPES[gpu_type]] if gpu_type else _choose_pools(values),
         }
-        request = read_plan(fields)[0].request()
-        request["env"][CREATED] = wanted["name"]
-        _alter(request, wanted)
-        if self._api.find(wanted["name"]) is not None:
-            raise ExistsError(f"there is an endpoint named {wanted['name']}")
-        return self._carry_out(request, None)
+        request = read_plan(fields)[0].to_request()
+        request["env"][NAME_VARIABLE] = values["name"]
+        _apply_arguments(request, values)
+        if self._api.find(values["name"]) is not None:
+            raise EndpointExists(f"there is an endpoint named {values['name']}")
+        return self._send(request, None)
 
     def update(self, **arguments: Any) -> str:
-        """Change what the arguments name of an endpoint, and return its id.
+        """Change the passed options of an endpoint and return its id.
 
         Raises:
-            NoEndpoint: there is no endpoint of that name.
-            PlanError: an argument can't be carried out; the message names it.
-            DeployError: the platform refuses it, or can't be reached.
+            NoEndpoint: If no endpoint has this name.
+            PlanError: If an argument is unsupported or invalid. The message names it.
+            DeployError: If the platform refuses the request or can't be reached.
         """
-        arguments = _checked(arguments)
-        there = self._api.get(arguments["name"])
-        request = {"type": "QUEUE", **deepcopy(as_requested(there))}
-        _alter(request, arguments)
-        known = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
-        return self._carry_out({key: request[key] for key in known & request.keys()}, there)
+        arguments = _check_arguments(arguments)
+        existing = self._api.get(arguments["name"])
+        request = {"type": "QUEUE", **deepcopy(as_request(existing))}
+        _apply_arguments(request, arguments)
+        changed_keys = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
+        return self._send({key: request[key] for key in changed_keys & request.keys()}, existing)
 
     def delete(self, name: str) -> bool:
-        """Delete an endpoint that ``create`` made under a name; return whether there is one.
+        """Delete an endpoint that ``create`` created under a name; return whether it existed.
 
         Raises:
-            ExistsError: there are several of that name.
-            DeployError: the platform refuses it, or can't be reached.
+            EndpointExists: If several endpoints have this name.
+            DeployError: If the platform refuses the request or can't be reached.
         """
         try:
-            found = self._api.find(name)
-        except Problem as refused:
-            if refused.status in {401, 403}:
-                # A key of one endpoint, which has made none.
+            endpoint = self._api.find(name)
+        except ApiError as error:
+            if error.status in {401, 403}:
+                # The key has access to a single endpoint only, so it has created no endpoints.
                 return False
             raise
-        if found is None or (found.get("env") or {}).get(CREATED) != name:
+        if endpoint is None or (endpoint.get("env") or {}).get(NAME_VARIABLE) != name:
             return False
-        self._api.delete(str(found["id"]))
+        self._api.delete(str(endpoint["id"]))
         return True
 
-    def _carry_out(self, request: Body, there: Body | None) -> str:
-        step = next_step(request, there, self._api.url())
-        return Deployment(self._api, log.info, log.warning, wait_s=0).carry_out(step)
+    def _send(self, request: Body, existing: Body | None) -> str:
+        step = next_step(request, existing, self._api.url())
+        return Deployment(self._api, log.info, log.warning, wait_s=0).execute(step)
 
 
-def _checked(arguments: Mapping[str, Any]) -> Body:
-    """Return the arguments that are not None, with plain values.
+def _check_arguments(arguments: Mapping[str, Any]) -> Body:
+    """Return the arguments that are not None; enum members are replaced with their values.
 
     Raises:
-        PlanError: some can't be carried out.
+        PlanError: If arguments are unsupported or invalid.
     """
     values = {key: getattr(value, "value", value) for key, value in arguments.items()}
-    if mistakes := [*_mistakes(values)]:
+    if mistakes := [*_find_mistakes(values)]:
         raise PlanError(mistakes)
     values = {key: value for key, value in values.items() if value is not None}
-    for name in WITHOUT_EFFECT.keys() & values.keys():
-        warnings.warn(f"{name} has no effect: {WITHOUT_EFFECT[name]}", stacklevel=4)
+    for name in IGNORED.keys() & values.keys():
+        warnings.warn(f"{name} has no effect: {IGNORED[name]}", stacklevel=4)
     return values
 
 
-def _mistakes(arguments: Body) -> Iterator[str]:
-    for name, (why, no) in REFUSED.items():
-        if arguments.get(name) not in no:
-            yield f"{name}: {why}"
+def _find_mistakes(arguments: Body) -> Iterator[str]:
+    for name, (reason, neutral) in UNSUPPORTED.items():
+        if arguments.get(name) not in neutral:
+            yield f"{name}: {reason}"
     if arguments.get("quantize") == "bitsandbytes":
         yield f"quantize: {_NO_BITSANDBYTES}"
         return
-    for name, known in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
-        if arguments.get(name) not in {None, *known}:
-            yield f"{name}: {arguments[name]} can't be had here: {', '.join(known)}"
-    yield from _numbers(arguments)
+    for name, supported in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
+        if arguments.get(name) not in {None, *supported}:
+            yield f"{name}: {arguments[name]} can't be had here: {', '.join(supported)}"
+    yield from _find_number_mistakes(arguments)
 
 
-def _numbers(arguments: Body) -> Iterator[str]:
-    for name, least in LEAST.items():
+def _find_number_mistakes(arguments: Body) -> Iterator[str]:
+    for name, minimum in MINIMUMS.items():
         value = arguments.get(name)
-        if value is not None and (not isinstance(value, int) or value < least):
-            yield f"{name}: a whole number of at least {least}"
+        if value is not None and (not isinstance(value, int) or value < minimum):
+            yield f"{name}: a whole number of at least {minimum}"
             return
     if arguments.get("gpus") is not None and arguments["gpus"] < (arguments.get("num_shards") or 1):
         yield "gpus: fewer than num_shards"
 
 
-def _alter(request: Body, arguments: Body) -> None:
-    """Bring a request to what the arguments say."""
+def _apply_arguments(request: Body, arguments: Body) -> None:
+    """Change a request according to the arguments."""
     env, workers = request["env"], request["workers"]
-    env |= _settings(arguments)
+    env |= _to_settings(arguments)
     if tag := arguments.get("inference_framework_image_tag"):
-        request["image"] = _image(request["image"], tag, arguments)
+        request["image"] = _image_with_tag(request["image"], tag, arguments)
     count = arguments.get("gpus", arguments.get("num_shards"))
     request["gpu"] |= {} if count is None else {"count": count}
-    if kind := arguments.get("gpu_type"):
-        request["gpu"] |= {"pools": [GPU_TYPES[kind]], "excludedTypes": []}
+    if gpu_type := arguments.get("gpu_type"):
+        request["gpu"] |= {"pools": [GPU_TYPES[gpu_type]], "excludedTypes": []}
     if storage := arguments.get("storage"):
-        request["disk"] = _gigabytes(storage)
+        request["disk"] = _parse_gigabytes(storage)
     for name, key in (("min_workers", "min"), ("max_workers", "max")):
         workers[key] = arguments.get(name, workers[key])
     if arguments.get("high_priority"):
@@ -198,48 +198,52 @@ def _alter(request: Body, arguments: Body) -> None:
         request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
 
 
-def _settings(arguments: Body) -> dict[str, str]:
+def _to_settings(arguments: Body) -> dict[str, str]:
     """Return the worker's settings for the arguments."""
     env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
     if model := arguments.get("checkpoint_path") or arguments.get("model"):
-        if "/" not in model or LISTING.wrong("MODEL_NAME", model):
+        if "/" not in model or LISTING.value_error("MODEL_NAME", model):
             raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
         env["MODEL_NAME"] = model
-    env |= {name: str(arguments[key]) for key, name in SETTINGS.items() if key in arguments}
+    env |= {
+        name: str(arguments[key]) for key, name in SETTING_OF_ARGUMENT.items() if key in arguments
+    }
     if "per_worker" in arguments:
-        # As many again wait in the worker, while the platform starts another.
+        # The same number of jobs waits in the worker while the platform starts another worker.
         env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
 
-def _image(image: str, tag: str, arguments: Body) -> str:
-    """Return the worker's image for an image tag of LLM Engine's."""
+def _image_with_tag(image: str, tag: str, arguments: Body) -> str:
+    """Return the worker's image for an image tag of LLM Engine."""
     repository, colon, last = image.rpartition(":")
-    bare = repository if colon and "/" not in last else image
+    untagged = repository if colon and "/" not in last else image
     if arguments.get("inference_framework", "vllm") != "vllm":
-        warnings.warn(f"inference_framework: vLLM serves it, the image is {LATEST}", stacklevel=4)
-        tag = LATEST
-    return f"{bare}:{LATEST if tag == 'latest' else tag}"
+        warnings.warn(
+            f"inference_framework: vLLM serves it, the image is {DEFAULT_TAG}", stacklevel=4
+        )
+        tag = DEFAULT_TAG
+    return f"{untagged}:{DEFAULT_TAG if tag == 'latest' else tag}"
 
 
-def _pools_by_size(arguments: Body) -> list[str]:
-    """Choose the smallest GPUs that hold a model by the size in its name, such as 7b.
+def _choose_pools(arguments: Body) -> list[str]:
+    """Choose the smallest GPUs that fit a model, by the size in its name, such as 7b.
 
     Raises:
-        PlanError: its name has none, or it needs more.
+        PlanError: If the name has no size, or no GPU is large enough.
     """
     names = f"{arguments['model']} {arguments.get('checkpoint_path', '')}"
     if (weights := weights_gb(names, arguments.get("quantize", ""))) is None:
         raise PlanError(
             [f"gpu_type: the model's name does not say its size: one of {', '.join(GPU_TYPES)}"]
         )
-    needed = weights * ON_GPU / (arguments.get("gpus") or arguments.get("num_shards") or 1)
-    if not (pools := pools_of(needed)):
+    needed = weights * KV_CACHE_FACTOR / (arguments.get("gpus") or arguments.get("num_shards") or 1)
+    if not (pools := smallest_pools(needed)):
         raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
     return pools
 
 
-def _gigabytes(storage: str) -> int:
-    if not (found := _STORAGE.fullmatch(storage.strip())):
+def _parse_gigabytes(storage: str) -> int:
+    if not (match := _STORAGE_SIZE.fullmatch(storage.strip())):
         raise PlanError(["storage: write GB as 40Gi"])
-    return int(found[1]) * (1000 if found[2].upper().startswith("T") else 1)
+    return int(match[1]) * (1000 if match[2].upper().startswith("T") else 1)

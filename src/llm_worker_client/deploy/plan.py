@@ -1,4 +1,4 @@
-"""What an endpoint shall be: read from flags or a file, checked, and written as a request."""
+"""Reads the desired state of an endpoint from flags or a file, and converts it to a request."""
 
 import difflib
 import json
@@ -14,89 +14,105 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from llm_worker_client.deploy.errors import PlanError
 from llm_worker_client.deploy.settings import LISTING, is_secret
 
-# The platform's pools of GPUs: GB of each GPU of a pool.
+# The platform's GPU pools, and the memory of each GPU of a pool in GB.
 POOLS: dict[str, int] = json.loads(
     resources.files(__package__).joinpath("pools.json").read_text(encoding="utf-8")
 )
-_BY_SIZE = {
+_POOLS_BY_GB = {
     gb: [name for name, size in POOLS.items() if size == gb] for gb in sorted({*POOLS.values()})
 }
-_ALL_POOLS = ", ".join(f"{gb} GB: {' '.join(names)}" for gb, names in _BY_SIZE.items())
+_POOLS_TEXT = ", ".join(f"{gb} GB: {' '.join(names)}" for gb, names in _POOLS_BY_GB.items())
 
-# The size in a model's name, such as 7b.
-_PARAMETERS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
-# GB for a billion parameters in 16 bits, or quantized to 4.
-_GB, _GB_QUANTIZED = 2.0, 0.75
-# How much more a GPU needs at least, for the KV cache.
-ON_GPU = 1.2
-_QUANTIZED = ("awq", "gptq")
-# The CUDA of a variant of the image, at the end of its tag: 0.1.0-vllm0.32.0-cu129.
-_CUDA = re.compile(r"-cu(\d+)(\d)$")
-_TIMEOUT = "EXECUTION_TIMEOUT_S"
-# Of a container's disk, for caches and what a download needs beside.
-_ROOM_GB = 5
-# The platform gives up a start after 420 s, too few where a model is downloaded in it.
-_INIT_TIMEOUT = {"RUNPOD_INIT_TIMEOUT": "1200"}
-_FLASHBOOT = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
+# The number of parameters in a model's name, such as 7b.
+_PARAMETER_COUNT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
+# GB per billion parameters, with 16 bits each, or quantized to 4 bits.
+_GB_PER_BILLION, _GB_PER_BILLION_QUANTIZED = 2.0, 0.75
+# Minimum GPU memory as a multiple of the weights' size; the rest is for the KV cache.
+KV_CACHE_FACTOR = 1.2
+_QUANTIZED_PREFIXES = ("awq", "gptq")
+# The CUDA version of a variant of the image, at the end of its tag: 0.1.0-vllm0.32.0-cu129.
+_CUDA_TAG = re.compile(r"-cu(\d+)(\d)$")
+_TIMEOUT_SETTING = "EXECUTION_TIMEOUT_S"
+# GB of a container's disk for caches and for a download's temporary files.
+_SPARE_DISK_GB = 5
+# By default the platform gives up on a worker's startup after 420 s, which is too short if the
+# worker downloads a model.
+_INIT_TIMEOUT_ENV = {"RUNPOD_INIT_TIMEOUT": "1200"}
+_FLASHBOOT_MODES = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
 
 
-def _text(value: object) -> object:
-    """Write a value of YAML as a variable holds it."""
+def _to_setting_text(value: object) -> object:
+    """Convert a scalar of YAML to the text of an environment variable."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return str(value) if isinstance(value, int | float) else value
 
 
-def _switch(value: object) -> object:
-    """Take YAML's ``on`` and ``off``, which are booleans, for what they are written as."""
+def _to_switch(value: object) -> object:
+    """Convert YAML's ``on`` and ``off``, which it parses as booleans, back to strings."""
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-Text = Annotated[str, Field(min_length=1)]
-Setting = Annotated[str, BeforeValidator(_text)]
-Cuda = Annotated[str, BeforeValidator(_text), Field(pattern=r"^\d+\.\d+$")]
+NonEmptyText = Annotated[str, Field(min_length=1)]
+Setting = Annotated[str, BeforeValidator(_to_setting_text)]
+CudaVersion = Annotated[str, BeforeValidator(_to_setting_text), Field(pattern=r"^\d+\.\d+$")]
 
 
 class Plan(BaseModel):
-    """An endpoint as it shall be, whose defaults suit this worker.
+    """The desired state of an endpoint. The defaults suit this worker.
 
-    What is None here, and has no default, is left as it is where the endpoint exists.
+    If volumes, data_centers, registry or args are not set, an existing endpoint keeps its values.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    name: Text = Field(description="the endpoint's name, by which it is found again")
-    image: Text = Field(description="the worker's image, with its tag")
-    settings: dict[Text, Setting] = Field(default={}, description="NAME=VALUE, of the worker")
-    gpu_pools: list[Text] | None = Field(
-        None, min_length=1, description=f"by default as large as the model ({_ALL_POOLS})"
+    name: NonEmptyText = Field(description="the endpoint's name, which identifies it")
+    image: NonEmptyText = Field(description="the worker's image, with its tag")
+    settings: dict[NonEmptyText, Setting] = Field(
+        default={}, description="the worker's settings, as NAME=VALUE"
     )
-    gpu_count: int = Field(1, ge=1, description="GPUs of a worker")
-    exclude_gpus: list[Text] = Field(default=[], description="types of GPUs out of the pools")
-    min_cuda: Cuda | None = Field(None, description="of hosts; by default what the image needs")
-    disk_gb: int = Field(60, ge=1, description="of a container")
-    volumes: list[Text] | None = Field(None, description="ids of network volumes")
-    data_centers: list[Text] | None = Field(None, description="ids of data centers")
-    registry: Text | None = Field(None, description="id of a private registry's credentials")
+    gpu_pools: list[NonEmptyText] | None = Field(
+        None,
+        min_length=1,
+        description=f"GPU pools; by default chosen by the model's size ({_POOLS_TEXT})",
+    )
+    gpu_count: int = Field(1, ge=1, description="GPUs per worker")
+    exclude_gpus: list[NonEmptyText] = Field(
+        default=[], description="GPU types of the pools to exclude"
+    )
+    min_cuda: CudaVersion | None = Field(
+        None, description="minimum CUDA version of hosts; by default the image's requirement"
+    )
+    disk_gb: int = Field(60, ge=1, description="GB of disk per container")
+    volumes: list[NonEmptyText] | None = Field(None, description="ids of network volumes")
+    data_centers: list[NonEmptyText] | None = Field(None, description="ids of data centers")
+    registry: NonEmptyText | None = Field(
+        None, description="id of a private registry's credentials"
+    )
     args: str | None = Field(None, description="the container's start command")
-    workers_min: int = Field(0, ge=0, description="workers that are always up, and paid for")
-    workers_max: int = Field(3, ge=1, description="bounds the cost")
+    workers_min: int = Field(0, ge=0, description="workers that always run, at your cost")
+    workers_max: int = Field(
+        3, ge=1, description="maximum number of workers, which limits the cost"
+    )
     idle_timeout_s: int = Field(
-        60, ge=1, le=3600, description="how long a worker waits for jobs, unless by requests"
+        60,
+        ge=1,
+        le=3600,
+        description="seconds that an idle worker waits for jobs; not with --request-count",
     )
     queue_delay_s: float | None = Field(
-        None, ge=0.5, description="a worker more where jobs wait for longer (the default, 4)"
+        None, ge=0.5, description="seconds in the queue after which a worker is added (default: 4)"
     )
     request_count: int | None = Field(
-        None, ge=1, description="instead: a worker for every so many jobs"
+        None, ge=1, description="jobs per worker, instead of --queue-delay-s"
     )
-    timeout_s: int = Field(600, ge=1, description="of a job")
-    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_switch)] = Field(
-        "on", description="whether stopped workers come back fast"
+    timeout_s: int = Field(600, ge=1, description="seconds that a job may run")
+    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_to_switch)] = Field(
+        "on", description="whether stopped workers resume fast"
     )
 
-    def request(self) -> dict[str, Any]:
-        """Build the body that creates the endpoint."""
+    def to_request(self) -> dict[str, Any]:
+        """Return the body of the request that creates the endpoint."""
         body: dict[str, Any] = {
             "name": self.name,
             "type": "QUEUE",
@@ -106,10 +122,10 @@ class Plan(BaseModel):
             "disk": self.disk_gb,
             "workers": {"min": self.workers_min, "max": self.workers_max},
             "timeout": self.timeout_s * 1000,
-            "flashboot": _FLASHBOOT[self.flashboot],
+            "flashboot": _FLASHBOOT_MODES[self.flashboot],
         }
         if self.request_count is not None:
-            # The platform refuses an idle timeout beside it.
+            # The platform refuses an idle timeout together with this scaling type.
             body["scaling"] = {"type": "REQUEST_COUNT", "requestCount": self.request_count}
         else:
             body["workers"]["idleTimeout"] = self.idle_timeout_s
@@ -124,124 +140,138 @@ class Plan(BaseModel):
         return body | {key: value for key, value in optional.items() if value is not None}
 
     def _env(self) -> dict[str, str]:
-        env = {**LISTING.proposed, **_INIT_TIMEOUT, **self.settings}
+        env = {**LISTING.proposed, **_INIT_TIMEOUT_ENV, **self.settings}
         if self.timeout_s != 600:
-            # A batch has to know when its job ends.
-            env.setdefault(_TIMEOUT, str(self.timeout_s))
+            # A batch must know the time limit of its job.
+            env.setdefault(_TIMEOUT_SETTING, str(self.timeout_s))
         return env
 
     def _gpu(self) -> dict[str, Any]:
         gpu: dict[str, Any] = {"pools": self.gpu_pools, "count": self.gpu_count}
         if self.exclude_gpus:
             gpu["excludedTypes"] = self.exclude_gpus
-        variant = _CUDA.search(self.image)
-        built = f"{variant[1]}.{variant[2]}" if variant else LISTING.cuda
-        return gpu | {"minCudaVersion": self.min_cuda or built}
+        variant = _CUDA_TAG.search(self.image)
+        image_cuda = f"{variant[1]}.{variant[2]}" if variant else LISTING.cuda
+        return gpu | {"minCudaVersion": self.min_cuda or image_cuda}
 
 
 def read_plan(fields: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
-    """Check a plan.
+    """Validate a plan.
 
     Args:
-        fields: as they were read.
-        unknown_settings: settings may have names that look wrong.
+        fields: The fields of the plan, as read from flags and a file.
+        unknown_settings: Whether to allow settings whose names or values look wrong.
 
     Returns:
         The plan, and remarks about it.
 
     Raises:
-        PlanError: with all its mistakes, none of which quotes a value.
+        PlanError: If the plan is invalid. The message lists all mistakes and quotes no values.
     """
     try:
         plan = Plan.model_validate(fields)
-    except ValidationError as wrong:
-        raise PlanError([_mistake(error) for error in wrong.errors()]) from None
-    model = [plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")]
-    weights = weights_gb(*model)
-    chosen = plan.gpu_pools
-    if chosen is None:
-        chosen = [] if weights is None else pools_of(weights * ON_GPU / plan.gpu_count)
-    mistakes = [*_contradictions(plan, chosen), *_secrets(plan)]
-    doubts = {
-        name: LISTING.doubt(name) or LISTING.wrong(name, value)
+    except ValidationError as exc:
+        raise PlanError([_describe_error(error) for error in exc.errors()]) from None
+    model_settings = [
+        plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")
+    ]
+    weights = weights_gb(*model_settings)
+    pools = plan.gpu_pools
+    if pools is None:
+        pools = (
+            [] if weights is None else smallest_pools(weights * KV_CACHE_FACTOR / plan.gpu_count)
+        )
+    mistakes = [*_find_contradictions(plan, pools), *_find_secrets(plan)]
+    problems = {
+        name: LISTING.name_error(name) or LISTING.value_error(name, value)
         for name, value in sorted(plan.settings.items())
     }
     if not unknown_settings:
-        mistakes += [f"settings: {doubt}" for doubt in doubts.values() if doubt]
+        mistakes += [f"settings: {problem}" for problem in problems.values() if problem]
     if mistakes:
         raise PlanError(mistakes)
-    foreign = [name for name, doubt in doubts.items() if not doubt and name not in LISTING.known]
-    remarks = [doubt for doubt in doubts.values() if doubt]
-    remarks += [f"{name} is no setting of the worker: passed on" for name in foreign]
-    remarks += [f"gpu_pools: {name} is not known here" for name in chosen if name not in POOLS]
+    unknown = [
+        name
+        for name, problem in problems.items()
+        if not problem and name not in LISTING.known_names
+    ]
+    remarks = [problem for problem in problems.values() if problem]
+    remarks += [f"{name} is no setting of the worker: passed on" for name in unknown]
+    remarks += [f"gpu_pools: {name} is not known here" for name in pools if name not in POOLS]
     if plan.gpu_pools is None:
-        remarks += [f"gpu_pools: {' '.join(chosen)}, by the size in the model's name"]
-    if weights and weights > plan.disk_gb - _ROOM_GB and not plan.volumes:
+        remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
+    if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
         remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
-    if not model[0]:
+    if not model_settings[0]:
         remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
-    return plan.model_copy(update={"gpu_pools": chosen}), remarks
+    return plan.model_copy(update={"gpu_pools": pools}), remarks
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """Read a plan's fields from a YAML file.
 
     Raises:
-        PlanError: it can't be read; the message quotes nothing of its content.
+        PlanError: If the file can't be read. The message quotes nothing of its content.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as why:
-        reason = getattr(why, "strerror", None) or "it is no text"
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
         raise PlanError([f"{path}: it can't be read: {reason}"]) from None
-    except yaml.YAMLError as why:
-        mark = getattr(why, "problem_mark", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise PlanError([f"{path}{where}: no YAML"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise PlanError([f"{path}{position}: no YAML"]) from None
     if not isinstance(content, dict):
         raise PlanError([f"{path}: not the fields of a plan"])
     return {str(key): value for key, value in content.items()}
 
 
 def weights_gb(model: str, quantization: str) -> float | None:
-    """Return the GB of a model's weights; None if its name doesn't say its size."""
-    if (size := _PARAMETERS.search(model)) is None:
+    """Return the size of a model's weights in GB; None if the model's name doesn't show it."""
+    if (size := _PARAMETER_COUNT.search(model)) is None:
         return None
     billions = float(size[1]) / (1000 if size[2] in "mM" else 1)
-    return billions * (_GB_QUANTIZED if quantization.lower().startswith(_QUANTIZED) else _GB)
+    return billions * (
+        _GB_PER_BILLION_QUANTIZED
+        if quantization.lower().startswith(_QUANTIZED_PREFIXES)
+        else _GB_PER_BILLION
+    )
 
 
-def pools_of(gb: float) -> list[str]:
-    """Return the pools of the smallest GPUs that hold so much; none if there are no such GPUs."""
-    return next((names for size, names in _BY_SIZE.items() if size >= gb), [])
+def smallest_pools(gb: float) -> list[str]:
+    """Return the pools of the smallest GPUs with this memory; an empty list if no GPU has it."""
+    return next((names for size, names in _POOLS_BY_GB.items() if size >= gb), [])
 
 
-def _mistake(error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
+def _describe_error(error: Any) -> str:
+    field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(where, Plan.model_fields, n=1)
-        meant = f"; did you mean {near[0]}?" if near else f": {', '.join(Plan.model_fields)}"
-        return f"{where}: a plan has no such field{meant}"
+        similar = difflib.get_close_matches(field, Plan.model_fields, n=1)
+        suggestion = (
+            f"; did you mean {similar[0]}?" if similar else f": {', '.join(Plan.model_fields)}"
+        )
+        return f"{field}: a plan has no such field{suggestion}"
     if error["type"] == "missing":
-        return f"{where}: it is required, as --{where} or in the file"
+        return f"{field}: it is required, as --{field} or in the file"
     advice = "; write a text, in quotes" if error["type"] == "string_type" else ""
-    return f"{where}: {error['msg']}{advice}"
+    return f"{field}: {error['msg']}{advice}"
 
 
-def _contradictions(plan: Plan, pools: list[str]) -> Iterator[str]:
+def _find_contradictions(plan: Plan, pools: list[str]) -> Iterator[str]:
     if plan.workers_min > plan.workers_max:
         yield "workers_min: more than workers_max"
     if plan.request_count is not None:
         for name in sorted(plan.model_fields_set & {"queue_delay_s", "idle_timeout_s"}):
             yield f"{name}: not together with request_count"
     if not pools:
-        yield f"gpu_pools: which GPUs hold the model? {_ALL_POOLS}"
+        yield f"gpu_pools: which GPUs hold the model? {_POOLS_TEXT}"
     for name in pools:
         if name not in POOLS and name.upper() in POOLS:
             yield f"gpu_pools: {name} is written {name.upper()}"
 
 
-def _secrets(plan: Plan) -> Iterator[str]:
+def _find_secrets(plan: Plan) -> Iterator[str]:
     for name, value in sorted(plan.settings.items()):
         if is_secret(name, value):
             yield (

@@ -1,4 +1,7 @@
-"""The worker's settings: what they take, from the listing that ships with the client; secrets."""
+"""The worker's settings and their allowed values, from a list that ships with the client.
+
+Also recognises and masks secrets.
+"""
 
 import difflib
 import json
@@ -12,10 +15,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 MASK = "***"
-# Characters: a shorter secret stands in too many other texts.
-SHORTEST = 8
-# A name at least this similar to a known one is a misspelling (difflib's ratio, 0 to 1).
-NEAR_MISS = 0.86
+# In characters. A shorter secret would match too many other strings.
+MIN_SECRET_LENGTH = 8
+# Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1).
+MIN_SIMILARITY = 0.86
 
 _BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _BOOLEANS = frozenset({"0", "1", "false", "true", "no", "yes", "off", "on"})
@@ -25,30 +28,31 @@ _NUMBERS = {
     "number": re.compile(r"(.+)"),
 }
 
-# What the platform replaces by the secret of that name when it starts a worker.
-_REFERENCE = re.compile(r"\{\{\s*RUNPOD_SECRET_\w+\s*\}\}")
-_NAMED = re.compile(
+# A reference that the platform replaces with a secret when it starts a worker.
+_SECRET_REFERENCE = re.compile(r"\{\{\s*RUNPOD_SECRET_\w+\s*\}\}")
+_SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|(?:API)?KEY|SECRET|PASS(?:WORD|WD|PHRASE)?|PWD|PAT|CREDENTIALS?)$", re.I
 )
-# Keys of well-known services, and what stands before the host in an address.
-_SHAPED = re.compile(
+# Keys of well-known services, and the user and password in a URL.
+_SECRET_VALUE = re.compile(
     r"\b(?:hf_|rpa_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abp]-|nvapi-|AIza|AKIA)[\w-]{12,}"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)",
     re.ASCII,
 )
 
 
-class Values(BaseModel):
-    """What a setting takes, as far as a text alone shows it.
+class AllowedValues(BaseModel):
+    """The allowed values of a setting, as far as they can be checked without the worker.
 
     Attributes:
-        kind: of what it reads.
-        bounds: of a number, by pydantic's names for them.
-        also: texts that are taken beside.
-        choices: all values, in any case; classes of one's own have a dot or a colon.
-        pattern: that all of a text matches.
-        accepted: the same in words.
-        example: a value that is taken.
+        kind: The type of the value.
+        bounds: The bounds of a number, by pydantic's names.
+        also: Additional allowed strings.
+        choices: The allowed values, compared case-insensitively. The import path of a custom class,
+            which contains a dot or a colon, is also allowed.
+        pattern: A regular expression for the whole string.
+        accepted: A description of the allowed values.
+        example: An allowed value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +65,7 @@ class Values(BaseModel):
     accepted: str = ""
     example: str | None = None
 
-    def take(self, value: str) -> bool:
+    def accepts(self, value: str) -> bool:
         if value.lower() in self.also:
             return True
         if self.pattern:
@@ -70,18 +74,18 @@ class Values(BaseModel):
             return value.lower() in map(str.lower, self.choices) or bool({".", ":"} & {*value})
         if self.kind == "boolean":
             return value.lower() in _BOOLEANS
-        return _is_json(value) if self.kind in {"json", "list"} else self._in_bounds(value)
+        return _may_be_json(value) if self.kind in {"json", "list"} else self._is_in_bounds(value)
 
     def advice(self, value: str) -> str:
-        """Say what is taken instead of a value, which is not quoted."""
-        near = difflib.get_close_matches(value.lower(), self.choices, n=1)
-        meant = [f"did you mean {near[0]}?"] if near else []
-        return " ".join([*meant, self.accepted or f"one of {', '.join(self.choices)}"])
+        """Return a hint at the allowed values, which does not quote the value."""
+        similar = difflib.get_close_matches(value.lower(), self.choices, n=1)
+        suggestion = [f"did you mean {similar[0]}?"] if similar else []
+        return " ".join([*suggestion, self.accepted or f"one of {', '.join(self.choices)}"])
 
-    def _in_bounds(self, value: str) -> bool:
-        written = _NUMBERS[self.kind or "number"].fullmatch(value)
+    def _is_in_bounds(self, value: str) -> bool:
+        match = _NUMBERS[self.kind or "number"].fullmatch(value)
         try:
-            number = float(written[1]) if written else None
+            number = float(match[1]) if match else None
         except ValueError:
             return False
         return number is not None and all(
@@ -90,20 +94,20 @@ class Values(BaseModel):
 
 
 class Listing(BaseModel):
-    """The listing, made from the worker's table of settings.
+    """The list of settings, generated from the worker's table of settings.
 
     Attributes:
-        vllm: the release that the options are of.
-        cuda: the version that the worker's image needs of a host.
-        proposed: values that suit a new endpoint better than the defaults.
-        embedder: what the names of an embedding model's settings begin with.
-        secrets: settings whose value is a secret.
-        own: the worker's own settings.
-        engines: settings that each engine has.
-        variables: that libraries read.
-        meant: right names, by wrong ones that are not similar.
-        removed: why settings of earlier releases have no effect.
-        values: what settings take, where that can be checked here.
+        vllm: The vLLM release that the options belong to.
+        cuda: The CUDA version that the worker's image requires of a host.
+        proposed: Values that suit a new endpoint better than the defaults.
+        embedder: The prefix of the names of an embedding model's settings.
+        secrets: Settings whose value is a secret.
+        own: The worker's own settings.
+        engines: Settings that each engine has.
+        variables: Environment variables that libraries read.
+        meant: Correct names by incorrect ones that are not similar.
+        removed: Reasons why settings of earlier releases have no effect.
+        values: The allowed values of settings, where the client can check them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,46 +122,49 @@ class Listing(BaseModel):
     variables: frozenset[str]
     meant: dict[str, str]
     removed: dict[str, str]
-    values: dict[str, Values]
+    values: dict[str, AllowedValues]
 
     @cached_property
     def settings(self) -> frozenset[str]:
         return self.own | self.engines | {self.embedder + name for name in self.engines}
 
     @cached_property
-    def known(self) -> frozenset[str]:
-        """All names that the worker or a library of its own reads."""
+    def known_names(self) -> frozenset[str]:
+        """All names that the worker or one of its libraries reads."""
         return self.settings | self.variables
 
-    def doubt(self, name: str) -> str | None:
-        """Return what is wrong with a name, or None if it is known or resembles no setting."""
-        if name in self.known:
+    def name_error(self, name: str) -> str | None:
+        """Return an error message for a name; None if it is known or resembles no setting."""
+        if name in self.known_names:
             return None
-        if why := self.removed.get(name.removeprefix(self.embedder)):
-            return f"{name} has no effect: {why}"
-        right = self._meant(name)
-        return f"{name} is not a setting: did you mean {right}?" if right else None
+        if reason := self.removed.get(name.removeprefix(self.embedder)):
+            return f"{name} has no effect: {reason}"
+        suggestion = self._suggest_name(name)
+        return f"{name} is not a setting: did you mean {suggestion}?" if suggestion else None
 
-    def wrong(self, name: str, value: str) -> str | None:
-        """Return what is wrong with a setting's value, which is not quoted; None if it may do."""
-        known = self.values.get(name) or self.values.get(name.removeprefix(self.embedder))
+    def value_error(self, name: str, value: str) -> str | None:
+        """Return an error message for a value, without quoting it; None if no error is found."""
+        allowed = self.values.get(name) or self.values.get(name.removeprefix(self.embedder))
         text = value.strip()
-        # Blanks and vLLM's None count as unset; what a secret holds only the platform knows.
-        if known is None or text in {"", "None"} or "{{" in text or known.take(text):
+        # Blank values and vLLM's None count as unset. Only the platform knows the value of a
+        # secret.
+        if allowed is None or text in {"", "None"} or "{{" in text or allowed.accepts(text):
             return None
-        example = f", for example {name}={known.example}" if known.example else ""
-        return f"{name}: {known.advice(text)}{example}"
+        example = f", for example {name}={allowed.example}" if allowed.example else ""
+        return f"{name}: {allowed.advice(text)}{example}"
 
-    def _meant(self, name: str) -> str | None:
+    def _suggest_name(self, name: str) -> str | None:
         upper = name.strip("-").replace("-", "_").upper()
-        if upper in self.known:
+        if upper in self.known_names:
             return upper
         if upper in self.meant:
             return self.meant[upper]
-        if (without := upper.removeprefix("VLLM_")) in self.settings:
-            return without
-        near = difflib.get_close_matches(upper, sorted(self.settings), n=1, cutoff=NEAR_MISS)
-        return near[0] if near else None
+        if (without_prefix := upper.removeprefix("VLLM_")) in self.settings:
+            return without_prefix
+        similar = difflib.get_close_matches(
+            upper, sorted(self.settings), n=1, cutoff=MIN_SIMILARITY
+        )
+        return similar[0] if similar else None
 
 
 LISTING = Listing.model_validate_json(
@@ -166,40 +173,42 @@ LISTING = Listing.model_validate_json(
 
 
 class Secrets:
-    """The secrets that are known so far, for masking."""
+    """Collects secrets and masks them in text."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
 
-    def hide(self, values: Iterable[str]) -> None:
-        """Mask these, too, in all ways in which they may be written."""
+    def add(self, values: Iterable[str]) -> None:
+        """Add secrets to mask, including their JSON and ``repr`` spellings."""
         for value in values:
-            if len(value) >= SHORTEST:
+            if len(value) >= MIN_SECRET_LENGTH:
                 self._values |= {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
 
-    def learn(self, env: Mapping[str, str]) -> None:
-        """Mask the secrets among the variables of an endpoint, which others may have set."""
-        self.hide(value for name, value in env.items() if is_secret(name, value))
+    def add_from_env(self, env: Mapping[str, str]) -> None:
+        """Add the secrets in the environment variables of an endpoint."""
+        self.add(value for name, value in env.items() if is_secret(name, value))
 
-    def masked(self, text: str) -> str:
-        """Return a text without the secrets in it."""
+    def mask(self, text: str) -> str:
+        """Return the text with its secrets masked."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, MASK)
-        return _SHAPED.sub(MASK, text)
+        return _SECRET_VALUE.sub(MASK, text)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable has a secret's value, rather than a reference to one."""
-    bare, rest = name.removeprefix(LISTING.embedder), _REFERENCE.sub("", value)
-    if _SHAPED.search(rest):
+    """Return whether a variable has a secret value, and not only a reference to a secret."""
+    setting, rest = name.removeprefix(LISTING.embedder), _SECRET_REFERENCE.sub("", value)
+    if _SECRET_VALUE.search(rest):
         return True
     if not rest.strip() or rest != value:
         return False
-    return bare in LISTING.secrets or (bare not in LISTING.settings and bool(_NAMED.search(bare)))
+    return setting in LISTING.secrets or (
+        setting not in LISTING.settings and bool(_SECRET_NAME.search(setting))
+    )
 
 
-def _is_json(value: str) -> bool:
-    """Check what begins as JSON; other ways of writing it are the worker's to read."""
+def _may_be_json(value: str) -> bool:
+    """Return False for invalid JSON; values that don't begin like JSON are left to the worker."""
     try:
         return not value.startswith(("{", "[")) or json.loads(value) is not None
     except (ValueError, RecursionError):

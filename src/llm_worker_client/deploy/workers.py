@@ -1,4 +1,4 @@
-"""What an endpoint's workers do: their logs, and how they are, in words."""
+"""The logs and the status of an endpoint's workers."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,131 +6,137 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from llm_worker_client.deploy.api import Api, Body
-from llm_worker_client.deploy.errors import NoAnswer, NoEndpoint, PlanError, Problem
+from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
 
-# Seconds without a line after which a stream is opened again, and before that.
-_QUIET_S = 60.0
-_PAUSE_S = 1.0
-# Streams in a row that break off before a line.
-_TRIES = 5
+# Seconds without a line after which a stream is reopened, and the pause before that.
+_RECONNECT_AFTER_S = 60.0
+_RECONNECT_PAUSE_S = 1.0
+# Consecutive streams that may break off before their first line.
+_MAX_FAILURES = 5
 
 
 @dataclass
-class Log:
-    """A worker's log; ``query`` may have the platform's ``tail``, ``since`` and ``source``."""
+class WorkerLog:
+    """A worker's log. query has the platform's options tail, since and source."""
 
     api: Api
     endpoint: str
     worker: str
     query: dict[str, str]
-    _last: str = ""
-    # Lines with the last identity, which is but a time.
-    _seen: int = 0
+    _last_id: str = ""
+    # Number of received lines with the last id. An id is a timestamp, which several lines may
+    # share.
+    _seen_count: int = 0
     _failures: int = 0
 
     def read(self, idle_s: float) -> Iterator[str]:
-        """Yield lines until none has come for so many seconds.
+        """Yield lines until no line has arrived for ``idle_s`` seconds.
 
         Raises:
-            Problem: the platform refuses it.
-            NoAnswer: the stream broke off.
+            ApiError: If the platform refuses the request.
+            NoResponse: If the stream breaks off.
         """
-        with self.api.log(self.endpoint, self.worker, self.query, self._last, idle_s) as lines:
-            known, known_id = self._seen, self._last
-            for identity, text in _events(lines):
-                # A stream that is opened again may begin with the lines that were seen last.
-                if known and identity == known_id:
-                    known -= 1
+        with self.api.stream_log(
+            self.endpoint, self.worker, self.query, self._last_id, idle_s
+        ) as lines:
+            repeated, repeated_id = self._seen_count, self._last_id
+            for event_id, text in _parse_events(lines):
+                # A reopened stream may begin with lines that were already received.
+                if repeated and event_id == repeated_id:
+                    repeated -= 1
                     continue
-                known = 0
-                self._seen = self._seen + 1 if identity == self._last else 1
-                self._last, self._failures = identity, 0
+                repeated = 0
+                self._seen_count = self._seen_count + 1 if event_id == self._last_id else 1
+                self._last_id, self._failures = event_id, 0
                 yield text
 
     def follow(self) -> Iterator[str]:
-        """Yield lines until the worker is gone, also when the stream breaks off.
+        """Yield lines until the worker no longer exists; reopen the stream when it breaks off.
 
         Raises:
-            Problem: the platform refuses it.
-            NoAnswer: the platform can't be reached any more.
+            ApiError: If the platform refuses the request.
+            NoResponse: If the platform can no longer be reached.
         """
         while True:
             try:
-                yield from self.read(_QUIET_S)
-            except NoAnswer:
+                yield from self.read(_RECONNECT_AFTER_S)
+            except NoResponse:
                 self._failures += 1
-                if self._failures == _TRIES:
+                if self._failures == _MAX_FAILURES:
                     raise
-            except Problem as problem:
-                if self._last and problem.status == 404:
+            except ApiError as error:
+                if self._last_id and error.status == 404:
                     return
                 raise
-            self.api.sleep(_PAUSE_S)
+            self.api.sleep(_RECONNECT_PAUSE_S)
 
 
-def worker_to_read(api: Api, endpoint: Body) -> str:
-    """Choose the worker whose log is read.
+def choose_worker(api: Api, endpoint: Body) -> str:
+    """Return the id of the endpoint's only worker.
 
     Raises:
-        DeployError: there are several, or there is none.
+        DeployError: If the endpoint has no worker or several.
     """
     workers = api.workers(endpoint["id"])["workers"]
     if not workers:
         raise NoEndpoint("no worker is up: the log of those that have ended is in the console")
     if len(workers) > 1:
-        names = ", ".join(f"{one['id']} ({one['status']})" for one in workers)
+        names = ", ".join(f"{worker['id']} ({worker['status']})" for worker in workers)
         raise PlanError([f"--worker: which one? {names}"])
     return str(workers[0]["id"])
 
 
-def status(api: Api, endpoint: Body) -> Body:
-    """Find out how an endpoint is: its workers, jobs and roll-out, as the platform has them."""
-    identity = endpoint["id"]
-    found = {key: endpoint.get(key) for key in ("id", "name", "image")}
-    found["bounds"] = {key: endpoint["workers"][key] for key in ("min", "max")}
-    listed = api.workers(identity)
-    found |= {key: listed[key] for key in ("summary", "workers")}
-    found["rollout"] = api.releases(identity).get("rollout") or {}
-    # It comes from another service, which knows an endpoint a little later.
-    with suppress(Problem):
-        found["jobs"] = api.health(identity).get("jobs") or {}
-    return found
+def get_status(api: Api, endpoint: Body) -> Body:
+    """Return the workers, jobs and rollout of an endpoint, in the platform's format."""
+    endpoint_id = endpoint["id"]
+    status = {key: endpoint.get(key) for key in ("id", "name", "image")}
+    status["bounds"] = {key: endpoint["workers"][key] for key in ("min", "max")}
+    workers = api.workers(endpoint_id)
+    status |= {key: workers[key] for key in ("summary", "workers")}
+    status["rollout"] = api.releases(endpoint_id).get("rollout") or {}
+    # Another service provides the numbers of jobs. It learns of a new endpoint a little later.
+    with suppress(ApiError):
+        status["jobs"] = api.health(endpoint_id).get("jobs") or {}
+    return status
 
 
-def status_lines(found: Body) -> Iterator[str]:
-    """Yield lines of an endpoint's status."""
-    yield f"{found['name']} ({found['id']}): {found['image'] or ''}"
-    yield f"{workers_line(found['summary'])} ({found['bounds']['min']} to {found['bounds']['max']})"
-    for worker in found["workers"]:
+def format_status(status: Body) -> Iterator[str]:
+    """Yield the lines that display an endpoint's status."""
+    yield f"{status['name']} ({status['id']}): {status['image'] or ''}"
+    bounds = status["bounds"]
+    yield f"{format_worker_counts(status['summary'])} ({bounds['min']} to {bounds['max']})"
+    for worker in status["workers"]:
         parts = [worker["status"], worker.get("gpuTypeId"), worker.get("dataCenterId")]
         parts += ["of an earlier version" if worker["isStale"] else None]
         yield f"  {worker['id']}: " + ", ".join(part for part in parts if part)
-    rollout = found["rollout"]
+    rollout = status["rollout"]
     if rollout.get("inProgress"):
         yield f"roll-out: {rollout['workersOnLatest']} of {rollout['workersTotal']} workers"
-    if (jobs := found.get("jobs")) is not None:
-        yield f"jobs: {_counts(jobs)}"
+    if (jobs := status.get("jobs")) is not None:
+        yield f"jobs: {_format_counts(jobs)}"
 
 
-def workers_line(summary: Mapping[str, int]) -> str:
-    """Write how many workers are in which state."""
-    return f"workers: {_counts({state: n for state, n in summary.items() if state != 'total'})}"
+def format_worker_counts(summary: Mapping[str, int]) -> str:
+    """Return a line with the number of workers in each state."""
+    return (
+        f"workers: {_format_counts({state: n for state, n in summary.items() if state != 'total'})}"
+    )
 
 
-def _counts(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in numbers.items() if count) or "none"
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
 
 
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Yield the id and the line of each event of a log."""
-    identity = ""
+    event_id = ""
     for line in lines:
         key, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if key == "id":
-            identity = value
+            event_id = value
         elif key == "data":
             try:
-                yield identity, json.loads(value)["line"]
+                yield event_id, json.loads(value)["line"]
             except (ValueError, LookupError, TypeError):
-                yield identity, value
+                yield event_id, value

@@ -1,4 +1,4 @@
-"""``LLM``: TACO-LLM's and vLLM's class for scripts, in front of a deployed endpoint."""
+"""``LLM``: the script interface of TACO-LLM and vLLM for a deployed endpoint."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ from anyio.from_thread import start_blocking_portal
 from llm_worker_client import account
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import arguments
-from llm_worker_client.llm.batches import Batch, created
+from llm_worker_client.llm.batches import Batch, create_batch
 from llm_worker_client.llm.lines import CHATS, COMPLETIONS
-from llm_worker_client.llm.lists import JobTemplate, Lists
+from llm_worker_client.llm.lists import ItemRunner, JobTemplate
 from llm_worker_client.llm.outputs import (
     CompletionOutput,
     EndpointError,
@@ -19,7 +19,13 @@ from llm_worker_client.llm.outputs import (
     PromptError,
     RequestOutput,
 )
-from llm_worker_client.llm.prompts import Item, conversations_of, encoded, items_of, prompts_of
+from llm_worker_client.llm.prompts import (
+    Item,
+    create_items,
+    encode,
+    parse_conversations,
+    parse_prompts,
+)
 from llm_worker_client.llm.sampling import SamplingParams
 from llm_worker_client.transport import RunpodTransport
 
@@ -34,31 +40,31 @@ __all__ = [
     "SamplingParams",
 ]
 
-# Jobs at once: enough for several workers to have some.
-JOBS_AT_ONCE = 8
-# Seconds that a job may run: the platform's own default is ten minutes.
-LONGEST_JOB_S = 3600.0
-# Milliseconds that one may wait for a worker, too: the platform's own default.
-TTL_MS = 24 * 3600 * 1000
+# Default number of concurrent jobs, enough to use several workers.
+CONCURRENT_JOBS = 8
+# Default time limit of a job in seconds. The platform's default is 10 minutes.
+JOB_TIMEOUT_S = 3600.0
+# Milliseconds for waiting in the queue and running together; the platform's default.
+JOB_TTL_MS = 24 * 3600 * 1000
 
 
 class LLM:
-    """A deployed endpoint for many prompts at once, as a script uses an engine.
+    """A deployed endpoint for many prompts, with the interface of an engine for scripts.
 
     Args:
-        endpoint_id: of the endpoint; None: RUNPOD_ENDPOINT_ID's.
-        model: the served name of the model or of an adapter; None: the endpoint's model.
-        api_key: of the account; None: RUNPOD_API_KEY's, or that of the platform's own file.
-        base_url: of the platform's API; None: RunPod's.
-        jobs_at_once: how many jobs run at a time.
-        execution_timeout_s: how long each of them may run.
-        engine_args: of TACO-LLM's and vLLM's class. Those that only say how an engine uses its
-            machine have no effect.
+        endpoint_id: Id of the endpoint; RUNPOD_ENDPOINT_ID by default.
+        model: Served name of the model or of an adapter; the endpoint's model by default.
+        api_key: API key of the account; by default from RUNPOD_API_KEY or the platform's file.
+        base_url: Base URL of the platform's API; RunPod's by default.
+        jobs_at_once: Maximum number of concurrent jobs.
+        execution_timeout_s: Time limit of each job in seconds.
+        engine_args: Other arguments of TACO-LLM's and vLLM's class. Arguments that only affect how
+            an engine uses its machine are ignored.
 
     Raises:
-        ValueError: there is no endpoint, or an argument asks for another engine.
-        TypeError: there is no such argument.
-        NoKey: there is no key.
+        ValueError: If no endpoint is configured, or an argument requires a different engine.
+        TypeError: If an argument doesn't exist.
+        NoApiKey: If no API key is configured.
     """
 
     def __init__(
@@ -68,19 +74,23 @@ class LLM:
         model: str | None = None,
         api_key: str | None = None,
         base_url: str | None = None,
-        jobs_at_once: int = JOBS_AT_ONCE,
-        execution_timeout_s: float = LONGEST_JOB_S,
+        jobs_at_once: int = CONCURRENT_JOBS,
+        execution_timeout_s: float = JOB_TIMEOUT_S,
         **engine_args: Any,
     ) -> None:
         arguments.check(engine_args)
-        found = endpoint_id or account.endpoint_id()
-        if found is None:
-            raise ValueError(f"LLM: the endpoint's id, or {account.ENDPOINT} in the environment")
-        self._transport = RunpodTransport(found, api_key, base_url)
-        # Not as attributes: a repr could print the key with them.
-        self._open: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(found, api_key, base_url)
+        id = endpoint_id or account.endpoint_id()
+        if id is None:
+            raise ValueError(
+                f"LLM: the endpoint's id, or {account.ENDPOINT_VARIABLE} in the environment"
+            )
+        self._transport = RunpodTransport(id, api_key, base_url)
+        # A closure, because attributes could be printed with the key by a repr.
+        self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(
+            id, api_key, base_url
+        )
         self._shared = {} if model is None else {"model": model}
-        self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": TTL_MS}
+        self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": JOB_TTL_MS}
         self._jobs_at_once = max(1, jobs_at_once)
 
     def __enter__(self) -> Self:
@@ -90,7 +100,7 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. The endpoint stays as it is."""
+        """Close the connections; this doesn't affect the endpoint."""
         self._transport.close()
 
     def generate(  # noqa: PLR0913, PLR0917 - the documented signature
@@ -106,23 +116,26 @@ class LLM:
         """Complete prompts.
 
         Args:
-            prompts: one or several; each a text, a list of token ids, or a dict with ``prompt`` or
-                ``prompt_token_ids``.
-            sampling_params: one for all or one for each: ``SamplingParams``, a dict, or vLLM's.
-            prompt_token_ids: the prompts as ids, the way older code passes them.
-            use_tqdm: whether to show a progress bar.
-            lora_request: one for all, or one (or None) for each: an adapter's served name, or
-                vLLM's ``LoRARequest``, of which only the name counts.
-            prompt_adapter_request: has no effect but a warning: vLLM has dropped it.
-            guided_options_request: constrains the texts (``guided_json`` and so on).
+            prompts: One or several prompts: strings, lists of token ids, or dicts with ``prompt``
+                or ``prompt_token_ids``.
+            sampling_params: Parameters for all prompts, or a list with one item for each prompt:
+                ``SamplingParams``, dicts or vLLM's objects.
+            prompt_token_ids: The prompts as token ids, for older code.
+            use_tqdm: Whether to show a progress bar.
+            lora_request: Adapter for all prompts, or a list with an adapter or None for each
+                prompt: served names or vLLM's ``LoRARequest`` objects, of which only the name is
+                used.
+            prompt_adapter_request: Only causes a warning, because vLLM no longer supports prompt
+                adapters.
+            guided_options_request: Constraints for the output (``guided_json`` and so on).
 
         Returns:
-            outputs in the order of the prompts.
+            The outputs in the order of the prompts.
 
         Raises:
-            ValueError, TypeError: before anything is sent.
-            PromptError: a prompt is refused; all jobs are cancelled.
-            EndpointError: the endpoint does not answer, or refuses them all.
+            ValueError, TypeError: If an argument is wrong; nothing has been sent.
+            PromptError: If a prompt failed; all jobs are cancelled.
+            EndpointError: If the endpoint doesn't answer or refuses all prompts.
         """
         if prompt_adapter_request is not None:
             message = "prompt_adapter_request has no effect: vLLM has no prompt adapters any more"
@@ -130,9 +143,9 @@ class LLM:
         prompts = prompts if prompt_token_ids is None else prompt_token_ids
         if prompts is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
-        asked = prompts_of(prompts)
-        items = items_of(asked, sampling_params, lora_request, guided_options_request)
-        return self._answered("prompts", items, {}, use_tqdm)
+        contents = parse_prompts(prompts)
+        items = create_items(contents, sampling_params, lora_request, guided_options_request)
+        return self._run_items("prompts", items, {}, use_tqdm)
 
     def chat(  # noqa: PLR0913 - the documented signature
         self,
@@ -147,24 +160,26 @@ class LLM:
         chat_template_kwargs: dict[str, Any] | None = None,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
-        """Answer a conversation, or a list of them.
+        """Answer one or several conversations.
 
         Args:
-            messages: as in OpenAI's API, images included.
-            sampling_params: as in ``generate``.
-            use_tqdm: whether to show a progress bar.
-            lora_request: as in ``generate``.
-            chat_template: refused: it is the endpoint's (CUSTOM_CHAT_TEMPLATE).
-            add_generation_prompt: whether the template begins a turn of the assistant.
-            tools: functions that the template shows to the model.
-            chat_template_kwargs: variables for the template.
-            continue_final_message: whether the answer continues the last message.
+            messages: One or several lists of messages as in OpenAI's API, images included.
+            sampling_params: Parameters as in ``generate``.
+            use_tqdm: Whether to show a progress bar.
+            lora_request: Adapters as in ``generate``.
+            chat_template: Must be None; the endpoint's setting CUSTOM_CHAT_TEMPLATE applies.
+            add_generation_prompt: Whether the template starts a turn of the assistant.
+            tools: Functions that the template lists for the model.
+            chat_template_kwargs: Variables for the template.
+            continue_final_message: Whether the answer continues the last message.
 
         Returns:
-            outputs in the order of the conversations.
+            The outputs in the order of the conversations.
 
         Raises:
-            The errors of ``generate``.
+            ValueError, TypeError: If an argument is wrong; nothing has been sent.
+            PromptError: If a conversation failed; all jobs are cancelled.
+            EndpointError: If the endpoint doesn't answer or refuses all conversations.
         """
         if chat_template is not None:
             message = "it is the endpoint's: deploy it with CUSTOM_CHAT_TEMPLATE"
@@ -175,8 +190,8 @@ class LLM:
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message or None,
         }
-        items = items_of(conversations_of(messages), sampling_params, lora_request)
-        return self._answered("messages_list", items, shared, use_tqdm)
+        items = create_items(parse_conversations(messages), sampling_params, lora_request)
+        return self._run_items("messages_list", items, shared, use_tqdm)
 
     def generate_batch(
         self,
@@ -185,42 +200,43 @@ class LLM:
         lora_request: Any = None,
         guided_options_request: Any = None,
     ) -> Batch:
-        """Begin a batch of what ``generate`` would answer; it needs the network volume.
+        """Start a batch with the prompts of ``generate``; this needs the network volume.
 
         Raises:
-            ValueError, TypeError: before anything is sent.
-            EndpointError: the endpoint refuses it.
+            ValueError, TypeError: If an argument is wrong; nothing has been sent.
+            EndpointError: If the endpoint refuses the batch.
         """
-        asked = prompts_of(prompts)
-        items = items_of(asked, sampling_params, lora_request, guided_options_request)
-        return created(self._transport, items, COMPLETIONS, self._shared)
+        contents = parse_prompts(prompts)
+        items = create_items(contents, sampling_params, lora_request, guided_options_request)
+        return create_batch(self._transport, items, COMPLETIONS, self._shared)
 
     def chat_batch(
         self, messages: Any, sampling_params: Any = None, lora_request: Any = None
     ) -> Batch:
-        """Begin a batch of what ``chat`` would answer; see ``generate_batch``."""
-        items = items_of(conversations_of(messages), sampling_params, lora_request)
-        return created(self._transport, items, CHATS, self._shared)
+        """Start a batch with the conversations of ``chat``; see ``generate_batch``."""
+        items = create_items(parse_conversations(messages), sampling_params, lora_request)
+        return create_batch(self._transport, items, CHATS, self._shared)
 
     def batch(self, id: str) -> Batch:
-        """Go on with a batch that was begun by ``generate_batch`` or ``chat_batch``.
+        """Return a batch that ``generate_batch`` or ``chat_batch`` has started, and continue it.
 
         Raises:
-            EndpointError: there is none.
+            EndpointError: If the batch doesn't exist.
         """
         batch = Batch(self._transport, id)
         batch.resume()
         return batch
 
-    def _answered(
-        self, holder: str, items: Sequence[Item], shared: dict[str, Any], use_tqdm: bool
+    def _run_items(
+        self, items_key: str, items: Sequence[Item], shared: dict[str, Any], use_tqdm: bool
     ) -> list[RequestOutput]:
-        own = {name: value for name, value in shared.items() if value is not None}
-        common = {**self._shared, **own, "return_token_ids": True, "use_tqdm": use_tqdm}
-        template = JobTemplate(holder, common, self._policy, self._jobs_at_once)
-        encoded(common, "chat")
-        lists = Lists(self._open(), items, template, use_tqdm)
-        # In a thread of its own, so that it works where a loop runs already, as in notebooks.
-        # Ctrl-C cancels the jobs, and waits until they are; a second one does not wait.
+        call_fields = {name: value for name, value in shared.items() if value is not None}
+        common = {**self._shared, **call_fields, "return_token_ids": True, "use_tqdm": use_tqdm}
+        template = JobTemplate(items_key, common, self._policy, self._jobs_at_once)
+        encode(common, "chat")
+        runner = ItemRunner(self._open_endpoint(), items, template, use_tqdm)
+        # Run in a separate thread because the caller's thread may run an event loop, as in
+        # notebooks. Ctrl-C cancels the jobs and waits until they are cancelled; a second Ctrl-C
+        # doesn't wait.
         with start_blocking_portal() as portal:
-            return portal.call(lists.answer)
+            return portal.call(runner.run)

@@ -1,4 +1,4 @@
-"""Arguments of an engine's constructor, which a running endpoint has had already."""
+"""Checks a script's engine arguments; the engine of a running endpoint is already configured."""
 
 import warnings
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_worker_client.deploy.settings import LISTING
 
-# TACO-LLM's and vLLM's, each with the default that asks for nothing.
+# TACO-LLM's and vLLM's arguments with the values that request nothing special.
 DEFAULTS: Mapping[str, Any] = {
     "tokenizer": None,
     "tokenizer_mode": "auto",
@@ -27,8 +27,8 @@ DEFAULTS: Mapping[str, Any] = {
     "disable_custom_all_reduce": False,
     "disable_async_output_proc": False,
 }
-# They say how an engine uses its machine: the same answers come without them.
-_OF_THE_MACHINE = frozenset(
+# Arguments for the use of the machine; they don't change the output.
+_MACHINE_ARGUMENTS = frozenset(
     """
     cpu_offload_gb disable_async_output_proc disable_custom_all_reduce disable_log_stats
     enable_prefix_caching enforce_eager gpu_memory_utilization max_context_len_to_capture
@@ -36,27 +36,31 @@ _OF_THE_MACHINE = frozenset(
     tensor_parallel_size
     """.split()
 )
-_RENAMED = {"tokenizer": "TOKENIZER_NAME"}
+_SETTING_NAMES = {"tokenizer": "TOKENIZER_NAME"}
 
 
 def check(arguments: Mapping[str, Any]) -> None:
-    """Check what a script asks of an engine.
+    """Check the engine arguments of a script.
 
     Args:
-        arguments: what it passes beyond the endpoint and its key.
+        arguments: The script's arguments except those for the endpoint and its key.
 
     Raises:
-        ValueError: an argument would change the answers: the endpoint is what it is.
-        TypeError: neither an engine nor this class has it.
+        ValueError: If an argument would change the output, because the endpoint's engine is fixed.
+        TypeError: If neither an engine nor this class has the argument.
     """
     for name, value in arguments.items():
-        setting = _RENAMED.get(name, name.upper())
-        if name not in DEFAULTS and name not in _OF_THE_MACHINE and setting not in LISTING.known:
-            doubt = LISTING.doubt(setting)
-            raise TypeError(f"LLM: {doubt or f'there is no argument {name!r}'}")
+        setting = _SETTING_NAMES.get(name, name.upper())
+        if (
+            name not in DEFAULTS
+            and name not in _MACHINE_ARGUMENTS
+            and setting not in LISTING.known_names
+        ):
+            name_error = LISTING.name_error(setting)
+            raise TypeError(f"LLM: {name_error or f'there is no argument {name!r}'}")
         if name in DEFAULTS and value in (DEFAULTS[name], None):
             continue
-        if name in _OF_THE_MACHINE:
+        if name in _MACHINE_ARGUMENTS:
             message = f"{name} has no effect: the endpoint's engine runs already"
             warnings.warn(message, stacklevel=3)
             continue

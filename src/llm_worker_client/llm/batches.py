@@ -1,4 +1,4 @@
-"""Items as one batch on the endpoint's volume, which outlives the worker and the script."""
+"""Batches of prompts on the endpoint's volume; they survive the worker and the script."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,28 +8,28 @@ from urllib.parse import quote
 import httpx2
 from tqdm import tqdm
 
-from llm_worker_client.exchange import LONG
-from llm_worker_client.jobs import Job, Run
+from llm_worker_client.exchange import LONG_JOB_POLICY
+from llm_worker_client.jobs import Job, JobRun
 from llm_worker_client.llm import lines
-from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, output_of
+from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
 from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal
-from llm_worker_client.mapping.forms import LARGEST_FILE
-from llm_worker_client.steps import Unreachable
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES
+from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_client.transport import RunpodTransport
 
-# No request goes to this address: each is a job.
-V1 = "http://endpoint/v1"
-# Seconds between looks at a batch: each is a job of its own.
-SHORTEST_LOOK, LONGEST_LOOK = 0.5, 15.0
-_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+# Placeholder base URL: each request becomes a job instead of an HTTP request.
+BASE_URL = "http://endpoint/v1"
+# Minimum and maximum seconds between two polls of a batch; each poll is a job.
+MIN_POLL_DELAY, MAX_POLL_DELAY = 0.5, 15.0
+_ENDED_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class Batch:
     """A batch of prompts.
 
     Attributes:
-        id: by which any script can wait for it: ``LLM.batch(id).outputs()``.
+        id: Id of the batch. Any script can wait for the batch with ``LLM.batch(id).outputs()``.
     """
 
     def __init__(
@@ -41,121 +41,135 @@ class Batch:
 
     @property
     def status(self) -> str:
-        """``validating``, ``in_progress``, ``finalizing``, ``completed``, …"""
-        status: str = self._found()["status"]
+        """Status as in OpenAI's API: ``validating``, ``in_progress``, ``completed`` and so on."""
+        status: str = self._retrieve()["status"]
         return status
 
     def cancel(self) -> None:
-        """Cancel it: what was answered by then stays on the volume."""
-        _call(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
+        """Cancel the batch; results so far stay on the volume."""
+        _request(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
-        """Hand in a job that goes on with it, if it has not ended; one that runs already shares it.
+        """Submit a job that continues the batch; it shares the work with a job that is running.
+
+        This has no effect on a batch that has ended.
 
         Raises:
-            EndpointError: the platform does not take it.
+            EndpointError: If the platform rejects the job or doesn't respond.
         """
-        if self._found()["status"] in _ENDED:
+        if self._retrieve()["status"] in _ENDED_STATUSES:
             return
-        payload = {"input": {"batch": {"id": self.id}}, "policy": LONG}
+        payload = {"input": {"batch": {"id": self.id}}, "policy": LONG_JOB_POLICY}
         try:
-            self._transport.endpoint.advance(Run(Job()).submit(payload, reads=False))
+            self._transport.endpoint.advance(JobRun(Job()).submit(payload, is_read_only=False))
         except Refusal as refusal:
             raise EndpointError.of(refusal) from None
-        except Unreachable as lost:
-            raise EndpointError(502, f"The platform can't be reached: {lost}") from None
+        except PlatformUnreachable as error:
+            raise EndpointError(502, f"The platform can't be reached: {error}") from None
 
     def outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
-        """Wait for its end; return the outputs in the order of the prompts.
+        """Wait for the end of the batch; return the outputs in the order of the prompts.
 
-        Ctrl-C ends the waiting, not the batch.
+        Ctrl-C stops this method; the batch continues.
 
         Raises:
-            PromptError: a prompt has failed; it also has what the others got.
-            EndpointError: the batch has failed, has expired or was cancelled.
+            PromptError: If a prompt failed. It also contains the outputs of the other prompts.
+            EndpointError: If the batch failed, expired or was cancelled.
         """
-        found = self._ended(use_tqdm)
-        status, output, errors = found["status"], found["output_file_id"], found["error_file_id"]
+        batch = self._wait(use_tqdm)
+        status, output, errors = batch["status"], batch["output_file_id"], batch["error_file_id"]
         if status == "failed":
-            mistakes = (found.get("errors") or {}).get("data") or [{}]
+            mistakes = (batch.get("errors") or {}).get("data") or [{}]
             raise EndpointError(400, f"{self.id} has failed: {mistakes[0].get('message')}")
-        answered = self._lines(output)
+        output_lines = self._read_lines(output)
         items = self._items
         if items is None:
-            # Another script has created the batch.
-            asked = self._lines(found["input_file_id"])
-            items = [lines.item_of(asked[index]) for index in sorted(asked)]
+            # Another script created the batch.
+            input_lines = self._read_lines(batch["input_file_id"])
+            items = [lines.read_item(input_lines[index]) for index in sorted(input_lines)]
         outputs = [
-            output_of(item, lines.result_of(answered[index])) if index in answered else None
+            create_output(item, lines.read_result(output_lines[index]))
+            if index in output_lines
+            else None
             for index, item in enumerate(items)
         ]
-        if wrong := self._lines(errors):
-            index = min(wrong)
-            raise PromptError(index, lines.error_of(wrong[index]), outputs)
+        if error_lines := self._read_lines(errors):
+            index = min(error_lines)
+            raise PromptError(index, lines.read_error(error_lines[index]), outputs)
         if status != "completed":
             raise EndpointError(504, f"{self.id} is {status}")
         if None in outputs:
             raise EndpointError(502, f"{self.id} has no line of prompt {outputs.index(None)}")
         return [output for output in outputs if output is not None]
 
-    def _found(self) -> dict[str, Any]:
-        found: dict[str, Any] = _call(self._transport, "GET", f"/batches/{quote(self.id)}").json()
-        return found
+    def _retrieve(self) -> dict[str, Any]:
+        batch: dict[str, Any] = _request(
+            self._transport, "GET", f"/batches/{quote(self.id)}"
+        ).json()
+        return batch
 
-    def _ended(self, use_tqdm: bool) -> dict[str, Any]:
-        """Look until it has ended."""
-        pause = SHORTEST_LOOK
+    def _wait(self, use_tqdm: bool) -> dict[str, Any]:
+        """Poll until the batch has ended."""
+        pause = MIN_POLL_DELAY
         with tqdm(desc=self.id, disable=not use_tqdm) as bar:
             while True:
-                found = self._found()
-                counts = found["request_counts"]
+                batch = self._retrieve()
+                counts = batch["request_counts"]
                 bar.total = counts["total"]
                 bar.update(counts["completed"] + counts["failed"] - bar.n)
-                if found["status"] in _ENDED:
-                    return found
+                if batch["status"] in _ENDED_STATUSES:
+                    return batch
                 time.sleep(pause)
-                pause = min(1.5 * pause, LONGEST_LOOK)
+                pause = min(1.5 * pause, MAX_POLL_DELAY)
 
-    def _lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
+    def _read_lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
         if file_id is None:
             return {}
-        return lines.read(_call(self._transport, "GET", f"/files/{quote(file_id)}/content").content)
+        return lines.read_lines(
+            _request(self._transport, "GET", f"/files/{quote(file_id)}/content").content
+        )
 
 
-def created(
+def create_batch(
     transport: RunpodTransport, items: Sequence[Item], url: str, shared: Mapping[str, Any]
 ) -> Batch:
-    """Create a batch, which begins at once.
+    """Create and start a batch.
+
+    Args:
+        transport: Transport for the endpoint.
+        items: Items of the batch.
+        url: Route for all lines.
+        shared: Fields for all request bodies.
 
     Raises:
-        ValueError, TypeError: an item can't be part of one.
-        EndpointError: the endpoint refuses it.
+        ValueError, TypeError: If an item can't be in a batch.
+        EndpointError: If the endpoint refuses the batch.
     """
-    content = lines.lines_of(items, url, shared)
-    if len(content) > LARGEST_FILE:
+    content = lines.encode_lines(items, url, shared)
+    if len(content) > MAX_FILE_BYTES:
         message = (
-            f"the prompts have {len(content):,} bytes as a batch, and one has {LARGEST_FILE:,}"
+            f"the prompts have {len(content):,} bytes as a batch, and one has {MAX_FILE_BYTES:,}"
         )
         raise ValueError(f"{message}: make several")
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
-    file = _call(transport, "POST", "/files", **form).json()
-    asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}
-    batch = _call(transport, "POST", "/batches", json=asked).json()
+    file = _request(transport, "POST", "/files", **form).json()
+    body = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}
+    batch = _request(transport, "POST", "/batches", json=body).json()
     return Batch(transport, batch["id"], items)
 
 
-def _call(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
-    """Return the answer to a request, with its options as httpx2 has them.
+def _request(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
+    """Return the response to a request; ``options`` are those of httpx2.
 
     Raises:
-        EndpointError: it is an error.
+        EndpointError: If the response is an error or the platform doesn't respond.
     """
-    client = httpx2.Client(transport=transport, base_url=V1, timeout=None)
+    client = httpx2.Client(transport=transport, base_url=BASE_URL, timeout=None)
     try:
-        answer = client.request(method, path, **options)
-    except httpx2.TransportError as lost:
-        raise EndpointError(502, f"The platform can't be reached: {lost}") from None
-    if answer.status_code != 200:
-        error = answer.json()["error"]
-        raise EndpointError(answer.status_code, str(error.get("message")), error)
-    return answer
+        response = client.request(method, path, **options)
+    except httpx2.TransportError as error:
+        raise EndpointError(502, f"The platform can't be reached: {error}") from None
+    if response.status_code != 200:
+        error_object = response.json()["error"]
+        raise EndpointError(response.status_code, str(error_object.get("message")), error_object)
+    return response

@@ -1,13 +1,13 @@
-"""Items as lines of a batch, and lines of its files as outputs."""
+"""Converts items to lines of a batch, and lines of its output files to results."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_worker_client.llm.prompts import Item, encoded
+from llm_worker_client.llm.prompts import Item, encode
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-# The raw form's defaults, which hold whatever the model's own file proposes.
+# Defaults of raw jobs. They apply regardless of the defaults in the model's generation config.
 DEFAULTS: Mapping[str, Any] = {
     "max_tokens": 16,
     "temperature": 1.0,
@@ -16,7 +16,7 @@ DEFAULTS: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-# Of the raw form alone, with what asks for nothing: a body on the OpenAI path would lose them.
+# Parameters that only raw jobs support, with the values that request nothing special.
 RAW_ONLY: Mapping[str, Any] = {
     "detokenize": True,
     "flat_logprobs": False,
@@ -25,43 +25,43 @@ RAW_ONLY: Mapping[str, Any] = {
     "skip_reading_prefix_cache": False,
     "trace_decode_token_ids": None,
 }
-# Tokens come as "token_id:5": their text alone would not tell which candidate it is.
-_AS_ID = "token_id:"
-_ASKED = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+# Tokens are returned as "token_id:5" because a token's text doesn't identify the candidate.
+_TOKEN_ID_PREFIX = "token_id:"
+_TOKEN_ID_OPTIONS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
-def lines_of(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
-    """Return items as a batch's input; their places are the lines' names.
+def encode_lines(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
+    """Return items as the input file of a batch; the custom ids are their indexes.
 
     Args:
-        items: all of them.
-        url: of the lines.
-        shared: what all bodies hold.
+        items: Items of the batch.
+        url: Route for all lines.
+        shared: Fields for all request bodies.
 
     Raises:
-        ValueError, TypeError: a parameter can't be part of it.
+        ValueError, TypeError: If a parameter can't be in a batch.
     """
-    bodies = {id(item.params): _params(item.params, url) for item in items}
-    made = []
+    bodies = {id(item.params): _body_params(item.params, url) for item in items}
+    lines = []
     for index, item in enumerate(items):
-        asked = {"messages" if url == CHATS else "prompt": item.asked}
+        prompt = {"messages" if url == CHATS else "prompt": item.content}
         adapter = {} if item.adapter is None else {"model": item.adapter}
-        body = {**shared, **asked, **bodies[id(item.params)], **adapter}
+        body = {**shared, **prompt, **bodies[id(item.params)], **adapter}
         line = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
-        made.append(encoded(line, f"prompt {index}") + "\n")
-    return "".join(made).encode()
+        lines.append(encode(line, f"prompt {index}") + "\n")
+    return "".join(lines).encode()
 
 
-def _params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
-    asked = dict(params)
-    if asked.pop("return_token_log_probs", False):
-        asked.setdefault("logprobs", 0)
-    for name in asked.keys() & RAW_ONLY.keys():
-        if asked.pop(name) != RAW_ONLY[name]:
-            raise ValueError(f"sampling_params.{name}: a batch has it not")
-    body = {**DEFAULTS, **asked, **_ASKED}
+def _body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
+    remaining = dict(params)
+    if remaining.pop("return_token_log_probs", False):
+        remaining.setdefault("logprobs", 0)
+    for name in remaining.keys() & RAW_ONLY.keys():
+        if remaining.pop(name) != RAW_ONLY[name]:
+            raise ValueError(f"sampling_params.{name}: batches don't support it")
+    body = {**DEFAULTS, **remaining, **_TOKEN_ID_OPTIONS}
     if params.get("use_beam_search"):
-        # It takes none of them, be they the defaults.
+        # Beam search rejects these parameters even with their default values.
         body = {name: body[name] for name in body.keys() - (DEFAULTS.keys() - params.keys())}
         body.setdefault("max_tokens", DEFAULTS["max_tokens"])
     if url == CHATS and (count := body.pop("logprobs", None)) is not None:
@@ -69,42 +69,42 @@ def _params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
     return body
 
 
-def item_of(line: Mapping[str, Any]) -> Item:
-    """Return the item that a line of the input was made of, as far as outputs tell of it."""
+def read_item(line: Mapping[str, Any]) -> Item:
+    """Return the item of an input line, with the parts of it that outputs need."""
     body = line["body"]
-    asked = body.get("messages", body.get("prompt"))
+    prompt = body.get("messages", body.get("prompt"))
     params = {"logprobs": body.get("top_logprobs", body.get("logprobs"))}
-    return Item(asked, params, None, asked if isinstance(asked, str) else None)
+    return Item(prompt, params, None, prompt if isinstance(prompt, str) else None)
 
 
-def result_of(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a line of the output says, in the raw form."""
+def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result in an output line, in the format of raw jobs."""
     body = line["response"]["body"]
     choices = body["choices"]
     return {
         "request_id": body.get("id", ""),
         "prompt_token_ids": body.get("prompt_token_ids", choices[0].get("prompt_token_ids")),
         "usage": {"input": body["usage"]["prompt_tokens"]},
-        "choices": [_choice(choice) for choice in choices],
+        "choices": [_convert_choice(choice) for choice in choices],
     }
 
 
-def error_of(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error object of a line of the error file."""
+def read_error(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the error object in a line of the error file."""
     response = line.get("response") or {}
-    found = (response.get("body") or {}).get("error") or line.get("error") or {}
-    return {"code": response.get("status_code"), **found}
+    error = (response.get("body") or {}).get("error") or line.get("error") or {}
+    return {"code": response.get("status_code"), **error}
 
 
-def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     message, logprobs = choice.get("message"), choice.get("logprobs")
     text = choice.get("text") if message is None else message.get("content")
-    entries = None if logprobs is None else _entries(logprobs)
+    entries = None if logprobs is None else _convert_logprobs(logprobs)
     return {**choice, "tokens": [text or ""], "logprobs": entries}
 
 
-def _entries(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the positions of a chat's or a completion's log probabilities, in the raw form."""
+def _convert_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert the log probabilities of a chat or a completion to the format of raw jobs."""
     if (content := logprobs.get("content")) is not None:
         chosen = [(one["token"], one["logprob"]) for one in content]
         tops = [{top["token"]: top["logprob"] for top in one["top_logprobs"]} for one in content]
@@ -113,17 +113,21 @@ def _entries(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
         tops = logprobs.get("top_logprobs") or [{}] * len(chosen)
     entries = []
     for (token, logprob), top in zip(chosen, tops, strict=True):
-        # The chosen one may not be among the likeliest.
+        # The chosen token may not be among the likeliest ones.
         candidates = {**(top or {}), token: logprob}
         ranked = [
-            {"id": int(name.removeprefix(_AS_ID)), "logprob": candidates[name], "token": None}
+            {
+                "id": int(name.removeprefix(_TOKEN_ID_PREFIX)),
+                "logprob": candidates[name],
+                "token": None,
+            }
             for name in sorted(candidates, key=candidates.__getitem__, reverse=True)
         ]
         entries.append({"logprob": logprob, "top": ranked})
     return entries
 
 
-def read(content: bytes) -> dict[int, dict[str, Any]]:
-    """Return the lines of a file by the places that name them."""
-    found = map(json.loads, content.splitlines())
-    return {int(line["custom_id"]): line for line in found}
+def read_lines(content: bytes) -> dict[int, dict[str, Any]]:
+    """Return the lines of a batch's file by the index of their item."""
+    lines = map(json.loads, content.splitlines())
+    return {int(line["custom_id"]): line for line in lines}

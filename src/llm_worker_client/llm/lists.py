@@ -1,4 +1,4 @@
-"""Answers items by jobs that hold lists of them: several at once, again where that may help."""
+"""Runs items in jobs that contain lists of items, concurrently and with retries."""
 
 import asyncio
 import math
@@ -11,53 +11,53 @@ from anyio import CancelScope
 from tqdm import tqdm
 
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.jobs import COMPLETED, Job, Run
-from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, output_of
-from llm_worker_client.llm.parts import Part, parts_of
+from llm_worker_client.jobs import COMPLETED, Job, JobRun
+from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
+from llm_worker_client.llm.parts import Part, split_items
 from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal, refusal_of
-from llm_worker_client.steps import Steps, Unreachable
+from llm_worker_client.steps import PlatformUnreachable, Steps
 
-# Seconds before further tries of what failed for now, at least.
-TRIES_AFTER = (1.0, 4.0, 15.0, 30.0)
+# Minimum seconds before each retry of a retryable failure.
+RETRY_DELAYS = (1.0, 4.0, 15.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """What all jobs of a call have in common.
+    """The common properties of all jobs of one call.
 
     Args:
-        holder: the key of their items: ``prompts``, ``messages_list``.
-        shared: their other keys.
-        policy: how long the platform lets them run and wait.
-        at_once: how many there are at a time.
-        pauses: seconds before each further try, at least.
+        items_key: Key for the items in a job's input: ``prompts`` or ``messages_list``.
+        shared: Other keys and values of each job's input.
+        policy: The platform's time limits for waiting and running.
+        concurrency: Maximum number of concurrent jobs.
+        retry_delays: Minimum seconds before each retry.
     """
 
-    holder: str
+    items_key: str
     shared: Mapping[str, Any]
     policy: Mapping[str, Any]
-    at_once: int
-    pauses: Sequence[float] = TRIES_AFTER
+    concurrency: int
+    retry_delays: Sequence[float] = RETRY_DELAYS
 
     def payload(self, part: Part, items: Sequence[Item]) -> dict[str, Any]:
-        own = [items[index] for index in part.indexes]
-        params: Any = [item.params for item in own]
-        if all(each is params[0] for each in params):
+        part_items = [items[index] for index in part.indexes]
+        params: Any = [item.params for item in part_items]
+        if all(item_params is params[0] for item_params in params):
             params = params[0]
         adapter = {} if part.adapter is None else {"lora": part.adapter}
-        asked = {self.holder: [item.asked for item in own], "sampling_params": params}
-        return {"input": {**self.shared, **adapter, **asked}, "policy": self.policy}
+        content = {self.items_key: [item.content for item in part_items], "sampling_params": params}
+        return {"input": {**self.shared, **adapter, **content}, "policy": self.policy}
 
 
-class Lists:
-    """Answers the items of one call, once.
+class ItemRunner:
+    """Runs the items of one call. Use each instance once.
 
     Args:
-        endpoint: closed at the end.
-        items: what is asked.
-        template: of the jobs.
-        use_tqdm: whether a bar shows how far they are.
+        endpoint: Endpoint, which is closed at the end.
+        items: Items of the call.
+        template: Template for the jobs.
+        use_tqdm: Whether to show a progress bar.
     """
 
     def __init__(
@@ -66,121 +66,125 @@ class Lists:
         self._endpoint = endpoint
         self._items = items
         self._template = template
-        self._waiting = deque(parts_of(items, template.at_once))
+        self._parts = deque(split_items(items, template.concurrency))
         self._outputs: list[RequestOutput | None] = [None] * len(items)
-        # Of items that may be answered in another try.
+        # Errors of items that may succeed in a retry.
         self._errors: dict[int, dict[str, Any]] = {}
-        # What jobs that run have answered, by the place of their first item.
+        # Number of finished items in each running job, by the index of the job's first item.
         self._running: dict[int, int] = {}
         self._bar = tqdm(total=len(items), desc="Processed prompts", disable=not use_tqdm)
 
-    async def answer(self) -> list[RequestOutput]:
-        """Return the answers in the order of the items; the first failure cancels all jobs.
+    async def run(self) -> list[RequestOutput]:
+        """Return the outputs in the order of the items; the first failure cancels all jobs.
 
         Raises:
-            PromptError: an item has failed.
-            EndpointError: a job has.
+            PromptError: If an item failed.
+            EndpointError: If a job failed.
         """
         try:
-            async with asyncio.TaskGroup() as lanes:
-                for _ in range(self._template.at_once):
-                    lanes.create_task(self._lane())
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._template.concurrency):
+                    tasks.create_task(self._run_parts())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
             self._bar.close()
-            # What cancels the call would otherwise cancel this, too.
+            # The cancellation of this call must not cancel the cleanup.
             with CancelScope(shield=True):
                 await self._endpoint.aclose()
         return [output for output in self._outputs if output is not None]
 
-    async def _lane(self) -> None:
-        """Answer one part after the other."""
-        while self._waiting:
-            # In front: what has no answer at all is not to cost more jobs than it takes to see it.
-            self._waiting.extendleft(reversed(await self._rest(self._waiting.popleft())))
+    async def _run_parts(self) -> None:
+        """Run parts sequentially until the queue of parts is empty."""
+        while self._parts:
+            # Retry a part before other parts, so that a prompt that always fails is detected after
+            # few jobs.
+            self._parts.extendleft(reversed(await self._run_part(self._parts.popleft())))
 
-    async def _rest(self, part: Part) -> list[Part]:
-        """Answer a part; return what is left of it for another try, when it is time for that."""
-        refusal = await self._refusal(part)
-        left = [index for index in part.indexes if self._outputs[index] is None]
-        rest = replace(part, indexes=left, tries=part.tries + 1)
+    async def _run_part(self, part: Part) -> list[Part]:
+        """Run a part, wait for the retry delay if necessary, and return the parts to retry."""
+        refusal = await self._run_job(part)
+        unanswered = [index for index in part.indexes if self._outputs[index] is None]
+        remaining_part = replace(part, indexes=unanswered, attempts=part.attempts + 1)
         if refusal is not None and refusal.retry_after_s is None:
             raise EndpointError.of(refusal)
-        if refusal is None and not any(index in self._errors for index in left):
-            if left == [*part.indexes][:1]:
+        if refusal is None and not any(index in self._errors for index in unanswered):
+            if unanswered == [*part.indexes][:1]:
                 message = (
-                    f"There is no result of prompt {left[0]}: the platform keeps none above 20 MB"
+                    f"There is no result of prompt {unanswered[0]}: "
+                    "the platform stores no result above 20 MB"
                 )
                 raise EndpointError(502, message)
-            # Together they may have been too large for it.
-            middle = math.ceil(len(left) / 2)
-            halves = left[:middle], left[middle:]
-            return [replace(rest, indexes=half) for half in halves if half]
-        pauses = self._template.pauses
-        if part.tries >= len(pauses):
-            raise EndpointError.of(refusal) if refusal else self._failure(left)
+            # Together, the results of these items may have been too large for the platform.
+            middle = math.ceil(len(unanswered) / 2)
+            halves = unanswered[:middle], unanswered[middle:]
+            return [replace(remaining_part, indexes=half) for half in halves if half]
+        retry_delays = self._template.retry_delays
+        if part.attempts >= len(retry_delays):
+            raise EndpointError.of(refusal) if refusal else self._prompt_error(unanswered)
         retry_after_s = refusal.retry_after_s if refusal else None
-        await asyncio.sleep(max(pauses[part.tries], retry_after_s or 0.0))
-        return [rest]
+        await asyncio.sleep(max(retry_delays[part.attempts], retry_after_s or 0.0))
+        return [remaining_part]
 
-    async def _refusal(self, part: Part) -> Refusal | None:
-        """Answer a part by one job; return how that failed, if it did.
+    async def _run_job(self, part: Part) -> Refusal | None:
+        """Run a part in one job; return the job's error, or None if it completed.
 
         Raises:
-            PromptError: an item is wrong.
+            PromptError: If an item failed and a retry would not help.
         """
-        job, first = Job(), part.indexes[0]
+        job, first_index = Job(), part.indexes[0]
         report: dict[str, Any] = {}
 
         def steps() -> Steps[None]:
             nonlocal report
-            run = Run(job)
+            run = JobRun(job)
             payload = self._template.payload(part, self._items)
-            submitted = yield from run.submit(payload, reads=False)
-            report = yield from run.wait(submitted, lambda progress: self._notice(first, progress))
-            job.over = True
+            submitted = yield from run.submit(payload, is_read_only=False)
+            report = yield from run.wait(
+                submitted, lambda progress: self._on_progress(first_index, progress)
+            )
+            job.is_over = True
 
         try:
             await self._endpoint.advance(steps())
         except Refusal as refusal:
             return refusal
-        except Unreachable as lost:
-            return Refusal(502, f"The platform can't be reached: {lost}", None, 1.0)
+        except PlatformUnreachable as error:
+            return Refusal(502, f"The platform can't be reached: {error}", None, 1.0)
         finally:
-            self._running.pop(first, None)
-            if job.id is not None and not job.over:
+            self._running.pop(first_index, None)
+            if job.id is not None and not job.is_over:
                 self._endpoint.cancel_soon(job.id)
-        self._take(part, report.get("output"))
+        self._store_results(part, report.get("output"))
         return None if report.get("status") == COMPLETED else refusal_of(report)
 
-    def _take(self, part: Part, yields: Any) -> None:
-        """Take the results of a job: each of its yields has some, in the order of its items."""
-        wrong = []
-        for one in yields if isinstance(yields, list) else []:
-            if not isinstance(one, dict) or "outputs" not in one:
+    def _store_results(self, part: Part, outputs: Any) -> None:
+        """Store a job's results, which its yields contain in the order of its items."""
+        failed_indexes = []
+        for output in outputs if isinstance(outputs, list) else []:
+            if not isinstance(output, dict) or "outputs" not in output:
                 raise EndpointError(502, "The endpoint's worker does not know lists of prompts.")
-            places = part.indexes[one.get("index", 0) :]
-            for index, result in zip(places, one["outputs"], strict=False):
+            indexes = part.indexes[output.get("index", 0) :]
+            for index, result in zip(indexes, output["outputs"], strict=False):
                 if error := result.get("error"):
                     self._errors[index] = error
-                    wrong += [] if error.get("retryable") else [index]
+                    failed_indexes += [] if error.get("retryable") else [index]
                 else:
                     self._errors.pop(index, None)
-                    self._outputs[index] = output_of(self._items[index], result)
-        self._show()
-        if wrong:
-            raise self._failure(wrong)
+                    self._outputs[index] = create_output(self._items[index], result)
+        self._update_bar()
+        if failed_indexes:
+            raise self._prompt_error(failed_indexes)
 
-    def _failure(self, indexes: Sequence[int]) -> PromptError:
+    def _prompt_error(self, indexes: Sequence[int]) -> PromptError:
         index = min(index for index in indexes if index in self._errors)
         return PromptError(index, self._errors[index], self._outputs)
 
-    def _notice(self, first: int, progress: Any) -> None:
+    def _on_progress(self, first_index: int, progress: Any) -> None:
         if isinstance(progress, dict) and isinstance(done := progress.get("done"), int):
-            self._running[first] = done
-            self._show()
+            self._running[first_index] = done
+            self._update_bar()
 
-    def _show(self) -> None:
-        answered = sum(output is not None for output in self._outputs)
-        self._bar.update(answered + sum(self._running.values()) - self._bar.n)
+    def _update_bar(self) -> None:
+        answered_count = sum(output is not None for output in self._outputs)
+        self._bar.update(answered_count + sum(self._running.values()) - self._bar.n)

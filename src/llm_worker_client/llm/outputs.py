@@ -1,4 +1,4 @@
-"""What scripts get: objects with the names of vLLM's, and the errors."""
+"""Outputs for scripts, with the names of vLLM's classes, and errors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,9 @@ class Logprob:
     """One candidate token at one position.
 
     Attributes:
-        logprob: -9999.0 stands for what can't be.
-        rank: 1 for the likeliest; None if it is not known.
-        decoded_token: None if only the id is known.
+        logprob: Log probability; -9999.0 represents a probability of zero.
+        rank: Rank of the token, where 1 is the likeliest; None if it is unknown.
+        decoded_token: Text of the token; None if only the id is known.
     """
 
     logprob: float
@@ -22,19 +22,19 @@ class Logprob:
     decoded_token: str | None = None
 
 
-# A position's candidates by token id.
-Position = dict[int, Logprob]
+# Candidates at one position by token id.
+Candidates = dict[int, Logprob]
 
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One answer to a prompt."""
+    """One completion of a prompt."""
 
     index: int
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[Position] | None = None
+    logprobs: list[Candidates] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: Any = None
@@ -45,18 +45,18 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """The answers to a prompt.
+    """All completions of a prompt.
 
     Attributes:
-        prompt: its text; None for token ids and conversations.
-        prompt_token_ids: if they are known: those that the caller passed, or a batch's.
-        num_prompt_tokens: how many they are, which is always known.
+        prompt: Text of the prompt; None for token ids and conversations.
+        prompt_token_ids: Token ids of the prompt if they are known from the caller or from a batch.
+        num_prompt_tokens: Number of prompt tokens, which is always known.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int] | None
-    prompt_logprobs: list[Position | None] | None
+    prompt_logprobs: list[Candidates | None] | None
     outputs: list[CompletionOutput]
     finished: bool = True
     metrics: Any = None
@@ -66,12 +66,12 @@ class RequestOutput:
 
 
 class EndpointError(Exception):
-    """The endpoint does not answer.
+    """The endpoint did not answer or refused a request.
 
     Args:
-        status: of HTTP.
-        message: why.
-        error: the worker's error object, if it is the worker's.
+        status: HTTP status.
+        message: Reason of the failure.
+        error: Error object, if the worker has sent one.
     """
 
     def __init__(self, status: int, message: str, error: dict[str, Any] | None = None) -> None:
@@ -85,12 +85,12 @@ class EndpointError(Exception):
 
 
 class PromptError(EndpointError, ValueError):
-    """A prompt has no answer.
+    """A prompt failed.
 
     Args:
-        index: its place in the list.
-        error: the worker's error object.
-        outputs: what the other prompts have got so far; None where there is nothing.
+        index: Index of the prompt in the list.
+        error: The worker's error object.
+        outputs: Outputs of the other prompts so far; None for prompts without an output.
     """
 
     def __init__(
@@ -103,46 +103,50 @@ class PromptError(EndpointError, ValueError):
         self.outputs = outputs
 
 
-def output_of(item: Item, result: dict[str, Any]) -> RequestOutput:
-    """Return the result of an item, in the raw form."""
-    of_prompt = result.get("prompt_logprobs")
-    ids = result.get("prompt_token_ids")
+def create_output(item: Item, result: dict[str, Any]) -> RequestOutput:
+    """Return the output for an item from its result, which has the format of raw jobs."""
+    prompt_logprobs = result.get("prompt_logprobs")
+    token_ids = result.get("prompt_token_ids")
     return RequestOutput(
         request_id=result.get("request_id", ""),
         prompt=item.prompt,
-        prompt_token_ids=item.token_ids if ids is None else ids,
+        prompt_token_ids=item.token_ids if token_ids is None else token_ids,
         prompt_logprobs=None
-        if of_prompt is None
+        if prompt_logprobs is None
         else [
-            entry and _position(entry, item.params.get("prompt_logprobs")) for entry in of_prompt
+            entry and _read_candidates(entry, item.params.get("prompt_logprobs"))
+            for entry in prompt_logprobs
         ],
-        outputs=[_choice(index, choice, item) for index, choice in enumerate(result["choices"])],
+        outputs=[
+            _create_completion(index, choice, item)
+            for index, choice in enumerate(result["choices"])
+        ],
         lora_request=item.adapter,
         num_prompt_tokens=(result.get("usage") or {}).get("input", 0),
     )
 
 
-def _choice(index: int, choice: dict[str, Any], item: Item) -> CompletionOutput:
+def _create_completion(index: int, choice: dict[str, Any], item: Item) -> CompletionOutput:
     entries, count = choice.get("logprobs"), item.params.get("logprobs")
     return CompletionOutput(
         index=index,
         text="".join(choice["tokens"]),
         token_ids=choice.get("token_ids") or [],
-        cumulative_logprob=None if entries is None else sum(one["logprob"] for one in entries),
-        logprobs=None if entries is None else [_position(entry, count) for entry in entries],
+        cumulative_logprob=None if entries is None else sum(entry["logprob"] for entry in entries),
+        logprobs=None if entries is None else [_read_candidates(entry, count) for entry in entries],
         finish_reason=choice.get("finish_reason"),
         stop_reason=choice.get("stop_reason"),
         lora_request=item.adapter,
     )
 
 
-def _position(entry: dict[str, Any], count: int | None) -> Position:
-    """Return the candidates of a position; a rank beyond the count that was asked for is None."""
+def _read_candidates(entry: dict[str, Any], count: int | None) -> Candidates:
+    """Return the candidates of a position; a rank beyond the requested count becomes None."""
     return {
-        one["id"]: Logprob(
-            one["logprob"],
+        candidate["id"]: Logprob(
+            candidate["logprob"],
             rank if count is not None and (count < 0 or rank <= count) else None,
-            one["token"],
+            candidate["token"],
         )
-        for rank, one in enumerate(entry["top"], start=1)
+        for rank, candidate in enumerate(entry["top"], start=1)
     }

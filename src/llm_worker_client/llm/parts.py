@@ -1,4 +1,4 @@
-"""Many prompts as jobs of a size that the platform and the worker take."""
+"""Splits many items into parts that are small enough for a job."""
 
 import math
 from collections.abc import Sequence
@@ -6,90 +6,92 @@ from dataclasses import dataclass
 from operator import gt
 from typing import Any
 
-from llm_worker_client.llm.prompts import Item, encoded
+from llm_worker_client.llm.prompts import Item, encode
 
-# Of a job: bytes of what it holds (above 10 MB it could not be cancelled), values and token ids
-# that a worker takes (100,000 and 1,500,000), and bytes of its results (the platform keeps 20 MB).
-MOST_BYTES = 8_000_000
-MOST = (MOST_BYTES, 80_000, 1_200_000, 12_000_000)
-# Bytes of a result, and of each token in it: its text and its id, or a candidate.
+# Limits of a job: bytes of the items (jobs above 10 MB can't be cancelled), values and token ids (a
+# worker accepts 100,000 and 1,500,000), and bytes of the results (the platform stores 20 MB).
+MAX_BYTES = 8_000_000
+LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
+# Estimated bytes of a result, of each token in it (text and id), and of each candidate.
 RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
-# Of an answer whose parameters don't say.
-TOKENS = 16
-# Prompts in a job: few enough that several workers get some, enough to fill one.
-FEWEST_PROMPTS, MOST_PROMPTS = 50, 500
+# Tokens of an output if the parameters contain no limit.
+DEFAULT_TOKENS = 16
+# Prompts per job: few enough to distribute them over several workers, enough to fill one worker.
+MIN_PROMPTS, MAX_PROMPTS = 50, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A job's items.
+    """The items of one job.
 
     Args:
-        indexes: their places in the list.
-        adapter: that all of them have.
-        tries: jobs that have had them, and failed.
+        indexes: Indexes of the items in the call's list.
+        adapter: Adapter of all items.
+        attempts: Number of failed jobs with these items.
     """
 
     indexes: Sequence[int]
     adapter: str | None
-    tries: int = 0
+    attempts: int = 0
 
 
-def parts_of(items: Sequence[Item], jobs: int) -> list[Part]:
-    """Share items among jobs, in their order.
+def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
+    """Split items into parts; within a part the items stay in their order.
 
     Args:
-        items: all of them.
-        jobs: how many run at once.
+        items: All items of the call.
+        jobs: Number of concurrent jobs.
 
     Raises:
-        TypeError: an item can't be sent.
+        TypeError: If an item can't be encoded.
     """
-    most = min(MOST_PROMPTS, max(FEWEST_PROMPTS, math.ceil(len(items) / jobs)))
-    sizes = {id(item.params): len(encoded(item.params, "sampling_params")) for item in items}
-    found: list[Part] = []
+    max_prompts = min(MAX_PROMPTS, max(MIN_PROMPTS, math.ceil(len(items) / jobs)))
+    sizes = {id(item.params): len(encode(item.params, "sampling_params")) for item in items}
+    parts: list[Part] = []
     for adapter in dict.fromkeys(item.adapter for item in items):
         indexes: list[int] = []
-        load = [0] * len(MOST)
+        part_load = [0] * len(LIMITS)
         for index, item in enumerate(items):
             if item.adapter != adapter:
                 continue
-            more = _load(item, index, sizes[id(item.params)])
-            together = [*map(sum, zip(load, more, strict=True))]
-            if indexes and (len(indexes) == most or any(map(gt, together, MOST))):
-                found.append(Part(indexes, adapter))
-                indexes, together = [], more
+            item_load = _item_load(item, index, sizes[id(item.params)])
+            new_load = [*map(sum, zip(part_load, item_load, strict=True))]
+            if indexes and (len(indexes) == max_prompts or any(map(gt, new_load, LIMITS))):
+                parts.append(Part(indexes, adapter))
+                indexes, new_load = [], item_load
             indexes.append(index)
-            load = together
-        found.append(Part(indexes, adapter))
-    return found
+            part_load = new_load
+        parts.append(Part(indexes, adapter))
+    return parts
 
 
-def _load(item: Item, index: int, params_bytes: int) -> list[int]:
-    """Return what an item adds to a job, in the order of ``MOST``."""
+def _item_load(item: Item, index: int, params_bytes: int) -> list[int]:
+    """Return an item's share of each limit in ``LIMITS``."""
     ids = item.token_ids
-    size = len(encoded(item.asked, f"prompt {index}"))
-    values = 2 + _values(item.params) + (0 if ids else _values(item.asked))
+    size = len(encode(item.content, f"prompt {index}"))
+    values = 2 + _count_values(item.params) + (0 if ids else _count_values(item.content))
     return [size + params_bytes + 2, values, len(ids or ()), _result_bytes(item.params, size)]
 
 
-def _values(value: Any) -> int:
-    """Count the values in a value."""
+def _count_values(value: Any) -> int:
+    """Return the number of values in a JSON value, including itself."""
     if isinstance(value, dict):
-        return 1 + sum(map(_values, value.values()))
-    return 1 + sum(map(_values, value)) if isinstance(value, list | tuple) else 1
+        return 1 + sum(map(_count_values, value.values()))
+    return 1 + sum(map(_count_values, value)) if isinstance(value, list | tuple) else 1
 
 
 def _result_bytes(params: dict[str, Any], prompt_bytes: int) -> int:
-    """Return about how many bytes a result has at most. Wrong values are the worker's to refuse."""
+    """Return the approximate maximum bytes of a result; the worker checks for wrong values."""
 
-    def number(name: str, otherwise: int) -> int:
+    def number(name: str, default: int) -> int:
         value = params.get(name)
-        return value if isinstance(value, int) and value >= 0 else otherwise
+        return value if isinstance(value, int) and value >= 0 else default
 
     candidates = number("logprobs", 0 if params.get("return_token_log_probs") else -2)
-    each = TOKEN_BYTES + (2 + candidates) * CANDIDATE_BYTES
-    whole = RESULT_BYTES + number("n", 1) * number("max_tokens", TOKENS) * each
-    # A token of a prompt has three characters or more, most of the time.
-    of_prompt = (2 + number("prompt_logprobs", -2)) * CANDIDATE_BYTES
-    return whole + prompt_bytes * of_prompt // 3
+    choice_token_bytes = TOKEN_BYTES + (2 + candidates) * CANDIDATE_BYTES
+    output_bytes = (
+        RESULT_BYTES + number("n", 1) * number("max_tokens", DEFAULT_TOKENS) * choice_token_bytes
+    )
+    # Most prompt tokens have at least three characters.
+    prompt_token_bytes = (2 + number("prompt_logprobs", -2)) * CANDIDATE_BYTES
+    return output_bytes + prompt_bytes * prompt_token_bytes // 3

@@ -1,11 +1,11 @@
-"""What scripts ask: prompts and conversations, each with its parameters and its adapter."""
+"""Items of a call: prompts and conversations, each with its parameters and its adapter."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_worker_client.llm.sampling import plain
+from llm_worker_client.llm.sampling import to_job_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,89 +13,89 @@ class Item:
     """One prompt or conversation.
 
     Args:
-        asked: a text, token ids, or the messages of a conversation.
-        params: its sampling parameters, which items may share.
-        adapter: the served name of one; None: the model itself.
-        prompt: its text, if it is known.
+        content: Prompt as a string or as token ids, or the messages of a conversation.
+        params: Sampling parameters; several items may share one dict.
+        adapter: Served name of the adapter; None for the base model.
+        prompt: Text of the prompt, if it is known.
     """
 
-    asked: Any
+    content: Any
     params: dict[str, Any]
     adapter: str | None
     prompt: str | None = None
 
     @property
     def token_ids(self) -> list[int] | None:
-        """The prompt's token ids, if the caller passed ids."""
-        return self.asked if self.asked and _is_ids(self.asked) else None
+        """Token ids of the prompt, if the caller passed ids."""
+        return self.content if self.content and _are_token_ids(self.content) else None
 
 
-def prompts_of(given: Any) -> list[tuple[Any, str | None]]:
-    """Return each prompt as a job has it, with its text if that is known.
+def parse_prompts(prompts: Any) -> list[tuple[Any, str | None]]:
+    """Return each prompt as a job contains it, and its text if it is known.
 
     Args:
-        given: one or several; each a text, token ids, or a dict of either.
+        prompts: One or several prompts: strings, token ids, or dicts with one of them.
 
     Raises:
-        TypeError, ValueError: one is something else, naming it by its place.
+        TypeError, ValueError: If a prompt has another type; the message contains its index.
     """
-    several = [given] if isinstance(given, str | Mapping) else list(given)
-    if several and _is_id(several[0]):
-        several = [several]
-    return [_prompt(prompt, index) for index, prompt in enumerate(several)]
+    prompt_list = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+    if prompt_list and _is_token_id(prompt_list[0]):
+        prompt_list = [prompt_list]
+    return [_parse_prompt(prompt, index) for index, prompt in enumerate(prompt_list)]
 
 
-def _prompt(given: Any, index: int) -> tuple[Any, str | None]:
-    text, ids = (given, None) if isinstance(given, str) else (None, given)
-    if isinstance(given, Mapping):
-        rest = {name: value for name, value in given.items() if value is not None}
-        text, ids = rest.pop("prompt", None), rest.pop("prompt_token_ids", None)
-        if rest:
-            message = "a job has it not; chat() takes images and the like, in messages"
-            raise ValueError(f"prompt {index}: {min(rest)}: {message}")
-    asked = text if ids is None else ids
-    if isinstance(asked, str):
-        return asked, text
-    asked = asked if isinstance(asked, list) else list(asked or ())
-    if not asked or not _is_ids(asked):
-        kind = type(given).__name__
+def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
+    text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+    if isinstance(prompt, Mapping):
+        fields = {name: value for name, value in prompt.items() if value is not None}
+        text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
+        if fields:
+            message = "jobs don't support it; pass images and other media in messages to chat()"
+            raise ValueError(f"prompt {index}: {min(fields)}: {message}")
+    content = text if ids is None else ids
+    if isinstance(content, str):
+        return content, text
+    content = content if isinstance(content, list) else list(content or ())
+    if not content or not _are_token_ids(content):
+        kind = type(prompt).__name__
         raise TypeError(f"prompt {index}: a text, token ids, or a dict of either, not {kind}")
-    return asked, text
+    return content, text
 
 
-def conversations_of(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return conversations, also of a single one.
+def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
+    """Return a list of conversations; a single conversation becomes a list with one item.
 
     Raises:
-        TypeError: it is no conversation.
+        TypeError: If an item is not a list of messages.
     """
-    several = messages if messages and isinstance(messages[0], list | tuple) else [messages]
-    for index, conversation in enumerate(several):
+    conversations = messages if messages and isinstance(messages[0], list | tuple) else [messages]
+    for index, conversation in enumerate(conversations):
         if isinstance(conversation, str) or not conversation:
             kind = type(conversation).__name__
             raise TypeError(f"conversation {index}: a list of messages, not {kind}")
-    return [(list(conversation), None) for conversation in several]
+    return [(list(conversation), None) for conversation in conversations]
 
 
-def items_of(
-    asked: list[tuple[Any, str | None]], params: Any, adapters: Any, guided: Any = None
+def create_items(
+    contents: list[tuple[Any, str | None]], params: Any, adapters: Any, guided: Any = None
 ) -> list[Item]:
-    """Return items, with parameters and adapters of one for all or one for each.
+    """Return items from contents, with parameters and adapters for all or for each of them.
 
     Raises:
-        ValueError: a list has another length.
-        TypeError: something can't be sent.
+        ValueError: If a list of parameters or adapters has a different length.
+        TypeError: If a value can't be encoded.
     """
-    count = len(asked)
-    each = _one_per_prompt(params, count, "sampling_params")
-    # Those that several items share are converted once, and stay shared.
-    distinct = {id(value): plain(value, guided) for value in each}
-    names = map(_adapter, _one_per_prompt(adapters, count, "lora_request"))
-    for found in distinct.values():
-        encoded(found, "sampling_params")
+    count = len(contents)
+    params_list = _one_per_prompt(params, count, "sampling_params")
+    # Shared parameters are converted once and remain shared.
+    job_params = {id(value): to_job_params(value, guided) for value in params_list}
+    names = map(_adapter_name, _one_per_prompt(adapters, count, "lora_request"))
+    for value_params in job_params.values():
+        encode(value_params, "sampling_params")
     return [
-        Item(value, distinct[id(its)], name, text)
-        for (value, text), its, name in zip(asked, each, names, strict=True)
+        Item(value, job_params[id(prompt_params)], name, text)
+        for (value, text), prompt_params, name in zip(contents, params_list, names, strict=True)
     ]
 
 
@@ -107,11 +107,15 @@ def _one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
     return list(value)
 
 
-def encoded(value: Any, name: str) -> str:
-    """Return the JSON of what is sent.
+def encode(value: Any, name: str) -> str:
+    """Return a value as JSON.
+
+    Args:
+        value: The value.
+        name: Name of the value for errors.
 
     Raises:
-        TypeError: it has none.
+        TypeError: If the value can't be encoded.
     """
     try:
         return json.dumps(value, separators=(",", ":"))
@@ -119,8 +123,8 @@ def encoded(value: Any, name: str) -> str:
         raise TypeError(f"{name}: {error}") from None
 
 
-def _adapter(request: Any) -> str | None:
-    """Return the served name of an adapter: workers know them by that, not by a path."""
+def _adapter_name(request: Any) -> str | None:
+    """Return the served name of an adapter, because workers don't find adapters by path."""
     if not request:
         return None
     name = request if isinstance(request, str) else getattr(request, "lora_name", None)
@@ -129,10 +133,10 @@ def _adapter(request: Any) -> str | None:
     return name
 
 
-def _is_ids(value: Any) -> bool:
-    return all(map(_is_id, value))
+def _are_token_ids(value: Any) -> bool:
+    return all(map(_is_token_id, value))
 
 
-def _is_id(value: Any) -> bool:
-    # A bool is no token id, though Python says that it is a number.
+def _is_token_id(value: Any) -> bool:
+    # In Python, a bool is also an int.
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,22 +1,22 @@
-"""Sampling parameters of scripts, as a job's: ours, dicts, or objects such as vLLM's."""
+"""Sampling parameters of scripts: our class, dicts, or objects such as vLLM's."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-# What vLLM's class also has for its own inside; results are always whole.
-INSIDE = frozenset({"output_kind", "output_text_buffer_length", "skip_clone"})
-# Sent though it is vLLM's default: that of an endpoint may be another (DEFAULT_MAX_TOKENS).
-_OF_THE_ENDPOINT = "max_tokens"
-GUIDED = "guided_options_request"
+# Internal fields of vLLM's class, which have no effect because outputs are always complete.
+INTERNAL_FIELDS = frozenset({"output_kind", "output_text_buffer_length", "skip_clone"})
+# Sent even with vLLM's default, because the endpoint's default may differ (DEFAULT_MAX_TOKENS).
+_ENDPOINT_DEFAULT = "max_tokens"
+GUIDED_OPTIONS = "guided_options_request"
 
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingParams:
-    """How answers are sampled: the raw form's parameters, which the worker checks.
+    """Sampling parameters of raw jobs, which the worker validates.
 
-    What is None is the endpoint's default.
+    With None, the endpoint's default applies.
     """
 
     n: int | None = None
@@ -68,29 +68,29 @@ class SamplingParams:
     watermarking: bool | None = None
 
 
-NAMES = frozenset(field.name for field in dataclasses.fields(SamplingParams))
+PARAMETER_NAMES = frozenset(field.name for field in dataclasses.fields(SamplingParams))
 
 
-def plain(params: Any, guided: Any = None) -> dict[str, Any]:
-    """Return parameters as a job has them.
+def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
+    """Return sampling parameters in the format of raw jobs.
 
     Args:
-        params: ``SamplingParams``, a dict, another object with such attributes, or None.
-        guided: constraints of the text, a dict or an object; None: only those in params.
+        params: ``SamplingParams``, a dict, another object with these attributes, or None.
+        guided: Constraints for the output as a dict or an object, in addition to ``params``.
 
     Raises:
-        TypeError: they are something else.
-        ValueError: an object asks for what no job has.
+        TypeError: If a value has another type.
+        ValueError: If an object has a parameter that jobs don't support.
     """
-    found = _given(params)
+    job_params = _read_params(params)
     if guided is not None:
-        if GUIDED in found:
-            raise ValueError(f"{GUIDED} stands in sampling_params and beside them")
-        found[GUIDED] = guided
-    return {name: _object(value) for name, value in found.items()}
+        if GUIDED_OPTIONS in job_params:
+            raise ValueError(f"{GUIDED_OPTIONS} is in sampling_params and an argument as well")
+        job_params[GUIDED_OPTIONS] = guided
+    return {name: _to_dict(value) for name, value in job_params.items()}
 
 
-def _given(params: Any) -> dict[str, Any]:
+def _read_params(params: Any) -> dict[str, Any]:
     if params is None:
         return {}
     if isinstance(params, Mapping):
@@ -103,30 +103,32 @@ def _given(params: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     with suppress(TypeError, ValueError):
         defaults = dict(_attributes(type(params)()))
-    asked = {
+    changed = {
         name: value
         for name, value in values.items()
         if value not in (None, [])
-        and (name == _OF_THE_ENDPOINT or name not in defaults or value != defaults[name])
+        and (name == _ENDPOINT_DEFAULT or name not in defaults or value != defaults[name])
     }
-    if unknown := sorted(asked.keys() - NAMES - INSIDE):
+    if unknown := sorted(changed.keys() - PARAMETER_NAMES - INTERNAL_FIELDS):
         raise ValueError(f"sampling_params.{unknown[0]}: a job has no such parameter")
-    return {name: value for name, value in asked.items() if name in NAMES}
+    return {name: value for name, value in changed.items() if name in PARAMETER_NAMES}
 
 
-def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public fields of an object: of msgspec's structs, dataclasses, and all others."""
-    names = getattr(holder, "__struct_fields__", getattr(holder, "__dict__", ()))
+def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the public fields of a msgspec struct, a dataclass or any other object."""
+    names = getattr(owner, "__struct_fields__", getattr(owner, "__dict__", ()))
     for name in names:
         if not name.startswith("_"):
-            yield name, getattr(holder, name)
+            yield name, getattr(owner, name)
 
 
-def _object(value: Any) -> Any:
-    """Return an object (constraints of a text, …) as a dict of what it asks for."""
+def _to_dict(value: Any) -> Any:
+    """Return an object, such as constraints for the output, as a dict of its set fields."""
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value
-    asked = dict(_attributes(value))
-    if not asked:
+    fields = dict(_attributes(value))
+    if not fields:
         raise TypeError(f"sampling_params: {value!r} can't be sent")
-    return {name: part for name, part in asked.items() if part is not None and part is not False}
+    return {
+        name: field for name, field in fields.items() if field is not None and field is not False
+    }

@@ -20,14 +20,14 @@ from llm_worker_client.llm_engine.data_types import (
 )
 
 BATCHES = "/v2/batch-completions"
-# Arguments that are not of the body.
-_BESIDE = {"cls", "model", "timeout", "stream", "request_headers", "more"}
-# Arguments of a batch that only its second version has.
-_OF_V2 = {"labels", "priority", "cpus", "gpus", "memory", "gpu_type", "storage"}
+# Arguments that are not sent in the body.
+_NOT_IN_BODY = {"cls", "model", "timeout", "stream", "request_headers", "more"}
+# Arguments that only version 2 of the batch API has.
+_V2_ARGUMENTS = {"labels", "priority", "cpus", "gpus", "memory", "gpu_type", "storage"}
 
 
 class Completion:
-    """Completions and batches of them."""
+    """Completions, and batches of completions."""
 
     @classmethod
     def create(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -55,21 +55,36 @@ class Completion:
         """Complete a prompt.
 
         Args:
-            timeout: seconds without anything new, after which the job is cancelled.
-            stream: whether to return an iterator of what is added, token by token.
-            request_headers: none, since a job has no headers.
-            more: what its reference leaves out: ``skip_special_tokens``.
+            model: The name of the model.
+            prompt: The text to complete.
+            max_new_tokens: Maximum number of tokens to generate.
+            temperature: The sampling temperature; 0 for greedy sampling.
+            stop_sequences: Strings that end the completion.
+            return_token_log_probs: Whether to return each token with its log probability.
+            presence_penalty: The penalty for tokens that the text contains.
+            frequency_penalty: The penalty for tokens by their frequency in the text.
+            top_k: The number of most likely tokens to sample from.
+            top_p: The cumulative probability of the tokens to sample from.
+            include_stop_str_in_output: Whether the output includes the stop string.
+            guided_json: A JSON schema for the output.
+            guided_regex: A regular expression for the output.
+            guided_choice: The allowed outputs.
+            guided_grammar: A grammar for the output.
+            timeout: Seconds to wait for new output. The job is then cancelled.
+            stream: Whether to return an iterator over the output, token by token.
+            request_headers: Must be empty, as a job has no headers.
+            more: Arguments that LLM Engine's reference leaves out: ``skip_special_tokens``.
 
         Raises:
-            BadRequestError: the request is wrong, or larger than a job.
-            UnauthorizedError: the platform does not accept the key.
-            NotFoundError: there is no such model, or no such endpoint.
-            RateLimitExceededError: the platform takes no more requests for now.
-            ServerError: the worker or the platform could not answer.
-            TimeoutError: nothing has come in time.
-            NoKey: there is no key of an account.
+            BadRequestError: If the request is invalid or too large for a job.
+            UnauthorizedError: If the platform does not accept the key.
+            NotFoundError: If there is no such model or endpoint.
+            RateLimitExceededError: If the platform accepts no more requests for now.
+            ServerError: If the worker or the platform fails to respond.
+            TimeoutError: If nothing arrives in time.
+            NoApiKey: If no account key is configured.
         """
-        path, body = _asked(locals())
+        path, body = _build_request(locals())
         if stream:
             return connection.stream(path, body, timeout)
         return CompletionSyncResponse.model_validate(connection.call("POST", path, body, timeout))
@@ -97,8 +112,8 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
-        """As ``create``, with asyncio; a cancelled call cancels its job."""
-        path, body = _asked(locals())
+        """Complete a prompt as ``create`` does, with asyncio. Cancelling it cancels the job."""
+        path, body = _build_request(locals())
         if stream:
             return connection.astream(path, body, timeout)
         return CompletionSyncResponse.model_validate(await connection.acall(path, body, timeout))
@@ -123,15 +138,15 @@ class Completion:
         storage: str | float | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> CreateBatchCompletionsV1Response | CreateBatchCompletionsV2Response:
-        """Create a batch; the job that runs it is handed in.
+        """Create a batch and submit the job that runs it.
 
         Raises:
             The errors of ``create``.
         """
-        given = {name: _plain(value) for name, value in locals().items()}
+        arguments = {name: _to_json(value) for name, value in locals().items()}
         connection.refuse_headers(request_headers)
-        left_out = {"cls", "use_v2", "request_headers"} | (set() if use_v2 else _OF_V2)
-        body = {name: value for name, value in given.items() if name not in left_out}
+        excluded = {"cls", "use_v2", "request_headers"} | (set() if use_v2 else _V2_ARGUMENTS)
+        body = {name: value for name, value in arguments.items() if name not in excluded}
         if use_v2:
             body["labels"] = labels or model_config.labels
             created = connection.call("POST", BATCHES, body)
@@ -143,37 +158,37 @@ class Completion:
     def get_batch_completion(
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Return a batch, as ``{"job": …}``."""
+        """Return a batch as ``{"job": …}``."""
         connection.refuse_headers(request_headers)
-        found: dict[str, Any] = connection.call("GET", _batch(job_id))
-        return found
+        batch: dict[str, Any] = connection.call("GET", _batch_path(job_id))
+        return batch
 
     @classmethod
     def cancel_batch_completion(
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Cancel a batch, and return ``{"success": …}``."""
+        """Cancel a batch and return ``{"success": …}``."""
         connection.refuse_headers(request_headers)
-        answer: dict[str, Any] = connection.call("POST", f"{_batch(job_id)}/actions/cancel")
-        return answer
+        response: dict[str, Any] = connection.call("POST", f"{_batch_path(job_id)}/actions/cancel")
+        return response
 
 
-def _asked(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body for the arguments of a completion."""
+def _build_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a completion request."""
     connection.refuse_headers(arguments["request_headers"])
     kind = "stream" if arguments["stream"] else "sync"
     model = quote(arguments["model"], safe="")
-    body = {name: value for name, value in arguments.items() if name not in _BESIDE}
+    body = {name: value for name, value in arguments.items() if name not in _NOT_IN_BODY}
     path = f"/v1/llm/completions-{kind}?model_endpoint_name={model}"
     return path, {**body, **arguments["more"]}
 
 
-def _batch(job_id: str) -> str:
+def _batch_path(job_id: str) -> str:
     return f"{BATCHES}/{quote(job_id, safe='')}"
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+def _to_json(value: Any) -> Any:
+    """Convert a value to JSON types."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True)
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+    return [_to_json(each) for each in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""How LLM Engine's classes reach the endpoint: over a transport, whose every request is a job."""
+"""Sends the requests of LLM Engine's classes to the endpoint, each as a job."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -10,14 +10,14 @@ import httpx2
 
 from llm_worker_client import account
 from llm_worker_client.llm_engine.data_types import CompletionStreamResponse
-from llm_worker_client.llm_engine.errors import BadRequestError, ServerError, error_in
+from llm_worker_client.llm_engine.errors import BadRequestError, ServerError, error_from_response
 from llm_worker_client.transport import AsyncRunpodTransport, RunpodTransport
 
-# Seconds without anything new that a call waits: a worker may have to start first.
+# Seconds to wait for new output. A worker may have to start first.
 TIMEOUT_S = 300
-# Basic authorization and JSON say that LLM Engine's answers and errors are wanted. No job carries
-# the authorization, and no request goes to this address.
-_OPTIONS: dict[str, Any] = {
+# The worker responds in LLM Engine's format to requests with basic authorization and JSON. Jobs do
+# not carry the authorization, and no request is sent to this address.
+_CLIENT_OPTIONS: dict[str, Any] = {
     "auth": ("", ""),
     "base_url": "http://endpoint",
     "headers": {"accept": "application/json"},
@@ -25,30 +25,31 @@ _OPTIONS: dict[str, Any] = {
 
 
 class _LoopClient:
-    """The client of one event loop, which shares its connections from call to call.
+    """The HTTP client of one event loop, which reuses connections between calls.
 
-    ``async with`` it for each call. It is closed when the loop ends, or when nobody refers to it.
+    Enter it with ``async with`` for each call. It is closed when the loop ends or when it is
+    garbage-collected.
     """
 
     def __init__(self, transport: AsyncRunpodTransport) -> None:
         self._transport = transport
-        self._client = httpx2.AsyncClient(transport=transport, **_OPTIONS)
-        self._life = _life(self._client)
+        self._client = httpx2.AsyncClient(transport=transport, **_CLIENT_OPTIONS)
+        self._closer = _close_at_loop_end(self._client)
 
-    async def begin(self) -> None:
-        await anext(self._life)
+    async def start(self) -> None:
+        await anext(self._closer)
 
     async def __aenter__(self) -> httpx2.AsyncClient:
         return self._client
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            # The job that was given up is cancelled before the loop may end.
-            await self._transport.endpoint.settled()
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is not None:
+            # Wait until the abandoned job is cancelled, since the loop may end after this call.
+            await self._transport.endpoint.wait_for_cancellations()
 
 
-async def _life(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
-    """Close a client when the event loop ends, which ends its generators."""
+async def _close_at_loop_end(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+    """Close a client when its event loop ends: the loop then closes its async generators."""
     try:
         yield
     finally:
@@ -57,7 +58,7 @@ async def _life(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
 
 @dataclass
 class Connection:
-    """Which endpoint is called, with whose key: see ``configure``."""
+    """The endpoint that the classes call, and the options of ``configure``."""
 
     endpoint_id: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -70,33 +71,39 @@ class Connection:
     @property
     def client(self) -> httpx2.Client:
         if self._client is None:
-            self._client = httpx2.Client(transport=RunpodTransport(*self._named()), **_OPTIONS)
+            self._client = httpx2.Client(
+                transport=RunpodTransport(*self._transport_arguments()), **_CLIENT_OPTIONS
+            )
         return self._client
 
     async def loop_client(self) -> _LoopClient:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
-            self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()}
-            client = _LoopClient(AsyncRunpodTransport(*self._named()))
-            await client.begin()
+            self._loops = {
+                key: client for key, client in self._loops.items() if not key.is_closed()
+            }
+            client = _LoopClient(AsyncRunpodTransport(*self._transport_arguments()))
+            await client.start()
             self._loops[loop] = client
         return self._loops[loop]
 
-    def set(self, **given: str | None) -> None:
+    def configure(self, **options: str | None) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
-        # Event loops close what is dropped here.
+        # Event loops close the clients that are dropped here.
         self._loops = {}
-        for name, value in given.items():
+        for name, value in options.items():
             setattr(self, name, value)
 
-    def _named(self) -> tuple[str, str | None, str | None]:
-        if found := self.endpoint_id or account.endpoint_id():
-            return found, self.api_key, self.base_url
-        message = f"There is no endpoint: set {account.ENDPOINT}, or call configure(endpoint_id=…)."
-        raise BadRequestError(message)
+    def _transport_arguments(self) -> tuple[str, str | None, str | None]:
+        if endpoint_id := self.endpoint_id or account.endpoint_id():
+            return endpoint_id, self.api_key, self.base_url
+        raise BadRequestError(
+            f"There is no endpoint: set {account.ENDPOINT_VARIABLE}, "
+            "or call configure(endpoint_id=…)."
+        )
 
 
 CONNECTION = Connection()
@@ -110,25 +117,26 @@ def configure(
     api_url: str | None = None,
     image: str | None = None,
 ) -> None:
-    """Say which endpoint the classes call from now on.
+    """Set the endpoint that the classes call from now on.
 
     Args:
-        endpoint_id: None: that in RUNPOD_ENDPOINT_ID.
-        api_key: of the account; None: RUNPOD_API_KEY's, or that of the platform's own file.
-        base_url: of the platform's queues; None: RunPod's.
-        api_url: of the platform's REST API, which makes endpoints; None: RunPod's.
-        image: the worker's, without a tag, for ``Model.create``.
+        endpoint_id: The id of the endpoint. Default: RUNPOD_ENDPOINT_ID.
+        api_key: The key of the account. Default: RUNPOD_API_KEY, or the key in the platform's own
+            file.
+        base_url: The URL of the platform's queues. Default: RunPod's.
+        api_url: The URL of the platform's REST API, which creates endpoints. Default: RunPod's.
+        image: The worker's image without a tag, for ``Model.create``.
     """
-    CONNECTION.set(
+    CONNECTION.configure(
         endpoint_id=endpoint_id, api_key=api_key, base_url=base_url, api_url=api_url, image=image
     )
 
 
 def refuse_headers(request_headers: dict[str, str] | None) -> None:
-    """Refuse headers of a caller: a job has none.
+    """Refuse custom headers, as a job has no headers.
 
     Raises:
-        BadRequestError: there are some.
+        BadRequestError: If headers are passed.
     """
     if request_headers:
         raise BadRequestError("request_headers: a job has no headers")
@@ -141,45 +149,45 @@ def call(
     timeout_s: float = TIMEOUT_S,
     files: Any = None,
 ) -> Any:
-    """Return the JSON that answers a request.
+    """Send a request and return the JSON of the response.
 
     Args:
-        method: of HTTP.
-        path: with the query string, escaped.
-        body: sent as JSON without its values that are None.
-        timeout_s: seconds without anything new that the call waits.
-        files: of a form, as httpx2 takes them.
+        method: The HTTP method.
+        path: The path and the query string, escaped.
+        body: The values to send as JSON; None values are left out.
+        timeout_s: Seconds to wait for new output.
+        files: The files of a form, in httpx2's format.
 
     Raises:
-        BadRequestError, UnauthorizedError, NotFoundError, RateLimitExceededError, ServerError:
-            as the answer says.
-        TimeoutError: nothing has come in time.
+        BadRequestError, UnauthorizedError, NotFoundError, RateLimitExceededError, ServerError: The
+        error of the response.
+        TimeoutError: If nothing arrives in time.
     """
-    with _failures():
-        asked = {"json": _given(body), "files": files, "timeout": timeout_s}
-        return _read(CONNECTION.client.request(method, path, **asked))
+    with _translate_errors():
+        options = {"json": _drop_none(body), "files": files, "timeout": timeout_s}
+        return _read_json(CONNECTION.client.request(method, path, **options))
 
 
 async def acall(path: str, body: Mapping[str, Any], timeout_s: float) -> Any:
-    """As ``call`` with POST, with asyncio."""
-    with _failures():
+    """Send a POST request as ``call`` does, with asyncio."""
+    with _translate_errors():
         async with await CONNECTION.loop_client() as client:
-            return _read(await client.post(path, json=_given(body), timeout=timeout_s))
+            return _read_json(await client.post(path, json=_drop_none(body), timeout=timeout_s))
 
 
 def stream(
     path: str, body: Mapping[str, Any], timeout_s: float
 ) -> Iterator[CompletionStreamResponse]:
-    """Yield each event; the job is cancelled if the caller stops before the last.
+    """Yield the events of a stream; the job is cancelled if the caller stops before the last event.
 
     Raises:
         The errors of ``call``, unless the stream has begun.
     """
-    asked: Any = {"method": "POST", "json": _given(body), "timeout": timeout_s}
-    with _failures(), CONNECTION.client.sse(path, **asked) as events:
+    options: Any = {"method": "POST", "json": _drop_none(body), "timeout": timeout_s}
+    with _translate_errors(), CONNECTION.client.sse(path, **options) as events:
         if events.response.status_code != 200:
             events.response.read()
-            _read(events.response)
+            _read_json(events.response)
         for event in events:
             yield CompletionStreamResponse.model_validate_json(event.data)
 
@@ -187,39 +195,40 @@ def stream(
 async def astream(
     path: str, body: Mapping[str, Any], timeout_s: float
 ) -> AsyncGenerator[CompletionStreamResponse]:
-    """As ``stream``, with asyncio."""
-    with _failures():
+    """Yield the events of a stream as ``stream`` does, with asyncio."""
+    with _translate_errors():
         async with await CONNECTION.loop_client() as client:
-            # Not client.sse: an event loop that ends would close its generator before this one.
-            request = client.build_request("POST", path, json=_given(body), timeout=timeout_s)
+            # Don't use client.sse: an event loop that ends would close the generator of client.sse
+            # before this one.
+            request = client.build_request("POST", path, json=_drop_none(body), timeout=timeout_s)
             response = await client.send(request, stream=True)
             try:
                 if response.status_code != 200:
                     await response.aread()
-                    _read(response)
+                    _read_json(response)
                 async for event in httpx2.EventSource(response):
                     yield CompletionStreamResponse.model_validate_json(event.data)
             finally:
                 await response.aclose()
 
 
-def _given(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _drop_none(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if body is None:
         return None
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _read(answer: httpx2.Response) -> Any:
-    if answer.status_code != 200:
-        raise error_in(answer.status_code, answer.content)
-    return answer.json()
+def _read_json(response: httpx2.Response) -> Any:
+    if response.status_code != 200:
+        raise error_from_response(response.status_code, response.content)
+    return response.json()
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except httpx2.TimeoutException:
         raise TimeoutError("Nothing has come from the endpoint in time.") from None
-    except httpx2.TransportError as lost:
-        raise ServerError(502, str(lost)) from None
+    except httpx2.TransportError as error:
+        raise ServerError(502, str(error)) from None

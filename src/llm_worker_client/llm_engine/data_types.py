@@ -1,4 +1,4 @@
-"""What LLM Engine's classes take and return, with its names."""
+"""LLM Engine's request and response types, with LLM Engine's names."""
 
 from typing import Any
 
@@ -18,30 +18,30 @@ from llm_worker_client.llm_engine.endpoint_types import (
     UploadFileResponse,
 )
 from llm_worker_client.llm_engine.kinds import (
-    Asked,
     BatchCompletionsJobStatus,
     BatchJobStatus,
-    Data,
+    DataModel,
     GpuType,
     LLMInferenceFramework,
     LLMSource,
     ModelEndpointType,
     PostInferenceHooks,
     Quantization,
+    RequestModel,
 )
 
 # Completions.
 
 
-class TokenOutput(Data):
+class TokenOutput(DataModel):
     """A token and its log probability."""
 
     token: str
     log_prob: float
 
 
-class CompletionOutput(Data):
-    """A completion, with counts of tokens."""
+class CompletionOutput(DataModel):
+    """A completion and its numbers of tokens."""
 
     text: str
     num_prompt_tokens: int | None = None
@@ -49,15 +49,15 @@ class CompletionOutput(Data):
     tokens: list[TokenOutput] | None = None
 
 
-class CompletionSyncResponse(Data):
-    """The answer to ``Completion.create``."""
+class CompletionSyncResponse(DataModel):
+    """The response of ``Completion.create``."""
 
     request_id: str
     output: CompletionOutput
 
 
-class CompletionStreamOutput(Data):
-    """What a token has added; the last one also counts the prompt's tokens."""
+class CompletionStreamOutput(DataModel):
+    """The text of one token; the last output also has the number of prompt tokens."""
 
     text: str
     finished: bool
@@ -66,22 +66,22 @@ class CompletionStreamOutput(Data):
     token: TokenOutput | None = None
 
 
-class StreamErrorContent(Data):
-    """Why a stream ended."""
+class StreamErrorContent(DataModel):
+    """The reason for the error of a stream."""
 
     error: str
     timestamp: str | None = None
 
 
-class StreamError(Data):
-    """An error after a stream has begun."""
+class StreamError(DataModel):
+    """An error that occurs after a stream has begun."""
 
     status_code: int
     content: StreamErrorContent
 
 
-class CompletionStreamResponse(Data):
-    """An event of a stream: an output, or an error in its place."""
+class CompletionStreamResponse(DataModel):
+    """An event of a stream: an output or an error."""
 
     request_id: str | None = None
     output: CompletionStreamOutput | None = None
@@ -91,36 +91,36 @@ class CompletionStreamResponse(Data):
 # Batches.
 
 
-class CreateBatchCompletionsModelConfig(Asked):
-    """Which model answers a batch."""
+class CreateBatchCompletionsModelConfig(RequestModel):
+    """The model of a batch."""
 
     model: str
     checkpoint_path: str | None = None
     labels: dict[str, str] | None = None
 
 
-class CreateBatchCompletionsRequestContent(Asked):
-    """Prompts of a batch, and how they are completed."""
+class CreateBatchCompletionsRequestContent(RequestModel):
+    """The prompts of a batch and their sampling parameters."""
 
     prompts: list[str]
     max_new_tokens: int
     temperature: float = Field(ge=0, le=1)
 
 
-class FilteredCompletionV2Request(Asked):
-    """A completion of a batch, as OpenAI's."""
+class FilteredCompletionV2Request(RequestModel):
+    """A completion request of a batch, in OpenAI's format."""
 
     prompt: str | list[str]
 
 
-class FilteredChatCompletionV2Request(Asked):
-    """A chat of a batch, as OpenAI's."""
+class FilteredChatCompletionV2Request(RequestModel):
+    """A chat request of a batch, in OpenAI's format."""
 
     messages: list[dict[str, Any]]
 
 
-class ToolConfig(Asked):
-    """A tool that a batch would use, which the worker refuses."""
+class ToolConfig(RequestModel):
+    """A tool for a batch. The worker refuses batches with tools."""
 
     name: str
 
@@ -132,14 +132,14 @@ BatchCompletionContent = (
 )
 
 
-class CreateBatchCompletionsV1Response(Data):
+class CreateBatchCompletionsV1Response(DataModel):
     """The id of a batch."""
 
     job_id: str
 
 
-class CreateBatchCompletionsV2Response(Data):
-    """A batch. Pydantic has a ``model_config`` of its own, so that here it has a longer name."""
+class CreateBatchCompletionsV2Response(DataModel):
+    """A batch. Its ``model_config`` has a longer name here, as pydantic reserves that name."""
 
     job_id: str
     input_data_path: str | None = None
@@ -156,47 +156,47 @@ class CreateBatchCompletionsV2Response(Data):
 # Fine-tunes.
 
 
-class CreateFineTuneResponse(Data):
+class CreateFineTuneResponse(DataModel):
     """The id of a fine-tune."""
 
     id: str
 
 
-class GetFineTuneResponse(Data):
-    """A fine-tune; the model's name is there when it is served."""
+class GetFineTuneResponse(DataModel):
+    """A fine-tune. It has the name of the model as soon as the model is served."""
 
     id: str
     fine_tuned_model: str | None = None
     status: BatchJobStatus
 
 
-class ListFineTunesResponse(Data):
+class ListFineTunesResponse(DataModel):
     """All fine-tunes."""
 
     jobs: list[GetFineTuneResponse]
 
 
-class CancelFineTuneResponse(Data):
+class CancelFineTuneResponse(DataModel):
     """Whether a fine-tune was cancelled."""
 
     success: bool
 
 
-class LLMFineTuneEvent(Data):
-    """What happened in a fine-tune; the time is in seconds since 1970."""
+class LLMFineTuneEvent(DataModel):
+    """An event of a fine-tune; the timestamp is in seconds since 1970."""
 
     timestamp: float | None = None
     message: str
     level: str
 
 
-class GetFineTuneEventsResponse(Data):
-    """All that happened in a fine-tune."""
+class GetFineTuneEventsResponse(DataModel):
+    """All events of a fine-tune."""
 
     events: list[LLMFineTuneEvent]
 
 
-# Other names of LLM Engine's for these.
+# LLM Engine's other names for these types.
 BatchCompletionsJob = CreateBatchCompletionsV2Response
 BatchCompletionsModelConfig = CreateBatchCompletionsModelConfig
 CompletionStreamV1Response = CompletionStreamResponse

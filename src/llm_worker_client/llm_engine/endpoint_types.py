@@ -1,17 +1,17 @@
-"""What LLM Engine's models and files are returned as."""
+"""Response types of LLM Engine's models and files."""
 
 from typing import Any
 
 from llm_worker_client.llm_engine.kinds import (
-    Data,
+    DataModel,
     LLMInferenceFramework,
     LLMSource,
     Quantization,
 )
 
 
-class GetLLMEndpointResponse(Data):
-    """A model."""
+class GetLLMEndpointResponse(DataModel):
+    """A model that the endpoint serves."""
 
     id: str | None = None
     name: str
@@ -25,64 +25,64 @@ class GetLLMEndpointResponse(Data):
     spec: dict[str, Any] | None = None
 
 
-class ListLLMEndpointsResponse(Data):
-    """All models."""
+class ListLLMEndpointsResponse(DataModel):
+    """All models that the endpoint serves."""
 
     model_endpoints: list[GetLLMEndpointResponse]
 
 
-class CreateLLMEndpointResponse(Data):
-    """The id of an endpoint that was created."""
+class CreateLLMEndpointResponse(DataModel):
+    """The id of a new endpoint."""
 
     endpoint_creation_task_id: str
 
 
-class UpdateLLMEndpointResponse(Data):
-    """The id of an endpoint that was changed."""
+class UpdateLLMEndpointResponse(DataModel):
+    """The id of a changed endpoint."""
 
     endpoint_creation_task_id: str
 
 
-class DeleteLLMEndpointResponse(Data):
+class DeleteLLMEndpointResponse(DataModel):
     """Whether a model was deleted."""
 
     deleted: bool
 
 
-class DownloadModelResponse(Data):
-    """Where the files of a model are, by their names."""
+class DownloadModelResponse(DataModel):
+    """The URLs of a model's files, by file name."""
 
     urls: dict[str, str]
 
 
-class UploadFileResponse(Data):
+class UploadFileResponse(DataModel):
     """The id of a file."""
 
     id: str
 
 
-class GetFileResponse(Data):
-    """A file; its size is in bytes."""
+class GetFileResponse(DataModel):
+    """The name of a file, and its size in bytes."""
 
     id: str
     filename: str
     size: int
 
 
-class GetFileContentResponse(Data):
+class GetFileContentResponse(DataModel):
     """The text of a file."""
 
     id: str
     content: str
 
 
-class ListFilesResponse(Data):
+class ListFilesResponse(DataModel):
     """All files."""
 
     files: list[GetFileResponse]
 
 
-class DeleteFileResponse(Data):
+class DeleteFileResponse(DataModel):
     """Whether a file was deleted."""
 
     deleted: bool

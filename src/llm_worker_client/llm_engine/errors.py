@@ -1,10 +1,10 @@
-"""LLM Engine's errors, by the status of an answer."""
+"""LLM Engine's errors, and their HTTP statuses."""
 
 import json
 
 
 class BadRequestError(Exception):
-    """The request is wrong; the message names the argument."""
+    """The request is invalid; the message names the argument."""
 
 
 class UnauthorizedError(Exception):
@@ -12,19 +12,19 @@ class UnauthorizedError(Exception):
 
 
 class NotFoundError(Exception):
-    """There is no such model, file, batch, fine-tune or endpoint."""
+    """No such model, file, batch, fine-tune or endpoint exists."""
 
 
 class RateLimitExceededError(Exception):
-    """There are too many requests."""
+    """The client has sent too many requests."""
 
 
 class ServerError(Exception):
-    """The endpoint, or the platform, could not answer.
+    """The endpoint or the platform failed to respond.
 
     Args:
-        status_code: of HTTP.
-        message: what went wrong.
+        status_code: The HTTP status.
+        message: The reason.
     """
 
     def __init__(self, status_code: int, message: str) -> None:
@@ -33,30 +33,30 @@ class ServerError(Exception):
 
 
 class UnknownError(Exception):
-    """The status of an answer has no other class: it is no error of HTTP."""
+    """The response has a status that is not an HTTP error."""
 
 
 class ValidationError(Exception):
-    """For scripts that catch it; the worker answers with ``BadRequestError`` instead."""
+    """Exists for scripts that catch it. The worker responds with ``BadRequestError`` instead."""
 
 
-_CLASSES = {401: UnauthorizedError, 404: NotFoundError, 429: RateLimitExceededError}
+_ERROR_BY_STATUS = {401: UnauthorizedError, 404: NotFoundError, 429: RateLimitExceededError}
 
 
-def error_of(status: int, message: str) -> Exception:
-    """Return the error for a status that is not 200."""
+def error_for_status(status: int, message: str) -> Exception:
+    """Return the error for an HTTP status other than 200."""
     if 500 <= status <= 599:
         return ServerError(status, message)
     if 400 <= status <= 499:
-        return _CLASSES.get(status, BadRequestError)(message)
+        return _ERROR_BY_STATUS.get(status, BadRequestError)(message)
     return UnknownError(message)
 
 
-def error_in(status: int, content: bytes) -> Exception:
-    """Return the error that an answer is: ``{"detail": …}``, or any text."""
+def error_from_response(status: int, content: bytes) -> Exception:
+    """Return the error of a response, whose body is ``{"detail": …}`` or any text."""
     text = content.decode(errors="replace")
     try:
         detail = json.loads(text)["detail"]
     except (ValueError, KeyError, TypeError):
         detail = text
-    return error_of(status, str(detail))
+    return error_for_status(status, str(detail))

@@ -1,4 +1,4 @@
-"""Files of the endpoint's volume, with LLM Engine's names."""
+"""The files of the endpoint's volume, with LLM Engine's names."""
 
 from io import BufferedReader
 from pathlib import Path
@@ -17,28 +17,29 @@ FILES = "/v1/files"
 
 
 class File:
-    """Files that batches and fine-tunes read. Errors are those of ``Completion.create``."""
+    """The files that batches and fine-tunes read. Errors are those of ``Completion.create``."""
 
     @classmethod
     def upload(cls, file: BufferedReader) -> UploadFileResponse:
-        """Upload an open file, be it opened as text or as bytes.
+        """Upload an open file, opened in text or binary mode.
 
-        One above 14 MB goes to the volume, if the environment names it (RUNPOD_VOLUME_ID, …).
+        Files above 14 MB are uploaded to the volume if the environment configures it
+        (RUNPOD_VOLUME_ID, …).
         """
-        # What is open in memory has no name.
+        # A file in memory has no name.
         name = Path(str(getattr(file, "name", "file"))).name
-        uploaded = call("POST", FILES, files={"file": (name, _content(file))})
-        return UploadFileResponse.model_validate(uploaded)
+        response = call("POST", FILES, files={"file": (name, _read_rest(file))})
+        return UploadFileResponse.model_validate(response)
 
     @classmethod
     def get(cls, file_id: str) -> GetFileResponse:
         """Return the name and the size of a file."""
-        return GetFileResponse.model_validate(call("GET", _path(file_id)))
+        return GetFileResponse.model_validate(call("GET", _file_path(file_id)))
 
     @classmethod
     def download(cls, file_id: str) -> GetFileContentResponse:
         """Return the text of a file."""
-        return GetFileContentResponse.model_validate(call("GET", f"{_path(file_id)}/content"))
+        return GetFileContentResponse.model_validate(call("GET", f"{_file_path(file_id)}/content"))
 
     @classmethod
     def list(cls) -> ListFilesResponse:
@@ -48,16 +49,16 @@ class File:
     @classmethod
     def delete(cls, file_id: str) -> DeleteFileResponse:
         """Delete a file."""
-        return DeleteFileResponse.model_validate(call("DELETE", _path(file_id)))
+        return DeleteFileResponse.model_validate(call("DELETE", _file_path(file_id)))
 
 
-def _content(file: BufferedReader) -> BufferedReader | bytes:
-    """Return what is left of a file; a large one is read later, part by part."""
+def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
+    """Return the rest of a file; a large file is returned unread, and is read later in parts."""
     if isinstance(file, BufferedReader) and file.seekable() and file.tell() == 0:
         return file
     content: str | bytes = file.read()
     return content.encode() if isinstance(content, str) else content
 
 
-def _path(file_id: str) -> str:
+def _file_path(file_id: str) -> str:
     return f"{FILES}/{quote(file_id, safe='')}"

@@ -28,20 +28,20 @@ class FineTune:
         wandb_config: dict[str, Any] | None = None,
         suffix: str | None = None,
     ) -> CreateFineTuneResponse:
-        """Train an adapter of the endpoint's model; the job that does it is handed in."""
+        """Train an adapter for the endpoint's model, in a job that this call submits."""
         body = {name: value for name, value in locals().items() if name != "cls"}
         return CreateFineTuneResponse.model_validate(call("POST", FINE_TUNES, body))
 
     @classmethod
     def get(cls, fine_tune_id: str) -> GetFineTuneResponse:
-        """Return how far a fine-tune is."""
-        return GetFineTuneResponse.model_validate(call("GET", _path(fine_tune_id)))
+        """Return the status of a fine-tune."""
+        return GetFineTuneResponse.model_validate(call("GET", _fine_tune_path(fine_tune_id)))
 
     @classmethod
     def get_events(cls, fine_tune_id: str) -> GetFineTuneEventsResponse:
-        """Return what happened in a fine-tune."""
-        found = call("GET", f"{_path(fine_tune_id)}/events")
-        return GetFineTuneEventsResponse.model_validate(found)
+        """Return the events of a fine-tune."""
+        events = call("GET", f"{_fine_tune_path(fine_tune_id)}/events")
+        return GetFineTuneEventsResponse.model_validate(events)
 
     @classmethod
     def list(cls) -> ListFineTunesResponse:
@@ -51,9 +51,9 @@ class FineTune:
     @classmethod
     def cancel(cls, fine_tune_id: str) -> CancelFineTuneResponse:
         """Cancel a fine-tune."""
-        cancelled = call("PUT", f"{_path(fine_tune_id)}/cancel")
-        return CancelFineTuneResponse.model_validate(cancelled)
+        response = call("PUT", f"{_fine_tune_path(fine_tune_id)}/cancel")
+        return CancelFineTuneResponse.model_validate(response)
 
 
-def _path(fine_tune_id: str) -> str:
+def _fine_tune_path(fine_tune_id: str) -> str:
     return f"{FINE_TUNES}/{quote(fine_tune_id, safe='')}"

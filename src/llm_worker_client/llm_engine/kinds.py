@@ -1,4 +1,4 @@
-"""The values that LLM Engine's types choose from, and what its types have in common."""
+"""LLM Engine's enumerations, and the base classes of its types."""
 
 import json
 from enum import StrEnum
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class LLMSource(StrEnum):
-    """Where weights come from."""
+    """Sources of weights."""
 
     HUGGING_FACE = "hugging_face"
 
 
 class LLMInferenceFramework(StrEnum):
-    """What serves a model: here always vLLM."""
+    """Inference frameworks. This worker's is always vLLM."""
 
     DEEPSPEED = "deepspeed"
     TEXT_GENERATION_INFERENCE = "text_generation_inference"
@@ -24,26 +24,26 @@ class LLMInferenceFramework(StrEnum):
 
 
 class Quantization(StrEnum):
-    """Methods of quantization."""
+    """Quantization methods."""
 
     BITSANDBYTES = "bitsandbytes"
     AWQ = "awq"
 
 
 class ModelEndpointType(StrEnum):
-    """Kinds of endpoints."""
+    """Types of endpoints."""
 
     STREAMING = "streaming"
 
 
 class PostInferenceHooks(StrEnum):
-    """What can follow an answer."""
+    """Actions after inference."""
 
     CALLBACK = "callback"
 
 
 class GpuType(StrEnum):
-    """Types of GPUs."""
+    """GPU types."""
 
     NVIDIA_TESLA_T4 = "nvidia-tesla-t4"
     NVIDIA_AMPERE_A10 = "nvidia-ampere-a10"
@@ -55,7 +55,7 @@ class GpuType(StrEnum):
 
 
 class BatchJobStatus(StrEnum):
-    """How far a fine-tune is."""
+    """The status of a fine-tune."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -67,7 +67,7 @@ class BatchJobStatus(StrEnum):
 
 
 class BatchCompletionsJobStatus(StrEnum):
-    """How far a batch is; the names are LLM Engine's."""
+    """The status of a batch; the names are LLM Engine's."""
 
     Queued = "queued"
     Running = "running"
@@ -77,19 +77,19 @@ class BatchCompletionsJobStatus(StrEnum):
     Unknown = "unknown"
 
 
-class Data(BaseModel):
-    """Base of what is returned. ``json`` and ``dict`` are those of LLM Engine's own models."""
+class DataModel(BaseModel):
+    """Base class of responses. ``json`` and ``dict`` work as in LLM Engine's own models."""
 
     def json(self, **options: Any) -> str:
-        """Return the values as JSON, in one line; the options are those of ``json.dumps``."""
+        """Return the values as JSON in one line; the options are passed to ``json.dumps``."""
         return json.dumps(self.model_dump(mode="json", by_alias=True), **options)
 
-    def dict(self) -> dict[str, Any]:  # type: ignore[override]  # scripts read it
+    def dict(self) -> dict[str, Any]:  # type: ignore[override]  # scripts call it
         """Return the values by name."""
         return self.model_dump(by_alias=True)
 
 
-class Asked(Data):
-    """Base of what is sent; values that are not named here are sent, too: the worker checks."""
+class RequestModel(DataModel):
+    """Base class of requests. Unknown fields are sent as well, since the worker validates them."""
 
     model_config = ConfigDict(extra="allow")

@@ -1,4 +1,4 @@
-"""Models of the endpoint, and endpoints of the account, with LLM Engine's names."""
+"""The models of the endpoint and the endpoints of the account, with LLM Engine's names."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -8,13 +8,13 @@ from urllib.parse import quote
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
 from llm_worker_client.deploy.errors import (
+    ApiError,
     DeployError,
-    NoAnswer,
+    EndpointUnhealthy,
     NoEndpoint,
-    Problem,
-    Unhealthy,
+    NoResponse,
 )
-from llm_worker_client.deploy.models import Models
+from llm_worker_client.deploy.models import ModelEndpoints
 from llm_worker_client.llm_engine import connection
 from llm_worker_client.llm_engine.data_types import (
     LLMInferenceFramework,
@@ -35,7 +35,7 @@ from llm_worker_client.llm_engine.errors import (
     BadRequestError,
     NotFoundError,
     ServerError,
-    error_of,
+    error_for_status,
 )
 
 MODELS = "/v1/llm/model-endpoints"
@@ -43,7 +43,7 @@ Hooks = list[PostInferenceHooks]
 
 
 class Model:
-    """Models that the endpoint serves; ``create`` and ``update`` are of whole endpoints.
+    """The models that the endpoint serves. ``create`` and ``update`` manage whole endpoints.
 
     Errors are those of ``Completion.create``.
     """
@@ -77,16 +77,21 @@ class Model:
         labels: dict[str, str] | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> CreateLLMEndpointResponse:
-        """Create an endpoint on the platform; what it can't have is refused by name.
+        """Create an endpoint on the platform.
 
         Returns:
-            The endpoint's id.
+            The id of the endpoint.
+
+        Raises:
+            BadRequestError: If an argument is not supported. The message names the argument.
         """
-        given = _arguments(locals())
+        arguments = _without_cls(locals())
         if connection.CONNECTION.image is None:
             raise BadRequestError("image: call configure(image=…) with the worker's image")
-        with _models() as models:
-            return CreateLLMEndpointResponse(endpoint_creation_task_id=models.create(**given))
+        with _open_endpoints() as endpoints:
+            return CreateLLMEndpointResponse(
+                endpoint_creation_task_id=endpoints.create(**arguments)
+            )
 
     @classmethod
     def update(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -114,14 +119,16 @@ class Model:
         labels: dict[str, str] | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> UpdateLLMEndpointResponse:
-        """Change the passed values of an endpoint on the platform.
+        """Change the passed options of an endpoint on the platform.
 
         Returns:
-            The endpoint's id.
+            The id of the endpoint.
         """
-        given = _arguments(locals())
-        with _models() as models:
-            return UpdateLLMEndpointResponse(endpoint_creation_task_id=models.update(**given))
+        arguments = _without_cls(locals())
+        with _open_endpoints() as endpoints:
+            return UpdateLLMEndpointResponse(
+                endpoint_creation_task_id=endpoints.update(**arguments)
+            )
 
     @classmethod
     def get(
@@ -129,7 +136,7 @@ class Model:
     ) -> GetLLMEndpointResponse:
         """Return a model that the endpoint serves."""
         connection.refuse_headers(request_headers)
-        return GetLLMEndpointResponse.model_validate(connection.call("GET", _of(model)))
+        return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_path(model)))
 
     @classmethod
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
@@ -141,56 +148,56 @@ class Model:
     def delete(
         cls, model_endpoint_name: str, request_headers: dict[str, str] | None = None
     ) -> DeleteLLMEndpointResponse:
-        """Delete an endpoint that ``create`` made, else an adapter; nothing else is deleted."""
+        """Delete an endpoint created with ``create``, or otherwise an adapter."""
         connection.refuse_headers(request_headers)
-        if _deleted(model_endpoint_name):
+        if _delete_endpoint(model_endpoint_name):
             return DeleteLLMEndpointResponse(deleted=True)
         if not (connection.CONNECTION.endpoint_id or account.endpoint_id()):
             raise NotFoundError(f"there is no endpoint {model_endpoint_name} that create made")
-        deleted = connection.call("DELETE", _of(model_endpoint_name))
+        deleted = connection.call("DELETE", _model_path(model_endpoint_name))
         return DeleteLLMEndpointResponse.model_validate(deleted)
 
     @classmethod
     def download(
         cls, model_name: str, download_format: str = "hugging_face"
     ) -> DownloadModelResponse:
-        """Refuse: a job holds no file of an adapter; the message says where it is."""
+        """Raise an error that names the location of an adapter's files: a job can't carry them."""
         body = {"model_name": model_name, "download_format": download_format}
-        found = connection.call("POST", f"{MODELS}/download", body)
-        return DownloadModelResponse.model_validate(found)
+        response = connection.call("POST", f"{MODELS}/download", body)
+        return DownloadModelResponse.model_validate(response)
 
 
-def _of(name: str) -> str:
+def _model_path(name: str) -> str:
     return f"{MODELS}/{quote(name)}"
 
 
-def _deleted(name: str) -> bool:
-    """Delete the endpoint that ``create`` made under a name; return whether there is one."""
-    given = connection.CONNECTION
-    if given.api_url is None and (given.base_url or account.base_url()) != account.PLATFORM:
-        # Behind another address there are no endpoints of the account.
+def _delete_endpoint(name: str) -> bool:
+    """Delete the endpoint that ``create`` created under a name; return whether it existed."""
+    config = connection.CONNECTION
+    if config.api_url is None and (config.base_url or account.base_url()) != account.PLATFORM_URL:
+        # The account's endpoints exist only at the platform's own address.
         return False
-    with _models() as models:
-        return models.delete(name)
+    with _open_endpoints() as endpoints:
+        return endpoints.delete(name)
 
 
-def _arguments(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name != "cls"}
+def _without_cls(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name != "cls"}
 
 
 @contextmanager
-def _models() -> Iterator[Models]:
-    """Open the account's endpoints; what goes wrong is raised as LLM Engine's errors."""
-    given = connection.CONNECTION
-    key, queue_url = given.api_key or account.api_key(), given.base_url or account.PLATFORM
+def _open_endpoints() -> Iterator[ModelEndpoints]:
+    """Open the account's endpoints, and translate errors to LLM Engine's."""
+    config = connection.CONNECTION
+    key, queue_url = config.api_key or account.api_key(), config.base_url or account.PLATFORM_URL
     try:
-        with closing(Api(key, given.api_url or API_URL, queue_url)) as api:
-            yield Models(api, given.image or "")
-    except Problem as problem:
-        raise error_of(problem.status, str(problem)) from None
-    except NoEndpoint as missing:
-        raise NotFoundError(str(missing)) from None
-    except (NoAnswer, Unhealthy) as lost:
-        raise ServerError(502, str(lost)) from None
-    except DeployError as wrong:
-        raise BadRequestError(str(wrong)) from None
+        with closing(Api(key, config.api_url or API_URL, queue_url)) as api:
+            yield ModelEndpoints(api, config.image or "")
+    except ApiError as error:
+        raise error_for_status(error.status, str(error)) from None
+    except NoEndpoint as error:
+        raise NotFoundError(str(error)) from None
+    except (NoResponse, EndpointUnhealthy) as error:
+        raise ServerError(502, str(error)) from None
+    except DeployError as error:
+        raise BadRequestError(str(error)) from None

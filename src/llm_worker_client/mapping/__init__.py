@@ -1,21 +1,28 @@
-"""HTTP requests as jobs of the worker, and what jobs yield as HTTP responses.
+"""Converts HTTP requests to jobs of the worker, and the yields of jobs to HTTP responses.
 
-A queue endpoint's gateway passes bodies of posts and little else. A job can hold all of a request:
-its method, its path with the query string, its body. Nothing here does more than convert, but that
-a large form is kept on the disk.
+The gateway of a queue endpoint forwards the bodies of POST requests and little else. A job can
+contain a whole request: its method, its path with the query string, and its body. Large forms are
+stored on disk in the meantime; otherwise this package does no I/O.
 """
 
 from llm_worker_client.mapping.errors import Dialect, Refusal, refusal_of
-from llm_worker_client.mapping.requests import Call, Kind, PassedOn, Request, dialect_of, read
+from llm_worker_client.mapping.requests import (
+    ForwardedRequest,
+    JobRequest,
+    OutputKind,
+    Request,
+    dialect_of,
+    read_request,
+)
 
 __all__ = [
-    "Call",
     "Dialect",
-    "Kind",
-    "PassedOn",
+    "ForwardedRequest",
+    "JobRequest",
+    "OutputKind",
     "Refusal",
     "Request",
     "dialect_of",
-    "read",
+    "read_request",
     "refusal_of",
 ]

@@ -1,4 +1,4 @@
-"""Errors as clients read them: OpenAI's, Anthropic's and LLM Engine's."""
+"""Errors in the formats of OpenAI's, Anthropic's and LLM Engine's clients."""
 
 import json
 from enum import StrEnum, auto
@@ -6,12 +6,12 @@ from http import HTTPStatus
 from typing import Any
 
 CLIENT_CLOSED_REQUEST = 499
-# Of LLM Engine's client: what it has an exception for, besides 5xx.
-_KNOWN = (400, 401, 404, 429)
+# Statuses below 500 for which LLM Engine's client has an exception.
+_LLM_ENGINE_STATUSES = (400, 401, 404, 429)
 
 
 class Dialect(StrEnum):
-    """Whose client reads the answer."""
+    """The API whose client reads a response."""
 
     OPENAI = auto()
     ANTHROPIC = auto()
@@ -22,10 +22,10 @@ class Refusal(Exception):
     """A request that is answered with an error.
 
     Args:
-        status: of HTTP.
-        message: for the caller.
-        error: the worker's own error object, if it is the worker's.
-        retry_after_s: when another try may help.
+        status: HTTP status.
+        message: Message for the caller.
+        error: Error object, if the worker has sent one.
+        retry_after_s: Seconds after which a retry may succeed; None if a retry can't succeed.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Refusal(Exception):
         self.status = status
         self.error = error or {
             "message": message,
-            "type": _type_of(status),
+            "type": _error_type(status),
             "param": None,
             "code": status,
         }
         self.retry_after_s = retry_after_s
 
     def in_dialect(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body for a client."""
+        """Return the HTTP status and the body in the format of a client."""
         if dialect is Dialect.ANTHROPIC:
             return self.status, {"type": "error", "error": self.error}
         if dialect is Dialect.OPENAI:
@@ -54,44 +54,44 @@ class Refusal(Exception):
         status = self.status
         if status == CLIENT_CLOSED_REQUEST:
             status = 500
-        elif status not in _KNOWN and status < 500:
+        elif status not in _LLM_ENGINE_STATUSES and status < 500:
             status = 400
         return status, {"detail": self.error.get("message"), "error": self.error}
 
 
 def refusal_of(report: dict[str, Any]) -> Refusal:
-    """Return how a job has failed.
+    """Return the error of a failed job.
 
     Args:
-        report: the platform's, of a job that has ended other than ``COMPLETED``.
+        report: Platform's report of a job that has ended with a status other than ``COMPLETED``.
     """
     id, status, error = report.get("id"), report.get("status"), report.get("error")
     if status == "CANCELLED":
         return Refusal(CLIENT_CLOSED_REQUEST, f"The job {id} was cancelled.")
     if status == "TIMED_OUT":
-        return Refusal(504, f"The job {id} was ended for its time: {error or 'it is over'}.")
-    found = _error_object(error)
-    if found is None:
+        return Refusal(504, f"The job {id} ran out of time: {error or 'its time limit is over'}.")
+    error_object = _error_object(error)
+    if error_object is None:
         return Refusal(500, str(error or "The job failed without an error."))
-    code = found.get("code")
-    known = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    retry_after = found.get("retry_after", 1) if found.get("retryable") else None
-    return Refusal(known, str(found.get("message")), found, retry_after)
+    code = error_object.get("code")
+    http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    retry_after = error_object.get("retry_after", 1) if error_object.get("retryable") else None
+    return Refusal(http_status, str(error_object.get("message")), error_object, retry_after)
 
 
 def _error_object(error: Any) -> dict[str, Any] | None:
-    """Return the worker's error object, which the platform passes on as text."""
+    """Return the worker's error object, if any; the platform forwards it as a JSON string."""
     body = error
     if isinstance(error, str):
         try:
             body = json.loads(error)
         except ValueError:
             return None
-    found = body.get("error") if isinstance(body, dict) else None
-    return found if isinstance(found, dict) else None
+    error_object = body.get("error") if isinstance(body, dict) else None
+    return error_object if isinstance(error_object, dict) else None
 
 
-def _type_of(status: int) -> str:
+def _error_type(status: int) -> str:
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:

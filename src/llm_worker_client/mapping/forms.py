@@ -1,4 +1,4 @@
-"""Forms (multipart/form-data) as OpenAI's and LLM Engine's clients upload files in them."""
+"""Reads forms (multipart/form-data) in which OpenAI's and LLM Engine's clients upload files."""
 
 import asyncio
 import re
@@ -13,61 +13,61 @@ from python_multipart.multipart import Field, File, MultipartParser, parse_optio
 from llm_worker_client.mapping.errors import Refusal
 
 MEDIA_TYPE = "multipart/form-data"
-# The largest file that a job holds, as base64. What is larger is kept on the disk.
-LARGEST_FILE = 14_000_000
-# The parts of a form, and bytes of each besides the file: all of these are held in memory.
-MOST_PARTS = 9
-LARGEST_FIELD = 4_096
-_CONFIG: Any = {"MAX_MEMORY_FILE_SIZE": LARGEST_FILE}
-# How parts are encoded where that changes nothing. RFC 7578 knows no other way.
-_AS_THEY_ARE = (b"binary", b"8bit", b"7bit")
-# Bytes that are written together: a thread for each of a network's parts would take longer.
-_BLOCK = 2**20
-# How forms spell the key of an object: expires_after[seconds].
-_NESTED = re.compile(r"(\w+)\[(\w+)\]")
+# Maximum bytes of a file in a job, which contains it as base64. Larger files are stored on disk.
+MAX_FILE_BYTES = 14_000_000
+# Maximum number of parts, and maximum bytes of each part except the file. All are stored in memory.
+MAX_PARTS = 9
+MAX_FIELD_BYTES = 4_096
+_FILE_CONFIG: Any = {"MAX_MEMORY_FILE_SIZE": MAX_FILE_BYTES}
+# Transfer encodings that leave the content unchanged. RFC 7578 allows no others.
+_UNENCODED = (b"binary", b"8bit", b"7bit")
+# Bytes per write. A thread for each small part from the network would be slower.
+_BLOCK_BYTES = 2**20
+# Forms write the key of a nested object like this: expires_after[seconds].
+_NESTED_KEY = re.compile(r"(\w+)\[(\w+)\]")
 
 
 class Form:
-    """A form that is read part by part. Leaving ``with`` removes its file from the disk.
+    """A form that is parsed incrementally. Leaving its ``with`` block deletes its file.
 
     Args:
-        content_type: with the boundary.
+        content_type: Content type of the request, which contains the boundary.
 
     Attributes:
-        fields: by name.
-        filename: of the file.
+        fields: Values of the fields by name.
+        filename: Name of the uploaded file.
 
     Raises:
-        Refusal: it is broken, or the disk is full.
+        Refusal: If the form is broken or the disk is full.
     """
 
     def __init__(self, content_type: str) -> None:
         self.fields: dict[str, Any] = {}
         self.filename: str | None = None
         self._file: File | None = None
-        # Of the part that is read; None: of no interest.
+        # The current part; None if the part is ignored.
         self._part: Field | File | None = None
         self._part_size = 0
         self._headers: dict[bytes, bytes] = {}
         self._header, self._value = bytearray(), bytearray()
-        self._parts = 0
-        self._ended = False
+        self._part_count = 0
+        self._is_complete = False
         boundary = parse_options_header(content_type)[1].get(b"boundary")
         if not boundary:
-            raise _broken(FormParserError("its type names no boundary"))
+            raise _form_error(FormParserError("its type names no boundary"))
         try:
             self._parser = MultipartParser(boundary, self._callbacks())
-        except ValueError as broken:
-            raise _broken(broken) from None
+        except ValueError as error:
+            raise _form_error(error) from None
 
     @property
     def size(self) -> int | None:
-        """Bytes of the file; None: there is none."""
+        """Size of the file in bytes; None if the form has no file."""
         return None if self._file is None else self._file.size
 
     @property
     def path(self) -> Path:
-        """Where a file above ``LARGEST_FILE`` is."""
+        """Path of a file that is larger than ``MAX_FILE_BYTES``."""
         assert self._file is not None
         assert self._file.actual_file_name is not None
         return Path(self._file.actual_file_name.decode())
@@ -80,16 +80,16 @@ class Form:
     def write(self, part: bytes) -> None:
         try:
             self._parser.write(part)
-        except OSError as full:
-            message = f"The upload can't be kept on this machine: {full.strerror or full}"
+        except OSError as error:
+            message = f"The upload can't be kept on this machine: {error.strerror or error}"
             raise Refusal(507, message) from None
-        except ValueError as broken:
-            raise _broken(broken) from None
+        except ValueError as error:
+            raise _form_error(error) from None
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self.write(b"")
-        if not self._ended:
-            raise _broken(FormParserError("it breaks off before its end"))
+        if not self._is_complete:
+            raise _form_error(FormParserError("it breaks off before its end"))
 
     def close(self) -> None:
         if self._file is not None:
@@ -112,16 +112,16 @@ class Form:
             "on_header_field": lambda data, *ends: self._header.extend(data[slice(*ends)]),
             "on_header_value": lambda data, *ends: self._value.extend(data[slice(*ends)]),
             "on_header_end": self._on_header_end,
-            "on_headers_finished": self._on_headers,
+            "on_headers_finished": self._on_headers_finished,
             "on_part_data": self._on_part_data,
             "on_part_end": self._on_part_end,
             "on_end": self._on_end,
         }
 
     def _on_part_begin(self) -> None:
-        self._parts += 1
-        if self._parts > MOST_PARTS:
-            raise FormParserError(f"it has more than {MOST_PARTS} parts")
+        self._part_count += 1
+        if self._part_count > MAX_PARTS:
+            raise FormParserError(f"it has more than {MAX_PARTS} parts")
         self._headers, self._part_size = {}, 0
 
     def _on_header_end(self) -> None:
@@ -129,9 +129,9 @@ class Form:
         self._header.clear()
         self._value.clear()
 
-    def _on_headers(self) -> None:
+    def _on_headers_finished(self) -> None:
         encoding = self._headers.get(b"content-transfer-encoding", b"binary").strip().lower()
-        if encoding not in _AS_THEY_ARE:
+        if encoding not in _UNENCODED:
             raise FormParserError(f"a part is encoded as {encoding.decode()}")
         options = parse_options_header(self._headers.get(b"content-disposition"))[1]
         name, filename = options.get(b"name"), options.get(b"filename")
@@ -142,13 +142,13 @@ class Form:
             self._part = Field(name)
         elif name == b"file":
             self.close()
-            self._part = self._file = File(filename, name, _CONFIG)
+            self._part = self._file = File(filename, name, _FILE_CONFIG)
             self.filename = filename.decode()
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         self._part_size += end - start
-        if isinstance(self._part, Field) and self._part_size > LARGEST_FIELD:
-            raise FormParserError(f"a field has more than {LARGEST_FIELD:,} bytes")
+        if isinstance(self._part, Field) and self._part_size > MAX_FIELD_BYTES:
+            raise FormParserError(f"a field has more than {MAX_FIELD_BYTES:,} bytes")
         if self._part is not None:
             self._part.write(data[start:end])
 
@@ -156,33 +156,37 @@ class Form:
         if self._part is not None:
             self._part.finalize()
         if isinstance(self._part, Field):
-            self._add(_text(self._part.field_name), _text(self._part.value))
+            self._add_field(_decode(self._part.field_name), _decode(self._part.value))
 
-    def _add(self, name: str, text: str) -> None:
-        place: Any = self.fields
+    def _add_field(self, name: str, text: str) -> None:
+        target: Any = self.fields
         key, value = name, cast("str | int", text)
-        if found := _NESTED.fullmatch(name):
-            place, key = self.fields.setdefault(found[1], {}), found[2]
+        if match := _NESTED_KEY.fullmatch(name):
+            target, key = self.fields.setdefault(match[1], {}), match[2]
             value = int(text) if text.isdecimal() else text
-        if not isinstance(place, dict) or isinstance(place.get(key), dict):
+        if not isinstance(target, dict) or isinstance(target.get(key), dict):
             raise FormParserError(f"{name} is both a value and an object")
-        place[key] = value
+        target[key] = value
 
     def _on_end(self) -> None:
-        self._ended = True
+        self._is_complete = True
 
 
 def read(content_type: str, parts: Iterable[bytes]) -> Form:
-    """Return a form that comes in parts, which the caller closes.
+    """Parse a form; the caller must close it.
+
+    Args:
+        content_type: Content type of the request, which contains the boundary.
+        parts: Parts of the body.
 
     Raises:
-        Refusal: it is broken, or the disk is full.
+        Refusal: If the form is broken or the disk is full.
     """
     form = Form(content_type)
     try:
         for part in parts:
             form.write(part)
-        form.end()
+        form.finish()
     except BaseException:
         form.close()
         raise
@@ -190,25 +194,25 @@ def read(content_type: str, parts: Iterable[bytes]) -> Form:
 
 
 async def aread(content_type: str, parts: AsyncIterable[bytes]) -> Form:
-    """As ``read``, with asyncio: threads write to the disk."""
+    """Parse a form like ``read``, but with asyncio: threads write to the disk."""
     form, block = Form(content_type), bytearray()
     try:
         async for part in parts:
             block += part
-            if len(block) >= _BLOCK:
+            if len(block) >= _BLOCK_BYTES:
                 await asyncio.to_thread(form.write, bytes(block))
                 block.clear()
         await asyncio.to_thread(form.write, bytes(block))
-        await asyncio.to_thread(form.end)
+        await asyncio.to_thread(form.finish)
     except BaseException:
         form.close()
         raise
     return form
 
 
-def _broken(error: Exception) -> Refusal:
+def _form_error(error: Exception) -> Refusal:
     return Refusal(400, f"The form is broken: {error}")
 
 
-def _text(part: bytes | None) -> str:
+def _decode(part: bytes | None) -> str:
     return (part or b"").decode()

@@ -1,4 +1,4 @@
-"""A request of HTTP as the job that answers it."""
+"""Converts an HTTP request to the job that answers it."""
 
 import base64
 import json
@@ -11,30 +11,31 @@ from typing import Any
 from llm_worker_client.mapping import forms
 from llm_worker_client.mapping.errors import Dialect, Refusal
 
-# The largest body of /runsync, which is larger than that of /run.
-LARGEST_JOB = 20_000_000
-# Bytes of a content that one job answers, as base64: the platform keeps no result above 20 MB.
-CONTENT_PART = 12_000_000
+# Maximum bytes of a body for /runsync, which exceeds the limit of /run.
+MAX_JOB_BYTES = 20_000_000
+# Bytes of file content per job. The job's result contains them as base64, and the platform stores
+# no result above 20 MB.
+CONTENT_PART_BYTES = 12_000_000
 
 
-class Kind(StrEnum):
-    """What a job yields."""
+class OutputKind(StrEnum):
+    """The kind of a job's yields."""
 
-    WHOLE = auto()  # the answer, at once
+    WHOLE = auto()  # one yield with the whole response
     EVENTS = auto()  # server-sent events
     CONTENT = auto()  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came.
+    """An HTTP request.
 
     Args:
-        method: of HTTP.
-        target: the path with the query string, escaped as it came.
-        headers: their names in small letters.
-        body: all of it.
-        form: the body, if it is a form that has been read already.
+        method: HTTP method.
+        target: Path and query string, still percent-encoded.
+        headers: Headers with lowercase names.
+        body: The whole body.
+        form: The parsed body, if it is a form.
     """
 
     method: str
@@ -55,181 +56,188 @@ class Request:
         return self.media_type == forms.MEDIA_TYPE
 
     @property
-    def basic(self) -> bool:
-        """Whether it has Basic authorization, which LLM Engine's client sends."""
+    def has_basic_auth(self) -> bool:
+        """Whether the request has Basic authorization, which LLM Engine's client sends."""
         return self.header("authorization").lower().startswith("basic ")
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOn:
-    """A request to the platform's own API, which goes there as it is."""
+class ForwardedRequest:
+    """A request for the platform's own API, which is forwarded unchanged."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A job, and how its answer is to be read.
+class JobRequest:
+    """A job that answers a request, and how to read its output.
 
     Args:
-        input: of the job.
-        kind: what it yields.
-        reads: whether it changes nothing, so that it may be sent again.
-        shown_as: the id of a file whose content is wanted as JSON, LLM Engine's.
-        range: of a content, as the request has it.
-        large: the form with a file that no job holds: see ``stored``.
+        input: Input of the job.
+        kind: Kind of the job's yields.
+        is_read_only: Whether the job changes nothing and may be sent again.
+        json_file_id: Id of the file if its content is requested as JSON (LLM Engine); otherwise
+            None.
+        range_header: Value of the ``Range`` header in a request for a file's content.
+        large_form: Form whose file is too large for a job; see ``with_stored_file``.
     """
 
     input: dict[str, Any]
-    kind: Kind
-    reads: bool
-    shown_as: str | None = None
-    range: str = ""
-    large: forms.Form | None = None
+    kind: OutputKind
+    is_read_only: bool
+    json_file_id: str | None = None
+    range_header: str = ""
+    large_form: forms.Form | None = None
 
-    def part(self, offset: int, size: int = CONTENT_PART) -> "Call":
-        """Return the job for a part of a content.
+    def content_part(self, offset: int, size: int = CONTENT_PART_BYTES) -> "JobRequest":
+        """Return the job for a part of a file's content.
 
         Args:
-            offset: bytes before it.
-            size: in bytes.
+            offset: Position of the part in bytes.
+            size: Size of the part in bytes.
         """
         route = self.input["openai_route"]
-        joint = "&" if "?" in route else "?"
-        return self._of(f"{route}{joint}offset={offset}&limit={size}")
+        separator = "&" if "?" in route else "?"
+        return self._with_route(f"{route}{separator}offset={offset}&limit={size}")
 
-    def described(self) -> "Call":
-        """Return the job that answers how large the file of a content is."""
-        return self._of(self.input["openai_route"].partition("?")[0].removesuffix("/content"))
+    def file_details(self) -> "JobRequest":
+        """Return the job that reads the file's metadata, which include its size."""
+        return self._with_route(
+            self.input["openai_route"].partition("?")[0].removesuffix("/content")
+        )
 
-    def stored(self, key: str) -> "Call":
-        """Return the job for a large file that is on the volume now.
+    def with_stored_file(self, key: str) -> "JobRequest":
+        """Return the job for a large file that was stored on the volume.
 
         Args:
-            key: its path there.
+            key: Path of the file on the volume.
         """
         name = "openai_input" if "openai_input" in self.input else "body"
         body = {**self.input[name], "path": key}
-        return replace(self, input={**self.input, name: body}, large=None)
+        return replace(self, input={**self.input, name: body}, large_form=None)
 
-    def _of(self, route: str) -> "Call":
+    def _with_route(self, route: str) -> "JobRequest":
         return replace(self, input={**self.input, "openai_route": route})
 
 
 @dataclass(frozen=True, slots=True)
-class Special:
-    """What is special about a route. Patterns are of a whole path, without ``/v1``."""
+class RouteRule:
+    """A special case for routes. The pattern matches a whole path without ``/v1``."""
 
     path: re.Pattern[str]
     method: str | None = None
-    kind: Kind | None = None
+    kind: OutputKind | None = None
     dialect: Dialect = Dialect.OPENAI
 
 
-# All that is special. Any other request becomes a job by its method, path and body alone.
-SPECIAL = (
-    Special(re.compile(r"/files/(?P<id>[^/]+)/content"), "GET", Kind.CONTENT),
-    Special(re.compile(r"/llm/completions-stream"), "POST", Kind.EVENTS, Dialect.LLM_ENGINE),
-    Special(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
-    Special(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
+# All special cases. Other requests become jobs from their method, path and body alone.
+ROUTE_RULES = (
+    RouteRule(re.compile(r"/files/(?P<id>[^/]+)/content"), "GET", OutputKind.CONTENT),
+    RouteRule(
+        re.compile(r"/llm/completions-stream"), "POST", OutputKind.EVENTS, Dialect.LLM_ENGINE
+    ),
+    RouteRule(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
+    RouteRule(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
 )
-PLATFORM = re.compile(
+PLATFORM_PATH = re.compile(
     r"(run|runsync|purge-queue|health)|(status|status-sync|stream|cancel|retry)/[\w-]+"
 )
 _VERSION = re.compile(r"^(/v1)+(?=/)")
-_READING = ("GET", "HEAD")
+_READ_METHODS = ("GET", "HEAD")
 
 
-def read(request: Request, endpoint: str) -> Call | PassedOn:
-    """Return what answers a request.
+def read_request(request: Request, endpoint: str) -> JobRequest | ForwardedRequest:
+    """Return the job or the forwarded request that answers a request.
 
-    Paths are those of the worker, or below ``/v2/<endpoint>`` and ``/v2/<endpoint>/openai``, as
-    the platform has them.
+    The paths are those of the worker. They may be prefixed with ``/v2/<endpoint>`` or
+    ``/v2/<endpoint>/openai`` as on the platform.
 
     Raises:
-        Refusal: no job can hold it.
+        Refusal: If a job can't contain the request.
     """
-    path, mark, query = request.target.partition("?")
-    below = f"/v2/{endpoint}/"
-    if path.startswith(below) and PLATFORM.fullmatch(path.removeprefix(below)):
-        return PassedOn(f"/{path.removeprefix(below)}{mark}{query}")
-    path = _route(path, endpoint)
-    special, found = _special(path, request.method)
-    wants_json = request.basic or "application/json" in request.header("accept")
+    path, separator, query = request.target.partition("?")
+    prefix = f"/v2/{endpoint}/"
+    if path.startswith(prefix) and PLATFORM_PATH.fullmatch(path.removeprefix(prefix)):
+        return ForwardedRequest(f"/{path.removeprefix(prefix)}{separator}{query}")
+    path = _worker_path(path, endpoint)
+    rule, path_values = _find_rule(path, request.method)
+    accepts_json = request.has_basic_auth or "application/json" in request.header("accept")
     form = request.form
     if form is None and request.is_form and request.body:
         form = forms.read(request.header("content-type"), (request.body,))
-    body = None if request.method in _READING else _body(request, form)
-    kind = special.kind or (Kind.EVENTS if body and body.get("stream") is True else Kind.WHOLE)
-    return Call(
-        input=_input(request.method, f"{path}{mark}{query}", body),
+    body = None if request.method in _READ_METHODS else _read_body(request, form)
+    kind = rule.kind or (
+        OutputKind.EVENTS if body and body.get("stream") is True else OutputKind.WHOLE
+    )
+    return JobRequest(
+        input=_job_input(request.method, f"{path}{separator}{query}", body),
         kind=kind,
-        reads=request.method in _READING,
-        shown_as=found.get("id") if wants_json else None,
-        range=request.header("range"),
-        large=form if form is not None and _is_large(form) else None,
+        is_read_only=request.method in _READ_METHODS,
+        json_file_id=path_values.get("id") if accepts_json else None,
+        range_header=request.header("range"),
+        large_form=form if form is not None and _is_large(form) else None,
     )
 
 
 def dialect_of(request: Request, endpoint: str) -> Dialect:
-    """Return whose errors a caller reads."""
-    path = _route(request.target.partition("?")[0], endpoint)
-    dialect = _special(path, request.method)[0].dialect
-    return Dialect.LLM_ENGINE if request.basic and dialect is Dialect.OPENAI else dialect
+    """Return the API whose client sent a request."""
+    path = _worker_path(request.target.partition("?")[0], endpoint)
+    dialect = _find_rule(path, request.method)[0].dialect
+    return Dialect.LLM_ENGINE if request.has_basic_auth and dialect is Dialect.OPENAI else dialect
 
 
-def _route(path: str, endpoint: str) -> str:
-    """Return a path of the worker: what follows the endpoint's own address, if it has that."""
-    below = f"/v2/{endpoint}/"
-    if not path.startswith(below):
+def _worker_path(path: str, endpoint: str) -> str:
+    """Return a path without the prefix of the endpoint on the platform."""
+    prefix = f"/v2/{endpoint}/"
+    if not path.startswith(prefix):
         return path
-    return "/" + path.removeprefix(below).removeprefix("openai/")
+    return "/" + path.removeprefix(prefix).removeprefix("openai/")
 
 
-def _special(path: str, method: str) -> tuple[Special, dict[str, str]]:
-    """Return the row of a path, and the values in the path."""
+def _find_rule(path: str, method: str) -> tuple[RouteRule, dict[str, str]]:
+    """Return the rule for a path, and the values in the path."""
     path = _VERSION.sub("", path)
-    for row in SPECIAL:
-        if row.method in (None, "GET" if method == "HEAD" else method) and (
-            found := row.path.fullmatch(path)
+    for rule in ROUTE_RULES:
+        if rule.method in (None, "GET" if method == "HEAD" else method) and (
+            match := rule.path.fullmatch(path)
         ):
-            return row, found.groupdict()
-    return Special(re.compile("")), {}
+            return rule, match.groupdict()
+    return RouteRule(re.compile("")), {}
 
 
-def _input(method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
-    # The gateway's own form, which every worker knows, where it says enough.
-    if method in _READING or (method == "POST" and body):
+def _job_input(method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    # Use the gateway's own format, which every worker supports, if it can express the request.
+    if method in _READ_METHODS or (method == "POST" and body):
         return {"openai_route": route, "openai_input": body}
     return {"route": route, "method": method, "body": body}
 
 
 def _is_large(form: forms.Form) -> bool:
-    return (form.size or 0) > forms.LARGEST_FILE
+    return (form.size or 0) > forms.MAX_FILE_BYTES
 
 
-def _body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
+def _read_body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
     if form is not None:
-        return _upload(form)
+        return _upload_body(form)
     if not request.body:
         return None
     if request.media_type not in ("", "application/json"):
         raise Refusal(415, f"A job holds JSON or a form, not {request.media_type}.")
     try:
         body = json.loads(request.body)
-    except (ValueError, RecursionError) as broken:
-        raise Refusal(400, f"The body is broken JSON: {broken}") from None
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"The body is broken JSON: {error}") from None
     if not isinstance(body, dict):
         raise Refusal(400, "The body is not a JSON object.")
     return body
 
 
-def _upload(form: forms.Form) -> dict[str, Any]:
-    """Return a form with a file as the JSON that uploads it, but for the content if it is large."""
+def _upload_body(form: forms.Form) -> dict[str, Any]:
+    """Return the JSON body that uploads a form's file, without the content if the file is large."""
     if form.size is None:
         raise Refusal(400, "file: the form has no file of this name")
-    named = {"filename": form.filename} if form.filename else {}
+    filename = {"filename": form.filename} if form.filename else {}
     if _is_large(form):
-        return {**form.fields, **named, "path": ""}
+        return {**form.fields, **filename, "path": ""}
     content = base64.b64encode(form.content()).decode()
-    return {**form.fields, **named, "content_base64": content}
+    return {**form.fields, **filename, "content_base64": content}

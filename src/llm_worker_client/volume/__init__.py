@@ -1,33 +1,33 @@
-"""Files of any size on the network volume, through the platform's S3 API.
+"""Transfers files of any size to and from the network volume through the platform's S3 API.
 
-Only what is here is loaded without boto3, which not everybody has.
+Importing this package does not import boto3, which is an optional dependency.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from llm_worker_client.volume.errors import (
-    Changed,
-    Damaged,
+    FileChanged,
+    FileCorrupted,
     NoSpace,
-    NotSet,
-    NotThere,
-    Stopped,
+    NoSuchFile,
+    TransferStopped,
     VolumeError,
+    VolumeNotConfigured,
 )
 
 if TYPE_CHECKING:
     from llm_worker_client.volume.transfers import Volume
 
 __all__ = [
-    "Changed",
-    "Damaged",
+    "FileChanged",
+    "FileCorrupted",
     "NoSpace",
-    "NotSet",
-    "NotThere",
-    "Stopped",
+    "NoSuchFile",
+    "TransferStopped",
     "Volume",
     "VolumeError",
+    "VolumeNotConfigured",
     "open_volume",
 ]
 
@@ -35,20 +35,20 @@ __all__ = [
 def open_volume(
     id: str | None = None, datacenter: str | None = None, url: str | None = None
 ) -> "Volume":
-    """Open a volume; what is not given is the environment's.
+    """Open a volume; read options that are not passed from the environment.
 
     Raises:
-        NotSet: something is missing, and be it boto3.
+        VolumeNotConfigured: If an option or boto3 is missing.
     """
     try:
-        # First, so that it is the one that is named: the others come with it.
+        # Imported first, so that the error names boto3 and not one of its dependencies.
         import_module("boto3")
-        found: Any = import_module("llm_worker_client.volume.transfers")
+        transfers: Any = import_module("llm_worker_client.volume.transfers")
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is missing: pip install 'llm-worker-client[volume]'"
-        raise NotSet(message) from None
-    opened: Volume = found.Volume(id, datacenter, url=url)
-    return opened
+        raise VolumeNotConfigured(message) from None
+    volume: Volume = transfers.Volume(id, datacenter, url=url)
+    return volume
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""Reads a file of the volume, and goes on where another process was cut.
+"""Downloads a file of the volume and resumes downloads that another process left unfinished.
 
-boto3's own transfers leave nothing that another process could go on with.
+boto3's own transfers leave no state that another process could resume from.
 """
 
 import glob
@@ -12,74 +12,81 @@ from typing import BinaryIO
 
 from botocore.exceptions import BotoCoreError
 
-from llm_worker_client.volume import s3 as api
-from llm_worker_client.volume.contents import Content
-from llm_worker_client.volume.errors import Changed, Damaged
+from llm_worker_client.volume import s3 as s3_module
+from llm_worker_client.volume.errors import FileChanged, FileCorrupted
+from llm_worker_client.volume.local_file import LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, STOP, Stored
+from llm_worker_client.volume.s3 import S3, STOP_EVENT, VolumeFile
 
-_BLOCK = 2**18
+_BLOCK_SIZE = 2**18
 
 
-def download(s3: S3, file: Stored, path: Path, progress: Progress, part_size: int) -> None:
-    """Read what is not there yet; then the file has its name.
+def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size: int) -> None:
+    """Download the missing bytes of a file, then move it to its path.
 
-    Its checksum may depend on ``part_size``, in which files are sent.
+    Args:
+        s3: The API of the volume.
+        file: The file on the volume.
+        path: Path of the local file. An existing file is replaced.
+        progress: Counts the bytes.
+        part_size: Size of the parts that files are uploaded in, in bytes. The checksum may depend
+            on it.
 
     Raises:
-        Changed: the file on the volume has changed meanwhile.
-        Damaged: what has arrived has another size or checksum.
-        OSError: it can't be written.
+        FileChanged: If the file on the volume has changed since the download began.
+        FileCorrupted: If the downloaded bytes have another size or checksum.
+        OSError: If the file can't be written.
     """
-    # Of this content alone: what is left of another one is never gone on with.
-    mark = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
-    part = path.with_name(f".{path.name}.{mark}.part")
-    with part.open("ab") as out:
-        progress.find(out.tell())
-        _fill(out, s3, file, progress)
+    # The name depends on the content, so that a download never continues from the bytes of another
+    # file.
+    digest = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
+    partial = path.with_name(f".{path.name}.{digest}.part")
+    with partial.open("ab") as out:
+        progress.add_existing(out.tell())
+        _download_rest(out, s3, file, progress)
         out.flush()
         os.fsync(out.fileno())
-    content = Content.of(part, part_size)
-    if content.size != file.size or content.fits(file.etag) is False:
-        part.unlink()
-        raise Damaged(f"{file.key} has arrived with other bytes: try again.")
-    part.replace(path)
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        left.unlink(missing_ok=True)
+    local_file = LocalFile.from_path(partial, part_size)
+    if local_file.size != file.size or local_file.matches(file.etag) is False:
+        partial.unlink()
+        raise FileCorrupted(f"{file.key} has arrived with other bytes: try again.")
+    partial.replace(path)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        leftover.unlink(missing_ok=True)
 
 
-def _fill(out: BinaryIO, s3: S3, file: Stored, progress: Progress) -> None:
-    """Read to the end; tries are counted anew whenever something has come."""
+def _download_rest(out: BinaryIO, s3: S3, file: VolumeFile, progress: Progress) -> None:
+    """Download to the end; every received byte resets the number of tries."""
     tries = 0
     while (offset := out.seek(0, os.SEEK_END)) < file.size:
-        size, broken = _read(out, offset, s3, file, progress)
+        size, error = _read_once(out, offset, s3, file, progress)
         if size:
             tries = 0
-        elif broken is None:
-            raise Damaged(f"{file.key} has fewer bytes than the volume says.")
-        elif tries == len(api.PAUSES):
-            raise broken
+        elif error is None:
+            raise FileCorrupted(f"{file.key} has fewer bytes than the volume says.")
+        elif tries == len(s3_module.RETRY_PAUSES_S):
+            raise error
         else:
-            STOP.get().wait(api.PAUSES[tries])
+            STOP_EVENT.get().wait(s3_module.RETRY_PAUSES_S[tries])
             tries += 1
 
 
-def _read(
-    out: BinaryIO, offset: int, s3: S3, file: Stored, progress: Progress
+def _read_once(
+    out: BinaryIO, offset: int, s3: S3, file: VolumeFile, progress: Progress
 ) -> tuple[int, BotoCoreError | None]:
-    """Ask once for what is missing; return how much was written, and what broke it off."""
+    """Request the missing bytes once; return the number of bytes written and the error, if any."""
     size = 0
-    answer = s3.read(file, offset)
-    with closing(answer["Body"]) as body:
-        if answer["ETag"].strip('"') != file.etag:
-            raise Changed("The file on the volume has changed meanwhile: start again.")
-        if not str(answer.get("ContentRange", "")).startswith(f"bytes {offset}-"):
-            progress.move(-offset)
+    response = s3.read(file, offset)
+    with closing(response["Body"]) as body:
+        if response["ETag"].strip('"') != file.etag:
+            raise FileChanged("The file on the volume has changed meanwhile: start again.")
+        if not str(response.get("ContentRange", "")).startswith(f"bytes {offset}-"):
+            progress.add_transferred(-offset)
             out.truncate(0)
         try:
-            for block in iter(lambda: body.read(_BLOCK), b""):
+            for block in iter(lambda: body.read(_BLOCK_SIZE), b""):
                 out.write(block)
-                progress.move(len(block))
+                progress.add_transferred(len(block))
                 size += len(block)
         except BotoCoreError as error:
             return size, error

@@ -1,29 +1,29 @@
-"""What can be wrong with a volume. No message has a secret in it."""
+"""Errors of a volume. Their messages contain no secrets."""
 
 
 class VolumeError(Exception):
-    """Something is wrong with the volume, its S3 API, or a local file."""
+    """An error of the volume, of its S3 API, or of a local file."""
 
 
-class NotSet(VolumeError):
-    """It is not said which volume, or with which keys."""
+class VolumeNotConfigured(VolumeError):
+    """The id of the volume, its keys or boto3 are missing."""
 
 
 class NoSpace(VolumeError):
-    """The volume, or the local disk, is full."""
+    """The volume or the local disk is full."""
 
 
-class NotThere(VolumeError):
-    """The volume has no such file."""
+class NoSuchFile(VolumeError):
+    """The volume has no file with this key."""
 
 
-class Changed(VolumeError):
-    """A file is not what it was when its transfer began."""
+class FileChanged(VolumeError):
+    """A file has changed since its transfer began."""
 
 
-class Damaged(VolumeError):
-    """What has arrived is not what was sent."""
+class FileCorrupted(VolumeError):
+    """The received bytes differ from the sent bytes."""
 
 
-class Stopped(VolumeError):
+class TransferStopped(VolumeError):
     """The caller has stopped a transfer."""

@@ -1,43 +1,43 @@
-"""How far a transfer is: counted, and drawn as a bar. Here a transfer that is given up ends."""
+"""Counts the bytes of a transfer, draws a progress bar, and ends transfers that are stopped."""
 
 from tqdm import tqdm
 
-from llm_worker_client.volume.errors import Stopped
-from llm_worker_client.volume.s3 import STOP
+from llm_worker_client.volume.errors import TransferStopped
+from llm_worker_client.volume.s3 import STOP_EVENT
 
 
 class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
-    """Counts bytes from several threads; if it is visible, a terminal gets a bar.
+    """Counts bytes from several threads, and draws a bar on a terminal if it is visible.
 
     Attributes:
-        moved: bytes that were on their way, those of failed tries too.
-        found: bytes that were there already.
+        transferred: Bytes sent or received, including failed tries.
+        existing: Bytes that did not have to be transferred.
     """
 
     def __init__(self, total: int, title: str, *, visible: bool) -> None:
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        # None: only on a terminal.
+        # None disables the bar unless the output is a terminal.
         super().__init__(total=total, desc=title, disable=None if visible else True, **units)
-        self.moved = 0
-        self.found = 0
+        self.transferred = 0
+        self.existing = 0
 
-    def move(self, bytes_transferred: int) -> None:
-        """Count bytes that are on their way; less than 0: bytes that have to go again."""
+    def add_transferred(self, bytes_transferred: int) -> None:
+        """Count transferred bytes; a negative number takes back bytes that must be sent again."""
         with self.get_lock():
-            self.moved += max(bytes_transferred, 0)
+            self.transferred += max(bytes_transferred, 0)
             self.update(bytes_transferred)
-        # Where s3transfer takes bytes back, botocore would hide the reason.
+        # Don't raise while s3transfer takes bytes back, as botocore would hide this exception.
         if bytes_transferred > 0:
-            _check()
+            _raise_if_stopped()
 
-    def find(self, size: int) -> None:
-        """Count bytes that were there already."""
+    def add_existing(self, size: int) -> None:
+        """Count bytes that did not have to be transferred."""
         with self.get_lock():
-            self.found += size
+            self.existing += size
             self.update(size)
-        _check()
+        _raise_if_stopped()
 
 
-def _check() -> None:
-    if STOP.get().is_set():
-        raise Stopped("The transfer was stopped.")
+def _raise_if_stopped() -> None:
+    if STOP_EVENT.get().is_set():
+        raise TransferStopped("The transfer was stopped.")

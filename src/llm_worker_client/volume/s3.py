@@ -1,4 +1,4 @@
-"""The S3 API of a network volume: its clients, what is tried again, and its errors in words."""
+"""The S3 API of a network volume: its clients, their retries and their errors."""
 
 import threading
 from collections.abc import Iterator
@@ -14,59 +14,65 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import signal_not_transferring, signal_transferring
 
-from llm_worker_client.volume.errors import Changed, NoSpace, NotThere, Stopped, VolumeError
+from llm_worker_client.volume.errors import (
+    FileChanged,
+    NoSpace,
+    NoSuchFile,
+    TransferStopped,
+    VolumeError,
+)
 
-# Seconds before further tries; the first ones only until anything was answered.
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)
-FIRST_PAUSES = PAUSES[:3]
-CONNECT_S = 10
-# Seconds without a byte after which a connection is given up.
-SILENT_S = 60
-# Likewise where the server has to read whole files before it answers: to put parts together, and
-# to make the checksum of a file that a worker has written.
-READS_S = 900
-# Uploaded parts at once, and the request that looks at the whole.
-CONNECTIONS = 5
+# Seconds before each retry. The initial ones apply until the first response.
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)
+INITIAL_RETRY_PAUSES_S = RETRY_PAUSES_S[:3]
+CONNECT_TIMEOUT_S = 10
+# Seconds without a byte after which a connection is closed.
+READ_TIMEOUT_S = 60
+# Read timeout for requests for which the server reads whole files before it responds: to join
+# parts, and to compute the checksum of a file that a worker has written.
+SLOW_READ_TIMEOUT_S = 900
+# One for each part that is uploaded concurrently, and one to check the whole file.
+MAX_CONNECTIONS = 5
 
-# Set to give up the transfer of a context: its threads share one event.
-STOP: ContextVar[threading.Event] = ContextVar("stop")
+# The event that stops the transfers of a context. The threads of a transfer share the event.
+STOP_EVENT: ContextVar[threading.Event] = ContextVar("stop")
 
-_TRANSIENT = (exceptions.ConnectionError, exceptions.HTTPClientError)
-# What the server had from a client that was cut off, or what it refuses for now.
-_AGAIN = ("BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "InternalError")
-_FULL = ("InsufficientStorage", "NoSpaceLeft", "QuotaExceeded", "EntityTooLarge")
-_KEYS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
-_KNOWN = {
+_TRANSIENT_ERRORS = (exceptions.ConnectionError, exceptions.HTTPClientError)
+# Errors of a request that was interrupted, and refusals that are temporary.
+_TRANSIENT_CODES = ("BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "InternalError")
+_FULL_CODES = ("InsufficientStorage", "NoSpaceLeft", "QuotaExceeded", "EntityTooLarge")
+_KEY_VARIABLES = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+_ERROR_BY_CODE = {
     "InvalidAccessKeyId": (
         VolumeError,
-        f"The volume's S3 API does not know the access key ({_KEYS}).",
+        f"The volume's S3 API does not know the access key ({_KEY_VARIABLES}).",
     ),
     "SignatureDoesNotMatch": (
         VolumeError,
-        f"The secret is not that of the access key ({_KEYS}).",
+        f"The secret is not that of the access key ({_KEY_VARIABLES}).",
     ),
     "NoSuchBucket": (
         VolumeError,
         "There is no such volume in this data center, or the key may not see it.",
     ),
     "RequestTimeTooSkewed": (VolumeError, "The clock of this machine is wrong by an hour or more."),
-    "NoSuchKey": (NotThere, "There is no such file on the volume."),
+    "NoSuchKey": (NoSuchFile, "There is no such file on the volume."),
     "PreconditionFailed": (
-        Changed,
+        FileChanged,
         "The file on the volume has changed meanwhile: start again.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class VolumeFile:
     """A file on the volume.
 
     Args:
-        key: its path from the volume's root.
-        size: in bytes.
-        etag: without its quotes.
-        modified: when it was written.
+        key: Its path from the volume's root.
+        size: Its size in bytes.
+        etag: Its ETag without the quotes.
+        modified: When the file was last written.
     """
 
     key: str
@@ -76,179 +82,190 @@ class Stored:
 
 
 class S3:
-    """The API of one volume, to be used within ``transfer``.
+    """The S3 API of one volume. Call its methods within ``transfer``.
 
     Args:
-        volume: its id, which is the bucket's name.
-        url: of the S3 API.
-        region: the data center.
-        access_key: "user_…".
-        secret: "rps_…".
+        volume: The id of the volume, which is the bucket's name.
+        url: The URL of the S3 API.
+        region: The data center.
+        access_key: The access key, "user_…".
+        secret: The secret key, "rps_…".
 
     Attributes:
-        quick: the client for answers that come at once.
-        patient: the client for requests for which the server may have to read whole files.
+        quick_client: The client for requests that the server answers immediately.
+        patient_client: The client for requests for which the server may have to read whole files.
     """
 
     def __init__(self, volume: str, url: str, region: str, access_key: str, secret: str) -> None:
         self.volume = volume
         self.url = url
-        self._answered = False
+        self._has_response = False
         session = boto3.session.Session(access_key, secret, region_name=region)
-        self.quick, self.patient = (
-            self._client(session, silent_s) for silent_s in (SILENT_S, READS_S)
+        self.quick_client, self.patient_client = (
+            self._create_client(session, read_timeout_s)
+            for read_timeout_s in (READ_TIMEOUT_S, SLOW_READ_TIMEOUT_S)
         )
 
     def close(self) -> None:
-        self.quick.close()
-        self.patient.close()
+        self.quick_client.close()
+        self.patient_client.close()
 
     @contextmanager
     def transfer(self, stop: threading.Event | None = None) -> Iterator[None]:
-        """Raise the clients' errors as ``VolumeError``.
+        """Set the stop event of a transfer, and raise the clients' errors as ``VolumeError``.
 
         Args:
-            stop: set by another thread to give up what is going on.
+            stop: Set by another thread to stop the transfers within this context.
         """
-        token = STOP.set(stop or threading.Event())
+        token = STOP_EVENT.set(stop or threading.Event())
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            raise self._explained(error) from None
+            raise self._to_volume_error(error) from None
         finally:
-            STOP.reset(token)
+            STOP_EVENT.reset(token)
 
-    def find(self, key: str) -> Stored | None:
-        """Return what is known of a file; None: there is none."""
+    def find(self, key: str) -> VolumeFile | None:
+        """Return the metadata of a file; None if there is no such file."""
         try:
-            found = self.patient.head_object(Bucket=self.volume, Key=key)
+            head = self.patient_client.head_object(Bucket=self.volume, Key=key)
         except ClientError as error:
-            if status_of(error.response) != 404:
+            if http_status(error.response) != 404:
                 raise
-            # The answer to HEAD can't say what is missing.
-            self.quick.head_bucket(Bucket=self.volume)
+            # A response to HEAD doesn't say whether the file or the volume is missing.
+            self.quick_client.head_bucket(Bucket=self.volume)
             return None
-        return Stored(key, found["ContentLength"], found["ETag"].strip('"'), found["LastModified"])
+        return VolumeFile(key, head["ContentLength"], head["ETag"].strip('"'), head["LastModified"])
 
-    def files(self, prefix: str) -> Iterator[Stored]:
-        for one in self.pages("list_objects_v2", "Contents", Prefix=prefix):
-            yield Stored(one["Key"], one["Size"], one["ETag"].strip('"'), one["LastModified"])
+    def list_files(self, prefix: str) -> Iterator[VolumeFile]:
+        for item in self.list_items("list_objects_v2", "Contents", Prefix=prefix):
+            yield VolumeFile(
+                item["Key"], item["Size"], item["ETag"].strip('"'), item["LastModified"]
+            )
 
-    def read(self, file: Stored, offset: int) -> Any:
-        """Ask for a file from an offset on."""
-        return self.patient.get_object(
+    def read(self, file: VolumeFile, offset: int) -> Any:
+        """Request a file from an offset to its end."""
+        return self.patient_client.get_object(
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
         )
 
     def delete(self, key: str) -> None:
-        self.quick.delete_object(Bucket=self.volume, Key=key)
+        self.quick_client.delete_object(Bucket=self.volume, Key=key)
 
-    def pages(self, operation: str, name: str, **of: str) -> Iterator[Any]:
-        """Yield what all pages of a list have under a name."""
-        for page in self.patient.get_paginator(operation).paginate(Bucket=self.volume, **of):
+    def list_items(self, operation: str, name: str, **filters: str) -> Iterator[Any]:
+        """Yield the items of this name from all pages of a list operation."""
+        for page in self.patient_client.get_paginator(operation).paginate(
+            Bucket=self.volume, **filters
+        ):
             yield from page.get(name, ())
 
-    def unfinished(self, key: str) -> list[str]:
+    def unfinished_uploads(self, key: str) -> list[str]:
         """Return the ids of the unfinished uploads of a file, the newest first."""
-        found = [
-            (one["Initiated"], one["UploadId"])
-            for one in self.pages("list_multipart_uploads", "Uploads", Prefix=key)
-            if one["Key"] == key
+        uploads = [
+            (upload["Initiated"], upload["UploadId"])
+            for upload in self.list_items("list_multipart_uploads", "Uploads", Prefix=key)
+            if upload["Key"] == key
         ]
-        return [id for _, id in sorted(found, reverse=True)]
+        return [id for _, id in sorted(uploads, reverse=True)]
 
-    def abort(self, key: str, upload: str) -> None:
-        """Drop an unfinished upload; one that is gone counts as dropped."""
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Delete an unfinished upload; do nothing if it no longer exists."""
         try:
-            self.quick.abort_multipart_upload(Bucket=self.volume, Key=key, UploadId=upload)
+            self.quick_client.abort_multipart_upload(
+                Bucket=self.volume, Key=key, UploadId=upload_id
+            )
         except ClientError as error:
-            if code_of(error.response) != "NoSuchUpload":
+            if error_code(error.response) != "NoSuchUpload":
                 raise
 
-    def _client(self, session: Any, silent_s: float) -> Any:
+    def _create_client(self, session: Any, read_timeout_s: float) -> Any:
         client = session.client(
             "s3",
             endpoint_url=self.url,
             config=Config(
-                connect_timeout=CONNECT_S,
-                read_timeout=silent_s,
-                max_pool_connections=CONNECTIONS,
-                # Tries are counted by `_pause`: botocore gives up sooner, does not know what the
-                # platform's proxies answer (524), and can't be stopped while it waits.
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=read_timeout_s,
+                max_pool_connections=MAX_CONNECTIONS,
+                # `_pause_before_retry` counts the tries. botocore's retries end sooner, ignore the
+                # status 524 of the platform's proxies, and can't be stopped during a pause.
                 retries={"mode": "standard", "total_max_attempts": 1},
                 s3={"addressing_style": "path"},
                 tcp_keepalive=True,
-                # Newer checksums than MD5 come in a form that such servers seldom read.
+                # Few servers of this kind understand the format of checksums newer than MD5.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),
         )
         events = client.meta.events
-        events.register_first("needs-retry.s3", self._pause)
-        # What is read for a signature is not counted as sent.
+        events.register_first("needs-retry.s3", self._pause_before_retry)
+        # Bytes that are read for a signature don't count as sent.
         events.register_first("request-created.s3", signal_not_transferring)
         events.register_last("request-created.s3", signal_transferring)
         return client
 
-    def _pause(
+    def _pause_before_retry(
         self, attempts: int, response: Any, caught_exception: Exception | None, **_: Any
     ) -> float | None:
-        """Wait before another try and return 0, as a handler of botocore's; None: no more tries."""
-        self._answered = self._answered or response is not None
-        pauses = PAUSES if self._answered else FIRST_PAUSES
+        """Wait before a retry and return 0, as botocore's handlers do; None for no retry."""
+        self._has_response = self._has_response or response is not None
+        pauses = RETRY_PAUSES_S if self._has_response else INITIAL_RETRY_PAUSES_S
         if response is None:
-            may_pass = isinstance(caught_exception, _TRANSIENT)
+            is_transient = isinstance(caught_exception, _TRANSIENT_ERRORS)
         else:
-            may_pass = _may_pass(response[1])
-        if attempts > len(pauses) or not may_pass:
+            is_transient = _is_transient(response[1])
+        if attempts > len(pauses) or not is_transient:
             return None
-        return None if STOP.get().wait(pauses[attempts - 1]) else 0.0
+        return None if STOP_EVENT.get().wait(pauses[attempts - 1]) else 0.0
 
-    def _explained(self, error: BotoCoreError | ClientError) -> VolumeError:
+    def _to_volume_error(self, error: BotoCoreError | ClientError) -> VolumeError:
         if isinstance(error, ClientError):
-            return self._refused(error)
+            return self._from_client_error(error)
         if isinstance(error, exceptions.EndpointConnectionError):
             return VolumeError(
                 f"{self.url} can't be reached: is the data center right, has it the S3 API, and is "
                 "this machine online?"
             )
-        # What a reader of a body raises comes wrapped.
-        if isinstance(stopped := error.kwargs.get("error"), Stopped):
+        # botocore wraps exceptions that are raised while it reads a body.
+        if isinstance(stopped := error.kwargs.get("error"), TransferStopped):
             return stopped
         return VolumeError(f"The connection to {self.url} has failed: {type(error).__name__}.")
 
-    def _refused(self, error: ClientError) -> VolumeError:
-        code, status = code_of(error.response), status_of(error.response)
-        # What HEAD answers has no code.
+    def _from_client_error(self, error: ClientError) -> VolumeError:
+        code, status = error_code(error.response), http_status(error.response)
+        # A response to HEAD has no error code.
         if error.operation_name == "HeadBucket" and status == 404:
             code = "NoSuchBucket"
         if _is_full(code, status):
             return NoSpace(f"The volume {self.volume} is full.")
-        if code in _KNOWN:
-            kind, message = _KNOWN[code]
-            return kind(message)
+        if code in _ERROR_BY_CODE:
+            error_class, message = _ERROR_BY_CODE[code]
+            return error_class(message)
         if status in (401, 403):
-            return VolumeError(f"The keys are refused for the volume {self.volume} ({_KEYS}).")
-        # Its own message may quote what was sent.
+            return VolumeError(
+                f"The keys are refused for the volume {self.volume} ({_KEY_VARIABLES})."
+            )
+        # The server's message may quote parts of the request.
         return VolumeError(
             f"The volume's S3 API answers {status} {code} to {error.operation_name}."
         )
 
 
-def code_of(answer: Any) -> str:
-    """Return the code of an error in an answer; there may be none."""
-    return str(answer.get("Error", {}).get("Code", ""))
+def error_code(response: Any) -> str:
+    """Return the error code of a response, or an empty string."""
+    return str(response.get("Error", {}).get("Code", ""))
 
 
-def status_of(answer: Any) -> int:
-    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+def http_status(response: Any) -> int:
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _is_full(code: str, status: int) -> bool:
-    return code in _FULL or status == 507
+    return code in _FULL_CODES or status == 507
 
 
-def _may_pass(answer: Any) -> bool:
-    """Return whether an answer is an error after which another try may help."""
-    code, status = code_of(answer), status_of(answer)
-    return not _is_full(code, status) and (status == 429 or status >= 500 or code in _AGAIN)
+def _is_transient(response: Any) -> bool:
+    """Return whether a response is an error that may not recur on a retry."""
+    code, status = error_code(response), http_status(response)
+    return not _is_full(code, status) and (
+        status == 429 or status >= 500 or code in _TRANSIENT_CODES
+    )

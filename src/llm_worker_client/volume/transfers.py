@@ -1,4 +1,4 @@
-"""A network volume: files are put on it, read, listed and deleted."""
+"""A network volume: uploads, downloads, lists and deletes its files."""
 
 import errno
 import hashlib
@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Self
 
 from llm_worker_client import account
-from llm_worker_client.volume.contents import LARGEST_PART, PART, Content
 from llm_worker_client.volume.download import download
-from llm_worker_client.volume.errors import NoSpace, NotSet, NotThere, VolumeError
+from llm_worker_client.volume.errors import NoSpace, NoSuchFile, VolumeError, VolumeNotConfigured
+from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE, MAX_PART_SIZE, LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, Stored
-from llm_worker_client.volume.upload import Sent, Upload
+from llm_worker_client.volume.s3 import S3, VolumeFile
+from llm_worker_client.volume.upload import Upload, UploadResult
 
-_URL = "https://s3api-{}.runpod.io/"
+_URL_TEMPLATE = "https://s3api-{}.runpod.io/"
 _DATACENTER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)+")
 
 
 class Volume:
-    """A network volume. What is left out is the environment's.
+    """A network volume. Options that are not passed are read from the environment.
 
-    All methods raise ``VolumeError``, with a message for people that has no secret in it.
+    All methods raise ``VolumeError``, with a message for the user that contains no secrets.
 
     Args:
-        id: of the volume; None: RUNPOD_VOLUME_ID's.
-        datacenter: where it is, "EU-RO-1"; None: RUNPOD_VOLUME_DATACENTER's.
-        access_key: "user_…", of an S3 API key; None: AWS_ACCESS_KEY_ID's.
-        secret: "rps_…", of the same; None: AWS_SECRET_ACCESS_KEY's.
-        url: of another S3 API than the platform's; None: RUNPOD_VOLUME_URL's.
-        part_size: bytes that are sent together.
+        id: The id of the volume. Default: RUNPOD_VOLUME_ID.
+        datacenter: The volume's data center, "EU-RO-1". Default: RUNPOD_VOLUME_DATACENTER.
+        access_key: The access key of an S3 API key, "user_…". Default: AWS_ACCESS_KEY_ID.
+        secret: The secret of the same S3 API key, "rps_…". Default: AWS_SECRET_ACCESS_KEY.
+        url: The URL of another S3 API than the platform's. Default: RUNPOD_VOLUME_URL.
+        part_size: Size in bytes of the parts in which files are uploaded.
 
     Raises:
-        NotSet: something is missing.
+        VolumeNotConfigured: If an option is missing.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Volume:
         access_key: str | None = None,
         secret: str | None = None,
         url: str | None = None,
-        part_size: int = PART,
+        part_size: int = DEFAULT_PART_SIZE,
     ) -> None:
-        if not 0 < part_size <= LARGEST_PART:
-            raise ValueError(f"part_size: 1 to {LARGEST_PART:,}, not {part_size}")
+        if not 0 < part_size <= MAX_PART_SIZE:
+            raise ValueError(f"part_size: 1 to {MAX_PART_SIZE:,}, not {part_size}")
         arguments = {
-            account.VOLUME_ID: id,
-            account.VOLUME_DATACENTER: datacenter,
-            account.VOLUME_URL: url,
-            account.S3_KEY: access_key,
-            account.S3_SECRET: secret,
+            account.VOLUME_ID_VARIABLE: id,
+            account.VOLUME_DATACENTER_VARIABLE: datacenter,
+            account.VOLUME_URL_VARIABLE: url,
+            account.S3_KEY_VARIABLE: access_key,
+            account.S3_SECRET_VARIABLE: secret,
         }
-        named = {variable: value for variable, value in arguments.items() if value}
-        self._s3 = _api(account.volume() | named)
+        configured = {variable: value for variable, value in arguments.items() if value}
+        self._s3 = _open_s3(account.volume_variables() | configured)
         self._part_size = part_size
 
     def upload(
@@ -68,84 +68,84 @@ class Volume:
         *,
         progress: bool = False,
         stop: threading.Event | None = None,
-    ) -> Sent:
-        """Put a local file on the volume; it appears there whole.
+    ) -> UploadResult:
+        """Upload a local file, which appears on the volume only when it is complete.
 
-        What is there already is not sent again: the same file, or parts of it that an upload
-        has left which was cut off, whoever made it.
+        Bytes that are already on the volume are not sent again: the same file, or parts of it from
+        an interrupted upload of any client.
 
         Args:
-            path: of the local file.
-            key: its path on the volume, from its root.
-            progress: whether a terminal gets a bar.
-            stop: set by another thread to give up.
+            path: The path of the local file.
+            key: The path on the volume, from its root.
+            progress: Whether to draw a progress bar on a terminal.
+            stop: Set by another thread to stop the upload.
 
         Raises:
-            VolumeError: it failed; a further call goes on where this one was.
+            VolumeError: If the upload failed. Another call resumes it.
         """
-        path, key = Path(path), _checked(key)
-        with _local(path), self._s3.transfer(stop):
-            content = Content.of(path, self._part_size)
-            with Progress(content.size, path.name, visible=progress) as moving:
-                return Upload(self._s3, key, content, moving).send()
+        path, key = Path(path), _check_key(key)
+        with _translate_local_errors(path), self._s3.transfer(stop):
+            file = LocalFile.from_path(path, self._part_size)
+            with Progress(file.size, path.name, visible=progress) as progress_bar:
+                return Upload(self._s3, key, file, progress_bar).send()
 
-    def keep(self, path: Path, name: str | None, stop: threading.Event) -> str:
-        """Put a file on the volume under a name that its bytes alone decide, and return that.
+    def upload_by_digest(self, path: Path, name: str | None, stop: threading.Event) -> str:
+        """Upload a file under a key that depends only on its content, and return the key.
 
-        So the same file is sent once, and one that was cut off is gone on with.
+        The same file is therefore sent only once, and an interrupted upload is resumed.
 
         Args:
-            path: of the local file.
-            name: what its owner calls it; only its ending counts.
-            stop: set by another thread to give up.
+            path: The path of the local file.
+            name: The caller's name for the file; the key only has its extension.
+            stop: Set by another thread to stop the upload.
         """
-        ending = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name or "")
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        key = f"uploads/{digest}{ending[0] if ending else ''}"
+        suffix = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name or "")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        key = f"uploads/{digest}{suffix[0] if suffix else ''}"
         return self.upload(path, key, stop=stop).key
 
-    def download(self, key: str, path: str | Path, *, progress: bool = False) -> Stored:
-        """Write a file of the volume to a local one, which appears whole or not at all.
+    def download(self, key: str, path: str | Path, *, progress: bool = False) -> VolumeFile:
+        """Download a file to a local path, where it appears only when it is complete.
 
         Args:
-            key: its path on the volume.
-            path: of the local file; one that is there is replaced.
-            progress: whether a terminal gets a bar.
+            key: The path on the volume.
+            path: The path of the local file. An existing file is replaced.
+            progress: Whether to draw a progress bar on a terminal.
 
         Raises:
-            NotThere: the volume has no such file.
-            VolumeError: it failed; a further call goes on where this one was.
+            NoSuchFile: If the volume has no such file.
+            VolumeError: If the download failed. Another call resumes it.
         """
-        path, key = Path(path), _checked(key)
-        with _local(path), self._s3.transfer():
+        path, key = Path(path), _check_key(key)
+        with _translate_local_errors(path), self._s3.transfer():
             if (file := self._s3.find(key)) is None:
-                raise NotThere(f"There is no {key} on the volume.")
-            with Progress(file.size, path.name, visible=progress) as moving:
-                download(self._s3, file, path, moving, self._part_size)
+                raise NoSuchFile(f"There is no {key} on the volume.")
+            with Progress(file.size, path.name, visible=progress) as progress_bar:
+                download(self._s3, file, path, progress_bar, self._part_size)
         return file
 
-    def list(self, prefix: str = "") -> Iterator[Stored]:
+    def list(self, prefix: str = "") -> Iterator[VolumeFile]:
         """Yield the files whose keys begin with a prefix."""
         with self._s3.transfer():
-            found = [*self._s3.files(prefix)]
-        yield from found
+            files = [*self._s3.list_files(prefix)]
+        yield from files
 
     def delete(self, key: str) -> None:
-        """Delete a file, and what unfinished uploads have left of it.
+        """Delete a file and the parts of its unfinished uploads.
 
         Raises:
-            NotThere: there is nothing of it.
+            NoSuchFile: If there is neither a file nor an unfinished upload.
         """
-        key = _checked(key)
+        key = _check_key(key)
         with self._s3.transfer():
-            unfinished = self._s3.unfinished(key)
-            for upload in unfinished:
-                self._s3.abort(key, upload)
+            unfinished = self._s3.unfinished_uploads(key)
+            for upload_id in unfinished:
+                self._s3.abort_upload(key, upload_id)
             if self._s3.find(key) is not None:
                 self._s3.delete(key)
             elif not unfinished:
-                raise NotThere(f"There is no {key} on the volume.")
+                raise NoSuchFile(f"There is no {key} on the volume.")
 
     def close(self) -> None:
         self._s3.close()
@@ -157,11 +157,11 @@ class Volume:
         self.close()
 
 
-def _checked(key: str) -> str:
-    """Return a key that names a file on the volume.
+def _check_key(key: str) -> str:
+    """Return the key if it is a valid path of a file on the volume.
 
     Raises:
-        VolumeError: it names none.
+        VolumeError: If the key is invalid.
     """
     parts = key.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
@@ -170,7 +170,7 @@ def _checked(key: str) -> str:
 
 
 @contextmanager
-def _local(path: Path) -> Iterator[None]:
+def _translate_local_errors(path: Path) -> Iterator[None]:
     """Raise errors of a local file as ``VolumeError``."""
     try:
         yield
@@ -181,23 +181,25 @@ def _local(path: Path) -> Iterator[None]:
         raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
 
 
-def _api(variables: dict[str, str]) -> S3:
-    """Return the S3 API that variables name.
+def _open_s3(variables: dict[str, str]) -> S3:
+    """Return the S3 API that the variables describe.
 
     Raises:
-        NotSet: some are missing.
+        VolumeNotConfigured: If variables are missing.
     """
-    wanted = [account.VOLUME_ID, account.S3_KEY, account.S3_SECRET]
-    if account.VOLUME_URL not in variables:
-        wanted.insert(1, account.VOLUME_DATACENTER)
-    if missing := [name for name in wanted if name not in variables]:
-        raise NotSet(
+    required = [account.VOLUME_ID_VARIABLE, account.S3_KEY_VARIABLE, account.S3_SECRET_VARIABLE]
+    if account.VOLUME_URL_VARIABLE not in variables:
+        required.insert(1, account.VOLUME_DATACENTER_VARIABLE)
+    if missing := [name for name in required if name not in variables]:
+        raise VolumeNotConfigured(
             f"Set {', '.join(missing)}: the volume's id and data center are in the console under "
             "Storage, the keys under Settings, S3 API Keys."
         )
-    datacenter = variables.get(account.VOLUME_DATACENTER, "")
+    datacenter = variables.get(account.VOLUME_DATACENTER_VARIABLE, "")
     if datacenter and not _DATACENTER.fullmatch(datacenter):
-        raise NotSet(f"{account.VOLUME_DATACENTER}: a name such as EU-RO-1, not {datacenter!r}")
-    url = variables.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
-    keys = (variables[account.S3_KEY], variables[account.S3_SECRET])
-    return S3(variables[account.VOLUME_ID], url, datacenter or "us-east-1", *keys)
+        raise VolumeNotConfigured(
+            f"{account.VOLUME_DATACENTER_VARIABLE}: a name such as EU-RO-1, not {datacenter!r}"
+        )
+    url = variables.get(account.VOLUME_URL_VARIABLE) or _URL_TEMPLATE.format(datacenter.lower())
+    keys = (variables[account.S3_KEY_VARIABLE], variables[account.S3_SECRET_VARIABLE])
+    return S3(variables[account.VOLUME_ID_VARIABLE], url, datacenter or "us-east-1", *keys)

@@ -1,4 +1,4 @@
-"""Sends a file to the volume in parts, some at once, and goes on where another process was cut."""
+"""Uploads a file in concurrent parts and resumes uploads that another process left unfinished."""
 
 import base64
 from collections.abc import Callable
@@ -9,130 +9,142 @@ from typing import Any
 from botocore.exceptions import ClientError
 from s3transfer.utils import ReadFileChunk
 
-from llm_worker_client.volume.contents import Content
-from llm_worker_client.volume.errors import Changed, Damaged
+from llm_worker_client.volume.errors import FileChanged, FileCorrupted
+from llm_worker_client.volume.local_file import LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, STOP, code_of
+from llm_worker_client.volume.s3 import S3, STOP_EVENT, error_code
 
-# Parts at once.
-AT_ONCE = 4
+# Number of parts that are uploaded concurrently.
+CONCURRENT_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A file that is on the volume.
+class UploadResult:
+    """The result of an upload.
 
     Args:
-        key: its path from the volume's root.
-        size: in bytes.
-        found: bytes that were on the volume already.
-        moved: bytes that were sent, those of failed tries too.
+        key: The file's path from the volume's root.
+        size: The size of the file in bytes.
+        existing: Bytes that were already on the volume.
+        transferred: Bytes that were sent, including failed tries.
     """
 
     key: str
     size: int
-    found: int
-    moved: int
+    existing: int
+    transferred: int
 
 
 class Upload:
-    """Sends one file.
+    """The upload of one file.
 
-    boto3's own transfers begin anew in another process, and send parts without their checksums.
+    boto3's own transfers start from the beginning in a new process, and send parts without
+    checksums.
     """
 
-    def __init__(self, s3: S3, key: str, content: Content, progress: Progress) -> None:
+    def __init__(self, s3: S3, key: str, file: LocalFile, progress: Progress) -> None:
         self._s3 = s3
         self._key = key
-        self._content = content
+        self._local_file = file
         self._progress = progress
-        self._file = {"Bucket": s3.volume, "Key": key}
+        self._object = {"Bucket": s3.volume, "Key": key}
 
-    def send(self) -> Sent:
-        """Send what is not there yet.
+    def send(self) -> UploadResult:
+        """Send the bytes that are not on the volume yet.
 
         Raises:
-            Changed: the local file has changed meanwhile.
-            Damaged: what has arrived has another size or checksum than the local file.
-            OSError: the file can't be read.
+            FileChanged: If the local file has changed since the upload began.
+            FileCorrupted: If the file on the volume has another size or checksum than the local
+                file.
+            OSError: If the file can't be read.
         """
-        unfinished = self._s3.unfinished(self._key)
-        parts = self._content.parts
-        if not unfinished and self._fits() is True:
-            self._progress.find(self._content.size)
+        unfinished = self._s3.unfinished_uploads(self._key)
+        parts = self._local_file.parts
+        if not unfinished and self._matches_volume() is True:
+            self._progress.add_existing(self._local_file.size)
         else:
             if not unfinished and len(parts) == 1:
-                self._send(1, self._s3.quick.put_object, self._file)
+                self._send_bytes(1, self._s3.quick_client.put_object, self._object)
             else:
                 self._send_parts(parts, unfinished)
-            self._check_unchanged()
-            if self._fits() is False:
-                raise Damaged(f"{self._key} has arrived with other bytes: try again.")
-        return Sent(self._key, self._content.size, self._progress.found, self._progress.moved)
+            self._raise_if_changed()
+            if self._matches_volume() is False:
+                raise FileCorrupted(f"{self._key} has arrived with other bytes: try again.")
+        return UploadResult(
+            self._key, self._local_file.size, self._progress.existing, self._progress.transferred
+        )
 
     def _send_parts(self, parts: range, unfinished: list[str]) -> None:
-        upload, there = self._upload(unfinished, len(parts))
-        stop = STOP.get()
-        with ThreadPoolExecutor(AT_ONCE, "volume", STOP.set, (stop,)) as executor:
-            sending = [
-                executor.submit(self._send_part, upload, part, there.get(part)) for part in parts
+        upload_id, etags = self._open_upload(unfinished, len(parts))
+        stop = STOP_EVENT.get()
+        with ThreadPoolExecutor(CONCURRENT_PARTS, "volume", STOP_EVENT.set, (stop,)) as executor:
+            futures = [
+                executor.submit(self._send_part, upload_id, part, etags.get(part)) for part in parts
             ]
             try:
-                for sent in as_completed(sending):
-                    sent.result()
+                for future in as_completed(futures):
+                    future.result()
             except BaseException:
                 stop.set()
                 executor.shutdown(wait=False, cancel_futures=True)
                 raise
-        self._check_unchanged()
-        etags = [
-            {"PartNumber": part, "ETag": f'"{sent.result()}"'}
-            for part, sent in zip(parts, sending, strict=True)
+        self._raise_if_changed()
+        completed_parts = [
+            {"PartNumber": part, "ETag": f'"{future.result()}"'}
+            for part, future in zip(parts, futures, strict=True)
         ]
         try:
-            self._s3.patient.complete_multipart_upload(
-                **self._file, UploadId=upload, MultipartUpload={"Parts": etags}
+            self._s3.patient_client.complete_multipart_upload(
+                **self._object, UploadId=upload_id, MultipartUpload={"Parts": completed_parts}
             )
         except ClientError as error:
-            # It is done, if the answer to an earlier try was lost.
-            if code_of(error.response) != "NoSuchUpload" or not self._fits():
+            # An earlier try may have succeeded although its response was lost.
+            if error_code(error.response) != "NoSuchUpload" or not self._matches_volume():
                 raise
 
-    def _upload(self, unfinished: list[str], count: int) -> tuple[str, dict[int, str]]:
-        """Return the upload to go on with, and its parts' ETags; a new one, if none fits."""
-        for id in unfinished:
-            listed = self._s3.pages("list_parts", "Parts", Key=self._key, UploadId=id)
-            there = {part["PartNumber"]: part["ETag"].strip('"') for part in listed}
-            # Parts with other bytes are replaced; one that the file has not would stay.
-            if max(there, default=0) <= count:
-                return id, there
-            self._s3.abort(self._key, id)
-        return self._s3.quick.create_multipart_upload(**self._file)["UploadId"], {}
+    def _open_upload(self, unfinished: list[str], count: int) -> tuple[str, dict[int, str]]:
+        """Return the id and the parts' ETags of an unfinished upload that fits, or of a new one."""
+        for upload_id in unfinished:
+            items = self._s3.list_items("list_parts", "Parts", Key=self._key, UploadId=upload_id)
+            etags = {part["PartNumber"]: part["ETag"].strip('"') for part in items}
+            # Parts with other bytes are replaced, but a part beyond the end of the file would
+            # remain.
+            if max(etags, default=0) <= count:
+                return upload_id, etags
+            self._s3.abort_upload(self._key, upload_id)
+        return self._s3.quick_client.create_multipart_upload(**self._object)["UploadId"], {}
 
-    def _send_part(self, upload: str, part: int, there: str | None) -> str:
-        """Send a part, unless it is there with the same bytes; return its ETag."""
-        offset, size = self._content.span(part)
-        if there is not None and there == self._content.md5(offset, size).hex():
-            self._progress.find(size)
-            return there
-        named = {**self._file, "UploadId": upload, "PartNumber": part}
-        return self._send(part, self._s3.quick.upload_part, named)
+    def _send_part(self, upload_id: str, part: int, etag: str | None) -> str:
+        """Send a part unless the volume has it with the same bytes; return its ETag."""
+        offset, size = self._local_file.span(part)
+        if etag is not None and etag == self._local_file.md5(offset, size).hex():
+            self._progress.add_existing(size)
+            return etag
+        arguments = {**self._object, "UploadId": upload_id, "PartNumber": part}
+        return self._send_bytes(part, self._s3.quick_client.upload_part, arguments)
 
-    def _send(self, part: int, put: Callable[..., Any], named: dict[str, Any]) -> str:
-        """Send a part's bytes; return their ETag."""
-        offset, size = self._content.span(part)
-        md5, path = self._content.md5(offset, size), str(self._content.path)
-        with ReadFileChunk.from_filename(path, offset, size, [self._progress.move]) as body:
-            answer = put(**named, Body=body, ContentMD5=base64.b64encode(md5).decode())
-        return str(answer.get("ETag", "")).strip('"')
+    def _send_bytes(self, part: int, put: Callable[..., Any], arguments: dict[str, Any]) -> str:
+        """Send the bytes of a part and return their ETag."""
+        offset, size = self._local_file.span(part)
+        md5, path = self._local_file.md5(offset, size), str(self._local_file.path)
+        with ReadFileChunk.from_filename(
+            path, offset, size, [self._progress.add_transferred]
+        ) as body:
+            response = put(**arguments, Body=body, ContentMD5=base64.b64encode(md5).decode())
+        return str(response.get("ETag", "")).strip('"')
 
-    def _fits(self) -> bool | None:
-        """Return whether the file on the volume has the same bytes; None: its ETag is no MD5."""
-        found = self._s3.find(self._key)
-        if found is None or found.size != self._content.size:
+    def _matches_volume(self) -> bool | None:
+        """Return whether the volume has the same bytes; None if the ETag doesn't show it."""
+        stored = self._s3.find(self._key)
+        if stored is None or stored.size != self._local_file.size:
             return False
-        return self._content.fits(found.etag)
+        return self._local_file.matches(stored.etag)
 
-    def _check_unchanged(self) -> None:
-        if Content.of(self._content.path, self._content.part_size) != self._content:
-            raise Changed(f"{self._content.path} has changed while it was sent: start again.")
+    def _raise_if_changed(self) -> None:
+        if (
+            LocalFile.from_path(self._local_file.path, self._local_file.part_size)
+            != self._local_file
+        ):
+            raise FileChanged(
+                f"{self._local_file.path} has changed while it was sent: start again."
+            )

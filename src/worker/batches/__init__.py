@@ -1,6 +1,6 @@
-"""Batches: files of requests that are answered over hours, by one worker after the other.
+"""Batches: files of requests that successive workers answer over hours.
 
-A batch is a directory on the volume. Each file in it is written once, or has one writer that only
-appends; what a batch's state is follows from which of them exist. So a worker can be killed at any
-line, and the next one goes on.
+A batch is a directory on the volume. Each of its files is written once, or is only appended to by
+its one writer. The state of a batch follows from which of these files exist, so a worker can be
+killed at any line and the next one continues.
 """

@@ -1,4 +1,4 @@
-"""The end of a batch: its output and its errors as files, in the order of the input."""
+"""Ends a batch: writes its output file and its error file, in the order of the input."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -7,145 +7,172 @@ from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
-from worker.batches.lines import INPUT_CHANGED, Plan, WrongLineError, lines, mistake, request_in
-from worker.batches.parts import Finished, finished, text_of
-from worker.batches.record import Batch, BatchEnding, BatchResult, End, StoredBatch, counted
+from worker.batches.lines import (
+    INPUT_CHANGED,
+    BatchPlan,
+    InvalidLine,
+    mistake,
+    parse_request,
+    read_lines,
+)
+from worker.batches.parts import FinishedLine, read_finished, read_text
+from worker.batches.record import (
+    Batch,
+    BatchEnding,
+    BatchResult,
+    EndStatus,
+    StoredBatch,
+    count_lines,
+)
 from worker.errors import NoSuchObject, RequestError
 from worker.files import Files
 from worker.long_work.record import RESULT
-from worker.volume import failures, ids
+from worker.volume import ids, translate_os_errors
 
-# Why a line was never answered, by the batch's end.
-UNANSWERED = {
+# Error code and message of unanswered lines, by the status of the batch.
+UNANSWERED_ERRORS = {
     "cancelled": ("batch_cancelled", "The batch was cancelled before this line was answered."),
     "expired": ("batch_expired", "The batch expired before this line was answered."),
     "completed": ("answer_lost", "The volume has lost the answer of this line."),
 }
 
 
-class Output(Protocol):
-    """What a dialect writes of its batches beside the files of results. Its methods block."""
+class ExtraOutput(Protocol):
+    """Output that a dialect writes in addition to a batch's result files. Its methods block."""
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the output; it is written again, or by two at once, with the same results.
+        """Write the output. Repeated or concurrent calls get the same results.
 
         Args:
-            results: returns, for each line of the input in turn, its line of the output or of the
-                error file; None: it has none.
+            results: Returns an iterator over the lines of the input, with each one's line of the
+                output or error file; None for a line without a result.
 
         Raises:
-            RequestError: somebody has changed the volume, so that it can't be written.
-            VolumeError: the volume fails.
+            RequestError: The output can't be written because the volume was changed.
+            VolumeError: The volume fails.
         """
 
     def release(self) -> None:
-        """Give up what was reserved for the output, if it has not been written."""
+        """Release reservations for an output that was not written."""
 
 
-MakeOutput = Callable[[StoredBatch, Files], Output]
+ExtraOutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
 
 
-def finish(
-    batch: Batch, status: End, files: Files, output: Output | None, longest: int
+def finish_batch(
+    batch: Batch, status: EndStatus, files: Files, output: ExtraOutput | None, max_line_bytes: int
 ) -> BatchResult:
-    """End a batch: decide how, unless that is decided, write its files, and then that it has ended.
+    """Decide how a batch ends, unless that is decided; write its files and then its result.
 
-    Two may do so at once, and another one may go on with it: all write the same.
+    Several workers may do this concurrently, while another one still runs the batch: all of them
+    write the same.
 
     Args:
-        batch: which nobody runs any more, or whose lines beyond this moment don't count.
-        status: how it ends.
-        files: of the volume.
-        output: what it writes beside its files of results.
-        longest: bytes of a line of its input.
+        batch: Batch that no worker runs any more, or whose later lines don't count.
+        status: Status of the batch if the ending is not yet decided.
+        files: Files of the volume.
+        output: Additional output of the batch, if any.
+        max_line_bytes: Maximum bytes of a line of the input.
 
     Raises:
-        VolumeError: the files can't be written.
+        VolumeError: The files can't be written.
     """
-    ending, plan = batch.decide(status), batch.plan
-    with failures():
-        found = finished(batch.parts, ending.cut, texts=True)
-    result = counted(found.values(), plan.total if plan else 0)
+    ending, plan = batch.decide_ending(status), batch.plan
+    with translate_os_errors():
+        finished_lines = read_finished(batch.parts, ending.cut, check_texts=True)
+    result = count_lines(finished_lines.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
     if ending.status == "failed":
         result.mistakes = [INPUT_CHANGED]
     if plan is not None:
-        rest = _unanswered(files, batch, plan, found, ending.status, longest)
-        result.output_file_id, result.error_file_id = _write_files(
-            files, batch.request, found, ending, rest
+        unanswered = _unanswered_lines(
+            files, batch, plan, finished_lines, ending.status, max_line_bytes
+        )
+        result.output_file_id, result.error_file_id = _write_result_files(
+            files, batch.request, finished_lines, ending, unanswered
         )
         if output is not None:
-            _write_output(output, plan, found, result)
+            _write_extra_output(output, plan, finished_lines, result)
     elif output is not None:
         output.release()
     batch.write(RESULT, result)
     return result
 
 
-def fail(batch: Batch, mistakes: list[dict[str, Any]], output: Output | None) -> None:
-    """End a batch of which no line has begun.
+def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput | None) -> None:
+    """End a batch before any of its lines has begun.
 
     Raises:
-        VolumeError: it can't be written.
+        VolumeError: The result can't be written.
     """
     batch.write(RESULT, BatchResult(status="failed", mistakes=mistakes))
     if output is not None:
         output.release()
 
 
-def input_of(files: Files, batch: Batch, plan: Plan) -> Path | None:
-    """Find a batch's input; None: it is no more the one that was planned."""
+def find_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
+    """Find the input of a batch; None if it was changed or removed after it was planned."""
     with contextlib.suppress(NoSuchObject):
-        path = files.content(files.get(batch.request.input_file_id, expired=True))
-        with failures():
-            return path if plan.holds(path) else None
+        path = files.content_path(files.get(batch.request.input_file_id, include_expired=True))
+        with translate_os_errors():
+            return path if plan.matches(path) else None
     return None
 
 
-def _write_files(
+def _write_result_files(
     files: Files,
     request: StoredBatch,
-    found: dict[int, Finished],
+    finished_lines: dict[int, FinishedLine],
     ending: BatchEnding,
-    rest: list[bytes],
+    unanswered: list[bytes],
 ) -> tuple[str | None, str | None]:
-    """Write the output, and the errors with those of lines that have no answer, unless empty."""
-    after = request.output_expires_after
-    numbers = sorted(found)
+    """Write the output file and the error file, and return their ids; None for an empty file."""
+    expires_after = request.output_expires_after
+    numbers = sorted(finished_lines)
 
-    def write(kind: str, file_id: str, lines: list[Finished], more: list[bytes]) -> str | None:
-        if not (lines or more):
+    def write_lines(
+        kind: str, file_id: str, lines: list[FinishedLine], extra_lines: list[bytes]
+    ) -> str | None:
+        if not (lines or extra_lines):
             return None
-        name, lasts_s = f"{request.id}_{kind}.jsonl", after.seconds if after else None
-        with files.writing(file_id, name, "batch_output", lasts_s) as write_text:
+        name, lifetime_s = (
+            f"{request.id}_{kind}.jsonl",
+            expires_after.seconds if expires_after else None,
+        )
+        with files.create(file_id, name, "batch_output", lifetime_s) as write_text:
             for line in lines:
-                write_text(read(line))
-            for text in more:
+                write_text(read_line(line))
+            for text in extra_lines:
                 write_text(text)
         return file_id
 
-    with failures(), _texts() as read:
-        answered = [found[number] for number in numbers if not found[number].failed]
-        failed = [found[number] for number in numbers if found[number].failed]
+    with translate_os_errors(), _open_texts() as read_line:
+        successes = [
+            finished_lines[number] for number in numbers if not finished_lines[number].failed
+        ]
+        failures = [finished_lines[number] for number in numbers if finished_lines[number].failed]
         return (
-            write("output", ending.output_file_id, answered, []),
-            write("error", ending.error_file_id, failed, rest),
+            write_lines("output", ending.output_file_id, successes, []),
+            write_lines("error", ending.error_file_id, failures, unanswered),
         )
 
 
-def _write_output(
-    output: Output, plan: Plan, found: dict[int, Finished], result: BatchResult
+def _write_extra_output(
+    output: ExtraOutput,
+    plan: BatchPlan,
+    finished_lines: dict[int, FinishedLine],
+    result: BatchResult,
 ) -> None:
-    """Write what a batch writes beside its files of results.
+    """Write the additional output of a batch.
 
-    Where it can't be written, since somebody has changed the volume, the result says so: the
-    answers are in the output file, too.
+    If that is impossible because the volume was changed, the batch fails. The output file contains
+    the responses nevertheless.
     """
-    with failures(), _texts() as read:
+    with translate_os_errors(), _open_texts() as read_line:
 
         def results() -> Iterator[bytes | None]:
             for number in range(1, plan.total + 1):
-                yield read(found[number]) if number in found else None
+                yield read_line(finished_lines[number]) if number in finished_lines else None
 
         try:
             output.write(results)
@@ -153,33 +180,33 @@ def _write_output(
             result.status, result.mistakes = "failed", [mistake("no_output", error.message)]
 
 
-def _unanswered(
+def _unanswered_lines(
     files: Files,
     batch: Batch,
-    plan: Plan,
-    found: dict[int, Finished],
-    status: End,
-    longest: int,
+    plan: BatchPlan,
+    finished_lines: dict[int, FinishedLine],
+    status: EndStatus,
+    max_line_bytes: int,
 ) -> list[bytes]:
-    """Return an error for each line that has no answer; none, if the input is gone."""
-    path = input_of(files, batch, plan)
-    if path is None or status == "failed" or len(found) >= plan.total:
+    """Return an error for each line without a response; an empty list if the input has changed."""
+    path = find_input(files, batch, plan)
+    if path is None or status == "failed" or len(finished_lines) >= plan.total:
         return []
-    code, message = UNANSWERED[status]
+    code, message = UNANSWERED_ERRORS[status]
     request = batch.request
-    made = []
-    for line in lines(path, longest):
-        if line.number in found:
+    encoded = []
+    for line in read_lines(path, max_line_bytes):
+        if line.number in finished_lines:
             continue
-        with contextlib.suppress(WrongLineError):
-            name = request_in(line, request.endpoint)["custom_id"]
+        with contextlib.suppress(InvalidLine):
+            custom_id = parse_request(line, request.endpoint)["custom_id"]
             error = {"code": code, "message": message}
-            made.append(output_line(request.id, line.number, name, error=error))
-    # It may have changed while it was read: then these are no lines of the batch's.
-    return made if input_of(files, batch, plan) else []
+            encoded.append(encode_result_line(request.id, line.number, custom_id, error=error))
+    # The input may have changed while it was read: then the lines are not those of the batch.
+    return encoded if find_input(files, batch, plan) else []
 
 
-def output_line(
+def encode_result_line(
     batch_id: str,
     number: int,
     custom_id: str,
@@ -187,7 +214,7 @@ def output_line(
     response: dict[str, object] | None = None,
     error: dict[str, str] | None = None,
 ) -> bytes:
-    """Return a line of an output or an error file, with its end."""
+    """Return a line of an output or error file, with its line feed."""
     line = {
         "id": request_id(batch_id, number),
         "custom_id": custom_id,
@@ -199,18 +226,18 @@ def output_line(
 
 def request_id(batch_id: str, number: int) -> str:
     """Return the id of a line's request, which is the same in each attempt."""
-    return ids.derived("batch_req_", batch_id, str(number))
+    return ids.derive_id("batch_req_", batch_id, str(number))
 
 
 @contextlib.contextmanager
-def _texts() -> Iterator[Callable[[Finished], bytes]]:
-    """Yield what reads the text of a finished line from its part."""
-    opened: dict[Path, BinaryIO] = {}
-    with contextlib.ExitStack() as closing:
+def _open_texts() -> Iterator[Callable[[FinishedLine], bytes]]:
+    """Yield a function that reads the text of a finished line from its part."""
+    files: dict[Path, BinaryIO] = {}
+    with contextlib.ExitStack() as stack:
 
-        def read(line: Finished) -> bytes:
-            if line.part not in opened:
-                opened[line.part] = closing.enter_context(line.part.open("rb"))
-            return text_of(line, opened[line.part])
+        def read_line(line: FinishedLine) -> bytes:
+            if line.part not in files:
+                files[line.part] = stack.enter_context(line.part.open("rb"))
+            return read_text(line, files[line.part])
 
-        yield read
+        yield read_line

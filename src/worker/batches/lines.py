@@ -1,4 +1,4 @@
-"""The input of a batch: its lines, read one by one, and the mistakes in them."""
+"""Reads and validates the lines in the input of a batch, and divides the input into shards."""
 
 from array import array
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from worker.validation import Strict
+from worker.validation import StrictModel
 
 BOM = b"\xef\xbb\xbf"
-MOST_MISTAKES = 100
-LONGEST_ID = 512
-# Shards for each job that shares a batch: one that ends early takes another.
-SHARDS_OF_A_JOB = 8
+MAX_MISTAKES = 100
+MAX_CUSTOM_ID_LENGTH = 512
+# Shards for each job that shares a batch: a job that finishes a shard early takes another one.
+SHARDS_PER_JOB = 8
 
 
 def mistake(code: str, message: str, param: str | None = None) -> dict[str, Any]:
-    """Return an item of OpenAI's ``errors`` of a batch, as a whole or, with a line, of that."""
+    """Return an item of ``errors`` in OpenAI's batch object, without the number of a line."""
     return {"code": code, "message": message, "param": param, "line": None}
 
 
@@ -32,9 +32,9 @@ class Line:
     """A line that is not blank.
 
     Args:
-        number: counted in the file, from 1.
-        offset: where it begins, in bytes.
-        text: without its end; None: it is longer than it may be.
+        number: Line number in the file, from 1.
+        offset: Offset of the line in the file, in bytes.
+        text: Text without the line ending; None if the line is too long.
     """
 
     number: int
@@ -42,13 +42,14 @@ class Line:
     text: bytes | None
 
 
-class Shard(Strict):
-    """Lines that one worker answers.
+class Shard(StrictModel):
+    """Consecutive lines that one worker answers.
 
     Args:
-        first: the number of the first.
-        begin: where it begins in the file, in bytes; ``end``: behind the last.
-        count: how many there are.
+        first: Number of the first line.
+        begin: Offset of the first line in the file, in bytes.
+        end: Offset after the last line, in bytes.
+        count: Number of lines that are not blank.
     """
 
     first: int
@@ -57,8 +58,8 @@ class Shard(Strict):
     count: int
 
 
-class Plan(Strict):
-    """A valid input, cut into shards; with its size and time, by which a change is noticed."""
+class BatchPlan(StrictModel):
+    """The shards of a valid input, and the input's size and modification time to detect changes."""
 
     total: int
     shards: tuple[Shard, ...]
@@ -66,8 +67,8 @@ class Plan(Strict):
     mtime_ns: int
     made_at: int
 
-    def holds(self, path: Path) -> bool:
-        """Return whether the input is still what was planned."""
+    def matches(self, path: Path) -> bool:
+        """Return whether the input is unchanged since it was planned."""
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -75,8 +76,8 @@ class Plan(Strict):
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
 
-class WrongLineError(Exception):
-    """A line can't be a request; its mistake says why, without the caller's words."""
+class InvalidLine(Exception):
+    """A line is not a valid request. Its ``mistake`` is the reason, without text of the caller."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -84,104 +85,109 @@ class WrongLineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The most that an input may have: lines, and of one its bytes and values."""
+class BatchLimits:
+    """Maximum number of lines in an input, and maximum bytes and JSON values of a line."""
 
-    lines: int
-    bytes_of_a_line: int
-    values_of_a_line: int = 100_000
+    max_lines: int
+    max_line_bytes: int
+    max_line_values: int = 100_000
 
 
-def lines(path: Path, longest: int, shard: Shard | None = None) -> Iterator[Line]:
-    """Yield the lines of a file, or of a part of it, that are not blank.
+def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[Line]:
+    """Yield the lines of a file or of one shard, without blank lines.
 
     Raises:
-        OSError: it can't be read.
+        OSError: The file can't be read.
     """
     number, offset = (shard.first, shard.begin) if shard else (1, 0)
-    with path.open("rb") as opened:
-        opened.seek(offset)
+    with path.open("rb") as file:
+        file.seek(offset)
         while shard is None or offset < shard.end:
-            text = opened.readline(longest + 2)
-            if not text:
+            raw = file.readline(max_bytes + 2)
+            if not raw:
                 return
-            begin, offset = offset, offset + len(text)
-            whole = text.endswith(b"\n") or len(text) < longest + 2
-            while not text.endswith(b"\n") and (rest := opened.readline(longest)):
+            start, offset = offset, offset + len(raw)
+            is_complete = raw.endswith(b"\n") or len(raw) < max_bytes + 2
+            while not raw.endswith(b"\n") and (rest := file.readline(max_bytes)):
                 offset += len(rest)
-                text = rest
-                whole = False
-            content = text.removeprefix(BOM if begin == 0 else b"").strip()
-            if content or not whole:
-                yield Line(number, begin, content if whole and len(content) <= longest else None)
+                raw = rest
+                is_complete = False
+            content = raw.removeprefix(BOM if start == 0 else b"").strip()
+            if content or not is_complete:
+                yield Line(
+                    number, start, content if is_complete and len(content) <= max_bytes else None
+                )
             number += 1
 
 
-def request_in(line: Line, endpoint: str) -> dict[str, Any]:
+def parse_request(line: Line, endpoint: str) -> dict[str, Any]:
     """Parse a line.
 
     Raises:
-        WrongLineError: it is no request to the endpoint.
+        InvalidLine: The line is not a request to the endpoint.
     """
     if line.text is None:
         message = "the line has more bytes than a request may have (MAX_INPUT_MB)"
-        raise WrongLineError("line_too_large", message)
+        raise InvalidLine("line_too_large", message)
     try:
-        found = msgspec.json.decode(line.text)
+        request = msgspec.json.decode(line.text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise WrongLineError("invalid_json_line", "the line is no JSON in UTF-8") from None
-    if not isinstance(found, dict):
-        raise WrongLineError("invalid_json_line", "the line is no JSON object")
-    name, body = found.get("custom_id"), found.get("body")
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
-        message = f"custom_id: a text of 1 to {LONGEST_ID} characters"
-        raise WrongLineError("invalid_custom_id", message, "custom_id")
+        raise InvalidLine("invalid_json_line", "the line is no JSON in UTF-8") from None
+    if not isinstance(request, dict):
+        raise InvalidLine("invalid_json_line", "the line is no JSON object")
+    custom_id, body = request.get("custom_id"), request.get("body")
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID_LENGTH:
+        message = f"custom_id: a text of 1 to {MAX_CUSTOM_ID_LENGTH} characters"
+        raise InvalidLine("invalid_custom_id", message, "custom_id")
     for key, value in (("method", "POST"), ("url", endpoint)):
-        if found.get(key) != value:
-            raise WrongLineError(f"invalid_{key}", f"{key}: {value}, as all lines have it", key)
+        if request.get(key) != value:
+            raise InvalidLine(f"invalid_{key}", f"{key}: {value}, as all lines have it", key)
     if not isinstance(body, dict) or body.get("stream"):
-        raise WrongLineError("invalid_body", "body: a JSON object, without stream", "body")
-    return found
+        raise InvalidLine("invalid_body", "body: a JSON object, without stream", "body")
+    return request
 
 
-def planned(
-    path: Path, endpoint: str, limits: Limits, jobs: int, now: int
-) -> Plan | list[dict[str, Any]]:
-    """Read an input once, and cut it into shards; or return the first hundred mistakes in it.
+def plan_input(
+    path: Path, endpoint: str, limits: BatchLimits, jobs: int, now: int
+) -> BatchPlan | list[dict[str, Any]]:
+    """Read an input once and divide it into shards; if it is invalid, return its mistakes.
 
     Args:
-        path: of the input.
-        endpoint: the URL that each line has to have.
-        limits: of the input.
-        jobs: how many jobs share it.
-        now: the time, in seconds since 1970.
+        path: Path of the input.
+        endpoint: URL that each line must have.
+        limits: Limits of the input.
+        jobs: Number of jobs that share the input.
+        now: Current time in seconds since 1970.
+
+    Returns:
+        The plan, or the first ``MAX_MISTAKES`` mistakes.
 
     Raises:
-        OSError: it can't be read.
+        OSError: The input can't be read.
     """
     stat = path.stat()
     mistakes: list[dict[str, Any]] = []
-    names: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     offsets, numbers = array("Q"), array("I")
-    for line in lines(path, limits.bytes_of_a_line):
-        if len(offsets) == limits.lines:
-            message = f"the input has more than {limits.lines:,} lines (BATCH_MAX_REQUESTS)"
+    for line in read_lines(path, limits.max_line_bytes):
+        if len(offsets) == limits.max_lines:
+            message = f"the input has more than {limits.max_lines:,} lines (BATCH_MAX_REQUESTS)"
             mistakes.append(mistake("too_many_requests", message))
             break
         offsets.append(line.offset)
         numbers.append(line.number)
         try:
-            _note(names, line, endpoint)
-        except WrongLineError as wrong:
-            mistakes.append({**wrong.mistake, "line": line.number})
-            if len(mistakes) == MOST_MISTAKES:
+            _check_line(first_lines, line, endpoint)
+        except InvalidLine as error:
+            mistakes.append({**error.mistake, "line": line.number})
+            if len(mistakes) == MAX_MISTAKES:
                 break
     if not offsets:
         mistakes.append(mistake("empty_file", "the input has no lines"))
     if mistakes:
         return mistakes
-    shards = _shards(offsets, numbers, stat.st_size, jobs)
-    return Plan(
+    shards = _make_shards(offsets, numbers, stat.st_size, jobs)
+    return BatchPlan(
         total=len(offsets),
         shards=shards,
         size=stat.st_size,
@@ -190,25 +196,25 @@ def planned(
     )
 
 
-def _note(names: dict[str, int], line: Line, endpoint: str) -> None:
-    """Note a line by its custom_id.
+def _check_line(first_lines: dict[str, int], line: Line, endpoint: str) -> None:
+    """Check a line, and add it to the first lines by ``custom_id``.
 
     Raises:
-        WrongLineError: it is no request, or an earlier one has its custom_id.
+        InvalidLine: The line is not a request, or an earlier line has the same ``custom_id``.
     """
-    name = request_in(line, endpoint)["custom_id"]
-    if (other := names.setdefault(name, line.number)) != line.number:
-        message = f"custom_id: line {other} has it, too"
-        raise WrongLineError("duplicate_custom_id", message, "custom_id")
+    custom_id = parse_request(line, endpoint)["custom_id"]
+    if (first_line := first_lines.setdefault(custom_id, line.number)) != line.number:
+        message = f"custom_id: line {first_line} has it, too"
+        raise InvalidLine("duplicate_custom_id", message, "custom_id")
 
 
-def _shards(
+def _make_shards(
     offsets: "array[int]", numbers: "array[int]", size: int, jobs: int
 ) -> tuple[Shard, ...]:
-    wanted = 1 if jobs == 1 else min(jobs * SHARDS_OF_A_JOB, len(offsets))
-    edges = [len(offsets) * index // wanted for index in range(wanted + 1)]
+    count = 1 if jobs == 1 else min(jobs * SHARDS_PER_JOB, len(offsets))
+    edges = [len(offsets) * index // count for index in range(count + 1)]
     ends = [*(offsets[edge] for edge in edges[1:-1]), size]
     return tuple(
-        Shard(first=numbers[first], begin=offsets[first], end=end, count=behind - first)
-        for first, behind, end in zip(edges, edges[1:], ends, strict=False)
+        Shard(first=numbers[first], begin=offsets[first], end=end, count=next_first - first)
+        for first, next_first, end in zip(edges, edges[1:], ends, strict=False)
     )

@@ -1,8 +1,8 @@
-"""Finished lines: each attempt at a shard appends to files of its own, and commits in groups.
+"""Stores finished lines: each attempt at a shard appends to its own files, and commits in groups.
 
-A part is two files. One has the lines of the output as they will be written, the other a record of
-fixed size for each: it is written when its line is durable, so a line that is torn has no record.
-Both have checksums, for disks that lose what they said was durable.
+A part consists of two files: one with lines in the format of the output file, the other with a
+record of fixed size for each line. A record is written after its line is durable, so an incomplete
+line has no record. Both have checksums, because a disk may lose data that it reported as durable.
 """
 
 import asyncio
@@ -15,30 +15,32 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import check_space, failures, sync_directory
+from worker.volume import check_space, sync_directory, translate_os_errors
 
-# A group is committed when it is so large, or so old.
+# A group is committed when it has this many lines, or after this many seconds.
 GROUP_LINES = 64
 GROUP_S = 1.0
-# Bytes that may wait for a slow disk.
-MOST_PENDING = 64_000_000
+# Maximum bytes that wait for a slow disk.
+MAX_PENDING_BYTES = 64_000_000
 
 LINES, RECORDS = ".jsonl", ".records"
 _RECORD = struct.Struct("<IBIIQIII")
-_CHECKED = _RECORD.size - 4
+_CHECKED_BYTES = _RECORD.size - 4
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A line that is durable.
+class FinishedLine:
+    """A durable line.
 
     Args:
-        number: of the input's line.
-        failed: whether its answer is an error.
-        prompt_tokens: that its answer counts; ``output_tokens``: likewise.
-        offset: where its text is in the part, in bytes; ``length``: with its line feed.
-        checksum: of its text.
-        part: the file.
+        number: Number of the line in the input.
+        failed: Whether the response is an error.
+        prompt_tokens: Prompt tokens of the response's usage.
+        output_tokens: Output tokens of the response's usage.
+        offset: Offset of the text in the part, in bytes.
+        length: Length of the text in bytes, with its line feed.
+        checksum: Checksum of the text.
+        part: File with the text.
     """
 
     number: int
@@ -52,8 +54,8 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A finished line on its way to the disk: its text as JSON, without a line feed."""
+class PendingLine:
+    """A line with a response that is not yet durable. Its text is JSON without a line feed."""
 
     number: int
     failed: bool
@@ -63,55 +65,55 @@ class Row:
 
 
 class Part:
-    """The files of this attempt at a shard. Use on one loop, all but ``_write``.
+    """The files of one attempt at a shard. Use on one event loop, except ``_write``.
 
     Args:
-        directory: of all parts of the batch.
-        name: that no other attempt has.
+        directory: Directory of all parts of the batch.
+        name: Name that no other attempt has.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
         self._lines = directory / f"{name}{LINES}"
         self._records = directory / f"{name}{RECORDS}"
-        self._pending: list[Row] = []
-        self._bytes = 0
+        self._pending: list[PendingLine] = []
+        self._pending_bytes = 0
         self._offset = 0
-        self._open: tuple[FileIO, FileIO] | None = None
-        self._committing: asyncio.Task[None] | None = None
+        self._files: tuple[FileIO, FileIO] | None = None
+        self._commit_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due = False
+        self._commit_due = False
 
-    async def add(self, row: Row) -> None:
-        """Take a line, which is committed with others, within a second.
+    async def add(self, line: PendingLine) -> None:
+        """Add a line, which is committed with others within about ``GROUP_S``.
 
         Raises:
-            VolumeError: an earlier commit has failed.
+            VolumeError: An earlier commit has failed.
         """
-        while self._bytes > MOST_PENDING:
+        while self._pending_bytes > MAX_PENDING_BYTES:
             await self._commit()
-        # From here on nothing waits: a line that is cancelled is in no part.
-        self.check()
+        # Nothing awaits below: the line of a cancelled task is in no part.
+        self.check_commits()
         if not self._pending:
-            self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._begin)
-        self._pending.append(row)
-        self._bytes += len(row.text)
+            self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._start_commit)
+        self._pending.append(line)
+        self._pending_bytes += len(line.text)
         if len(self._pending) >= GROUP_LINES:
-            self._begin()
+            self._start_commit()
 
-    def check(self) -> None:
-        """Look whether the commits so far went well; to be called every second.
+    def check_commits(self) -> None:
+        """Raise the error of a failed commit, if any; call this every second.
 
         Raises:
-            VolumeError: one has failed.
+            VolumeError: A commit has failed.
         """
-        if self._committing is not None and self._committing.done():
-            self._committing.result()
+        if self._commit_task is not None and self._commit_task.done():
+            self._commit_task.result()
 
     async def close(self) -> None:
-        """Commit what was added, and close the files, also if this is cancelled.
+        """Commit all added lines and close the files, even if this call is cancelled.
 
         Raises:
-            VolumeError: it can't be written.
+            VolumeError: The lines can't be written.
         """
         await asyncio.shield(asyncio.create_task(self._close()))
 
@@ -119,117 +121,124 @@ class Part:
         try:
             await self._commit()
         finally:
-            for opened in self._open or ():
-                opened.close()
+            for file in self._files or ():
+                file.close()
 
     async def _commit(self) -> None:
-        """Make all lines durable that were added."""
-        while self._pending or self._committing is not None:
-            self._begin()
-            assert self._committing is not None  # for the type checker: see above
-            await asyncio.shield(self._committing)
+        """Make all added lines durable."""
+        while self._pending or self._commit_task is not None:
+            self._start_commit()
+            assert self._commit_task is not None  # for the type checker: ``_start_commit`` sets it
+            await asyncio.shield(self._commit_task)
 
-    def _begin(self) -> None:
-        """Begin to commit, or go on with what waits when the group before is durable."""
-        self._due = True
-        if self._committing is None:
-            self._committing = asyncio.create_task(self._write_groups())
+    def _start_commit(self) -> None:
+        """Start a commit; a running commit continues with the pending lines."""
+        self._commit_due = True
+        if self._commit_task is None:
+            self._commit_task = asyncio.create_task(self._write_groups())
 
     async def _write_groups(self) -> None:
-        """Write groups, one at a time. If that fails, nothing more is written."""
-        while self._pending and (self._due or len(self._pending) >= GROUP_LINES):
+        """Write groups one at a time. After a failure, nothing more is written."""
+        while self._pending and (self._commit_due or len(self._pending) >= GROUP_LINES):
             if self._timer is not None:
                 self._timer.cancel()
-            self._due = False
-            rows, self._pending, self._bytes = self._pending, [], 0
-            await asyncio.to_thread(self._write, rows)
-        self._committing = None
+            self._commit_due = False
+            pending, self._pending, self._pending_bytes = self._pending, [], 0
+            await asyncio.to_thread(self._write, pending)
+        self._commit_task = None
 
-    def _write(self, rows: list[Row]) -> None:
-        with failures():
-            if self._open is None:
+    def _write(self, pending: list[PendingLine]) -> None:
+        with translate_os_errors():
+            if self._files is None:
                 self._lines.parent.mkdir(parents=True, exist_ok=True)
-                self._open = self._lines.open("xb", 0), self._records.open("xb", 0)
+                self._files = self._lines.open("xb", 0), self._records.open("xb", 0)
                 sync_directory(self._lines.parent)
-            lines, records = self._open
-            texts, made = bytearray(), bytearray()
-            for row in rows:
-                text = row.text + b"\n"
-                numbers = (row.prompt_tokens, row.output_tokens, self._offset, len(text))
-                head = (row.number, row.failed, *numbers, zlib.crc32(text))
-                record = _RECORD.pack(*head, 0)[:_CHECKED]
-                made += record + zlib.crc32(record).to_bytes(4, "little")
-                texts += text
+            lines_file, records_file = self._files
+            new_lines, new_records = bytearray(), bytearray()
+            for line in pending:
+                text = line.text + b"\n"
+                counts = (line.prompt_tokens, line.output_tokens, self._offset, len(text))
+                fields = (line.number, line.failed, *counts, zlib.crc32(text))
+                record = _RECORD.pack(*fields, 0)[:_CHECKED_BYTES]
+                new_records += record + zlib.crc32(record).to_bytes(4, "little")
+                new_lines += text
                 self._offset += len(text)
-            check_space(self._lines.parent, len(texts))
-            _append(lines, texts)
-            _append(records, made)
+            check_space(self._lines.parent, len(new_lines))
+            _write_all(lines_file, new_lines)
+            _write_all(records_file, new_records)
 
 
-def finished(
-    directory: Path, cut: Mapping[str, int] | None = None, *, texts: bool = False
-) -> dict[int, Finished]:
-    """Return the finished lines of all parts, by number.
+def read_finished(
+    directory: Path, cut: Mapping[str, int] | None = None, *, check_texts: bool = False
+) -> dict[int, FinishedLine]:
+    """Return the finished lines of all parts by number.
 
-    Of a line that is there twice an answer counts, not an error, and otherwise the first.
+    If a line occurs several times, a successful response has priority over an error; otherwise, the
+    first occurrence counts.
 
     Args:
-        directory: of the parts.
-        cut: what counts of each file of records, in bytes, by its name; None: all of all.
-        texts: whether to read the texts, too, and leave out those that are damaged.
+        directory: Directory of the parts.
+        cut: Bytes that count of each file of records, by file name; None for all bytes of all
+            files.
+        check_texts: Whether to read the texts and leave out damaged ones.
 
     Raises:
-        OSError: they can't be read.
+        OSError: The parts can't be read.
     """
-    found: dict[int, Finished] = {}
-    for records in sorted(directory.glob(f"*{RECORDS}")):
-        most = None if cut is None else cut.get(records.name, 0)
-        for line in _sound(records, most) if texts else _read(records, most):
-            if line.number not in found or (found[line.number].failed and not line.failed):
-                found[line.number] = line
-    return found
+    best: dict[int, FinishedLine] = {}
+    for path in sorted(directory.glob(f"*{RECORDS}")):
+        max_bytes = None if cut is None else cut.get(path.name, 0)
+        for line in (
+            _read_intact(path, max_bytes) if check_texts else _read_records(path, max_bytes)
+        ):
+            if line.number not in best or (best[line.number].failed and not line.failed):
+                best[line.number] = line
+    return best
 
 
-def sizes(directory: Path) -> dict[str, int]:
-    """Return what is there now, as a cut for ``finished``."""
+def record_sizes(directory: Path) -> dict[str, int]:
+    """Return the current sizes of the files of records, as ``cut`` for ``read_finished``."""
     return {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{RECORDS}"))}
 
 
-def text_of(line: Finished, opened: BinaryIO) -> bytes:
-    """Read a line's text from its part, with its line feed."""
-    opened.seek(line.offset)
-    return opened.read(line.length)
+def read_text(line: FinishedLine, file: BinaryIO) -> bytes:
+    """Read the text of a line from its part, with its line feed."""
+    file.seek(line.offset)
+    return file.read(line.length)
 
 
-def _sound(records: Path, most: int | None) -> Iterator[Finished]:
-    """Yield the lines whose texts are as they were written."""
-    with records.with_suffix(LINES).open("rb") as opened:
-        for line in _read(records, most):
-            if zlib.crc32(text_of(line, opened)) == line.checksum:
+def _read_intact(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
+    """Yield the lines with undamaged texts."""
+    with records.with_suffix(LINES).open("rb") as file:
+        for line in _read_records(records, max_bytes):
+            if zlib.crc32(read_text(line, file)) == line.checksum:
                 yield line
 
 
-def _read(records: Path, most: int | None) -> Iterator[Finished]:
-    """Yield the lines that are complete: records and texts may be cut when a machine dies."""
+def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
+    """Yield the complete lines. Records and texts may be truncated when a machine crashes."""
     part = records.with_suffix(LINES)
     try:
-        content = records.read_bytes()[:most]
+        content = records.read_bytes()[:max_bytes]
         size = part.stat().st_size
     except FileNotFoundError:
         # The batch is being removed.
         return
-    for begin in range(0, len(content) - _RECORD.size + 1, _RECORD.size):
-        *values, checksum = _RECORD.unpack_from(content, begin)
-        if zlib.crc32(content[begin : begin + _CHECKED]) == checksum:
-            number, failed, prompt, output, offset, length, of_text = values
+    for start in range(0, len(content) - _RECORD.size + 1, _RECORD.size):
+        *values, checksum = _RECORD.unpack_from(content, start)
+        if zlib.crc32(content[start : start + _CHECKED_BYTES]) == checksum:
+            number, failed, prompt, output, offset, length, text_checksum = values
             if offset + length <= size:
-                yield Finished(number, bool(failed), prompt, output, offset, length, of_text, part)
+                yield FinishedLine(
+                    number, bool(failed), prompt, output, offset, length, text_checksum, part
+                )
 
 
-def _append(opened: FileIO, content: bytearray) -> None:
-    """Write all of the content, and make it durable."""
-    left = memoryview(content)
-    while left:
-        # A disk that has no room for all may take a part; the next try says why.
-        left = left[opened.write(left) or 0 :]
-    os.fsync(opened.fileno())
+def _write_all(file: FileIO, content: bytearray) -> None:
+    """Write the whole content and make it durable."""
+    remaining = memoryview(content)
+    while remaining:
+        # A disk without enough space may write a part of the content; the next call raises the
+        # error.
+        remaining = remaining[file.write(remaining) or 0 :]
+    os.fsync(file.fileno())

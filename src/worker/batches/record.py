@@ -1,4 +1,4 @@
-"""One batch on the volume: what was asked, how far it is, how it ended; its files are its state."""
+"""Record of a batch on the volume: its request, progress and result. Its files are its state."""
 
 import time
 from bisect import bisect_right
@@ -10,29 +10,29 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from worker.batches.lines import Plan
-from worker.batches.parts import Finished, finished, sizes
+from worker.batches.lines import BatchPlan
+from worker.batches.parts import FinishedLine, read_finished, record_sizes
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
-from worker.long_work.record import DECISION, REQUEST, RESULT, Moment, Record, StoredRequest
-from worker.volume import failures, ids, write_once
+from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, Timestamped
+from worker.volume import ids, translate_os_errors, write_once
 
-# Files in a batch's directory, beside those of all long work.
+# Files in the directory of a batch, in addition to those of all long work.
 PLAN, CANCEL = "plan.json", "cancel.json"
 PARTS, DONE = "parts", "done"
 
-# A batch fails before its first line, or when its input is no more the one that was checked.
-End = Literal["completed", "expired", "cancelled", "failed"]
-Status = Literal["validating", "in_progress", "finalizing", "cancelling"] | End
+# A batch fails before its first line, or when its input has changed since it was planned.
+EndStatus = Literal["completed", "expired", "cancelled", "failed"]
+BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | EndStatus
 
 
 class StoredBatch(BatchRequest, StoredRequest):
-    """A request as the volume has it.
+    """A batch request on the volume.
 
     Args:
-        output: the name of what it writes beside its files of results; None: nothing.
-        extra: what else the dialect of the request needs.
-        lasts_s: seconds until it expires, where these are no whole hours.
+        output: Name of the batch's additional output; None if it has none.
+        extra: Additional data for the dialect of the request.
+        lasts_s: Seconds until the batch expires, if they are not whole hours.
     """
 
     input_file_id: str
@@ -49,34 +49,37 @@ class StoredBatch(BatchRequest, StoredRequest):
         return {"input_file_id": self.input_file_id}
 
     @classmethod
-    def of(cls, request: BatchRequest, batch_id: str, input_file_id: str) -> "StoredBatch":
+    def from_request(
+        cls, request: BatchRequest, batch_id: str, input_file_id: str
+    ) -> "StoredBatch":
         """Return a request for a batch that begins now."""
         shared = {name: getattr(request, name) for name in BatchRequest.model_fields}
         return cls(**shared, id=batch_id, input_file_id=input_file_id)
 
 
-class BatchEnding(Moment):
-    """How a batch is to end, decided once: whoever carries it out writes the same files.
+class BatchEnding(Timestamped):
+    """How a batch will end. It is decided once, so that all workers write the same files.
 
     Args:
-        output_file_id: of the output, if there is one; ``error_file_id``: likewise.
-        cut: the lines that count: see ``parts.finished``.
+        output_file_id: Id of the output file, if there will be one.
+        error_file_id: Id of the error file, if there will be one.
+        cut: The lines that count; see ``parts.read_finished``.
     """
 
-    status: End
+    status: EndStatus
     output_file_id: str
     error_file_id: str
     cut: dict[str, int]
 
 
-class BatchResult(Moment):
-    """How a batch ended; a file that would be empty is None.
+class BatchResult(Timestamped):
+    """How a batch ended. An empty file is not written and has no id.
 
     Args:
-        mistakes: why it failed: OpenAI's ``errors``.
+        mistakes: Reasons for a failure: OpenAI's ``errors``.
     """
 
-    status: End = "completed"
+    status: EndStatus = "completed"
     mistakes: list[dict[str, Any]] = Field(default_factory=list)
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -88,22 +91,22 @@ class BatchResult(Moment):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A batch at one moment. Times are seconds since 1970, or None for what has not happened.
+class BatchSnapshot:
+    """The state of a batch at one moment. Times are in seconds since 1970; None for future events.
 
     Args:
-        request: what was asked.
-        status: how far it is, or how it ended.
-        counts: what is durable; its files, once it has ended.
-        planned_at: when its input had been checked.
-        cancelled_at: when somebody cancelled it.
-        ending_at: when its end was decided.
-        ended_at: when it had ended.
-        mistakes: why it failed.
+        request: Request for the batch.
+        status: Current or final status.
+        counts: Counts of durable lines; after the end, also the ids of the result files.
+        planned_at: Time when the input had been validated.
+        cancelled_at: Time when a caller cancelled the batch.
+        ending_at: Time when the ending was decided.
+        ended_at: Time when the batch had ended.
+        mistakes: Reasons for a failure.
     """
 
     request: StoredBatch
-    status: Status
+    status: BatchStatus
     counts: BatchResult
     planned_at: int | None
     cancelled_at: int | None
@@ -113,7 +116,7 @@ class Snapshot:
 
 
 class Batch(Record):
-    """One batch's directory. Its methods read and write files: call them in threads."""
+    """The directory of one batch. Its methods read and write files: call them in threads."""
 
     kind: ClassVar[str] = "batch"
     noun: ClassVar[str] = "batch"
@@ -123,12 +126,12 @@ class Batch(Record):
         return self.require(REQUEST, StoredBatch)
 
     @property
-    def over_at(self) -> int:
+    def retention_start(self) -> int:
         return self.request.expires_at
 
     @property
-    def plan(self) -> Plan | None:
-        return self.read(PLAN, Plan)
+    def plan(self) -> BatchPlan | None:
+        return self.read(PLAN, BatchPlan)
 
     @property
     def result(self) -> BatchResult | None:
@@ -142,75 +145,75 @@ class Batch(Record):
     def parts(self) -> Path:
         return self.directory / PARTS
 
-    def stopping(self) -> End | None:
-        """Return how the batch ends, if no further line is to be answered."""
+    def stop_reason(self) -> EndStatus | None:
+        """Return the final status of the batch, if no more lines should be answered."""
         if ending := self.ending:
             return ending.status
-        if self.has(CANCEL):
+        if self.has_file(CANCEL):
             return "cancelled"
         return "expired" if time.time() >= self.request.expires_at else None
 
-    def finish_shard(self, index: int) -> None:
-        with failures():
+    def mark_shard_done(self, index: int) -> None:
+        with translate_os_errors():
             write_once(self.directory / DONE / str(index), b"")
 
-    def complete(self, plan: Plan) -> bool:
-        """Return whether all lines have answers; a shard that lost some is to be done again."""
-        with failures():
-            found = finished(self.parts, texts=True)
-            firsts = [shard.first for shard in plan.shards]
-            there = Counter(bisect_right(firsts, number) - 1 for number in found)
+    def check_complete(self, plan: BatchPlan) -> bool:
+        """Return whether all lines have responses; reopen shards that have lost lines."""
+        with translate_os_errors():
+            finished = read_finished(self.parts, check_texts=True)
+            first_numbers = [shard.first for shard in plan.shards]
+            line_counts = Counter(bisect_right(first_numbers, number) - 1 for number in finished)
             for index, shard in enumerate(plan.shards):
-                if there[index] < shard.count:
+                if line_counts[index] < shard.count:
                     (self.directory / DONE / str(index)).unlink(missing_ok=True)
-        return len(found) >= plan.total
+        return len(finished) >= plan.total
 
-    def shards_left(self, plan: Plan) -> list[int]:
-        """Return which shards have lines without an answer."""
-        return [index for index in range(len(plan.shards)) if not self.has(f"{DONE}/{index}")]
+    def unfinished_shards(self, plan: BatchPlan) -> list[int]:
+        """Return the indexes of the shards with unanswered lines."""
+        return [index for index in range(len(plan.shards)) if not self.has_file(f"{DONE}/{index}")]
 
-    def decide(self, status: End) -> BatchEnding:
-        """Decide how the batch ends, or return what has been decided."""
-        with failures():
-            cut = sizes(self.parts)
-        output, errors = (ids.new("file-") for _ in range(2))
+    def decide_ending(self, status: EndStatus) -> BatchEnding:
+        """Decide how the batch ends; return the earlier decision if there is one."""
+        with translate_os_errors():
+            cut = record_sizes(self.parts)
+        output, errors = (ids.new_id("file-") for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
-        return self.settle_on(DECISION, ending)
+        return self.write_or_read(DECISION, ending)
 
     def cancel(self) -> None:
-        """Ask whoever runs it to stop.
+        """Request that the workers stop the batch.
 
         Raises:
-            Conflict: it has ended.
+            Conflict: The batch has ended.
         """
         request = self.request
-        if self.ended():
+        if self.has_ended():
             status = self.snapshot().status
             raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
-        self.write(CANCEL, Moment())
+        self.write(CANCEL, Timestamped())
 
     def counts(self) -> BatchResult:
-        """Count what is durable, and what the batch has to do."""
-        if (found := self.result) is not None:
-            return found
+        """Count the durable lines and all lines of the batch."""
+        if (result := self.result) is not None:
+            return result
         plan, ending = self.plan, self.ending
-        with failures():
+        with translate_os_errors():
             cut = ending.cut if ending else None
-            lines = finished(self.parts, cut).values() if plan else []
-        if ending is None and self.has(DECISION):
-            # Lines that came after the decision may have been counted.
+            lines = read_finished(self.parts, cut).values() if plan else []
+        if ending is None and self.has_file(DECISION):
+            # Lines that were written after the decision may have been counted.
             return self.counts()
-        return counted(lines, plan.total if plan else 0)
+        return count_lines(lines, plan.total if plan else 0)
 
-    def snapshot(self) -> Snapshot:
-        """Return how far it is.
+    def snapshot(self) -> BatchSnapshot:
+        """Return the current state of the batch.
 
         Raises:
-            NoSuchObject: there is none, or it has just been removed.
+            NoSuchObject: The batch doesn't exist, or it has just been removed.
         """
-        plan, cancel, ending = self.plan, self.read(CANCEL, Moment), self.ending
+        plan, cancel, ending = self.plan, self.read(CANCEL, Timestamped), self.ending
         result = self.result
-        return Snapshot(
+        return BatchSnapshot(
             status=_status(plan, cancel, ending, result),
             counts=result or self.counts(),
             planned_at=plan.made_at if plan else None,
@@ -218,14 +221,17 @@ class Batch(Record):
             ending_at=ending.at if ending else None,
             ended_at=result.at if result else None,
             mistakes=result.mistakes if result else [],
-            # Last: it tells whether the batch was removed meanwhile.
+            # Last: reading the request raises an error if the batch was removed meanwhile.
             request=self.request,
         )
 
 
 def _status(
-    plan: Plan | None, cancel: Moment | None, ending: BatchEnding | None, result: BatchResult | None
-) -> Status:
+    plan: BatchPlan | None,
+    cancel: Timestamped | None,
+    ending: BatchEnding | None,
+    result: BatchResult | None,
+) -> BatchStatus:
     if result:
         return result.status
     if ending:
@@ -235,7 +241,7 @@ def _status(
     return "in_progress" if plan else "validating"
 
 
-def counted(lines: Iterable[Finished], total: int) -> BatchResult:
+def count_lines(lines: Iterable[FinishedLine], total: int) -> BatchResult:
     """Return a result that has only the counts of finished lines."""
     result = BatchResult(total=total)
     for line in lines:

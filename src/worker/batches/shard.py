@@ -1,4 +1,4 @@
-"""One attempt at a shard of a batch: its lines that have no answer yet, many at once."""
+"""One attempt at a shard of a batch, which answers the remaining lines concurrently."""
 
 import asyncio
 import contextlib
@@ -11,90 +11,94 @@ from typing import Any
 
 import msgspec
 
-from worker.batches.finish import output_line, request_id
-from worker.batches.lines import Line, Plan, Shard, WrongLineError, lines, request_in
-from worker.batches.parts import Part, Row, finished
+from worker.batches.finish import encode_result_line, request_id
+from worker.batches.lines import BatchPlan, InvalidLine, Line, Shard, parse_request, read_lines
+from worker.batches.parts import Part, PendingLine, read_finished
 from worker.batches.record import Batch
 from worker.batches.window import Window
-from worker.errors import EngineAside, EngineDead, InternalError, WorkerError, defects_hidden
+from worker.errors import EngineDead, EngineSuspended, InternalError, WorkerError, hide_defects
 from worker.long_work.attempt import Attempt
 from worker.record import Usage
-from worker.volume import failures
+from worker.volume import translate_os_errors
 
-# Seconds between two looks at whether to stop.
-LOOK_S = 1.0
-# Seconds until the window is looked at again.
-PAUSE_S = 0.02
-# Seconds before lines are given up that still run when the time is over.
-PATIENCE_S = 20.0
-# Seconds between two tries of a line that a retry can help.
-PAUSES_S = (1.0, 2.0, 4.0)
-# Lines that are read from the disk at once, and their bytes, but for the last one's.
-READ_AHEAD = 256
+# Seconds between two checks whether to stop.
+POLL_S = 1.0
+# Seconds between two checks of the window.
+WINDOW_POLL_S = 0.02
+# Seconds after the deadline until running lines are aborted.
+GRACE_S = 20.0
+# Seconds between the tries of a line with a retryable error.
+RETRY_DELAYS_S = (1.0, 2.0, 4.0)
+# Maximum lines of one read from the disk, and bytes at which the read stops.
+READ_AHEAD_LINES = 256
 READ_AHEAD_BYTES = 8_000_000
 
-# Answers a request: its URL, its body and its id. A refusal is raised.
-Ask = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
+# Answers a request with its URL, body and id. Raises an exception if the request is refused.
+AnswerRequest = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
 
 
-class Stop(Enum):
-    """Why an attempt ended."""
+class StopReason(Enum):
+    """Why an attempt stopped."""
 
     DONE = auto()
-    LOST = auto()  # another worker has the shard
-    ASKED = auto()  # the batch was cancelled, or has expired
-    TIME = auto()
-    CHANGED = auto()  # the input is no more the one that was planned
+    LEASE_LOST = auto()  # another worker has the shard
+    BATCH_STOPPED = auto()  # the batch was cancelled or has expired
+    OUT_OF_TIME = auto()
+    INPUT_CHANGED = auto()  # the input has changed since it was planned
 
 
 @dataclass
 class ShardRun:
-    """An attempt. Use on one loop.
+    """An attempt at a shard. Use on one event loop.
 
     Args:
-        batch: that the shard belongs to.
-        path: of the input.
-        plan: of the batch.
-        longest: bytes of a line.
-        shard: the lines.
-        name: of this attempt's part.
-        ask: answers a line.
-        window: how many may be answered at once.
-        progress: called every second.
+        batch: Batch of the shard.
+        input_path: Path of the batch's input.
+        plan: Plan of the batch.
+        max_line_bytes: Maximum bytes of a line.
+        shard: Shard to answer.
+        part_name: File name of this attempt's part.
+        answer_request: Answers a line.
+        window: Limits the lines that run concurrently.
+        report_progress: Called every second.
     """
 
     batch: Batch
-    path: Path
-    plan: Plan
-    longest: int
+    input_path: Path
+    plan: BatchPlan
+    max_line_bytes: int
     shard: Shard
-    name: str
-    ask: Ask
+    part_name: str
+    answer_request: AnswerRequest
     window: Window
-    progress: Callable[[], Awaitable[None]]
+    report_progress: Callable[[], Awaitable[None]]
     _running: dict[asyncio.Task[None], Line] = field(default_factory=dict)
-    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+    _line_done: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, lost: Callable[[], bool]) -> Stop:
-        """Answer the lines that no part has.
+    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:
+        """Answer the lines that have no response in any part.
 
         Args:
-            attempt: says until when lines may begin.
-            lost: returns whether another worker has taken the shard.
+            attempt: Attempt with the deadline for starting lines.
+            is_lost: Returns whether another worker has taken over the shard.
 
         Raises:
-            WorkerError: the engine is dead, or the volume fails.
+            WorkerError: The engine is dead, or the volume fails.
         """
-        with failures():
-            known = set(await asyncio.to_thread(finished, self.batch.parts, texts=True))
-        waiting = (
-            line for line in lines(self.path, self.longest, self.shard) if line.number not in known
+        with translate_os_errors():
+            finished = set(
+                await asyncio.to_thread(read_finished, self.batch.parts, check_texts=True)
+            )
+        unanswered = (
+            line
+            for line in read_lines(self.input_path, self.max_line_bytes, self.shard)
+            if line.number not in finished
         )
         request = await asyncio.to_thread(lambda: self.batch.request)
-        part = Part(self.batch.parts, self.name)
+        part = Part(self.batch.parts, self.part_name)
         try:
-            return await self._answer_all(waiting, request.endpoint, part, attempt, lost)
+            return await self._answer_all(unanswered, request.endpoint, part, attempt, is_lost)
         finally:
             running = tuple(self._running)
             for task in running:
@@ -104,131 +108,140 @@ class ShardRun:
 
     async def _answer_all(
         self,
-        waiting: Iterator[Line],
+        unanswered: Iterator[Line],
         endpoint: str,
         part: Part,
         attempt: Attempt,
-        lost: Callable[[], bool],
-    ) -> Stop:
-        read: list[Line] = []
-        all_read = False
-        looked_at = time.monotonic()
+        is_lost: Callable[[], bool],
+    ) -> StopReason:
+        next_lines: list[Line] = []
+        is_exhausted = False
+        polled_at = time.monotonic()
         while True:
-            if not read and not all_read:
-                found = await asyncio.to_thread(self._some, waiting)
-                if found is None:
-                    return Stop.CHANGED
-                read, all_read = found[::-1], not found
-            until = attempt.until
-            read += self._taken_back()
-            while read and self.window.room > 0 and time.monotonic() < until and not lost():
-                self._begin(read.pop(), endpoint, part)
-            if all_read and not read and not self._running:
-                return Stop.DONE
-            await self._some_settled(PAUSE_S if read else LOOK_S)
-            if time.monotonic() - looked_at >= LOOK_S:
-                looked_at = time.monotonic()
-                part.check()
-                await self.progress()
-                if stop := await self._asked_to_stop(until, lost):
+            if not next_lines and not is_exhausted:
+                lines = await asyncio.to_thread(self._read_ahead, unanswered)
+                if lines is None:
+                    return StopReason.INPUT_CHANGED
+                next_lines, is_exhausted = lines[::-1], not lines
+            deadline = attempt.deadline
+            next_lines += self._preempt_lines()
+            while (
+                next_lines
+                and self.window.free_slots > 0
+                and time.monotonic() < deadline
+                and not is_lost()
+            ):
+                self._start_line(next_lines.pop(), endpoint, part)
+            if is_exhausted and not next_lines and not self._running:
+                return StopReason.DONE
+            await self._wait_for_line(WINDOW_POLL_S if next_lines else POLL_S)
+            if time.monotonic() - polled_at >= POLL_S:
+                polled_at = time.monotonic()
+                part.check_commits()
+                await self.report_progress()
+                if stop := await self._stop_reason(deadline, is_lost):
                     return stop
 
-    def _some(self, waiting: Iterator[Line]) -> list[Line] | None:
-        """Read some lines; none: there are no more; None: the input has changed."""
-        found: list[Line] = []
+    def _read_ahead(self, unanswered: Iterator[Line]) -> list[Line] | None:
+        """Read the next lines; an empty list at the end, or None if the input has changed."""
+        lines: list[Line] = []
         size = 0
-        with failures():
+        with translate_os_errors():
             try:
-                while len(found) < READ_AHEAD and size < READ_AHEAD_BYTES:
-                    if (line := next(waiting, None)) is None:
+                while len(lines) < READ_AHEAD_LINES and size < READ_AHEAD_BYTES:
+                    if (line := next(unanswered, None)) is None:
                         break
-                    found.append(line)
+                    lines.append(line)
                     size += len(line.text or b"")
             except FileNotFoundError:
                 return None
-            return found if self.plan.holds(self.path) else None
+            return lines if self.plan.matches(self.input_path) else None
 
-    async def _asked_to_stop(self, deadline: float, lost: Callable[[], bool]) -> Stop | None:
-        if lost():
-            return Stop.LOST
-        if await asyncio.to_thread(self.batch.stopping):
-            return Stop.ASKED
+    async def _stop_reason(self, deadline: float, is_lost: Callable[[], bool]) -> StopReason | None:
+        if is_lost():
+            return StopReason.LEASE_LOST
+        if await asyncio.to_thread(self.batch.stop_reason):
+            return StopReason.BATCH_STOPPED
         now = time.monotonic()
-        over = now >= deadline and (not self._running or now >= deadline + PATIENCE_S)
-        return Stop.TIME if over else None
+        is_over = now >= deadline and (not self._running or now >= deadline + GRACE_S)
+        return StopReason.OUT_OF_TIME if is_over else None
 
-    def _begin(self, line: Line, endpoint: str, part: Part) -> None:
+    def _start_line(self, line: Line, endpoint: str, part: Part) -> None:
         self.window.running += 1
-        task = asyncio.create_task(self._line(line, endpoint, part))
+        task = asyncio.create_task(self._process_line(line, endpoint, part))
         self._running[task] = line
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_line_done)
 
-    def _taken_back(self) -> list[Line]:
-        """Abort the youngest lines that have to make room for others, and return them."""
+    def _preempt_lines(self) -> list[Line]:
+        """Abort the most recent lines if other requests need their slots, and return them."""
         lines: list[Line] = []
-        while self._running and self.window.room < 0:
+        while self._running and self.window.free_slots < 0:
             task, line = self._running.popitem()
             self.window.running -= 1
             if task.cancel():
                 lines.append(line)
         return lines
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_line_done(self, task: asyncio.Task[None]) -> None:
         if self._running.pop(task, None) is not None:
             self.window.running -= 1
         if not task.cancelled():
             self._failure = self._failure or task.exception()
-        # Not asyncio.wait, which would look at all lines whenever one has its answer.
-        self._settled.set()
+        # ``asyncio.wait`` would iterate over all running lines each time a line is done.
+        self._line_done.set()
 
-    async def _some_settled(self, patience_s: float) -> None:
-        """Wait until a line has its answer, or for a while.
+    async def _wait_for_line(self, timeout_s: float) -> None:
+        """Wait until a line is done, or until the timeout.
 
         Raises:
-            WorkerError: no line can be answered any more.
+            WorkerError: No more lines can be answered.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._settled.wait()
-        self._settled.clear()
+            async with asyncio.timeout(timeout_s):
+                await self._line_done.wait()
+        self._line_done.clear()
         if self._failure is not None:
             raise self._failure
 
-    async def _line(self, line: Line, endpoint: str, part: Part) -> None:
+    async def _process_line(self, line: Line, endpoint: str, part: Part) -> None:
         try:
-            found = request_in(line, endpoint)
-        except WrongLineError as wrong:
-            # The input was valid once: what is read now is no more the file that was planned.
-            raise InternalError from wrong
-        name = request_id(self.batch.id, line.number)
-        status, body, usage = await self._answered(endpoint, found["body"], name)
-        response = {"status_code": status, "request_id": name, "body": body}
-        text = output_line(self.batch.id, line.number, found["custom_id"], response=response)
+            request = parse_request(line, endpoint)
+        except InvalidLine as error:
+            # The input was valid when it was planned, so it has changed since then.
+            raise InternalError from error
+        line_request_id = request_id(self.batch.id, line.number)
+        status, body, usage = await self._answer_with_retries(
+            endpoint, request["body"], line_request_id
+        )
+        response = {"status_code": status, "request_id": line_request_id, "body": body}
+        text = encode_result_line(
+            self.batch.id, line.number, request["custom_id"], response=response
+        )
         counts = (usage.prompt_tokens or 0, usage.output_tokens or 0)
-        await part.add(Row(line.number, status >= 400, *counts, text.rstrip(b"\n")))
+        await part.add(PendingLine(line.number, status >= 400, *counts, text.rstrip(b"\n")))
 
-    async def _answered(
-        self, endpoint: str, body: dict[str, Any], name: str
+    async def _answer_with_retries(
+        self, endpoint: str, body: dict[str, Any], line_request_id: str
     ) -> tuple[int, Any, Usage]:
-        pauses = iter(PAUSES_S)
+        delays = iter(RETRY_DELAYS_S)
         while True:
             try:
-                with defects_hidden(name):
-                    answer, usage = await self.ask(endpoint, body, name)
-                    return 200, _encodable(answer), usage
+                with hide_defects(line_request_id):
+                    answer, usage = await self.answer_request(endpoint, body, line_request_id)
+                    return 200, _encode_answer(answer), usage
             except WorkerError as error:
-                # A line waits for an engine that is set aside, however long that takes.
-                pause_s = LOOK_S if isinstance(error, EngineAside) else next(pauses, None)
-                if error.retryable and pause_s is not None:
-                    await asyncio.sleep(pause_s)
+                # A line waits for a suspended engine without a time limit.
+                delay_s = POLL_S if isinstance(error, EngineSuspended) else next(delays, None)
+                if error.retryable and delay_s is not None:
+                    await asyncio.sleep(delay_s)
                     continue
                 if isinstance(error, EngineDead):
                     raise
-                return error.status, error.body(name), Usage()
+                return error.status, error.body(line_request_id), Usage()
 
 
-def _encodable(answer: Any) -> Any:
-    """Return an answer as JSON, so that one that has half a character fails alone, and here."""
+def _encode_answer(answer: Any) -> Any:
+    """Return an answer as JSON, so that an unpaired surrogate fails only this line."""
     with contextlib.suppress(UnicodeEncodeError):
         return msgspec.Raw(msgspec.json.encode(answer))
     raise InternalError

@@ -1,4 +1,4 @@
-"""A step of a batch: checks its input, answers a shard of it, or ends it."""
+"""A step of a batch: plans its input, answers one of its shards, or ends it."""
 
 import asyncio
 import logging
@@ -6,143 +6,144 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from worker.batches.lines import INPUT_CHANGED, Plan, planned
-from worker.batches.record import PLAN, Batch, End
-from worker.batches.shard import Ask, ShardRun, Stop
+from worker.batches.lines import INPUT_CHANGED, BatchPlan, plan_input
+from worker.batches.record import PLAN, Batch, EndStatus
+from worker.batches.shard import AnswerRequest, ShardRun, StopReason
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.errors import NoSuchObject
 from worker.long_work.attempt import Attempt
-from worker.volume import failures
+from worker.volume import translate_os_errors
 from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)
 
-# Seconds before the end of a job's time in which no line begins, and those that run may end.
-SPARE_S = 30.0
+# Seconds before the end of a job's time when no new line begins, so that running lines can finish.
+WIND_DOWN_S = 30.0
 
 
 class BatchStep:
-    """One job's work on a batch; others may share it. Use on one loop.
+    """One job's work on a batch; other jobs may work on the same batch. Use on one event loop.
 
     Args:
-        batches: of the volume.
-        batch: to run.
-        ask: answers a line.
-        window: how many lines may be answered at once.
-        progress: updated while it runs; read from any thread.
+        batches: Batches of the volume.
+        batch: Batch to run.
+        answer_request: Answers a line.
+        window: Limits the lines that run concurrently.
+        progress: Progress that this step updates; any thread may read it.
     """
 
     def __init__(
         self,
         batches: Batches,
         batch: Batch,
-        ask: Ask,
+        answer_request: AnswerRequest,
         window: Window,
         progress: dict[str, float],
     ) -> None:
         self._batches = batches
         self._batch = batch
-        self._ask = ask
+        self._answer_request = answer_request
         self._window = window
         self._progress = progress
 
     async def __call__(self, attempt: Attempt) -> bool:
-        """Do a part of the work; return False if others have all that is left of it.
+        """Do a part of the work; return False if other workers are doing all remaining parts.
 
         Raises:
-            WorkerError: the engine is dead, or the volume fails.
+            WorkerError: The engine is dead, or the volume fails.
         """
-        done = await self._part(attempt)
-        await self._count()
+        done = await self._do_part(attempt)
+        await self._update_progress()
         return done
 
-    async def _part(self, attempt: Attempt) -> bool:
+    async def _do_part(self, attempt: Attempt) -> bool:
         plan = await asyncio.to_thread(lambda: self._batch.plan)
         if plan is None:
-            return await self._alone(attempt, "plan", self._make_plan)
-        left = await asyncio.to_thread(self._batch.shards_left, plan)
-        if status := await asyncio.to_thread(self._batch.stopping):
-            # Others write what they have finished, and begin nothing more.
-            quiet = [await self._quiet(attempt, f"shard-{index}") for index in left]
-            end = partial(self._end, plan, status)
-            return all(quiet) and await self._alone(attempt, "end", end)
-        if not left:
-            return await self._alone(attempt, "end", partial(self._end, plan, "completed"))
-        for index in left:
+            return await self._run_exclusively(attempt, "plan", self._make_plan)
+        unfinished = await asyncio.to_thread(self._batch.unfinished_shards, plan)
+        if status := await asyncio.to_thread(self._batch.stop_reason):
+            # Other workers still write the lines that they have finished, and begin no others.
+            idle = [await self._is_idle(attempt, f"shard-{index}") for index in unfinished]
+            end = partial(self._end_batch, plan, status)
+            return all(idle) and await self._run_exclusively(attempt, "end", end)
+        if not unfinished:
+            return await self._run_exclusively(
+                attempt, "end", partial(self._end_batch, plan, "completed")
+            )
+        for index in unfinished:
             async with attempt.lease(f"shard-{index}") as lease:
-                if lease is not None and await asyncio.to_thread(self._to_do, plan, index):
+                if lease is not None and await asyncio.to_thread(self._is_shard_open, plan, index):
                     await self._run_shard(attempt, plan, index, lease)
                     return True
         return False
 
-    async def _alone(self, attempt: Attempt, name: str, work: Callable[[], None]) -> bool:
-        """Do some work under a lease; return False if another worker has it."""
+    async def _run_exclusively(self, attempt: Attempt, name: str, work: Callable[[], None]) -> bool:
+        """Call a function under a lease; return False if another worker has the lease."""
         async with attempt.lease(name) as lease:
             if lease is not None:
                 await asyncio.to_thread(work)
         return lease is not None
 
-    async def _quiet(self, attempt: Attempt, name: str) -> bool:
+    async def _is_idle(self, attempt: Attempt, name: str) -> bool:
         """Return whether no living worker has a lease."""
-        if not await asyncio.to_thread(self._batch.held, name):
+        if not await asyncio.to_thread(self._batch.is_leased, name):
             return True
         async with attempt.lease(name) as lease:
             return lease is not None
 
-    def _to_do(self, plan: Plan, index: int) -> bool:
-        """Return whether a shard is still to be done, now that its lease is held."""
-        return self._batch.stopping() is None and index in self._batch.shards_left(plan)
+    def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
+        """Return whether a shard is still unfinished after its lease was acquired."""
+        return self._batch.stop_reason() is None and index in self._batch.unfinished_shards(plan)
 
-    def _end(self, plan: Plan, status: End) -> None:
+    def _end_batch(self, plan: BatchPlan, status: EndStatus) -> None:
         batch = self._batch
-        if batch.ended() or (status == "completed" and not batch.complete(plan)):
+        if batch.has_ended() or (status == "completed" and not batch.check_complete(plan)):
             return
         result = self._batches.end(batch, status)
         log.info("batch %s: %s", batch.id, result.status)
 
     def _make_plan(self) -> None:
         batch, files, request = self._batch, self._batches.files, self._batch.request
-        if batch.has(PLAN) or batch.ended():
+        if batch.has_file(PLAN) or batch.has_ended():
             return
         now = int(time.time())
         try:
-            path = files.content(files.get(request.input_file_id, expired=True))
+            path = files.content_path(files.get(request.input_file_id, include_expired=True))
         except NoSuchObject:
             self._batches.fail(batch, [INPUT_CHANGED])
             return
-        with failures():
-            found = planned(
+        with translate_os_errors():
+            plan = plan_input(
                 path, request.endpoint, self._batches.limits, request.data_parallelism, now
             )
-        if isinstance(found, Plan):
-            batch.write(PLAN, found)
+        if isinstance(plan, BatchPlan):
+            batch.write(PLAN, plan)
         else:
-            self._batches.fail(batch, found)
+            self._batches.fail(batch, plan)
 
-    async def _run_shard(self, attempt: Attempt, plan: Plan, index: int, lease: Lease) -> None:
-        path = await asyncio.to_thread(self._batches.input_of, self._batch, plan)
-        stop = Stop.CHANGED
+    async def _run_shard(self, attempt: Attempt, plan: BatchPlan, index: int, lease: Lease) -> None:
+        path = await asyncio.to_thread(self._batches.find_input, self._batch, plan)
+        stop = StopReason.INPUT_CHANGED
         if path is not None:
             run = ShardRun(
                 batch=self._batch,
-                path=path,
+                input_path=path,
                 plan=plan,
-                longest=self._batches.limits.bytes_of_a_line,
+                max_line_bytes=self._batches.limits.max_line_bytes,
                 shard=plan.shards[index],
-                name=f"{index}.{lease.owner}",
-                ask=self._ask,
+                part_name=f"{index}.{lease.owner}",
+                answer_request=self._answer_request,
                 window=self._window,
-                progress=self._count,
+                report_progress=self._update_progress,
             )
             stop = await run.run(attempt, lease.lost.is_set)
-        if stop is Stop.DONE:
-            await asyncio.to_thread(self._batch.finish_shard, index)
-        if stop is Stop.CHANGED:
-            await asyncio.to_thread(self._batch.decide, "failed")
+        if stop is StopReason.DONE:
+            await asyncio.to_thread(self._batch.mark_shard_done, index)
+        if stop is StopReason.INPUT_CHANGED:
+            await asyncio.to_thread(self._batch.decide_ending, "failed")
 
-    async def _count(self) -> None:
-        """Count what is durable."""
+    async def _update_progress(self) -> None:
         counts = await asyncio.to_thread(self._batch.counts)
         done = counts.completed + counts.failed
         self._progress.update(done=done, total=counts.total, failed=counts.failed)

@@ -1,13 +1,19 @@
-"""All batches of a volume, and what they read and write there."""
+"""All batches of a volume, with their input files and outputs."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from worker.batches.finish import MakeOutput, Output, fail, finish, input_of
-from worker.batches.lines import Limits, Plan
-from worker.batches.record import Batch, BatchResult, End, StoredBatch
+from worker.batches.finish import (
+    ExtraOutput,
+    ExtraOutputFactory,
+    fail_batch,
+    find_input,
+    finish_batch,
+)
+from worker.batches.lines import BatchLimits, BatchPlan
+from worker.batches.record import Batch, BatchResult, EndStatus, StoredBatch
 from worker.long_work.records import Records
 from worker.settings import Settings
 
@@ -16,40 +22,44 @@ class Batches(Records[Batch, StoredBatch]):
     """All batches of a volume. Its methods read and write files: call them in threads.
 
     Args:
-        settings: the worker's.
-        outputs: what batches can write beside their files of results, by the names in requests.
+        settings: Settings of the worker.
+        output_factories: Factories of additional outputs, by the names in stored requests.
     """
 
-    record = Batch
-    prefix: ClassVar[str] = "batch_"
+    record_type = Batch
+    id_prefix: ClassVar[str] = "batch_"
     folder: ClassVar[str] = "batches"
-    param: ClassVar[str] = "batch_id"
-    purpose: ClassVar[str] = "batch"
+    id_param: ClassVar[str] = "batch_id"
+    input_purpose: ClassVar[str] = "batch"
 
     def __init__(
-        self, settings: Settings, outputs: Mapping[str, MakeOutput] = MappingProxyType({})
+        self,
+        settings: Settings,
+        output_factories: Mapping[str, ExtraOutputFactory] = MappingProxyType({}),
     ) -> None:
         super().__init__(settings)
-        longest = round(settings.max_input_mb * 1_000_000)
-        # Of an input.
-        self.limits = Limits(settings.batch_max_requests, longest, settings.max_input_values)
-        self._outputs = outputs
+        max_line_bytes = round(settings.max_input_mb * 1_000_000)
+        # Limits of an input.
+        self.limits = BatchLimits(
+            settings.batch_max_requests, max_line_bytes, settings.max_input_values
+        )
+        self._output_factories = output_factories
 
-    def end(self, one: Batch, how: End) -> BatchResult:
-        """End a batch; see ``finish``."""
-        output = self._output_of(one.request)
-        return finish(one, how, self.files, output, self.limits.bytes_of_a_line)
+    def end(self, batch: Batch, status: EndStatus) -> BatchResult:
+        """End a batch; see ``finish_batch``."""
+        output = self._make_extra_output(batch.request)
+        return finish_batch(batch, status, self.files, output, self.limits.max_line_bytes)
 
     def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
-        """End a batch of which no line has begun."""
-        fail(batch, mistakes, self._output_of(batch.request))
+        """End a batch before any of its lines has begun."""
+        fail_batch(batch, mistakes, self._make_extra_output(batch.request))
 
-    def input_of(self, batch: Batch, plan: Plan) -> Path | None:
-        """Find a batch's input; None: it is no more the one that was planned."""
-        return input_of(self.files, batch, plan)
+    def find_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
+        """Find the input of a batch; None if it was changed or removed after it was planned."""
+        return find_input(self.files, batch, plan)
 
-    def _output_of(self, request: StoredBatch) -> Output | None:
-        """Return what a batch writes beside its files of results; None: nothing."""
+    def _make_extra_output(self, request: StoredBatch) -> ExtraOutput | None:
+        """Return the additional output of a batch, if it has one."""
         if request.output is None:
             return None
-        return self._outputs[request.output](request, self.files)
+        return self._output_factories[request.output](request, self.files)

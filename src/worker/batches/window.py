@@ -1,35 +1,37 @@
-"""How many lines of batches are in the engine at once: all that it has room for, or few."""
+"""Limits how many lines of batches are in the engine: as many as fit, or fewer if it is busy."""
 
 import math
 import time
 from collections.abc import Callable
 
-# Of the lines that fit, the part that may be answered while others ask.
-SMALL = 32
-# Seconds after the last other request in which more may come: whoever asks now and then must not
+# Divisor of the capacity for batches while there are other requests.
+BUSY_DIVISOR = 32
+# Seconds after the last other request during which more are expected: occasional requests must not
 # find the engine full each time.
-CALM_S = 5.0
+QUIET_S = 5.0
 
 
 class Window:
-    """The room that all batches of a worker share.
+    """The engine slots that all batches of a worker share.
 
     Args:
-        full: how many lines may be answered at once.
-        others: returns how many other requests are being answered; from any thread.
+        capacity: Maximum number of concurrent lines.
+        count_other_requests: Returns how many other requests are running; callable from any thread.
     """
 
-    def __init__(self, full: int, others: Callable[[], int]) -> None:
-        self._full = full
-        self._few = max(1, full // SMALL)
-        self._others = others
+    def __init__(self, capacity: int, count_other_requests: Callable[[], int]) -> None:
+        self._capacity = capacity
+        self._busy_capacity = max(1, capacity // BUSY_DIVISOR)
+        self._count_other_requests = count_other_requests
         self._busy_at = -math.inf
         self.running = 0
 
     @property
-    def room(self) -> int:
-        """How many further lines may begin; below 0, how many have to make room for others."""
+    def free_slots(self) -> int:
+        """Number of lines that may begin. If it is negative, that many lines must be aborted."""
         now = time.monotonic()
-        if self._others():
+        if self._count_other_requests():
             self._busy_at = now
-        return (self._few if now - self._busy_at < CALM_S else self._full) - self.running
+        return (
+            self._busy_capacity if now - self._busy_at < QUIET_S else self._capacity
+        ) - self.running

@@ -1,8 +1,8 @@
-"""The processes that this one starts: how they are started, and how they end.
+"""Child processes of this process: how they are started and stopped.
 
-There is one rule: a child ends when its parent does, by a signal from the kernel (``with_parent``),
-whatever either of them is doing. ``Ending`` has its variants. ``end_all`` ends the children of a
-process that is about to end.
+A child exits when its parent exits, by a signal from the kernel (``with_parent``), whatever either
+of them is doing. ``StopMode`` lists the variants. ``stop_all`` stops the children of a process that
+is about to exit.
 """
 
 import asyncio
@@ -23,120 +23,122 @@ from typing import Any
 import psutil
 
 from worker.children import with_parent
-from worker.children.with_parent import end_with
+from worker.children.with_parent import exit_with_parent
 
 _SOURCES = Path(__file__).parents[2]
-# Options of the interpreter for a script: no site-packages, and nothing of the environment.
+# Options of the interpreter for a script: no site-packages, and no variables like PYTHONPATH.
 ISOLATED = ["-I", "-S"]
-# Seconds that a child has to tidy up before it is killed, and a killed one to be gone.
-# They are enough on a machine that is very busy, too.
+# Seconds for the cleanup of a child before it is killed, and for the exit of a killed child. This
+# is also enough on a very busy machine.
 GRACE_S = 5.0
 # Signals that reach the whole process group.
-_OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_GROUP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Ending(Enum):
-    """How a child ends with its parent, and by ``end_all``."""
+class StopMode(Enum):
+    """How a child stops when its parent exits, and how ``stop_all`` stops it."""
 
-    # By SIGKILL: it leaves nothing that has to be tidied up.
-    KILLED = auto()
-    # By SIGTERM: it has ``GRACE_S`` to release what others wait for.
-    ASKED = auto()
-    # At the end of its pipes: it reads what others print, and ends when nobody can print any more,
-    # so that the last lines are not lost. No signal but SIGKILL ends it, and not ``end_all``.
-    AFTER_WRITERS = auto()
+    # By SIGKILL: the child needs no cleanup.
+    KILL = auto()
+    # By SIGTERM: the child has ``GRACE_S`` to release resources that others wait for.
+    TERMINATE = auto()
+    # At the end of its pipes: the child reads the output of other processes, and exits when all of
+    # them have exited, so that the last lines are not lost. Only SIGKILL stops it earlier, and
+    # ``stop_all`` leaves it running.
+    WAIT_FOR_WRITERS = auto()
 
 
-# What `end_all` does not simply kill.
-_running: "weakref.WeakSet[Child]" = weakref.WeakSet()
+# Children of this process with their stop modes, for ``stop_all``.
+_children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
 class Child(subprocess.Popen[bytes]):
-    """A child process; it ends with the thread that starts it, at the latest with this process.
+    """A child process. It exits with the thread that started it, at the latest with this process.
 
     Args:
-        command: made by ``script`` or ``module``.
-        ending: how it ends.
-        environ: its whole environment. Most have no use for any variable, and may know no secret.
-        options: of ``subprocess.Popen``.
+        command: Command from ``script_command`` or ``module_command``.
+        stop_mode: How the child stops.
+        environ: Complete environment of the child, by default empty: most children need no
+            variables, and must not know secrets.
+        options: Options of ``subprocess.Popen``.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        ending: Ending = Ending.KILLED,
+        stop_mode: StopMode = StopMode.KILL,
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        self.ending = ending
+        self.stop_mode = stop_mode
         options = {"stdin": subprocess.DEVNULL, "env": environ or {}, **options}
-        masked = _OF_THE_GROUP if ending is Ending.AFTER_WRITERS else ()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, masked)
+        blocked = _GROUP_SIGNALS if stop_mode is StopMode.WAIT_FOR_WRITERS else ()
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
-            super().__init__(_with_parent(command, ending), **options)
+            super().__init__(_wrap_command(command, stop_mode), **options)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _running.add(self)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        _children.add(self)
 
-    def end(self) -> None:
-        """End it, and wait until it is gone. Safe in a signal handler."""
-        if self.ending is Ending.ASKED:
+    def stop(self) -> None:
+        """Stop the child and wait until it has exited. Safe in a signal handler."""
+        if self.stop_mode is StopMode.TERMINATE:
             self.terminate()
-            self._wait_some_time()
+            self._wait_briefly()
         self.kill()
-        self._wait_some_time()
+        self._wait_briefly()
 
-    def _wait_some_time(self) -> None:
-        # Never without a limit: the code that a signal interrupts may hold a lock of Popen's.
+    def _wait_briefly(self) -> None:
+        # Never without a timeout: the code that a signal interrupts may hold a lock of ``Popen``.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(GRACE_S)
 
 
 async def start(command: Sequence[str], environ: Mapping[str, str], **options: Any) -> Process:
-    """Start a child whose pipes are read on this loop; it ends by SIGKILL.
+    """Start a child whose pipes are read on this event loop; it stops by SIGKILL.
 
     Args:
-        command: made by ``script`` or ``module``.
-        environ: its whole environment.
-        options: of ``asyncio.create_subprocess_exec``.
+        command: Command from ``script_command`` or ``module_command``.
+        environ: Complete environment of the child.
+        options: Options of ``asyncio.create_subprocess_exec``.
 
     Raises:
-        OSError: the system can't start another process.
+        OSError: The system can't start another process.
     """
-    words = _with_parent(command, Ending.KILLED)
-    return await asyncio.create_subprocess_exec(*words, env=environ, **options)
+    arguments = _wrap_command(command, StopMode.KILL)
+    return await asyncio.create_subprocess_exec(*arguments, env=environ, **options)
 
 
-def script(file: str, *words: str | Path) -> list[str]:
-    """Return the command of a file that imports the standard library only: it starts in 20 ms."""
-    return [sys.executable, *ISOLATED, file, *map(str, words)]
+def script_command(file: str, *arguments: str | Path) -> list[str]:
+    """Return the command for a file that imports only the standard library: it starts in 20 ms."""
+    return [sys.executable, *ISOLATED, file, *map(str, arguments)]
 
 
-def module(name: str, *words: str | Path) -> list[str]:
-    """Return the command of a module of the worker; its environment is ``with_sources``."""
-    # -P: nothing is imported from the current directory.
-    return [sys.executable, "-P", "-m", name, *map(str, words)]
+def module_command(name: str, *arguments: str | Path) -> list[str]:
+    """Return the command for a module of the worker; its environment needs ``add_sources``."""
+    # -P: Python imports nothing from the current directory.
+    return [sys.executable, "-P", "-m", name, *map(str, arguments)]
 
 
-def with_sources(environ: Mapping[str, str]) -> dict[str, str]:
+def add_sources(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds the modules of the worker."""
     path = filter(None, [str(_SOURCES), environ.get("PYTHONPATH")])
     return {**environ, "PYTHONPATH": ":".join(path)}
 
 
-def fork(run: Callable[[], object]) -> int:
-    """Run a function in a fork, which ends by SIGKILL; return its id.
+def fork(function: Callable[[], object]) -> int:
+    """Run a function in a fork, which stops by SIGKILL; return its process id.
 
-    Call it while this process has one thread: a fork copies the locks that others hold. The fork
-    prints the traceback of an exception, and ends with status 1.
+    Call this while the process has only one thread: a fork copies the locks of other threads. The
+    fork prints the traceback of an exception and exits with status 1.
     """
     parent = os.getpid()
     if pid := os.fork():
         return pid
     status = 1
     try:
-        end_with(parent)
-        run()
+        exit_with_parent(parent)
+        function()
         status = 0
     finally:
         if status:
@@ -145,19 +147,19 @@ def fork(run: Callable[[], object]) -> int:
 
 
 @contextlib.contextmanager
-def forks_end_with_this() -> Iterator[None]:
-    """Let the forks that others make in this block end with this process, by SIGKILL.
+def end_forks_with_parent() -> Iterator[None]:
+    """Stop forks that other code makes in this block by SIGKILL when this process exits.
 
-    Those that these forks make are left alone; and all of them where a thread makes them that may
-    end before this process: the kernel takes that for the end of their parent.
+    The forks of these forks are not stopped. Outside of the main thread, no forks are stopped: the
+    thread may exit before the process, and the kernel treats that as the exit of the parent.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     parents = [os.getpid()] if in_main_thread else []
 
     def end_with_parent() -> None:
-        # The hook can't be removed.
+        # The hook can't be removed, but it does nothing after the block.
         if parents:
-            end_with(parents.pop())
+            exit_with_parent(parents.pop())
 
     os.register_at_fork(after_in_child=end_with_parent)
     try:
@@ -166,36 +168,36 @@ def forks_end_with_this() -> Iterator[None]:
         parents.clear()
 
 
-def end_all(spare: Collection[subprocess.Popen[bytes]] = ()) -> None:
-    """End all children, and theirs, also those that others have started. Safe in a signal handler.
+def stop_all(spared: Collection[subprocess.Popen[bytes]] = ()) -> None:
+    """Stop all descendants of this process, also those of other code. Safe in a signal handler.
 
     Args:
-        spare: children that are left alone, besides those that end after all others.
+        spared: Children that are left running, in addition to those that wait for their writers.
     """
-    asked = [child for child in tuple(_running) if child.ending is Ending.ASKED]
-    for child in asked:
+    terminated = [child for child in tuple(_children) if child.stop_mode is StopMode.TERMINATE]
+    for child in terminated:
         child.terminate()
-    for child in asked:
-        child.end()
-    last = [child for child in tuple(_running) if child.ending is Ending.AFTER_WRITERS]
-    spared = {child.pid for child in (*last, *spare)}
-    # A core that was forked a moment ago is not among multiprocessing's children yet.
+    for child in terminated:
+        child.stop()
+    readers = [child for child in tuple(_children) if child.stop_mode is StopMode.WAIT_FOR_WRITERS]
+    spared_pids = {child.pid for child in (*readers, *spared)}
+    # A core that was forked a moment ago is not yet among multiprocessing's children.
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid not in spared:
+            if process.pid not in spared_pids:
                 process.kill()
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name; those between the first and the last real-time one have none."""
+    """Return the name of a signal, or its number if it is a real-time signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _with_parent(command: Sequence[str], ending: Ending) -> list[str]:
-    if ending is Ending.AFTER_WRITERS:
+def _wrap_command(command: Sequence[str], stop_mode: StopMode) -> list[str]:
+    if stop_mode is StopMode.WAIT_FOR_WRITERS:
         return [*command]
-    number = signal.SIGTERM if ending is Ending.ASKED else signal.SIGKILL
-    return script(with_parent.__file__, str(int(number)), str(os.getpid()), *command)
+    signal_number = signal.SIGTERM if stop_mode is StopMode.TERMINATE else signal.SIGKILL
+    return script_command(with_parent.__file__, str(int(signal_number)), str(os.getpid()), *command)

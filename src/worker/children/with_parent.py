@@ -1,8 +1,8 @@
-"""Ends a process with its parent, also while it imports, and after a SIGKILL of the parent.
+"""Makes a process exit with its parent, also during imports, and after a SIGKILL of the parent.
 
-Run by its path, ``with_parent.py SIGNAL PARENT COMMAND...``, this asks the kernel for the signal
-when the parent ends, and becomes the command. It imports nothing but the standard library, so that
-it takes milliseconds.
+As a script, ``with_parent.py SIGNAL PARENT COMMAND...``, this requests the signal from the kernel
+for the exit of the parent, and then executes the command. It imports only the standard library, so
+that it takes milliseconds.
 """
 
 import ctypes
@@ -10,25 +10,25 @@ import os
 import signal
 import sys
 
-# Of prctl: the signal that the kernel sends when the parent has ended. An exec keeps it.
-_PR_SET_PDEATHSIG = 1
+# Option of ``prctl``: the signal that the kernel sends when the parent exits. An exec preserves it.
+PR_SET_PDEATHSIG = 1
 
 
-def end_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel end this process with a signal when its parent has ended.
+def exit_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
+    """Make the kernel send a signal to this process when its parent exits.
 
-    For the kernel the parent is the thread that has started this process.
+    For the kernel, the parent is the thread that started this process.
     """
     # Ctrl-C reaches the whole process group: the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The parent may ignore it, or handle it in its own way.
+    # The parent may ignore SIGTERM, or handle it in its own way.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
-        # It has ended before the kernel knew.
+        # The parent exited before the call.
         os._exit(1)
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[2]), int(sys.argv[1]))
+    exit_with_parent(int(sys.argv[2]), int(sys.argv[1]))
     os.execvp(sys.argv[3], sys.argv[3:])

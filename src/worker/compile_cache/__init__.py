@@ -1,8 +1,8 @@
-"""Keeps compiled code on the volume, for the workers that start later.
+"""Stores compiled code on the volume for workers that start later.
 
 vLLM, Triton and Inductor write to the container's own disk, which is fast and has no other writer.
-Before the engine starts, an archive is unpacked there; once the worker is healthy, what was missing
-on the volume is published. Only this package knows the layout on the volume.
+Before the engine starts, an archive is unpacked there. Once the worker is healthy, archives that
+the volume lacks are published. Only this package knows the layout on the volume.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from worker.children import Child, Ending, script
+from worker.children import Child, StopMode, script_command
 from worker.compile_cache import publishing
-from worker.settings.environment import export, is_set, process_environ
+from worker.settings.environment import is_set, process_environ, set_defaults
 
 log = logging.getLogger("worker")
 
 # Directory in BASE_PATH.
-SHARED = "compile-cache"
-# Equal on every worker, because compiled code contains the paths of its sources.
-LOCAL = "~/.cache/worker-compiled"
+SHARED_DIRECTORY = "compile-cache"
+# The same path on every worker, because compiled code contains the paths of its sources.
+LOCAL_DIRECTORY = "~/.cache/worker-compiled"
 
-# Variables for the places of compiled code, and the directories in LOCAL.
+# Environment variables for the locations of compiled code, and the directories in LOCAL_DIRECTORY.
 VARIABLES = {
     "VLLM_CACHE_ROOT": "vllm",
     "TRITON_CACHE_DIR": "triton",
@@ -38,55 +38,64 @@ VARIABLES = {
 }
 STARTUP_PLAN = "VLLM_ENABLE_STARTUP_PLAN"
 
-# What vLLM knows about a model's class. It takes eight seconds to find out, in another process.
-_MODELS = ("vllm/modelinfos",)
+# vLLM's information about a model's class. Without it, vLLM runs another process for eight seconds.
+_MODEL_PARTS = ("vllm/modelinfos",)
 _GRAPHS = "vllm/torch_compile_cache"
-# Only what depends on the key alone, not for example on which GPUs of the machine are connected.
-_COMPILED = (
+# Only files that depend on the key alone, and not, for example, on which GPUs are connected.
+_COMPILED_PARTS = (
     _GRAPHS,
     "vllm/deep_gemm",
     "vllm/flashinfer_autotune_cache",
     "triton",
     "inductor",
 )
-_PLAN = ("vllm/startup_plan",)
-# Of a plan: the free memory of the GPU when it was made. vLLM follows it only where there is as
-# much, to the byte, and that differs by megabytes from start to start. With so much less vLLM still
-# follows it: before, it has made sure that its share of the GPU is free, which is all it takes.
-_BASELINE, EASED_BYTES = "free_memory_baseline", 256 << 20
+_PLAN_PARTS = ("vllm/startup_plan",)
+# Key in a plan for the free memory of the GPU when the plan was made. vLLM follows a plan only if
+# at least as many bytes are free, and free memory differs by megabytes from startup to startup.
+# With this much less memory, vLLM still follows the plan: it has already made sure that its share
+# of the GPU is free, and it takes no more than that.
+_FREE_MEMORY_KEY, PLAN_SLACK_BYTES = "free_memory_baseline", 256 << 20
 
-# Exceptions for an archive that is damaged or cut off. An OSError may be temporary.
-_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
-# Refuses names that lead out of the folder; Python before 3.11.4 can't, and trusts the volume.
-_WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+# Exceptions for a damaged or truncated archive. An OSError may be temporary.
+_DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
+# Rejects names that lead out of the folder. Python before 3.11.4 can't do this, and trusts the
+# volume.
+_EXTRACT_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def prepare(base: Path) -> "CompileCache | None":
-    """Set where code is compiled to, before vLLM is imported; ``base`` is the volume.
+    """Set the directories for compiled code; call this before vLLM is imported.
 
-    Returns None if nothing is kept: there is no volume, or the operator set other directories.
+    Args:
+        base: Root of the volume.
+
+    Returns:
+        None if there is no volume, if the directories can't be created, or if the operator has set
+        other directories.
     """
     if not base.is_dir():
         return None
     try:
-        local = Path(LOCAL).expanduser()
+        local = Path(LOCAL_DIRECTORY).expanduser()
         local.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
         log.warning("compile cache: none, because there is no place for it here: %s", error)
         return None
-    places = {name: str(local / folder) for name, folder in VARIABLES.items()}
+    directories = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()
-    # A child of a worker inherits the values that the worker exported.
-    own = [name for name in places if is_set(name) and environ[name] != places[name]]
-    if own:
-        log.info("compile cache: not kept on the volume, because %s is set", ", ".join(own))
+    # A child of a worker inherits the variables that the worker exported.
+    overridden = [
+        name for name in directories if is_set(name) and environ[name] != directories[name]
+    ]
+    if overridden:
+        log.info("compile cache: not kept on the volume, because %s is set", ", ".join(overridden))
         return None
-    export(places)
-    return CompileCache(base / SHARED, local)
+    set_defaults(directories)
+    return CompileCache(base / SHARED_DIRECTORY, local)
 
 
 class CompileCache:
-    """The compile cache of one start: existing archives are unpacked, missing ones published."""
+    """The compile cache of one startup: unpacks existing archives and publishes missing ones."""
 
     def __init__(self, shared: Path, local: Path) -> None:
         self.shared = shared
@@ -95,81 +104,90 @@ class CompileCache:
         self._unpacked: frozenset[tuple[str, int, int]] | None = None
 
     def restore_models(self, key: str) -> bool:
-        """Unpack what vLLM knows about models, before it makes their configurations.
+        """Unpack vLLM's information about models, before vLLM creates their configurations.
 
-        The key is that of the models and the vLLM. Returns whether there was an archive.
+        Args:
+            key: Key of the models and of the vLLM release.
+
+        Returns:
+            Whether an archive was unpacked.
         """
-        return self._restore(f"{key}.models", _MODELS)
+        return self._restore(f"{key}.models", _MODEL_PARTS)
 
     def restore(self, key: str) -> bool:
-        """Unpack compiled code, after the configuration is made and before the engine starts.
+        """Unpack compiled code, after the configuration is created and before the engine starts.
 
-        Only a start that does not compile may plan its memory: the memory that compiling takes
-        would be missing in the plan, and so in the KV cache of every later start. The key is that
-        of everything that the code depends on. Returns whether there was an archive.
+        Only a startup that doesn't compile may plan its memory: otherwise the memory for compiling
+        would be missing in the plan, and in the KV cache of every later startup.
+
+        Args:
+            key: Key of everything that the code depends on.
+
+        Returns:
+            Whether an archive was unpacked.
         """
-        if not self._restore(key, _COMPILED):
+        if not self._restore(key, _COMPILED_PARTS):
             return False
         self._unpacked = self._graphs()
-        # A plan in this container may be from a start that compiled and then died.
-        self._remove(_PLAN)
-        self._restore(f"{key}.plan", _PLAN)
-        export({STARTUP_PLAN: "1"})
+        # A plan in this container may be from a startup that compiled and then crashed.
+        self._remove(_PLAN_PARTS)
+        self._restore(f"{key}.plan", _PLAN_PARTS)
+        set_defaults({STARTUP_PLAN: "1"})
         return True
 
     def publish(self) -> threading.Thread:
-        """Publish what was missing, in a thread; to be called once the worker is healthy."""
+        """Publish the missing archives in a thread; call this once the worker is healthy."""
         if self._graphs() != self._unpacked:
-            # This start compiled something: its plan is useless to others.
-            self._missing = [item for item in self._missing if item[1] != _PLAN]
-            self._remove(_PLAN)
-        self._ease_plans()
+            # This startup compiled something: its plan is useless to other workers.
+            self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
+            self._remove(_PLAN_PARTS)
+        self._relax_plans()
         thread = threading.Thread(target=self._publish, name="compile-cache", daemon=True)
         thread.start()
         return thread
 
     def _publish(self) -> None:
         for name, parts in self._missing:
-            command = script(publishing.__file__, self._archive(name), self.local, *parts)
-            # It removes what it has not finished.
+            command = script_command(publishing.__file__, self._archive(name), self.local, *parts)
+            # On SIGTERM, the publisher removes its unfinished archive.
             with Child(
-                command, Ending.ASKED, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                command, StopMode.TERMINATE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             ) as publisher:
-                said, errors = publisher.communicate()
+                output, errors = publisher.communicate()
             level = logging.WARNING if publisher.returncode else logging.INFO
-            if message := said or errors:
+            if message := output or errors:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
         """Unpack an archive; note it as missing if it doesn't exist or is damaged."""
         archive = self._archive(name)
-        begun = time.monotonic()
+        started_at = time.monotonic()
         try:
             size = _unpack(archive, self.local)
         except FileNotFoundError:
             self._missing.append((name, parts))
             return False
-        except (*_DAMAGED, OSError) as error:
+        except (*_DAMAGE_ERRORS, OSError) as error:
             log.warning("compile cache: %s can't be unpacked: %s", archive, error)
             self._remove(parts)
-            if isinstance(error, _DAMAGED):
+            if isinstance(error, _DAMAGE_ERRORS):
                 self._missing.append((name, parts))
-                # It would keep a whole one from being published.
+                # The damaged archive would prevent the publication of a complete one.
                 with contextlib.suppress(OSError):
                     archive.unlink()
             return False
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started_at
         log.info("compile cache: %s: unpacked, %.1f MB in %.1f s", name, size / 1e6, seconds)
         return True
 
-    def _ease_plans(self) -> None:
-        """Let the plans that this start has made hold with somewhat less memory, too."""
-        if all(parts != _PLAN for _, parts in self._missing):
+    def _relax_plans(self) -> None:
+        """Change the plans of this startup so that they also apply with a little less memory."""
+        if all(parts != _PLAN_PARTS for _, parts in self._missing):
             return
-        for path in [file for part in _PLAN for file in (self.local / part).glob("*.json")]:
+        for path in [file for part in _PLAN_PARTS for file in (self.local / part).glob("*.json")]:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 plan = json.loads(path.read_bytes())
-                plan[_BASELINE] = max(0, plan[_BASELINE] - EASED_BYTES)
+                plan[_FREE_MEMORY_KEY] = max(0, plan[_FREE_MEMORY_KEY] - PLAN_SLACK_BYTES)
                 path.write_text(json.dumps(plan))
 
     def _remove(self, parts: tuple[str, ...]) -> None:
@@ -180,11 +198,11 @@ class CompileCache:
         return self.shared / f"{name}{publishing.SUFFIX}"
 
     def _graphs(self) -> frozenset[tuple[str, int, int]]:
-        """Return name, size and time of vLLM's graphs, which change if it compiles them again."""
+        """Return name, size and time of vLLM's graphs, which change when they are recompiled."""
         paths = (self.local / _GRAPHS).rglob("*")
-        # Inductor's own directory grows also when no graph is compiled.
-        kept = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
-        stats = [(str(path), path.stat()) for path in kept]
+        # Inductor's own directory grows even if no graph is compiled.
+        graphs = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
+        stats = [(str(path), path.stat()) for path in graphs]
         return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
@@ -192,11 +210,11 @@ def _unpack(archive: Path, folder: Path) -> int:
     """Unpack an archive and return its size in bytes."""
     size = archive.stat().st_size
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
-        packed.extractall(folder, **_WITHIN)
+        packed.extractall(folder, **_EXTRACT_OPTIONS)
         # The checksum is at the end, after the last member.
         while opened.read(2**20):
             pass
-    # Marks it as used. The volume may be read-only.
+    # Mark the archive as used. The volume may be read-only.
     with contextlib.suppress(OSError):
         os.utime(archive)
     return size

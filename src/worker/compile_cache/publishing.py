@@ -1,8 +1,8 @@
-"""Packs directories into an archive on the volume: a program of its own.
+"""Packs directories into an archive on the volume, as a separate program.
 
-It is run as a file, by an interpreter without packages and with the lowest priority, while the
-worker answers jobs. All the time it holds the archive's partial file, which only one worker can
-create. A rename at the end makes the archive appear whole or not at all.
+The program runs without installed packages and with the lowest priority, while the worker answers
+jobs. Until it exits, it owns the archive's partial file, which only one worker can create. A rename
+at the end makes the archive appear atomically.
 """
 
 import contextlib
@@ -18,73 +18,74 @@ from typing import BinaryIO
 SUFFIX = ".tar.gz"
 _PARTIAL = ".partial"
 
-# Age at which a partial file counts as abandoned by its worker.
+# Age in seconds at which a partial file counts as abandoned by its worker.
 ABANDONED_S = 3600.0
-# Longest time for packing: a worker may be frozen for hours, while another takes its partial file.
-LONGEST_S = ABANDONED_S / 2
-# Age at which an archive that no worker uses is deleted.
+# Maximum seconds for packing: a worker may be frozen for hours, while another takes its partial
+# file.
+MAX_PACKING_S = ABANDONED_S / 2
+# Age in seconds at which an unused archive is deleted.
 UNUSED_S = 30 * 86_400.0
-LEAST_PRIORITY = 19
+LOWEST_PRIORITY = 19
 
 
-class Stopped(Exception):
-    """The archive was not published, which is no failure."""
+class NotPublished(Exception):
+    """The archive was not published, which is not a failure."""
 
 
 def publish(archive: Path, folder: Path, parts: Sequence[str]) -> int:
-    """Publish an archive, and return its size in bytes; 0 if there is nothing to publish.
+    """Publish an archive; return its size in bytes, or 0 if there is nothing to publish.
 
     Args:
-        archive: the file on the volume.
-        folder: what the names in the archive are relative to.
-        parts: the directories in it to pack.
+        archive: Archive on the volume.
+        folder: Directory that the names in the archive are relative to.
+        parts: Directories in the folder to pack.
 
     Raises:
-        Stopped: the archive exists, or another worker is making it.
-        OSError: the volume can't be written to, or is full.
+        NotPublished: The archive exists, or another worker is publishing it.
+        OSError: The volume can't be written to, or is full.
     """
     files = [path for part in parts for path in sorted((folder / part).rglob("*"))]
     if not any(path.is_file() for path in files):
         return 0
     archive.parent.mkdir(exist_ok=True)
-    _clean(archive.parent)
-    with _partial(archive) as (path, file):
-        begun = time.time()
+    _remove_stale(archive.parent)
+    with _partial_file(archive) as (path, file):
+        started_at = time.time()
         _pack(file, folder, files)
         file.flush()
-        # A full network disk may raise an error only now.
+        # A full network disk may raise an error only at this point.
         os.fsync(file.fileno())
-        if time.time() - begun > LONGEST_S:
-            raise Stopped("it took so long that another worker may have begun it anew")
+        if time.time() - started_at > MAX_PACKING_S:
+            raise NotPublished("it took so long that another worker may have begun it anew")
         size = path.stat().st_size
         path.rename(archive)
     return size
 
 
 @contextlib.contextmanager
-def _partial(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create the archive's partial file, which only one worker can, and remove it at the end.
+def _partial_file(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Create the archive's partial file, which only one worker can; remove it after the block.
 
     Raises:
-        Stopped: the archive exists, or another worker is making it.
+        NotPublished: The archive exists, or another worker is publishing it.
     """
     path = archive.with_name(archive.name + _PARTIAL)
     try:
         file = path.open("xb")
     except FileExistsError:
-        raise Stopped("another worker is publishing it") from None
+        raise NotPublished("another worker is publishing it") from None
     try:
         with file:
-            # Checked while holding the partial file: no other worker can publish it now.
+            # Checked while the partial file exists: no other worker can publish the archive now.
             if archive.exists():
-                raise Stopped("another worker has published it")
+                raise NotPublished("another worker has published it")
             yield path, file
     finally:
         path.unlink(missing_ok=True)
 
 
 def _pack(file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
-    # Compressed for the checksum, which reveals a damaged archive, more than for the size.
+    # Compressed mainly for the checksum, which reveals a damaged archive.
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
         for path in files:
             # Compilers may delete temporary files meanwhile.
@@ -92,34 +93,34 @@ def _pack(file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
                 packed.add(path, path.relative_to(folder), recursive=False)
 
 
-def _clean(shared: Path) -> None:
+def _remove_stale(shared: Path) -> None:
     """Remove partial files of killed workers, and archives that are no longer used."""
     now = time.time()
-    for pattern, longest in ((f"*{_PARTIAL}", ABANDONED_S), (f"*{SUFFIX}", UNUSED_S)):
+    for pattern, max_age_s in ((f"*{_PARTIAL}", ABANDONED_S), (f"*{SUFFIX}", UNUSED_S)):
         for path in shared.glob(pattern):
-            # Another worker may be cleaning, too, and a failure here does no harm.
+            # Another worker may be cleaning up, too, and a failure here does no harm.
             with contextlib.suppress(OSError):
-                if now - path.stat().st_mtime > longest:
+                if now - path.stat().st_mtime > max_age_s:
                     path.unlink()
 
 
-def main(words: Sequence[str]) -> int:
-    """Run ``publish`` with command line words for its parameters; return the exit status."""
-    archive, folder, *parts = words
-    os.nice(LEAST_PRIORITY)
-    # It comes when the worker ends: the partial file is removed on the way out.
+def main(arguments: Sequence[str]) -> int:
+    """Run ``publish`` with the command-line arguments; return the exit status."""
+    archive, folder, *parts = arguments
+    os.nice(LOWEST_PRIORITY)
+    # The worker sends SIGTERM when it exits: the partial file is removed on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    begun = time.monotonic()
+    started_at = time.monotonic()
     try:
         size = publish(Path(archive), Path(folder), parts)
-    except Stopped as stopped:
-        sys.stdout.write(f"not published: {stopped}")
+    except NotPublished as reason:
+        sys.stdout.write(f"not published: {reason}")
         return 0
     except OSError as error:
         sys.stdout.write(f"can't be published: {error.strerror or error}")
         return 1
     if size:
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started_at
         sys.stdout.write(f"published, {size / 1e6:.1f} MB in {seconds:.1f} s")
     return 0
 

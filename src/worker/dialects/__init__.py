@@ -1,16 +1,16 @@
-"""The forms in which callers ask and are answered: a module for every family of jobs."""
+"""Parses the inputs of jobs and answers them in the dialect of the caller."""
 
 from collections.abc import Callable
 from typing import Any
 
 from worker.dialects import table
 from worker.dialects.llm_engine import batch_output, completions
-from worker.dialects.raw import RawForm
+from worker.dialects.raw import RawFormatter
 from worker.errors import InvalidInput
 from worker.job import (
-    SHAPES,
+    JOB_TYPES,
     AnyJob,
-    Budget,
+    InputLimits,
     ListJob,
     LongJob,
     OpenAIJob,
@@ -18,19 +18,22 @@ from worker.job import (
 )
 from worker.long_work.kinds import KINDS
 from worker.routes import generation, lists
-from worker.routes.abilities import refuse_unable
+from worker.routes.abilities import check_model_ability
 from worker.routes.answer import Answer
-from worker.routes.generation import MakeForm
+from worker.routes.generation import MakeFormatter
 from worker.routes.resources import Resources
-from worker.validation import without_nulls
+from worker.validation import drop_nulls
 
-# What batches can write beside their files of results.
+# Factories of the extra output files that batches can request, by name.
 OUTPUTS = batch_output.OUTPUTS
-# The forms of raw answers, by the key ``format`` of the input.
-FORMS: dict[str, MakeForm] = {"raw": RawForm, completions.FORMAT: completions.LLMEngineForm}
-# How the input becomes a raw one, by the same key.
-READERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    completions.FORMAT: completions.as_raw
+# Formatters of raw answers, by the value of the input's key ``format``.
+FORMATTERS: dict[str, MakeFormatter] = {
+    "raw": RawFormatter,
+    completions.FORMAT: completions.LLMEngineFormatter,
+}
+# Functions that convert an input to a raw one, by the value of the same key.
+CONVERTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    completions.FORMAT: completions.to_raw
 }
 
 ACCEPTED_INPUTS = """\
@@ -46,65 +49,74 @@ accepted inputs:
   {"fine_tune": {"training_file": "file-...", "hyperparameters": {"n_epochs": 3}}}"""
 
 
-def parse_input(payload: Any, budget: Budget | None = None) -> AnyJob:
+def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
     """Validate a job's ``input``; null values count as absent.
 
     Args:
-        payload: as it came.
-        budget: what it may hold; None is the default.
+        payload: The input as it was received.
+        limits: Limits for the input, or None for the defaults.
 
     Raises:
-        InputTooLarge: it has too many bytes.
-        InvalidInput: naming the field, or showing the accepted shapes.
+        InputTooLarge: The input has too many bytes.
+        InvalidInput: The input is invalid. The message names the field or lists the accepted
+            shapes.
     """
-    (budget or Budget()).check(payload)
-    values = without_nulls(payload) if isinstance(payload, dict) else {}
-    if read := READERS.get(str(values.get("format"))):
+    (limits or InputLimits()).check(payload)
+    values = drop_nulls(payload) if isinstance(payload, dict) else {}
+    if convert := CONVERTERS.get(str(values.get("format"))):
         del values["format"]
-        values = read(values)
-    shape = next((shape for shape in SHAPES if shape.marks & values.keys()), None)
-    if shape is None:
+        values = convert(values)
+    job_type = next(
+        (job_type for job_type in JOB_TYPES if job_type.marker_keys & values.keys()), None
+    )
+    if job_type is None:
         raise InvalidInput(
-            f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
+            f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
         )
-    if shape in {RawJob, ListJob} and values.get("format", "raw") not in list(FORMS):
-        message = f"format: Input should be {' or '.join(map(repr, FORMS))}"
+    if job_type in {RawJob, ListJob} and values.get("format", "raw") not in list(FORMATTERS):
+        message = f"format: Input should be {' or '.join(map(repr, FORMATTERS))}"
         raise InvalidInput(message, param="format")
-    return shape.read(values)
+    return job_type.read(values)
 
 
-def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:
-    """Return the answer to a job, which has not started.
+def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
+    """Return the answer to a job, without starting it.
 
     Args:
-        job: parsed.
-        request_id: the job's id.
-        resources: what it is answered with.
-        seconds: that it may take.
+        job: The parsed job.
+        request_id: The job's id.
+        resources: The worker's engines and settings.
+        time_limit: Seconds that the job may take.
 
     Raises:
-        WorkerError: no route serves the job.
+        WorkerError: No route serves the job.
     """
     engines, settings = resources.engines, resources.settings
     match job:
         case OpenAIJob():
             return table.answer(job, request_id, resources)
         case RawJob():
-            refuse_unable(job.model, [engines.main], engines, "prompts and messages")
-            return generation.answer(job, request_id, engines.main, settings, FORMS[job.format])
+            check_model_ability(job.model, [engines.main], engines, "prompts and messages")
+            return generation.answer(
+                job, request_id, engines.main, settings, FORMATTERS[job.format]
+            )
         case ListJob():
-            refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
-            return lists.answer(job, request_id, engines.main, settings, FORMS[job.shared.format])
+            check_model_ability(job.shared.model, [engines.main], engines, "prompts and messages")
+            return lists.answer(
+                job, request_id, engines.main, settings, FORMATTERS[job.shared.format]
+            )
         case LongJob():
-            reply: Answer[Any] = KINDS[job.kind].load_answer()(job, request_id, resources, seconds)
-            return reply
+            long_answer: Answer[Any] = KINDS[job.kind].load_answer()(
+                job, request_id, resources, time_limit
+            )
+            return long_answer
 
 
-def described(job: AnyJob) -> tuple[str, bool]:
-    """Return a job's route for the log, in none of the caller's words, and whether it streams."""
+def describe(job: AnyJob) -> tuple[str, bool]:
+    """Return the route of a job for the log, without the caller's text, and whether it streams."""
     match job:
         case OpenAIJob():
-            route = table.find(job)
+            route = table.find_route(job)
             if route is None:
                 return "unknown", False
             return route.template, job.stream or (route.generate is not None and route.streams)

@@ -1,4 +1,4 @@
-"""Jobs that run a batch: each of its lines goes the OpenAI path, in this process."""
+"""Jobs that run a batch: each line is answered in this process, like an OpenAI request."""
 
 import asyncio
 import contextlib
@@ -6,41 +6,45 @@ import json
 from typing import Any
 
 from worker.batches.record import Batch, StoredBatch
-from worker.batches.shard import Ask
-from worker.batches.step import SPARE_S, BatchStep
+from worker.batches.shard import AnswerRequest
+from worker.batches.step import WIND_DOWN_S, BatchStep
 from worker.dialects import table
 from worker.dialects.openai import objects
 from worker.errors import NoEngine
-from worker.job import BatchJob, Budget
+from worker.job import BatchJob, InputLimits
 from worker.job.openai import BatchLine
 from worker.long_work import runner
 from worker.record import Usage
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import check_endpoint
 from worker.routes.resources import Resources
-from worker.validation import of_field
+from worker.validation import prefix_field_name
 from worker.volume import ids
 
-# Of lines, where requests are computed by their priority: callers' own have 0, and come first.
-PRIORITY = 100
+# Scheduling priority of batch lines, if the engine schedules by priority. Requests of callers have
+# priority 0 and run first.
+LINE_PRIORITY = 100
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:
-    """Return the answer to a job that runs a batch: the batch, when it has ended or the time has.
+def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
+    """Return the answer to a job that runs a batch, which is the batch.
+
+    The answer comes when the batch ends or when the time is over.
 
     Args:
-        job: the batch.
-        request_id: from which its id follows, so that the same job goes on with the same batch.
-        resources: what lines are answered with.
-        seconds: that the job may take, unless it says so itself.
+        job: The job with the batch.
+        request_id: The job's id. The batch's id is derived from it, so that the same job continues
+            the same batch.
+        resources: The engines and settings that answer the lines.
+        time_limit: Seconds that the job may take, unless the job has its own limit.
 
     Raises:
-        RequestError: no line could be answered.
+        RequestError: None of the lines could be answered.
     """
     spec, batches = job.batch, resources.batches
-    if not resources.engines.serve:
+    if not resources.engines.has_engine:
         raise NoEngine
     if spec.id is None:
         check_endpoint(spec.endpoint, resources.engines)
@@ -48,52 +52,54 @@ def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float)
     usage = Usage()
 
     async def run() -> dict[str, Any]:
-        batch, others = await asyncio.to_thread(_find, job, request_id, resources)
-        await resources.begin(batch.work, others)
-        attempt = resources.attempt(batch, (spec.max_runtime_sec or seconds) - SPARE_S)
-        step = BatchStep(batches, batch, _ask(resources), resources.window, progress)
-        how = await runner.run(batches, batch, attempt, step)
-        found = {"batch": await asyncio.to_thread(objects.batch, batch)}
-        counts = found["batch"]["usage"]
+        batch, other_jobs = await asyncio.to_thread(_find_or_create, job, request_id, resources)
+        await resources.start_jobs(batch.work, other_jobs)
+        attempt = resources.attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
+        step = BatchStep(batches, batch, _make_line_answerer(resources), resources.window, progress)
+        outcome = await runner.run(batches, batch, attempt, step)
+        response = {"batch": await asyncio.to_thread(objects.batch, batch)}
+        counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
-        return found | await resources.begin(batch.work) if how == "left" else found
+        return response | await resources.start_jobs(batch.work) if outcome == "left" else response
 
     return answer_by_worker(run, progress=progress.copy, usage=usage)
 
 
-def _find(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch, int]:
-    """Find a job's batch, or create it: then with the number of jobs that are to share it."""
+def _find_or_create(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch, int]:
+    """Find a job's batch or create it; also return how many more jobs to start for it."""
     spec, batches = job.batch, resources.batches
     if spec.id is not None:
         return batches.get(spec.id), 0
-    batch_id = batches.id_of(request_id)
-    file_id = ids.derived("file-", batch_id)
+    batch_id = batches.id_for_job(request_id)
+    file_id = ids.derive_id("file-", batch_id)
     if spec.input_file_id is not None:
         file_id = spec.input_file_id
     elif spec.input_path is not None:
-        with of_field("input_path"):
-            batches.files.refer(spec.input_path, purpose="batch", id=file_id)
+        with prefix_field_name("input_path"):
+            batches.files.add_reference(spec.input_path, purpose="batch", id=file_id)
     else:
-        # As they came: what is no JSON has its line among the mistakes.
-        texts = (
+        # The lines are written unchecked: an invalid line is listed among the batch's errors.
+        lines = (
             (_encode(line) + "\n").encode(errors="surrogatepass") for line in spec.requests or ()
         )
-        batches.files.receive(texts, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
-    others = 0 if batches.has(batch_id) else spec.data_parallelism - 1
-    return batches.create(StoredBatch.of(spec, batch_id, file_id)), others
+        batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
+    other_jobs = 0 if batches.has(batch_id) else spec.data_parallelism - 1
+    return batches.create(StoredBatch.from_request(spec, batch_id, file_id)), other_jobs
 
 
-def _ask(resources: Resources) -> Ask:
-    budget = Budget.of(resources.settings)
-    by_priority = any(engine.model.by_priority for engine in resources.engines)
+def _make_line_answerer(resources: Resources) -> AnswerRequest:
+    limits = InputLimits.from_settings(resources.settings)
+    has_priorities = any(engine.model.has_priorities for engine in resources.engines)
 
-    async def ask(url: str, body: dict[str, Any], name: str) -> tuple[Any, Usage]:
-        budget.check(body)
-        if by_priority:
-            body = {"priority": PRIORITY, **body}
-        reply = table.answer(BatchLine(route=url, method="POST", body=body), name, resources)
-        async with contextlib.aclosing(reply.pieces()) as pieces:
+    async def answer_line(url: str, body: dict[str, Any], request_id: str) -> tuple[Any, Usage]:
+        limits.check(body)
+        if has_priorities:
+            body = {"priority": LINE_PRIORITY, **body}
+        line_answer = table.answer(
+            BatchLine(route=url, method="POST", body=body), request_id, resources
+        )
+        async with contextlib.aclosing(line_answer.pieces()) as pieces:
             values = [piece.value async for piece in pieces]
-        return reply.render(values), reply.usage
+        return line_answer.render(values), line_answer.usage
 
-    return ask
+    return answer_line

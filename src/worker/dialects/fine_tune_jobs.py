@@ -1,52 +1,60 @@
-"""Jobs that run a fine-tune: it is trained in a process beside this one."""
+"""Jobs that run a fine-tune: a child process of the worker trains it."""
 
 import asyncio
 import time
 from typing import Any
 
 from worker.dialects.openai import objects
-from worker.fine_tunes.creation import Creator, check_base
+from worker.fine_tunes.creation import FineTuneCreator, check_base
 from worker.fine_tunes.record import FineTune
-from worker.fine_tunes.step import SPARE_S, train
+from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.resources import Resources
 
 
-def answer(job: FineTuneJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:
-    """Return the answer to a job that runs a fine-tune: it, when it has ended or the time has.
+def answer(
+    job: FineTuneJob, request_id: str, resources: Resources, time_limit: float
+) -> Answer[Any]:
+    """Return the answer to a job that runs a fine-tune, which is the fine-tune.
+
+    The answer comes when the fine-tune ends or when the time is over.
 
     Args:
-        job: the fine-tune.
-        request_id: from which its id follows, so that the same job goes on with the same one.
-        resources: what it is trained with.
-        seconds: that the job may take, unless it says so itself.
+        job: The job with the fine-tune.
+        request_id: The job's id. The fine-tune's id is derived from it, so that the same job
+            continues the same fine-tune.
+        resources: The engines, settings and files for the training.
+        time_limit: Seconds that the job may take, unless the job has its own limit.
 
     Raises:
-        InvalidInput: this worker does not train.
+        InvalidInput: This worker does not train.
     """
-    workshop = resources.training
+    training_setup = resources.training_setup
     progress: dict[str, float] = {"step": 0, "epochs": 0}
 
     async def run() -> dict[str, Any]:
-        # To fetch the rows takes some of the job's time.
-        began = time.monotonic()
-        fine_tune = await _find(job, request_id, resources)
-        await asyncio.to_thread(check_base, fine_tune, resources.engines.base.model)
-        left = (job.fine_tune.max_runtime_sec or seconds) - (time.monotonic() - began)
-        attempt = resources.attempt(fine_tune, left - SPARE_S)
-        how = await train(resources.fine_tunes, fine_tune, workshop, attempt, progress)
-        found = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
-        return found | await resources.begin(fine_tune.work) if how == "left" else found
+        # Fetching the rows takes a part of the job's time.
+        started_at = time.monotonic()
+        fine_tune = await _find_or_create(job, request_id, resources)
+        await asyncio.to_thread(check_base, fine_tune, resources.engines.base_model.model)
+        remaining = (job.fine_tune.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
+        attempt = resources.attempt(fine_tune, remaining - WIND_DOWN_S)
+        outcome = await run_fine_tune(
+            resources.fine_tunes, fine_tune, training_setup, attempt, progress
+        )
+        response = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
+        return (
+            response | await resources.start_jobs(fine_tune.work) if outcome == "left" else response
+        )
 
     return answer_by_worker(run, progress=progress.copy)
 
 
-async def _find(job: FineTuneJob, request_id: str, resources: Resources) -> FineTune:
-    """Find a job's fine-tune, or create it."""
-    spec, fine_tunes, base = job.fine_tune, resources.fine_tunes, resources.engines.base
+async def _find_or_create(job: FineTuneJob, request_id: str, resources: Resources) -> FineTune:
+    spec, fine_tunes, base = job.fine_tune, resources.fine_tunes, resources.engines.base_model
     if spec.id is not None:
         return await asyncio.to_thread(fine_tunes.get, spec.id)
     adapters = await base.adapters_on_volume()
-    creator = Creator.of(fine_tunes, base.model, resources.settings)
-    return await creator.acreate(spec, fine_tunes.id_of(request_id), adapters)
+    creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
+    return await creator.create_in_thread(spec, fine_tunes.id_for_job(request_id), adapters)

@@ -1,6 +1,6 @@
-"""Routes that say how the worker is, to those who operate it.
+"""Routes that report the worker's state to its operator.
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,42 +8,43 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
-from worker.errors import EngineAside, EngineDead
-from worker.routes.route import CHAT_TEMPERATURE, Asked
+from worker.errors import EngineDead, EngineSuspended
+from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, RouteRequest
 
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 
 
-async def health(asked: Asked) -> dict[str, Any]:
-    """Tell whether the model answers, and how each engine is.
+async def health(request: RouteRequest) -> dict[str, Any]:
+    """Report whether the main engine is alive, and the state of each engine.
 
     Raises:
-        EngineAside, EngineDead: it does not.
+        EngineSuspended, EngineDead: The main engine can't answer.
     """
-    if asked.engines.base.dead:
+    if request.engines.base_model.is_dead:
         raise EngineDead
-    if asked.engines.base.is_aside:
-        raise EngineAside
+    if request.engines.base_model.is_suspended:
+        raise EngineSuspended
     states = {
-        base.model.names[0]: "starting" if base.dead else "ready" for base in asked.engines.bases
+        base.model.names[0]: "starting" if base.is_dead else "ready"
+        for base in request.engines.base_models
     }
     return {"status": "ok", "models": states}
 
 
-async def metrics(asked: Asked) -> str:
-    """Return what is counted, of the process and of each engine, in Prometheus' text format."""
-    registries = [REGISTRY, *(engine.metrics for engine in asked.engines)]
-    return generate_latest(_Merged(registries)).decode()
+async def metrics(request: RouteRequest) -> str:
+    """Return the metrics of the process and of each engine in Prometheus' text format."""
+    registries = [REGISTRY, *(engine.metrics for engine in request.engines)]
+    return generate_latest(_MergedRegistries(registries)).decode()
 
 
-async def status(asked: Asked) -> dict[str, Any]:
-    """Tell what is served, in the words of the Model Serving API."""
-    base, settings = asked.engines.base, asked.settings
-    if base.dead:
+async def status(request: RouteRequest) -> dict[str, Any]:
+    """Describe the served model in the format of the Model Serving API."""
+    base, settings = request.engines.base_model, request.settings
+    if base.is_dead:
         return NOT_STARTED
     model, endpoint = base.model, settings.runpod_endpoint_id
     url = f"{settings.runpod_endpoint_base_url}/{endpoint}/openai/v1"
-    temperature = CHAT_TEMPERATURE if model.temperature is None else model.temperature
+    temperature = DEFAULT_CHAT_TEMPERATURE if model.temperature is None else model.temperature
     return {
         "status": "running",
         "llm_serving_url": url if endpoint else None,
@@ -55,8 +56,8 @@ async def status(asked: Asked) -> dict[str, Any]:
     }
 
 
-class _Merged:
-    """Registries as one: the samples of a family that several have are put together."""
+class _MergedRegistries:
+    """Several registries as one: samples of metrics with the same name are combined."""
 
     def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
         self._registries = registries

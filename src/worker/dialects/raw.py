@@ -1,4 +1,4 @@
-"""The worker's own form of raw answers."""
+"""The worker's own format of raw answers."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ from worker.engine import Delta
 from worker.job import RawJob
 
 
-class RawForm:
-    """The worker's own form: ``n`` choices of tokens, and the usage.
+class RawFormatter:
+    """Formats an answer as ``n`` choices of tokens, and the usage.
 
-    A yield has the new tokens and the usage so far; the last one also has the finish reasons.
+    A yield contains the new tokens and the usage so far. The last yield also contains the finish
+    reasons.
     """
 
     policy: ChunkPolicy | None = None
@@ -19,33 +20,33 @@ class RawForm:
         self._n = job.sampling_params.n
         self._request_id = request_id
         self._output_tokens = 0
-        self._ends: dict[int, dict[str, Any]] = {}
+        self._finish_reasons: dict[int, dict[str, Any]] = {}
 
-    def grow(self, deltas: list[Delta]) -> dict[str, Any]:
+    def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = [{"tokens": []} for _ in range(self._n)]
-        whole: dict[str, Any] = {"choices": choices}
+        chunk: dict[str, Any] = {"choices": choices}
         for delta in deltas:
             choice = choices[delta.index]
             choice["tokens"].append(delta.text)
             self._output_tokens += delta.tokens
-            for holder, key in (
+            for target, key in (
                 (choice, "logprobs"),
                 (choice, "token_ids"),
-                (whole, "prompt_logprobs"),
+                (chunk, "prompt_logprobs"),
             ):
-                if (new := getattr(delta, key)) is not None:
-                    holder.setdefault(key, []).extend(new)
+                if (values := getattr(delta, key)) is not None:
+                    target.setdefault(key, []).extend(values)
             if delta.finish_reason:
-                self._ends[delta.index] = {
+                self._finish_reasons[delta.index] = {
                     "finish_reason": delta.finish_reason,
                     "stop_reason": delta.stop_reason,
                 }
-        whole["usage"] = {"input": deltas[-1].prompt_tokens, "output": self._output_tokens}
-        if len(self._ends) == self._n:
-            for index, end in self._ends.items():
-                choices[index].update(end)
-            whole["request_id"] = self._request_id
-        return whole
+        chunk["usage"] = {"input": deltas[-1].prompt_tokens, "output": self._output_tokens}
+        if len(self._finish_reasons) == self._n:
+            for index, reasons in self._finish_reasons.items():
+                choices[index].update(reasons)
+            chunk["request_id"] = self._request_id
+        return chunk
 
-    def item(self, deltas: list[Delta]) -> dict[str, Any]:
-        return self.grow(deltas)
+    def format_item(self, deltas: list[Delta]) -> dict[str, Any]:
+        return self.format_chunk(deltas)

@@ -1,7 +1,7 @@
-"""Checks whether the worker would start, without starting it, and what to change if it would not.
+"""Checks whether the worker would start, without starting it, and proposes changes if it would not.
 
-It reads the same variables as a start, asks the hub and vLLM about the models, and does arithmetic.
-No engine is started, and no weights are downloaded.
+The checks read the same variables as a worker that starts, query the hub and vLLM about the models,
+and estimate the memory. They start no engine and download no weights.
 """
 
 import contextlib
@@ -12,21 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.doctor.findings import Finding, Level, failed, render
+from worker.doctor.findings import Finding, Level, has_failure, render
 from worker.engine import start
 from worker.engine.start import Bootstrap
 from worker.errors import WorkerError
-from worker.settings.environment import export, remove
+from worker.settings.environment import set_defaults, unset_variable
 from worker.settings.mistakes import SettingsError
-from worker.settings.sources import Given
+from worker.settings.sources import RawSettings
 
 if TYPE_CHECKING:
-    # Imported only once what the hub's library and vLLM read is in the environment.
-    from worker.doctor.engines import Judges
+    # Imported later, when the variables that the hub's library and vLLM read have been exported.
+    from worker.doctor.engines import JudgeGpus
     from worker.engine.machine import Machine
 
-# For libraries, whose own messages would stand between the findings.
-_QUIET = {
+# Variables that silence libraries, whose messages would appear between the findings.
+_QUIET_LIBRARIES = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TORCH_LOGS": "-all",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -34,88 +34,94 @@ _QUIET = {
 }
 
 
-def main(given: Given, gpu: str = "", prices: str = "") -> int:
+def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
     """Print the findings; return 1 if the worker would not start, else 0.
 
-    With ``gpu`` such GPUs are judged in place of this machine's, and ``prices`` may name a file of
-    what they cost an hour.
+    With ``gpu``, judge these GPUs instead of this machine's; ``prices`` may name a file of their
+    prices per hour.
 
     Raises:
-        StartFailed: there are no such GPUs, or the file of prices is wrong.
+        StartFailed: The GPUs don't exist, or the file of prices is invalid.
     """
-    # Without the log of a start's phases, and with vLLM's refusals as findings only.
+    # Hide the log of the startup's phases, and report vLLM's refusals only as findings.
     logging.getLogger("worker").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     if gpu:
         from worker.doctor.gpus import report  # noqa: PLC0415 - it is rarely needed
 
-        return report.main(given, gpu, Path(prices) if prices else None)
-    findings = list(examine(given))
+        return report.main(raw_settings, gpu, Path(prices) if prices else None)
+    findings = list(examine(raw_settings))
     sys.stdout.write(render(findings))
-    return int(failed(findings))
+    return int(has_failure(findings))
 
 
 def examine(
-    given: Given, on: "Machine | None" = None, judges: "Judges | None" = None
+    raw_settings: RawSettings,
+    machine: "Machine | None" = None,
+    judge_gpus: "JudgeGpus | None" = None,
 ) -> Iterator[Finding]:
-    """Check everything, and yield all findings.
+    """Run all checks, and yield the findings.
 
-    ``judges`` says whether the models fit on another machine than this one.
+    ``judge_gpus`` judges whether the models fit on a machine other than this one.
     """
-    bootstrap = Bootstrap.of(given)
-    lookups, of_hub = None, list[Finding]()
+    bootstrap = Bootstrap.from_raw_settings(raw_settings)
+    lookups, hub_findings = None, list[Finding]()
     if bootstrap.settings:
-        export(_QUIET)
+        set_defaults(_QUIET_LIBRARIES)
         try:
-            from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads what was exported
+            from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads exported variables
         except ValueError as error:
             text = f"the hub's library can't be imported: {error}"
             change = "mend HF_ENDPOINT, or what else is set for it"
-            of_hub = [Finding(Level.FAIL, "hub", text, change)]
+            hub_findings = [Finding(Level.FAIL, "hub", text, change)]
         else:
-            lookups = Lookups(given)
-    read, findings = _read(bootstrap, on)
-    yield from [*findings, *of_hub]
-    if lookups and _imported():
+            lookups = Lookups(raw_settings)
+    read, findings = _read_startup(bootstrap, machine)
+    yield from [*findings, *hub_findings]
+    if lookups and _is_vllm_imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.examine(lookups, read, judges)
+        yield from engines.examine(lookups, read, judge_gpus)
 
 
-def _read(bootstrap: Bootstrap, on: "Machine | None") -> tuple[start.Start | None, list[Finding]]:
-    """Return what a start reads, or None if it can read nothing, and findings on the settings."""
+def _read_startup(
+    bootstrap: Bootstrap, machine: "Machine | None"
+) -> tuple[start.StartupPlan | None, list[Finding]]:
+    """Return the data that a worker reads at startup, or None, and findings on the settings."""
     try:
-        read = start.read(bootstrap, on)
+        read = start.plan_startup(bootstrap, machine)
     except SettingsError as error:
-        return _without_mistakes(bootstrap.given, error, on)
+        return _read_without_mistakes(bootstrap.raw_settings, error, machine)
     except WorkerError as error:
         return None, [Finding(Level.FAIL, "vLLM", error.message)]
-    accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
+    accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted_settings)}: accepted")
     return read, [accepted, *_warnings(read.warnings)]
 
 
-def _without_mistakes(
-    given: Given, error: SettingsError, on: "Machine | None"
-) -> tuple[start.Start | None, list[Finding]]:
-    """Report the mistakes, and read the rest as if those settings were not set."""
+def _read_without_mistakes(
+    raw_settings: RawSettings, error: SettingsError, machine: "Machine | None"
+) -> tuple[start.StartupPlan | None, list[Finding]]:
+    """Report the mistakes, and read the other settings as if the wrong ones were unset."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
-    # A setting that is made of several variables has the names of all of them.
+    # A setting that consists of several variables is named after all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     for name in names:
-        # vLLM reads some of them itself.
-        remove(name)
+        # vLLM reads some of the variables itself.
+        unset_variable(name)
     read = None
-    if _imported():
+    if _is_vllm_imported():
         with contextlib.suppress(WorkerError):
-            read = start.read(Bootstrap.of(given.without(names)), on)
+            read = start.plan_startup(
+                Bootstrap.from_raw_settings(raw_settings.exclude(names)), machine
+            )
     if read:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
     return read, [*wrong, *_warnings(error.warnings)]
 
 
-def _imported() -> bool:
-    """Return whether vLLM is imported: a failed import leaves modules that confuse a second one."""
+def _is_vllm_imported() -> bool:
+    """Return whether vLLM is imported: a failed import leaves modules that break a second one."""
     return "worker.engine.options" in sys.modules
 
 

@@ -1,4 +1,4 @@
-"""An engine that would be started: its arguments, and what is known of its model."""
+"""An engine that the worker would start: its arguments, and the properties of its model."""
 
 import contextlib
 import json
@@ -14,14 +14,14 @@ from worker.doctor.findings import Finding
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
 from worker.engine.machine import Gpu
-from worker.engine.model_config import ModelShape, Support, read_model_shape, support
+from worker.engine.model_config import ModelShape, ModelSupport, find_support, read_model_shape
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.settings.values import is_directory
-from worker.store import Kind, Snapshot, Wanted
+from worker.store import Artifact, ArtifactKind, Snapshot
 from worker.store.files import CONFIG
 
-Parts = Mapping[Wanted, Snapshot | Finding]
+PartResults = Mapping[Artifact, Snapshot | Finding]
 
 
 @dataclass(frozen=True)
@@ -29,150 +29,161 @@ class Candidate:
     """One of a worker's engines, before it is started.
 
     Attributes:
-        engine: its arguments.
-        snapshot: its model, where it is now.
-        config: the model's config.json, with the operator's overrides.
-        architectures: those that it names.
-        support: how vLLM runs the model's architecture.
-        parts: what it loads besides the model, where it is now; or why it can't be had.
-        shape: what vLLM reads from the configuration; None if it is not asked, or refuses.
+        engine: The engine's arguments.
+        snapshot: The model's files, on the disk or on the hub.
+        config: The model's config.json, with the operator's overrides.
+        architectures: The architectures that config.json names.
+        support: How vLLM supports the model's architecture.
+        parts: Results of the look-ups of everything that the engine loads in addition to its model:
+            a snapshot, or the finding that explains the failure.
+        shape: The properties that vLLM reads from the configuration; None if vLLM was not called or
+            refuses the configuration.
     """
 
     engine: EngineArguments
     snapshot: Snapshot
     config: Mapping[str, Any]
     architectures: list[str]
-    support: Support
-    parts: Parts
+    support: ModelSupport
+    parts: PartResults
     shape: ModelShape | None = None
     _plans: dict[tuple[Any, ...], CachePlan | StartFailed] = field(
         default_factory=dict, compare=False, repr=False
     )
 
     @classmethod
-    def of(
-        cls, engine: EngineArguments, snapshot: Snapshot, parts: Parts = MappingProxyType({})
+    def from_snapshot(
+        cls, engine: EngineArguments, snapshot: Snapshot, parts: PartResults = MappingProxyType({})
     ) -> Self:
-        """Read the model's configuration as vLLM would, if vLLM can run the model at all."""
-        overrides = engine.vllm.hf_overrides
+        """Read the model's configuration as vLLM would, if vLLM supports the model at all."""
+        overrides = engine.vllm_args.hf_overrides
         config = {**snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
         listed = config.get("architectures")
         names = [str(name) for name in listed] if isinstance(listed, list) else []
-        how = support(names, config, engine.vllm.model_impl)
-        candidate = cls(engine, snapshot, config, names, how, parts)
-        if not config or (names and not candidate.runnable):
+        model_support = find_support(names, config, engine.vllm_args.model_impl)
+        candidate = cls(engine, snapshot, config, names, model_support, parts)
+        if not config or (names and not candidate.is_runnable):
             return candidate
-        with contextlib.suppress(StartFailed), candidate._placed() as placed:
-            return replace(candidate, shape=read_model_shape(placed, names))
+        with contextlib.suppress(StartFailed), candidate._use_local_model() as arguments:
+            return replace(candidate, shape=read_model_shape(arguments, names))
         return candidate
 
     @property
     def arguments(self) -> Namespace:
-        """vLLM's own arguments."""
-        return self.engine.vllm
+        """The arguments of vLLM itself."""
+        return self.engine.vllm_args
 
     @property
-    def runnable(self) -> bool:
-        """Whether vLLM has code for the model's architecture, and may run it."""
-        if self.support is Support.CODE:
+    def is_runnable(self) -> bool:
+        """Whether vLLM has code for the model's architecture and is allowed to run it."""
+        if self.support is ModelSupport.CODE:
             return bool(self.arguments.trust_remote_code)
-        return self.support is not Support.NONE
+        return self.support is not ModelSupport.NONE
 
     @property
-    def served(self) -> bool:
-        """Whether a route of the worker can use the model, as far as is known."""
-        return self.shape is None or self.shape.served
+    def is_served(self) -> bool:
+        """Whether a route of the worker can use the model; True if that is unknown."""
+        return self.shape is None or self.shape.is_served
 
     @property
-    def local(self) -> bool:
-        """Whether vLLM read all files of the model, not only its config.json from the hub."""
-        return (self.snapshot.place / CONFIG).is_file()
+    def is_local(self) -> bool:
+        """Whether vLLM can read all of the model's files, not only its config.json from the hub."""
+        return (self.snapshot.directory / CONFIG).is_file()
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether the tokenizer that the engine would load is on the disk."""
-        own = [found for part, found in self.parts.items() if part.kind is Kind.TOKENIZER]
-        if not own:
-            return self.local and not self.snapshot.missing
-        return all(isinstance(found, Snapshot) and not found.missing for found in own)
+        results = [
+            result for part, result in self.parts.items() if part.kind is ArtifactKind.TOKENIZER
+        ]
+        if not results:
+            return self.is_local and not self.snapshot.not_downloaded
+        return all(isinstance(result, Snapshot) and not result.not_downloaded for result in results)
 
     @property
     def quantization(self) -> str:
-        """The method by which the checkpoint is quantised; empty if it is not."""
-        # A language model's configuration may stand next to a vision model's.
-        parts = [self.config, *(one for one in self.config.values() if isinstance(one, Mapping))]
+        """The method by which the checkpoint is quantized; empty if it is not quantized."""
+        # A multimodal model nests the language model's configuration in its own.
+        parts = [
+            self.config,
+            *(value for value in self.config.values() if isinstance(value, Mapping)),
+        ]
         for part in parts:
             for key in ("quantization_config", "compression_config"):
-                if isinstance(found := part.get(key), Mapping):
-                    method = str(found.get("quant_method") or "unknown")
+                if isinstance(section := part.get(key), Mapping):
+                    method = str(section.get("quant_method") or "unknown")
                     return method.replace("_tensors", "-tensors")
         return ""
 
     @property
-    def pipeline(self) -> int:
-        """Into how many parts its layers are divided, each on GPUs of its own."""
+    def pipeline_parts(self) -> int:
+        """Number of parts into which the layers are divided, each on its own GPUs."""
         return int(self.arguments.pipeline_parallel_size)
 
-    def gpus(self, tensor: int) -> int:
-        """Return how many GPUs it takes if so many share every layer."""
-        return tensor * self.pipeline * int(self.arguments.data_parallel_size)
+    def gpu_count(self, tensor_parallel: int) -> int:
+        """Return the number of GPUs if ``tensor_parallel`` of them share every layer."""
+        return tensor_parallel * self.pipeline_parts * int(self.arguments.data_parallel_size)
 
-    def tensor(self, gpus: int = 1) -> int:
-        """Return how many of its GPUs share every layer, as settings say or its heads allow."""
-        if "TENSOR_PARALLEL_SIZE" in self.engine.given:
+    def tensor_parallel_size(self, gpus: int = 1) -> int:
+        """Return how many GPUs share every layer: as set, or as the attention heads allow."""
+        if "TENSOR_PARALLEL_SIZE" in self.engine.operator_options:
             return int(self.arguments.tensor_parallel_size)
-        heads = self.shape.heads if self.shape else 0
-        return fitting_tensor_parallel_size(max(1, gpus // self.gpus(1)), heads)
+        heads = self.shape.attention_heads if self.shape else 0
+        return fitting_tensor_parallel_size(max(1, gpus // self.gpu_count(1)), heads)
 
-    def plan(self, tensor: int = 1, gpu: Gpu | None = None) -> CachePlan:
-        """Return vLLM's cache for the model, which is built once for alike GPUs.
+    def cache_plan(self, tensor_parallel: int = 1, gpu: Gpu | None = None) -> CachePlan:
+        """Return vLLM's cache plan for the model; it is computed once for GPUs of the same kind.
 
         Args:
-            tensor: GPUs that share every layer, or parts of a CPU.
-            gpu: one of them; None: this machine's.
+            tensor_parallel: Number of GPUs that share every layer, or of parts of a CPU.
+            gpu: One of the GPUs; None for this machine's.
 
         Raises:
-            StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it here.
+            StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it on this machine.
         """
-        key = tensor, gpu and batch_defaults(gpu)
+        key = tensor_parallel, gpu and batch_defaults(gpu)
         if key not in self._plans:
             try:
-                with self._placed() as placed:
-                    self._plans[key] = plan_cache(placed, self.architectures, tensor, gpu)
+                with self._use_local_model() as arguments:
+                    self._plans[key] = plan_cache(
+                        arguments, self.architectures, tensor_parallel, gpu
+                    )
             except StartFailed as error:
                 self._plans[key] = error
-        plan = self._plans[key]
-        if isinstance(plan, StartFailed):
-            raise plan
-        return plan
+        cache_plan = self._plans[key]
+        if isinstance(cache_plan, StartFailed):
+            raise cache_plan
+        return cache_plan
 
     @property
-    def offline(self) -> dict[str, Any]:
-        """Options with which vLLM asks nothing of the hub."""
+    def offline_options(self) -> dict[str, Any]:
+        """Options with which vLLM sends no requests to the hub."""
         changed: dict[str, Any] = {}
-        if not self.local:
-            # The repository's code is not here.
+        if not self.is_local:
+            # The repository's code is not on the disk.
             changed["trust_remote_code"] = False
         if not is_directory(self.arguments.hf_config_path or ""):
             changed["hf_config_path"] = None
         return changed
 
     @contextlib.contextmanager
-    def _placed(self) -> Iterator[EngineArguments]:
-        """Name the model's directory to vLLM, or one with only its config.json."""
-        with directory(self.snapshot) as place:
-            yield self.engine.with_options(model=place, tokenizer=place, **self.offline)
+    def _use_local_model(self) -> Iterator[EngineArguments]:
+        """Yield the arguments with the model's directory, or a temporary one with config.json."""
+        with model_directory(self.snapshot) as directory:
+            yield self.engine.with_options(
+                model=directory, tokenizer=directory, **self.offline_options
+            )
 
 
 @contextlib.contextmanager
-def directory(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the directory of a model; of one that is not here, one with its config.json.
+def model_directory(snapshot: Snapshot) -> Iterator[str]:
+    """Yield a model's directory; if it isn't on the disk, a temporary one with its config.json.
 
     Raises:
-        StartFailed: from the block, with the model's name in place of such a directory's.
+        StartFailed: The block's error, with the model's name in place of the temporary directory.
     """
-    if (snapshot.place / CONFIG).is_file():
-        yield str(snapshot.place)
+    if (snapshot.directory / CONFIG).is_file():
+        yield str(snapshot.directory)
         return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_text(json.dumps(snapshot.config))

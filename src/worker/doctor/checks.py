@@ -1,4 +1,4 @@
-"""Checks of everything but memory: where a model comes from, what it is, how long a start takes."""
+"""Checks of everything except memory: a model's source and properties, and the startup time."""
 
 import math
 import shutil
@@ -6,47 +6,47 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
-from worker.engine.model_config import UNSERVED, Support, knows_quantization
-from worker.engine.options.combinations import AUTO, REASONING, TOOLS
-from worker.engine.start.parsers import chosen
-from worker.process.estimates import TOO_MUCH
+from worker.engine.model_config import TRANSCRIPTION_ONLY, ModelSupport, supports_quantization
+from worker.engine.options.combinations import AUTO, REASONING_PARSER, TOOL_PARSER
+from worker.engine.start.parsers import choose_parsers
+from worker.process.estimates import ERROR_MARGIN
 from worker.settings import history
 from worker.store import Origin, Snapshot
 
-# Load formats whose weights are files of the repository, and how they are named.
-_FROM_FILES = {
+# Load formats that read weights from the repository's files, and patterns of these files' names.
+_WEIGHT_PATTERNS = {
     **dict.fromkeys(("auto", "hf"), "*.safetensors, *.bin or *.pt"),
     "mistral": "consolidated*.safetensors",
     "pt": "*.pt",
     "safetensors": "*.safetensors",
 }
 
-# How long the platform waits for a worker: the variable, and the default in seconds.
+# Variable for the time that the platform waits for a worker, and its default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
 DEFAULT_INIT_TIMEOUT_S = 420
 
-# Assumed durations in seconds: to import vLLM; to compile a model and capture its CUDA graphs.
+# Assumed durations in seconds: of importing vLLM; of compiling a model and capturing CUDA graphs.
 IMPORT_S = 20
 COMPILE_S = 60
-# Assumed rates in bytes a second: from the hub, and from a network volume.
+# Assumed rates in bytes per second: of downloads from the hub, and of reads from a network volume.
 DOWNLOAD_RATE = 200_000_000
 READ_RATE = 500_000_000
-# Reserve in a proposed timeout, and the seconds that it is rounded up to a multiple of.
-SLACK = 1.5
+# A proposed timeout is the estimate times this factor, rounded up to a multiple of these seconds.
+TIMEOUT_MARGIN = 1.5
 ROUND_S = 60
 
 
 def origin(snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield where the model comes from, and whether it may be read."""
+    """Yield findings on where the model comes from and whether it is accessible."""
     commit = f" at commit {snapshot.commit[:12]}" if snapshot.commit else ""
-    whole = sum(file.size for file in (*snapshot.weights, *snapshot.others))
+    total_size = sum(file.size for file in (*snapshot.weights, *snapshot.others))
     where = {
-        Origin.DIRECTORY: f"is a directory, {readable_size(whole)}",
-        Origin.DOWNLOAD: f"is to be downloaded: {readable_size(snapshot.missing_size)} of "
-        f"{readable_size(whole)}",
-    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {readable_size(whole)}")
-    passed = f"; passed over: {'; '.join(snapshot.passed)}" if snapshot.passed else ""
-    yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {where}{passed}")
+        Origin.DIRECTORY: f"is a directory, {readable_size(total_size)}",
+        Origin.DOWNLOAD: f"is to be downloaded: {readable_size(snapshot.download_size)} of "
+        f"{readable_size(total_size)}",
+    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {readable_size(total_size)}")
+    skipped = f"; passed over: {'; '.join(snapshot.skipped)}" if snapshot.skipped else ""
+    yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {where}{skipped}")
     if snapshot.gated:
         yield Finding(
             Level.OK, "access", "the repository is gated, and HF_TOKEN gives access to it"
@@ -54,15 +54,16 @@ def origin(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
-    """Check that the model's files are complete, and that there are weights to load."""
-    again = "download the model again, or name another one"
-    if snapshot.damaged:
-        yield Finding(Level.FAIL, "weights", snapshot.damaged, again)
-    if snapshot.lacking:
-        text = f"{_listed(snapshot.lacking)} named in the index of the weights, but not there"
-        yield Finding(Level.FAIL, "weights", text, again)
-    if not (snapshot.weights or snapshot.lacking) and load_format in _FROM_FILES:
-        text = f"there are no weights: no {_FROM_FILES[load_format]}"
+    """Check that the model's files are complete and include weights."""
+    remedy = "download the model again, or name another one"
+    if snapshot.damage:
+        yield Finding(Level.FAIL, "weights", snapshot.damage, remedy)
+    if snapshot.absent_weights:
+        names = _join_names(snapshot.absent_weights)
+        text = f"{names} named in the index of the weights, but not there"
+        yield Finding(Level.FAIL, "weights", text, remedy)
+    if not (snapshot.weights or snapshot.absent_weights) and load_format in _WEIGHT_PATTERNS:
+        text = f"there are no weights: no {_WEIGHT_PATTERNS[load_format]}"
         yield Finding(Level.FAIL, "weights", text, "name a model that vLLM can load")
     if not snapshot.config:
         text = "there is no config.json that can be read, so nothing is known of the model's shape"
@@ -70,38 +71,42 @@ def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
 
 
 def disk(snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the disk has room for what is to be downloaded."""
-    if not snapshot.missing:
+    """Check that the disk has enough space for the download."""
+    if not snapshot.not_downloaded:
         return
-    folders = (snapshot.place, *snapshot.place.parents)
+    folders = (snapshot.directory, *snapshot.directory.parents)
     existing = next(folder for folder in folders if folder.is_dir())
-    free, needed = shutil.disk_usage(existing).free, snapshot.missing_size
+    free, needed = shutil.disk_usage(existing).free, snapshot.download_size
     sizes = readable_size(needed), readable_size(free)
-    text = f"{sizes[0]} are to be downloaded to {snapshot.place.parent}, where {sizes[1]} are free"
+    text = (
+        f"{sizes[0]} are to be downloaded to {snapshot.directory.parent}, where {sizes[1]} are free"
+    )
     if needed > free:
         change = "take a larger volume or container disk, or set BASE_PATH to where there is room"
         yield Finding(Level.FAIL, "disk", text, change)
     else:
-        close = needed * TOO_MUCH > free
+        close = needed * ERROR_MARGIN > free
         yield Finding(Level.WARN if close else Level.OK, "disk", text)
 
 
 def architecture(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM can run the model's architecture."""
+    """Check that vLLM supports the model's architecture."""
     names = model.architectures
     if not names:
         return
     named = ", ".join(names)
-    if not model.served:
+    if not model.is_served:
         change = "take a model that generates text, embeds or ranks"
-        yield Finding(Level.FAIL, "architecture", f"{named}: {UNSERVED}", change)
-    elif model.support is Support.OWN:
+        yield Finding(Level.FAIL, "architecture", f"{named}: {TRANSCRIPTION_ONLY}", change)
+    elif model.support is ModelSupport.OWN:
         yield Finding(Level.OK, "architecture", named)
-    elif model.support is Support.NONE:
-        yield _unsupported(names)
-    elif model.runnable:
-        whose = "transformers'" if model.support is Support.TRANSFORMERS else "the repository's"
-        text = f"{named} is not vLLM's own: it runs by {whose} code, if that fits vLLM"
+    elif model.support is ModelSupport.NONE:
+        yield _report_unsupported(names)
+    elif model.is_runnable:
+        code_owner = (
+            "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
+        )
+        text = f"{named} is not vLLM's own: it runs by {code_owner} code, if that fits vLLM"
         yield Finding(Level.WARN, "architecture", text)
     else:
         text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
@@ -109,9 +114,9 @@ def architecture(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "architecture", text, change)
 
 
-def _unsupported(names: Sequence[str]) -> Finding:
+def _report_unsupported(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
-    removals = [last for name in names if (last := history.removal("architectures", name))]
+    removals = [last for name in names if (last := history.find_removal("architectures", name))]
     later = [first for name in names if (first := history.first_release("architectures", name))]
     if removals:
         change = f"take an image with vLLM {removals[0].last}, the last release known to have it"
@@ -124,33 +129,38 @@ def _unsupported(names: Sequence[str]) -> Finding:
 
 def context(model: Candidate) -> Iterator[Finding]:
     """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
-    if (own := model.shape) is None:
+    if (shape := model.shape) is None:
         return
-    asked, name = model.arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
-    if asked in (None, -1):
-        key = own.length_key
+    requested, name = model.arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
+    if requested in (None, -1):
+        key = shape.length_key
         source = f"the model's own ({key})" if key else "vLLM's, since the model has none"
-        how = "at most " if asked == -1 else ""
-        yield Finding(Level.OK, "context", f"{how}{own.length} tokens, {source}")
-    elif own.longest and asked > own.longest:
-        text = f"{name}={asked} is more than the model takes: {own.length_key} is {own.longest}"
-        # vLLM is set to allow it, or it is not refused since it depends on files of an embedder.
-        change = f"set {name}={own.longest}, or leave it unset"
+        how = "at most " if requested == -1 else ""
+        yield Finding(Level.OK, "context", f"{how}{shape.default_length} tokens, {source}")
+    elif shape.max_length and requested > shape.max_length:
+        limit = f"{shape.length_key} is {shape.max_length}"
+        text = f"{name}={requested} is more than the model takes: {limit}"
+        # vLLM may be configured to allow the length, and for an embedding model it may depend on
+        # files that are not on this machine.
+        change = f"set {name}={shape.max_length}, or leave it unset"
         yield Finding(Level.WARN, "context", text, change)
     else:
-        yield Finding(Level.OK, "context", f"{asked} of the model's {own.longest or 'any'} tokens")
+        yield Finding(
+            Level.OK, "context", f"{requested} of the model's {shape.max_length or 'any'} tokens"
+        )
 
 
 def quantization(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM has the method by which the checkpoint is quantised."""
+    """Check that vLLM supports the checkpoint's quantization method."""
     method = model.quantization
     if not method:
         return
-    # vLLM has some methods under other names, and recognises them.
-    if knows_quantization(method) or model.shape:
+    # vLLM knows some methods under other names, and recognizes them when it reads the model's
+    # shape.
+    if supports_quantization(method) or model.shape:
         yield Finding(Level.OK, "quantization", method)
         return
-    removal = history.removal("choices", f"QUANTIZATION={method}")
+    removal = history.find_removal("choices", f"QUANTIZATION={method}")
     level = Level.FAIL if removal else Level.WARN
     known = f"; vLLM {removal.last} had it" if removal else ""
     text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
@@ -158,32 +168,34 @@ def quantization(model: Candidate) -> Iterator[Finding]:
 
 
 def parsers(model: Candidate) -> Iterator[Finding]:
-    """Say which parsers ``auto`` stands for; a model without any is served all the same."""
+    """Report which parsers ``auto`` selects; a model without a parser is served, too."""
     options = model.arguments
-    asked = [name for name in (TOOLS, REASONING) if getattr(options, name.lower()) == AUTO]
-    if not asked:
+    automatic = [
+        name for name in (TOOL_PARSER, REASONING_PARSER) if getattr(options, name.lower()) == AUTO
+    ]
+    if not automatic:
         return
-    if model.local:
-        place = str(model.snapshot.place)
-        options = model.engine.with_options(model=place).vllm
-    found = chosen(options, model.architectures)
-    level = Level.OK if found.family else Level.WARN
-    yield Finding(level, "parsers", found.told(asked))
+    if model.is_local:
+        directory = str(model.snapshot.directory)
+        options = model.engine.with_options(model=directory).vllm_args
+    choice = choose_parsers(options, model.architectures)
+    level = Level.OK if choice.family else Level.WARN
+    yield Finding(level, "parsers", choice.describe(automatic))
 
 
-# All checks of an engine and its model but that of the memory.
-OF_MODEL = (architecture, quantization, parsers, context)
+# All checks of an engine and its model, except the memory check.
+MODEL_CHECKS = (architecture, quantization, parsers, context)
 
 
 def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that the platform waits as long as a start may take."""
+    """Check that the platform waits as long as the startup may take."""
     value = environ.get(INIT_TIMEOUT, "").strip()
     if value and not value.isdecimal():
         text = f"{INIT_TIMEOUT}={value} is no whole number of seconds"
         yield Finding(Level.WARN, "start-up time", text, f"set {INIT_TIMEOUT}=600")
         return
     limit = int(value) if value else DEFAULT_INIT_TIMEOUT_S
-    download = sum(model.snapshot.missing_size for model in models) / DOWNLOAD_RATE
+    download = sum(model.snapshot.download_size for model in models) / DOWNLOAD_RATE
     read = sum(model.snapshot.weights_size for model in models) / READ_RATE
     compiled = sum(not model.arguments.enforce_eager for model in models)
     parts = {
@@ -196,7 +208,7 @@ def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Itera
     steps = ", ".join(f"{math.ceil(time)} s {name}" for name, time in parts.items() if time >= 1)
     text = f"about {math.ceil(total)} s ({steps}) of {limit} s"
     if total > limit:
-        proposed = math.ceil(total * SLACK / ROUND_S) * ROUND_S
+        proposed = math.ceil(total * TIMEOUT_MARGIN / ROUND_S) * ROUND_S
         volume = ", or put the model on a network volume" if download >= 1 else ""
         change = f"set {INIT_TIMEOUT}={proposed}{volume}"
         yield Finding(Level.WARN, "start-up time", text, change)
@@ -204,6 +216,6 @@ def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Itera
         yield Finding(Level.OK, "start-up time", text)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more} {'are' if len(names) > 1 else 'is'}"

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Self
 from worker.process.estimates import GIB
 
 if TYPE_CHECKING:
-    from worker.doctor.gpus.asked import Choice
+    from worker.doctor.gpus.choice import GpuChoice
 
-# Characters of a line, and of a topic in it.
+# Number of characters of a line, and of the topic at its start.
 _LINE = 100
 _TOPIC = 24
 
 
 class Level(StrEnum):
-    """The severity of a finding: only a failure keeps a worker from starting."""
+    """The severity of a finding: only a failure prevents a worker from starting."""
 
     OK = "ok"
     UNKNOWN = "?"
@@ -27,53 +27,53 @@ class Level(StrEnum):
     FAIL = "FAIL"
 
 
-_COUNTED = {Level.FAIL: "failure", Level.WARN: "warning", Level.UNKNOWN: "unknown"}
+_LEVEL_WORDS = {Level.FAIL: "failure", Level.WARN: "warning", Level.UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check; ``change`` is what to do about it, if anything."""
+    """The result of one check; ``change`` proposes a solution, if one is needed."""
 
     level: Level
     topic: str
     text: str
     change: str = ""
 
-    def of_engine(self, prefix: str) -> Self:
-        """Return the finding on an engine, by the prefix of its settings: a topic of its own."""
+    def for_engine(self, prefix: str) -> Self:
+        """Return the finding with a topic that names the engine with this prefix of settings."""
         return replace(self, topic=f"embedder: {self.topic}") if prefix else self
 
 
-def failed(findings: Sequence[Finding]) -> bool:
+def has_failure(findings: Sequence[Finding]) -> bool:
     return any(finding.level is Level.FAIL for finding in findings)
 
 
-def render(findings: Sequence[Finding], table: str = "", where: str = "") -> str:
-    """Return lines of text: the findings, a table of verdicts, and whether the worker would start.
+def render(findings: Sequence[Finding], table: str = "", location: str = "") -> str:
+    """Return the findings, a table of verdicts, and a conclusion whether the worker would start.
 
-    ``where`` it would, if it would: " on ...".
+    ``location`` completes the conclusion if the worker would start: " on ...".
     """
     listed = "".join(f"{line}\n" for finding in findings for line in _lines(finding))
-    return "\n".join(filter(None, (listed, table, f"{summary(findings, where)}\n")))
+    return "\n".join(filter(None, (listed, table, f"{summary(findings, location)}\n")))
 
 
-def summary(findings: Sequence[Finding], where: str = "") -> str:
-    """Return whether the worker would start, and how much speaks against it or is not known."""
+def summary(findings: Sequence[Finding], location: str = "") -> str:
+    """Return whether the worker would start, and the numbers of failures, warnings and unknowns."""
     counts = Counter(finding.level for finding in findings)
-    start = f"start{where}{', as far as is known' * bool(counts[Level.UNKNOWN])}"
-    against = [
+    start = f"start{location}{', as far as is known' * bool(counts[Level.UNKNOWN])}"
+    problems = [
         f"{counts[level]} {word}{'s' * (counts[level] > 1 and level is not Level.UNKNOWN)}"
-        for level, word in _COUNTED.items()
+        for level, word in _LEVEL_WORDS.items()
         if counts[level]
     ]
-    total = f": {', '.join(against)}" if against else ""
+    total = f": {', '.join(problems)}" if problems else ""
     return f"The worker would {'not start' if counts[Level.FAIL] else start}{total}."
 
 
 def _lines(finding: Finding) -> list[str]:
     indent = " " * (6 + _TOPIC)
     lines = [*finding.text.splitlines(), *(f"-> {line}" for line in finding.change.splitlines())]
-    # A path or a name stays whole.
+    # Don't break paths and names.
     whole = textwrap.TextWrapper(
         _LINE - len(indent), break_long_words=False, break_on_hyphens=False
     )
@@ -83,16 +83,16 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def readable_size(size: float) -> str:
-    """Return a number of bytes in GiB, or in MiB if it is small."""
+    """Format a number of bytes in GiB, or in MiB if it is small."""
     return f"{size / GIB:.1f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:.1f} MiB"
 
 
 class Fit(StrEnum):
-    """Whether GPUs hold a model.
+    """Whether a model fits on GPUs.
 
-    ``SHORTER``: with less context than it could take; ``DOUBTFUL``: too close to tell, since what a
-    GPU needs besides is an estimate; ``UNKNOWN``: the size of the weights or of the cache is not
-    known.
+    ``SHORTER``: It fits with a shorter context than the model supports. ``DOUBTFUL``: The result is
+    too close to the limit, since a part of the memory is estimated. ``UNKNOWN``: The size of the
+    weights or of the cache is unknown.
     """
 
     FITS = "fits"
@@ -102,8 +102,8 @@ class Fit(StrEnum):
     NO = "no"
 
 
-# With a context that is known.
-HELD = (Fit.FITS, Fit.SHORTER)
+# Verdicts on GPUs on which the model fits, with a known context.
+FITTING = (Fit.FITS, Fit.SHORTER)
 _LEVELS = {
     Fit.FITS: Level.OK,
     Fit.SHORTER: Level.WARN,
@@ -115,35 +115,35 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a model on GPUs.
+    """The doctor's judgment of a model on GPUs.
 
     Attributes:
-        choice: the GPUs.
-        fit: whether they hold it.
-        why: the arithmetic, or what they lack.
-        context: tokens of the longest text that they hold; 0 if that is not known.
-        texts: so long ones at once.
+        choice: The GPUs.
+        fit: Whether the model fits on them.
+        reason: The calculation, or the reason why the model does not fit.
+        context: Number of tokens of the longest text that fits; 0 if it is unknown.
+        concurrency: Number of texts of that length that fit concurrently.
     """
 
-    choice: "Choice"
+    choice: "GpuChoice"
     fit: Fit
-    why: str
+    reason: str
     context: int = 0
-    texts: float = 0.0
+    concurrency: float = 0.0
 
 
-def finding(verdict: Verdict, change: str, price: str = "") -> Finding:
-    """Return a verdict as a finding, with what to change where the GPUs don't hold the model."""
+def verdict_finding(verdict: Verdict, change: str, price: str = "") -> Finding:
+    """Return a verdict as a finding; ``change`` is the solution if the model does not fit."""
     name, level = str(verdict.choice), _LEVELS[verdict.fit]
-    if verdict.fit not in HELD:
+    if verdict.fit not in FITTING:
         change = "" if verdict.fit is Fit.UNKNOWN else change
-        return Finding(level, "memory", f"{name}: {verdict.why}", change)
-    held = f"{verdict.context} tokens, {at_once(verdict)} texts of that length at once"
-    text = f"{name}: {held}{price and f', {price} an hour'}; {verdict.why}"
+        return Finding(level, "memory", f"{name}: {verdict.reason}", change)
+    capacity = f"{verdict.context} tokens, concurrency {concurrency_text(verdict)}"
+    text = f"{name}: {capacity}{price and f', {price} an hour'}; {verdict.reason}"
     more = "take more of them, or larger ones, if that is not enough"
     return Finding(level, "memory", text, more if verdict.fit is Fit.SHORTER else "")
 
 
-def at_once(verdict: Verdict) -> str:
-    """Return how many of the longest texts are held, for messages."""
-    return "any" if math.isinf(verdict.texts) else str(math.floor(verdict.texts))
+def concurrency_text(verdict: Verdict) -> str:
+    """Return the number of concurrent requests of the maximum length, for messages."""
+    return "any" if math.isinf(verdict.concurrency) else str(math.floor(verdict.concurrency))

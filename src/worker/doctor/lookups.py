@@ -1,6 +1,7 @@
-"""Look-ups of what is to be loaded: of models while vLLM is imported, of the rest after that.
+"""Look-ups of models and other artifacts, on the disk and on the hub.
 
-The rest are adapters, a draft model, another tokenizer; and whether they have their files.
+Models are looked up while vLLM is imported; adapters, draft models and other tokenizers follow,
+with checks that their files exist.
 """
 
 import time
@@ -9,91 +10,94 @@ from dataclasses import replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
-from worker.engine.start.needs import found_by_store, wanted_by_settings
-from worker.engine.start.repositories import places
+from worker.engine.start.artifacts import find_places
+from worker.engine.start.needs import artifacts_in_settings, is_found_by_store
 from worker.settings.environment import process_environ
-from worker.settings.sources import Given
-from worker.store import ACCESS, Kind, Origin, Snapshot, Unavailable, Wanted
-from worker.store.files import loadable
+from worker.settings.sources import RawSettings
+from worker.store import ACCESS_REASONS, Artifact, ArtifactKind, ModelUnavailable, Origin, Snapshot
+from worker.store.files import can_load
 from worker.store.hub import locate
 from worker.volume.adapters import CONFIG, WEIGHTS
 
-# Seconds that the hub may take altogether; the import of vLLM takes about as long.
-HUB_S = 8.0
-# The setting of an engine's model.
-_NAME = "MODEL_NAME"
+# Seconds that the hub may take in total, about as long as the import of vLLM.
+HUB_TIMEOUT_S = 8.0
+# Suffix of the settings that name an engine's model.
+_MODEL_SETTING = "MODEL_NAME"
 
 
 class Lookups:
-    """Look-ups in the background, begun with the models that the settings name.
+    """Look-ups in background threads, which start with the models that the settings name.
 
     Attributes:
-        models: those models, by the prefixes of their engines' settings.
+        models: The artifacts of these models, by the prefixes of their engines' settings.
     """
 
-    def __init__(self, given: Given) -> None:
-        # Nobody waits for its threads: the doctor ends the process.
+    def __init__(self, raw_settings: RawSettings) -> None:
+        # The process exits without waiting for the pool's threads.
         self._pool = ThreadPoolExecutor()
-        self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
-        self._places = places(process_environ())
+        self._pending: dict[Artifact, tuple[Future[Snapshot], float]] = {}
+        self._places = find_places(process_environ())
         self.models = {
-            wanted.setting.removesuffix(_NAME): wanted
-            for wanted in wanted_by_settings(given)
-            if wanted.setting.endswith(_NAME)
+            wanted.setting.removesuffix(_MODEL_SETTING): wanted
+            for wanted in artifacts_in_settings(raw_settings)
+            if wanted.setting.endswith(_MODEL_SETTING)
         }
         for model in self.models.values():
-            self.begin(model)
+            self.start(model)
 
-    def begin(self, wanted: Wanted) -> None:
-        """Start to look something up, unless that was started before."""
-        if wanted not in self._pending:
-            until = time.monotonic() + HUB_S
-            self._pending[wanted] = (self._pool.submit(locate, wanted, self._places), until)
+    def start(self, artifact: Artifact) -> None:
+        """Start to look up an artifact, unless its look-up has already been started."""
+        if artifact not in self._pending:
+            deadline = time.monotonic() + HUB_TIMEOUT_S
+            self._pending[artifact] = (self._pool.submit(locate, artifact, self._places), deadline)
 
-    def result(self, wanted: Wanted) -> Snapshot | Finding:
-        """Wait for a look-up, and return what was found, or why it can't be had."""
-        if not found_by_store(wanted):
-            text = f"{wanted.model} is not looked at: it is neither a directory nor on the hub"
+    def result(self, artifact: Artifact) -> Snapshot | Finding:
+        """Wait for a look-up; return the snapshot, or a finding that explains the failure."""
+        if not is_found_by_store(artifact):
+            text = f"{artifact.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
-        self.begin(wanted)
-        pending, until = self._pending[wanted]
+        self.start(artifact)
+        pending, deadline = self._pending[artifact]
         try:
-            return pending.result(max(0.0, until - time.monotonic()))
+            return pending.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            text = f"the hub did not tell everything within {HUB_S:.0f} s"
+            text = f"the hub did not tell everything within {HUB_TIMEOUT_S:.0f} s"
             return Finding(Level.UNKNOWN, "model", text, "try again")
-        except Unavailable as why:
-            topic = "access" if why.reason in ACCESS else "model"
+        except ModelUnavailable as why:
+            topic = "access" if why.reason in ACCESS_REASONS else "model"
             return Finding(Level.FAIL, topic, why.problem, why.remedy)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {reason}")
+            return Finding(Level.FAIL, "model", f"{artifact.model} can't be read: {reason}")
 
 
-def check_part(wanted: Wanted, found: Snapshot | Finding, arguments: EngineArguments) -> Finding:
-    """Return whether what an engine loads besides its model is there, with files of its kind."""
-    topic = "draft model" if wanted.kind is Kind.MODEL else wanted.kind
-    # The setting's name, or the one that the setting gives it.
-    names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
-    name = names.get(wanted.model, wanted.setting)
-    if isinstance(found, Finding):
-        return replace(found, topic=topic, text=f"{name}: {found.text}")
-    if problem := _problem(wanted, found):
-        text = f"{name}: {problem} in {wanted.model}"
+def check_part(
+    artifact: Artifact, result: Snapshot | Finding, arguments: EngineArguments
+) -> Finding:
+    """Check that an adapter, draft model or tokenizer of an engine exists and has its files."""
+    topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
+    # An adapter is reported under its name in the setting, everything else under the setting's
+    # name.
+    names = {module.path: module.name for module in arguments.vllm_args.lora_modules or ()}
+    name = names.get(artifact.model, artifact.setting)
+    if isinstance(result, Finding):
+        return replace(result, topic=topic, text=f"{name}: {result.text}")
+    if problem := _problem(artifact, result):
+        text = f"{name}: {problem} in {artifact.model}"
         return Finding(Level.FAIL, topic, text, f"name another {topic}")
     where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
-        found.origin, f"is there (from the {found.origin})"
+        result.origin, f"is there (from the {result.origin})"
     )
-    return Finding(Level.OK, topic, f"{name}: {wanted.model} {where}")
+    return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")
 
 
-def _problem(wanted: Wanted, found: Snapshot) -> str:
-    """Return what is wrong with the files of a part; empty if nothing is."""
-    names = [file.name for file in (*found.weights, *found.others)]
-    if wanted.kind is Kind.TOKENIZER:
-        return "" if loadable(names, wanted) else "there are no files of a tokenizer"
-    if wanted.kind is Kind.ADAPTER and CONFIG not in names:
+def _problem(artifact: Artifact, snapshot: Snapshot) -> str:
+    """Return the problem of an artifact's files; empty if there is no problem."""
+    names = [file.name for file in (*snapshot.weights, *snapshot.others)]
+    if artifact.kind is ArtifactKind.TOKENIZER:
+        return "" if can_load(names, artifact) else "there are no files of a tokenizer"
+    if artifact.kind is ArtifactKind.ADAPTER and CONFIG not in names:
         return f"there is no {CONFIG}"
-    if wanted.kind is Kind.ADAPTER and not found.weights:
+    if artifact.kind is ArtifactKind.ADAPTER and not snapshot.weights:
         return f"there is no {WEIGHTS}"
-    return found.damaged or ("" if found.weights else "there are no weights")
+    return snapshot.damage or ("" if snapshot.weights else "there are no weights")

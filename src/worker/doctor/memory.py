@@ -1,7 +1,7 @@
-"""Whether weights and caches fit into memory: of GPUs, here or elsewhere, and of a CPU's machine.
+"""Estimates whether weights and caches fit into memory: of this machine's GPUs or others.
 
-Weights are counted from the headers of their files, the cache is vLLM's own plan, and what is
-guessed besides stands in ``worker.process.estimates``.
+The size of the weights comes from the headers of their files, and the size of the cache from vLLM's
+own plan. ``worker.process.estimates`` has the estimates for everything else.
 """
 
 from collections.abc import Sequence
@@ -10,159 +10,178 @@ from typing import NamedTuple
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit, Verdict, readable_size
-from worker.doctor.gpus.asked import Choice
+from worker.doctor.gpus.choice import GpuChoice
 from worker.engine.cache_plan import CachePlan
 from worker.errors import MachineUnfit, StartFailed
-from worker.process.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH
+from worker.process.estimates import CUDA_GRAPHS_RESERVE, EAGER_RESERVE, ERROR_MARGIN, GIB
 from worker.settings import Settings
 
-# Types, by safetensors' names, that loading converts to the type that the model computes in.
-_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-# Bytes of an element of the other types; one, where it is not here.
-_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
-# GPUs of one machine that are tried where fewer don't do.
-_COUNTS = (1, 2, 4, 8)
+# Types, by safetensors' names, that are converted on loading to the type in which the model
+# computes.
+_FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
+# Bytes of an element of the other types; 1 for types that are missing here.
+_ELEMENT_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+# Numbers of GPUs of one machine to try if fewer are not enough.
+_GPU_COUNTS = (1, 2, 4, 8)
 
-FLOOR: int = Settings.model_fields["min_model_len"].default
-# The worst verdict first.
-_BAD = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
+DEFAULT_MIN_MODEL_LEN: int = Settings.model_fields["min_model_len"].default
+# The verdicts that determine a worker's verdict, the worst first.
+_WORST_FIRST = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
 
 NO_WEIGHTS = "how large the model's weights are is not known"
-UNBUILT = "vLLM can't build the model here"
+CANNOT_BUILD = "vLLM can't build the model here"
 
 
-class Range(NamedTuple):
-    """An estimate in bytes: at least ``low``, at most ``high``."""
+class SizeRange(NamedTuple):
+    """Lower and upper bound of an estimate, in bytes."""
 
     low: float
     high: float
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Judges GPUs for the engines of one worker; ``floor`` is MIN_MODEL_LEN."""
+class GpuJudge:
+    """Judges GPUs for the engines of one worker; ``min_model_len`` is MIN_MODEL_LEN."""
 
     models: Sequence[Candidate]
-    floor: int = FLOOR
+    min_model_len: int = DEFAULT_MIN_MODEL_LEN
 
-    def verdict(self, choice: Choice) -> Verdict:
-        """Judge GPUs, by the engine that fares worst, or else by the first."""
-        found = [judge(model, choice, self.floor) for model in self.models]
-        worst = (one for bad in _BAD for one in found if one.fit is bad)
-        return next(worst, found[0])
+    def verdict(self, choice: GpuChoice) -> Verdict:
+        """Judge GPUs: return the worst verdict of all engines, or else the first engine's."""
+        verdicts = [judge(model, choice, self.min_model_len) for model in self.models]
+        worst = (one for bad in _WORST_FIRST for one in verdicts if one.fit is bad)
+        return next(worst, verdicts[0])
 
-    def verdicts(self, choice: Choice) -> list[Verdict]:
-        """Judge GPUs of a kind, and several of them where fewer don't hold the whole context.
+    def verdicts(self, choice: GpuChoice) -> list[Verdict]:
+        """Judge GPUs, and larger numbers of them if the whole context does not fit.
 
-        Returns the verdict on those that were asked for, and on the fewest that hold it. One that
-        they don't hold the model at all is left out if more of them do.
+        Returns the verdict on the requested number of GPUs, and the one on the smallest number on
+        which the whole context fits. The first is omitted if the model does not fit at all and a
+        larger number helps.
         """
-        asked = self.verdict(choice)
-        # The operator may have said how the model is divided.
-        divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.given
-        if asked.fit in (Fit.FITS, Fit.UNKNOWN) or divided:
-            return [asked]
-        more = (replace(choice, count=count) for count in _COUNTS if count > choice.count)
-        enough = next((one for one in map(self.verdict, more) if one.fit is Fit.FITS), asked)
-        return [asked, enough] if asked.fit is not Fit.NO and enough != asked else [enough]
+        requested = self.verdict(choice)
+        # The operator may have set how the model is divided.
+        is_divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.operator_options
+        if requested.fit in (Fit.FITS, Fit.UNKNOWN) or is_divided:
+            return [requested]
+        more = (replace(choice, count=count) for count in _GPU_COUNTS if count > choice.count)
+        sufficient = next(
+            (one for one in map(self.verdict, more) if one.fit is Fit.FITS), requested
+        )
+        return (
+            [requested, sufficient]
+            if requested.fit is not Fit.NO and sufficient != requested
+            else [sufficient]
+        )
 
 
 def judge(
-    model: Candidate, choice: Choice, floor: int = FLOOR, tensor: int | None = None
+    model: Candidate,
+    choice: GpuChoice,
+    min_model_len: int = DEFAULT_MIN_MODEL_LEN,
+    tensor_parallel: int | None = None,
 ) -> Verdict:
     """Judge GPUs for one engine.
 
-    ``tensor`` of them share every layer; None: as many as in a start.
+    ``tensor_parallel`` of the GPUs share every layer; None for as many as a real startup would use.
     """
     if not model.snapshot.weights:
         return Verdict(choice, Fit.UNKNOWN, NO_WEIGHTS)
-    tensor = tensor or model.tensor(choice.count)
-    if (needed := model.gpus(tensor)) > choice.count:
+    tensor_parallel = tensor_parallel or model.tensor_parallel_size(choice.count)
+    if (needed := model.gpu_count(tensor_parallel)) > choice.count:
         return Verdict(choice, Fit.NO, f"the settings divide it among {needed} GPUs")
-    gpu = None if choice.here else choice.gpu
+    gpu = None if choice.on_this_machine else choice.gpu
     try:
-        plan, whole = model.plan(tensor, gpu), model.plan(1, gpu)
+        plan, whole = model.cache_plan(tensor_parallel, gpu), model.cache_plan(1, gpu)
     except MachineUnfit as error:
-        return Verdict(choice, Fit.UNKNOWN, f"{UNBUILT}: {error.message}")
+        return Verdict(choice, Fit.UNKNOWN, f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
         return Verdict(choice, Fit.NO, error.message)
-    # The configuration of a GPU that is here has been checked by vLLM.
-    types = () if choice.here else choice.types
-    if old := [kind.name for kind in types if kind.capability < plan.capability]:
-        least = f"{plan.capability // 10}.{plan.capability % 10}"
+    # vLLM has already checked the configuration for a GPU of this machine.
+    types = () if choice.on_this_machine else choice.types
+    if too_old := [kind.name for kind in types if kind.capability < plan.min_capability]:
+        least = f"{plan.min_capability // 10}.{plan.min_capability % 10}"
         method = plan.config.model_config.quantization
-        why = f"{method} needs compute capability {least}: not {', '.join(old)}"
+        why = f"{method} needs compute capability {least}: not {', '.join(too_old)}"
         return Verdict(choice, Fit.NO, why)
-    part = plan.parameters / (whole.parameters or 1) / model.pipeline
+    share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_parts
     offloaded = float(model.arguments.cpu_offload_gb) * GIB
-    held = Range(*(max(size * part - offloaded, 0) for size in weights(model, whole)))
-    return _fitted(model, choice, plan, held, floor)
+    weights_size = SizeRange(
+        *(max(size * share - offloaded, 0) for size in estimate_weights(model, whole))
+    )
+    return _judge_weights(model, choice, plan, weights_size, min_model_len)
 
 
-def _fitted(model: Candidate, choice: Choice, plan: CachePlan, held: Range, floor: int) -> Verdict:
-    """Judge GPUs each of which holds so many bytes of weights."""
+def _judge_weights(
+    model: Candidate,
+    choice: GpuChoice,
+    plan: CachePlan,
+    weights_size: SizeRange,
+    min_model_len: int,
+) -> Verdict:
+    """Judge GPUs, each of which stores ``weights_size`` bytes of weights."""
     arguments = model.arguments
-    settled = arguments.kv_cache_memory_bytes
-    budget = choice.gpu.memory * (1 if settled else arguments.gpu_memory_utilization)
-    graphs = 0 if arguments.enforce_eager else GRAPHS_RESERVE
-    reserve = EAGER_RESERVE + graphs + plan.adapters
-    least, wanted = contexts(model, plan, floor)
+    fixed_cache = arguments.kv_cache_memory_bytes
+    budget = choice.gpu.memory * (1 if fixed_cache else arguments.gpu_memory_utilization)
+    graphs = 0 if arguments.enforce_eager else CUDA_GRAPHS_RESERVE
+    reserve = EAGER_RESERVE + graphs + plan.adapter_bytes
+    least, wanted = context_limits(model, plan, min_model_len)
 
     def verdict(weights: float, tolerance: float = 1) -> Verdict:
-        room = budget * tolerance - weights - reserve
-        cache = settled or room
+        free = budget * tolerance - weights - reserve
+        cache = fixed_cache or free
         why = (
             f"weights {readable_size(weights)} + about {readable_size(reserve)} set aside "
             f"in {readable_size(budget)}"
         )
-        if cache > room or room <= 0:
+        if cache > free or free <= 0:
             return Verdict(choice, Fit.NO, why)
-        fitted = plan.fitted(cache * model.pipeline, wanted)
+        fitted = plan.capacity(cache * model.pipeline_parts, wanted)
         why += f", {readable_size(cache)} for the cache"
         if plan.token_bytes:
             why += f" ({plan.token_bytes:.0f} bytes a token)"
-        if fitted.context < least:
-            why += f", where {fitted.context} tokens would fit"
-            return Verdict(choice, Fit.NO, why, fitted.context)
-        fit = Fit.FITS if fitted.context >= wanted else Fit.SHORTER
-        return Verdict(choice, fit, why, fitted.context, fitted.texts)
+        if fitted.context_length < least:
+            why += f", where {fitted.context_length} tokens would fit"
+            return Verdict(choice, Fit.NO, why, fitted.context_length)
+        fit = Fit.FITS if fitted.context_length >= wanted else Fit.SHORTER
+        return Verdict(choice, fit, why, fitted.context_length, fitted.sequences)
 
-    sure = verdict(held.high)
-    if sure.fit is not Fit.NO:
-        return sure
-    # What is set aside is an estimate, and so is what weights take that are quantized on loading.
-    possible = held.low <= budget
+    worst_case = verdict(weights_size.high)
+    if worst_case.fit is not Fit.NO:
+        return worst_case
+    # The reserve is an estimate, and so is the size of weights that are quantized on loading.
+    may_fit = weights_size.low <= budget
     if plan.specs:
-        possible = verdict(held.low, TOO_MUCH).fit is not Fit.NO
-    doubt = f"{sure.why}: too close to tell"
-    return replace(sure, fit=Fit.DOUBTFUL, why=doubt) if possible else sure
+        may_fit = verdict(weights_size.low, ERROR_MARGIN).fit is not Fit.NO
+    doubt = f"{worst_case.reason}: too close to tell"
+    return replace(worst_case, fit=Fit.DOUBTFUL, reason=doubt) if may_fit else worst_case
 
 
-def contexts(model: Candidate, plan: CachePlan, floor: int) -> tuple[int, int]:
-    """Return the tokens of the shortest and of the longest context that a start would have."""
-    asked = model.arguments.max_model_len
-    wanted = plan.length if asked in (None, -1) else int(asked)
-    if asked != -1:
+def context_limits(model: Candidate, plan: CachePlan, min_model_len: int) -> tuple[int, int]:
+    """Return the shortest and the longest context, in tokens, with which the engine would start."""
+    requested = model.arguments.max_model_len
+    wanted = plan.default_context_length if requested in (None, -1) else int(requested)
+    if requested != -1:
         return wanted, wanted
-    # vLLM takes the longest context that fits; MIN_MODEL_LEN is the main engine's.
-    return min(1 if model.engine.prefix else floor, wanted), wanted
+    # vLLM uses the longest context that fits; MIN_MODEL_LEN applies to the main engine only.
+    return min(1 if model.engine.prefix else min_model_len, wanted), wanted
 
 
-def weights(model: Candidate, plan: CachePlan) -> Range:
-    """Estimate the bytes of a model's weights, loaded, by the plan of the whole of it."""
+def estimate_weights(model: Candidate, plan: CachePlan) -> SizeRange:
+    """Estimate the bytes of a model's loaded weights; ``plan`` is for the undivided model."""
     if (tensors := model.snapshot.tensors) is not None:
-        floats = sum(count for name, count in tensors.items() if name in _FLOATS)
-        others = tensors.keys() - _FLOATS
-        rest = sum(tensors[name] * _BYTES.get(name, 1) for name in others)
+        floats = sum(count for name, count in tensors.items() if name in _FLOAT_TYPES)
+        others = tensors.keys() - _FLOAT_TYPES
+        rest = sum(tensors[name] * _ELEMENT_BYTES.get(name, 1) for name in others)
     elif model.quantization:
         floats, rest = 0, model.snapshot.weights_size
     else:
-        floats, rest = plan.parameters, 0
+        floats, rest = plan.parameter_count, 0
     loaded = floats * plan.element_bytes + rest
     target = "" if model.quantization else model.arguments.quantization or ""
-    # Not everything is quantised, and nothing to less than four bits.
+    # Not all weights are quantized, and none to fewer than four bits.
     element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
     # Experts may be divided among all replicas.
     arguments = model.arguments
     parts = arguments.data_parallel_size if arguments.enable_expert_parallel else 1
-    return Range(min(loaded, floats * element + rest) / parts, loaded)
+    return SizeRange(min(loaded, floats * element + rest) / parts, loaded)

@@ -1,4 +1,4 @@
-"""What a start would refuse, in its own words: its code is run up to where a core would begin."""
+"""Rehearses an engine's startup until a core process would start, to find vLLM's refusals."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,19 +6,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from worker.doctor.candidate import Candidate, directory
+from worker.doctor.candidate import Candidate, model_directory
 from worker.doctor.findings import Finding, Level
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Gpu
-from worker.engine.model_config import load_classes
+from worker.engine.model_config import import_model_classes
 from worker.engine.start import configuring
-from worker.engine.start.configuring import Refusal
+from worker.engine.start.configuring import ConfigRefusal
 from worker.engine.start.first_request import check_rendering
-from worker.engine.start.needs import wanted_by_arguments
+from worker.engine.start.needs import artifacts_in_arguments
 from worker.engine.start.steps import with_directories
-from worker.store import Found, Kind, Snapshot, Wanted
+from worker.store import Artifact, ArtifactKind, ArtifactLocation, Snapshot
 
-# What a refusal is about, by the option for which there is one.
+# Topics of refusals, by the option that is refused.
 _TOPICS = {
     "BLOCK_SIZE": "block size",
     "CHAT_TEMPLATE": "chat template",
@@ -33,78 +33,83 @@ _TOPICS = {
     "TENSOR_PARALLEL_SIZE": "parallel",
     "TOKENIZER_MODE": "tokenizer",
 }
-# Options that files besides config.json have a say in, whatever they say.
+# Options whose validity depends on files other than config.json, whatever their value.
 _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_MODE"})
 
 
 def rehearse(
     model: Candidate,
-    context: StartContext,
+    context: StartupContext,
     system_prompt: str | None = None,
     gpu: Gpu | None = None,
 ) -> tuple[Candidate, list[Finding]]:
-    """Run a start of an engine, without its weights, if vLLM has code for the model.
+    """Rehearse the startup of an engine without its weights, if vLLM has code for the model.
 
     Args:
-        model: the engine.
-        context: for the steps of the start.
-        system_prompt: opens conversations that have no system message.
-        gpu: what it is to run on, if not on this machine.
+        model: The engine.
+        context: Context of the startup steps.
+        system_prompt: Prompt that opens conversations without a system message.
+        gpu: The GPU on which the engine would run; None for this machine's.
 
     Returns:
-        The engine without the options for which the start is refused, and the refusals.
+        The engine without the refused options, and findings on the refusals.
     """
-    known = model.config or model.local
-    if not known or (model.architectures and not model.runnable):
+    known = model.config or model.is_local
+    if not known or (model.architectures and not model.is_runnable):
         return model, []
     engine, findings = model.engine, list[Finding]()
     pools = bool(model.engine.prefix) or model.arguments.runner == "pooling"
-    with _placed(model, context) as (placed, names):
+    with _prepare_arguments(model, context) as (arguments, names):
         render = partial(check_rendering, system_prompt=system_prompt)
-        also = render if model.has_tokenizer else None
-        for refusal in configuring.refusals(placed, context, also, gpu):
-            if refusal.unset == ("MAX_MODEL_LEN",) and pools and not model.local:
-                # What it takes depends on files that are not here: the check of the context warns.
+        check = render if model.has_tokenizer else None
+        for refusal in configuring.find_refusals(arguments, context, check, gpu):
+            if refusal.culprits == ("MAX_MODEL_LEN",) and pools and not model.is_local:
+                # The accepted length depends on files that are not on this machine; the check of
+                # the context warns instead.
                 continue
-            engine = configuring.without(engine, refusal.unset)
-            # Some are refused on CPUs only.
-            if not gpu or refusal.on_gpu is not None:
-                findings += _findings(model, refusal, names, elsewhere=gpu is not None)
-    names_left = sorted(model.engine.given.keys() - engine.given.keys())
-    left_out = [model.engine.setting(name) for name in names_left]
-    if findings and left_out:
-        text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(left_out)}"
+            engine = configuring.reset_options(engine, refusal.culprits)
+            # Some options are refused on CPUs only.
+            if not gpu or refusal.problem_on_gpu is not None:
+                findings += _findings(model, refusal, names, on_other_machine=gpu is not None)
+    refused_names = sorted(model.engine.operator_options.keys() - engine.operator_options.keys())
+    refused_settings = [model.engine.setting_name(name) for name in refused_names]
+    if findings and refused_settings:
+        text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(refused_settings)}"
         findings[-1] = replace(findings[-1], text=text)
-    return Candidate.of(engine, model.snapshot, model.parts) if findings else model, findings
+    if findings:
+        model = Candidate.from_snapshot(engine, model.snapshot, model.parts)
+    return model, findings
 
 
 def _findings(
-    model: Candidate, refusal: Refusal, names: Mapping[str, str], *, elsewhere: bool
+    model: Candidate, refusal: ConfigRefusal, names: Mapping[str, str], *, on_other_machine: bool
 ) -> Iterator[Finding]:
-    """Yield the finding about a refusal, unless the check of the architecture reports it."""
-    if not (refusal.unset or model.served):
+    """Yield the finding on a refusal, unless the check of the architecture reports it."""
+    if not (refusal.culprits or model.is_served):
         return
-    topic = _TOPICS.get(refusal.unset[0], "settings") if len(refusal.unset) == 1 else "settings"
+    topic = (
+        _TOPICS.get(refusal.culprits[0], "settings") if len(refusal.culprits) == 1 else "settings"
+    )
     text, change = refusal.problem, refusal.remedy
     for folder, name in names.items():
         text = text.replace(folder, name)
-    if not refusal.unset and model.config and model.shape is None:
+    if not refusal.culprits and model.config and model.shape is None:
         topic = "configuration"
         alone = "vLLM does not know the model's shape by its config.json alone"
-        text = f"{'vLLM refuses the model' if model.local else alone}: {text}"
-        # The code that may be trusted is not here.
+        text = f"{'vLLM refuses the model' if model.is_local else alone}: {text}"
+        # The code that may be trusted is not on this machine.
         change = "" if model.arguments.trust_remote_code else change
-    level = Level.UNKNOWN if _depends_on_files(model, refusal.unset) else Level.FAIL
-    # A GPU may not share it.
-    if elsewhere and refusal.on_gpu != refusal.problem:
+    level = Level.UNKNOWN if _depends_on_files(model, refusal.culprits) else Level.FAIL
+    # vLLM may refuse an option on the CPU but accept it on the GPU.
+    if on_other_machine and refusal.problem_on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
         text = f"not known without the GPU, where vLLM may not say: {text}"
     yield Finding(level, topic, text, change)
 
 
 def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
-    """Whether a refusal of options, or of the model, may come of files that are not here."""
-    if model.local:
+    """Return whether a refusal may result from files of the model that are missing here."""
+    if model.is_local:
         return False
     names = (Path(file.name).name for file in model.snapshot.others)
     quantized = any("quant" in name and name.endswith(".json") for name in names)
@@ -112,48 +117,52 @@ def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _placed(
-    model: Candidate, context: StartContext
+def _prepare_arguments(
+    model: Candidate, context: StartupContext
 ) -> Iterator[tuple[EngineArguments, Mapping[str, str]]]:
-    """Yield the engine's arguments with directories, as in a start, for all that is known now.
+    """Yield the engine's arguments with local directories, as far as they are known.
 
-    And the models' names, by the directories that are made for them meanwhile.
+    Also yields the models' names, by the temporary directories that replace them.
     """
-    wanted, *_ = wanted_by_arguments(model.engine)
+    model_artifact, *_ = artifacts_in_arguments(model.engine)
     parts = model.parts.items()
-    found = {part: at for part, at in parts if isinstance(at, Snapshot) and _usable(part, at)}
-    used, names = dict[Wanted, Found](), dict[str, str]()
+    local_parts = {
+        part: found
+        for part, found in parts
+        if isinstance(found, Snapshot) and _is_usable(part, found)
+    }
+    locations, names = dict[Artifact, ArtifactLocation](), dict[str, str]()
     with contextlib.ExitStack() as stack:
-        for one, snapshot in {wanted: model.snapshot, **found}.items():
-            place = snapshot.place
-            if one.kind is Kind.MODEL:
-                place = Path(stack.enter_context(directory(snapshot)))
-            if place != snapshot.place:
-                names[str(place)] = snapshot.model
-            used[one] = Found(one, place, snapshot.origin)
-        yield _without_lacking(model, replace(context, found=used)), names
+        for artifact, snapshot in {model_artifact: model.snapshot, **local_parts}.items():
+            directory = snapshot.directory
+            if artifact.kind is ArtifactKind.MODEL:
+                directory = Path(stack.enter_context(model_directory(snapshot)))
+            if directory != snapshot.directory:
+                names[str(directory)] = snapshot.model
+            locations[artifact] = ArtifactLocation(artifact, directory, snapshot.origin)
+        yield _drop_missing_parts(model, replace(context, artifact_locations=locations)), names
 
 
-def _without_lacking(model: Candidate, context: StartContext) -> EngineArguments:
-    """Return the engine's arguments without the options that need what is not here."""
+def _drop_missing_parts(model: Candidate, context: StartupContext) -> EngineArguments:
+    """Return the engine's arguments without the options that need missing artifacts."""
     engine = with_directories(model.engine, context)
-    changed = model.offline
+    changed = model.offline_options
     if not model.has_tokenizer:
-        # They would read the tokenizer.
+        # These options would read the tokenizer.
         changed |= {"reasoning_parser": "", "reasoning_config": None}
-        changed["tokenizer"] = engine.vllm.model
-    lacking = model.parts.keys() - context.found.keys()
-    if any(one.kind is Kind.MODEL for one in lacking):
+        changed["tokenizer"] = engine.vllm_args.model
+    missing = model.parts.keys() - context.artifact_locations.keys()
+    if any(one.kind is ArtifactKind.MODEL for one in missing):
         changed["speculative_config"] = None
-    gone = {one.model for one in lacking if one.kind is Kind.ADAPTER}
-    modules = engine.vllm.lora_modules or ()
-    changed["lora_modules"] = [module for module in modules if module.path not in gone]
+    missing_adapters = {one.model for one in missing if one.kind is ArtifactKind.ADAPTER}
+    modules = engine.vllm_args.lora_modules or ()
+    changed["lora_modules"] = [module for module in modules if module.path not in missing_adapters]
     return engine.with_options(**changed)
 
 
-def _usable(wanted: Wanted, found: Snapshot) -> bool:
-    """Whether vLLM can read what it would of a part before it starts: more than is downloaded."""
-    if wanted.kind is Kind.MODEL:
-        load_classes(found.config.get("architectures") or ())
-        return bool(found.config)
-    return wanted.kind is not Kind.ADAPTER or not found.missing
+def _is_usable(artifact: Artifact, snapshot: Snapshot) -> bool:
+    """Return whether the files of a part that vLLM reads before it loads weights are available."""
+    if artifact.kind is ArtifactKind.MODEL:
+        import_model_classes(snapshot.config.get("architectures") or ())
+        return bool(snapshot.config)
+    return artifact.kind is not ArtifactKind.ADAPTER or not snapshot.not_downloaded

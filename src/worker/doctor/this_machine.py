@@ -1,4 +1,4 @@
-"""Whether models fit into the memory of this machine, and what to change if they do not."""
+"""Checks whether models fit into the memory of this machine, and proposes changes if they don't."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -6,66 +6,80 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import HELD, Finding, Level, Verdict, finding, readable_size
-from worker.doctor.gpus.asked import Choice
+from worker.doctor.findings import FITTING, Finding, Level, Verdict, readable_size, verdict_finding
+from worker.doctor.gpus.choice import GpuChoice
 from worker.doctor.gpus.pools import POOLS, GpuType
-from worker.doctor.memory import NO_WEIGHTS, UNBUILT, contexts, judge, weights
+from worker.doctor.memory import CANNOT_BUILD, NO_WEIGHTS, context_limits, estimate_weights, judge
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS
 from worker.engine.start import fitting
-from worker.engine.start.fitting import BLOCKS, CPU_SPACE
-from worker.engine.start.refusals import words
+from worker.engine.start.fitting import CPU_KVCACHE_SPACE, NUM_GPU_BLOCKS_OVERRIDE
+from worker.engine.start.refusals import error_message
 from worker.errors import MachineUnfit, StartFailed
-from worker.process.estimates import FITS, GIB, TOO_MUCH
+from worker.process.estimates import ERROR_MARGIN, GIB, USABLE_MEMORY_SHARE
 from worker.settings.environment import process_environ
 
-# GPUs that platforms offer in one machine, at most.
-_MOST_GPUS = 8
-# Tokens that a proposed context is rounded down to a multiple of.
-_ROUND = 1024
-# Characters of a refusal: vLLM's has advice that goes on.
-_MOST = 300
+# Maximum number of GPUs that platforms offer in one machine.
+_MAX_GPUS = 8
+# Proposed contexts are rounded down to a multiple of this number of tokens.
+_ROUND_TOKENS = 1024
+# Maximum number of characters of a refusal: vLLM's contains lengthy advice.
+_MAX_REFUSAL_LENGTH = 300
 _SMALLER = "take a smaller model, or one that is quantised"
 
 
-def check(models: Sequence[Candidate], machine: Machine, floor: int, own: int) -> Iterator[Finding]:
+def check(
+    models: Sequence[Candidate], machine: Machine, min_model_len: int, memory_bytes: int
+) -> Iterator[Finding]:
     """Check that weights and caches fit into the memory.
 
-    How many GPUs there are, and how several engines share one, is checked with the settings.
-    ``floor`` is MIN_MODEL_LEN, and ``own`` the bytes of the machine's own memory.
+    The checks of the settings cover the number of GPUs and engines that share a GPU.
+
+    Args:
+        models: The engines.
+        machine: This machine.
+        min_model_len: MIN_MODEL_LEN.
+        memory_bytes: Bytes of the machine's main memory.
     """
     if not machine.cpu and not machine.gpus:
         text = "this machine has no GPU, and the installed vLLM needs one"
         yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
         return
-    known = True
+    are_sizes_known = True
     for model in models:
-        if unknown := _unknown(model, machine):
-            known, findings = False, [unknown]
+        if unknown := _unknown_size(model, machine):
+            are_sizes_known, findings = False, [unknown]
         elif machine.cpu:
-            findings = [_own_memory("memory", [model], own), _cache(model, floor, own)]
+            findings = [
+                _check_memory("memory", [model], memory_bytes),
+                _check_cache(model, min_model_len, memory_bytes),
+            ]
         else:
-            findings = [_on_gpus(model, machine, floor)]
-        yield from (finding.of_engine(model.engine.prefix) for finding in findings)
-    if machine.cpu and known and len(models) > 1:
-        yield _own_memory("memory together", models, own)
+            findings = [_check_gpus(model, machine, min_model_len)]
+        yield from (finding.for_engine(model.engine.prefix) for finding in findings)
+    if machine.cpu and are_sizes_known and len(models) > 1:
+        yield _check_memory("memory together", models, memory_bytes)
 
 
-def _unknown(model: Candidate, machine: Machine) -> Finding | None:
-    """Return why it is not known what a model takes; None if it is."""
+def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
+    """Return a finding on why the size of a model is unknown; None if it is known."""
     if not model.snapshot.weights:
         return Finding(Level.UNKNOWN, "memory", NO_WEIGHTS)
     try:
-        model.plan(model.tensor(len(machine.gpus)))
-        model.plan()
+        model.cache_plan(model.tensor_parallel_size(len(machine.gpus)))
+        model.cache_plan()
     except MachineUnfit as error:
-        return Finding(Level.UNKNOWN, "memory", f"{UNBUILT}: {error.message}")
+        return Finding(Level.UNKNOWN, "memory", f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
-        # An unknown architecture and an invalid configuration have findings of their own.
+        # An unknown architecture and an invalid configuration have their own findings.
         reported = model.shape is None or isinstance(error.__cause__, ValidationError)
-        if model.local and not reported and isinstance(error.__cause__, LookupError | ValueError):
-            # The start builds the same layers, but with memory behind them.
+        if (
+            model.is_local
+            and not reported
+            and isinstance(error.__cause__, LookupError | ValueError)
+        ):
+            # The startup builds the same layers, but allocates memory for them.
             return Finding(Level.FAIL, "model", error.message)
         why = "" if reported else f": {error.message}"
         text = f"how much memory the model takes is not known{why}"
@@ -73,98 +87,123 @@ def _unknown(model: Candidate, machine: Machine) -> Finding | None:
     return None
 
 
-def _on_gpus(model: Candidate, machine: Machine, floor: int) -> Finding:
-    tensor = model.tensor(len(machine.gpus))
-    used = machine.gpus[: model.gpus(tensor)]
+def _check_gpus(model: Candidate, machine: Machine, min_model_len: int) -> Finding:
+    tensor_parallel = model.tensor_parallel_size(len(machine.gpus))
+    used = machine.gpus[: model.gpu_count(tensor_parallel)]
     smallest = min(used, key=lambda gpu: gpu.memory)
     kind = GpuType(smallest.name, smallest.name, smallest.memory / GIB, smallest.capability)
-    here = Choice(smallest.name, (kind,), len(used), here=True)
-    verdict = judge(model, here, floor, tensor)
-    change = "" if verdict.fit in HELD else _ways_on_gpus(model, verdict, tensor, floor)
-    return finding(verdict, change)
+    choice = GpuChoice(smallest.name, (kind,), len(used), on_this_machine=True)
+    verdict = judge(model, choice, min_model_len, tensor_parallel)
+    change = (
+        ""
+        if verdict.fit in FITTING
+        else _gpu_remedies(model, verdict, tensor_parallel, min_model_len)
+    )
+    return verdict_finding(verdict, change)
 
 
-def _ways_on_gpus(model: Candidate, verdict: Verdict, tensor: int, floor: int) -> str:
-    """Return changes, any one of which would be enough."""
-    changes, here = [], verdict.choice
-    if shorter := verdict.context // _ROUND * _ROUND:
+def _gpu_remedies(
+    model: Candidate, verdict: Verdict, tensor_parallel: int, min_model_len: int
+) -> str:
+    """Return changes, each of which would be sufficient."""
+    changes, choice = [], verdict.choice
+    if shorter := verdict.context // _ROUND_TOKENS * _ROUND_TOKENS:
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
-    heads = model.shape.heads if model.shape else 1
-    for more in range(tensor + 1, _MOST_GPUS + 1):
-        several = replace(here, count=model.gpus(more))
-        if heads % more == 0 and judge(model, several, floor, more).fit in HELD:
+    heads = model.shape.attention_heads if model.shape else 1
+    for more in range(tensor_parallel + 1, _MAX_GPUS + 1):
+        several = replace(choice, count=model.gpu_count(more))
+        if heads % more == 0 and judge(model, several, min_model_len, more).fit in FITTING:
             name = f"{model.engine.prefix}TENSOR_PARALLEL_SIZE={more}"
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
-        if judge(model, replace(here, types=pool.types), floor, tensor).fit in HELD:
+        if (
+            judge(model, replace(choice, types=pool.types), min_model_len, tensor_parallel).fit
+            in FITTING
+        ):
             changes.append(f"take a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER
 
 
-def _own_memory(topic: str, models: Sequence[Candidate], own: int) -> Finding:
-    """Check that weights and caches fit into so many bytes of the machine's own memory."""
-    low, high = map(sum, zip(*(weights(model, model.plan()) for model in models), strict=True))
-    # What keeps nothing of a text has no cache.
-    space, caches = _space(), sum(bool(model.plan().specs) for model in models)
+def _check_memory(topic: str, models: Sequence[Candidate], memory_bytes: int) -> Finding:
+    """Check that weights and caches fit into the bytes of the machine's main memory."""
+    low, high = map(
+        sum, zip(*(estimate_weights(model, model.cache_plan()) for model in models), strict=True)
+    )
+    # A model without a KV cache, such as an encoder, needs no space for it.
+    space, caches = _cache_size(), sum(bool(model.cache_plan().specs) for model in models)
     text = f"weights {'at least ' * (low < high)}{readable_size(low)}"
     if caches:
         count = "a cache" if caches == 1 else f"{caches} caches"
         text += f" + {count} of {readable_size(space)}"
-    text += f" in {readable_size(own)} (this machine's memory)"
-    if high + caches * space <= own * FITS:
+    text += f" in {readable_size(memory_bytes)} (this machine's memory)"
+    if high + caches * space <= memory_bytes * USABLE_MEMORY_SHARE:
         return Finding(Level.OK, topic, text)
-    smaller = int((own * FITS - high) / caches // GIB) if caches else 0
+    smaller = int((memory_bytes * USABLE_MEMORY_SHARE - high) / caches // GIB) if caches else 0
     others = _SMALLER if len(models) == 1 else "take smaller models, or only one"
-    change = f"set {CPU_SPACE}={smaller}" if smaller > 0 else others
-    if low + caches * space > own * TOO_MUCH:
+    change = f"set {CPU_KVCACHE_SPACE}={smaller}" if smaller > 0 else others
+    if low + caches * space > memory_bytes * ERROR_MARGIN:
         return Finding(Level.FAIL, topic, text, change)
     return Finding(Level.WARN, topic, f"{text}: too close to tell", change)
 
 
-def _cache(model: Candidate, floor: int, own: int) -> Finding:
-    """Check what a CPU's cache holds of the model's texts, in the words of a start."""
-    plan, space = model.plan(model.tensor()), _space()
+def _check_cache(model: Candidate, min_model_len: int, memory_bytes: int) -> Finding:
+    """Check how many tokens fit into a CPU's cache, with the same messages as the startup."""
+    plan, space = model.cache_plan(model.tensor_parallel_size()), _cache_size()
     if not plan.specs:
         return Finding(Level.OK, "cache", "nothing is kept of a text")
-    asked = model.arguments.max_model_len
-    asked = None if asked == -1 else asked
+    requested = model.arguments.max_model_len
+    requested = None if requested == -1 else requested
     shorter = None
     try:
-        context = plan.context(space, asked)
-        if asked is None:
-            with plan.served_with(context):
-                shorter = fitting.told(model.engine, plan.config, plan.length, floor)
+        context = plan.fit_context_length(space, requested)
+        if requested is None:
+            with plan.override_context_length(context):
+                shorter = fitting.check_fitted_context(
+                    model.engine, plan.config, plan.default_context_length, min_model_len
+                )
     except (ValueError, StartFailed) as error:
-        most = own * FITS - weights(model, model.plan()).high
-        change = _ways_on_cpu(model, plan, floor, most)
-        return Finding(Level.FAIL, "cache", words(error, _MOST), change)
+        most = memory_bytes * USABLE_MEMORY_SHARE - estimate_weights(model, model.cache_plan()).high
+        change = _cpu_remedies(model, plan, min_model_len, most)
+        return Finding(Level.FAIL, "cache", error_message(error, _MAX_REFUSAL_LENGTH), change)
     if shorter:
         return Finding(Level.WARN, "cache", shorter)
     text = (
-        f"cache {readable_size(plan.text_bytes(context))} for {context} tokens "
+        f"cache {readable_size(plan.sequence_bytes(context))} for {context} tokens "
         f"({plan.token_bytes:.0f} bytes each) in {readable_size(space)} "
-        f"({CPU_SPACE}={space / GIB:g})"
+        f"({CPU_KVCACHE_SPACE}={space / GIB:g})"
     )
     return Finding(Level.OK, "cache", text)
 
 
-def _ways_on_cpu(model: Candidate, plan: CachePlan, floor: int, most: float) -> str:
-    """Return changes, any one of which would be enough, where a cache has ``most`` bytes."""
-    if BLOCKS in model.engine.given:
-        return f"leave {model.engine.setting(BLOCKS)} unset"
-    changes, least = [], contexts(model, plan, floor)[0]
-    if shorter := plan.fitted(_space(), least).context // _ROUND * _ROUND:
+def _cpu_remedies(
+    model: Candidate, plan: CachePlan, min_model_len: int, max_cache_size: float
+) -> str:
+    """Return changes, each of which would be sufficient.
+
+    ``max_cache_size`` is the maximum size of the cache in bytes.
+    """
+    if NUM_GPU_BLOCKS_OVERRIDE in model.engine.operator_options:
+        return f"leave {model.engine.setting_name(NUM_GPU_BLOCKS_OVERRIDE)} unset"
+    changes, least = [], context_limits(model, plan, min_model_len)[0]
+    if (
+        shorter := plan.capacity(_cache_size(), least).context_length
+        // _ROUND_TOKENS
+        * _ROUND_TOKENS
+    ):
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
-    sizes = range(plan.text_bytes(least) // GIB, int(most // GIB) + 1)
-    enough = (gib for gib in sizes if plan.fitted(gib * GIB, least).context >= least)
+    sizes = range(plan.sequence_bytes(least) // GIB, int(max_cache_size // GIB) + 1)
+    enough = (gib for gib in sizes if plan.capacity(gib * GIB, least).context_length >= least)
     if larger := next(enough, None):
-        changes.append(f"set {CPU_SPACE}={larger}")
+        changes.append(f"set {CPU_KVCACHE_SPACE}={larger}")
     return ", or ".join(changes) or _SMALLER
 
 
-def _space() -> int:
-    """Return the bytes of each engine's cache in the machine's own memory."""
-    # The settings' check made sure that it is a number.
-    return int(process_environ().get(CPU_SPACE, "").strip() or CPU_EXPORTS[CPU_SPACE]) * GIB
+def _cache_size() -> int:
+    """Return the bytes of each engine's cache in the machine's main memory."""
+    # The checks of the settings have validated the number.
+    return (
+        int(process_environ().get(CPU_KVCACHE_SPACE, "").strip() or CPU_EXPORTS[CPU_KVCACHE_SPACE])
+        * GIB
+    )

@@ -1,6 +1,7 @@
-"""The engines as the rest of the worker sees them. vLLM is imported in this package only.
+"""Interfaces of the engines for the rest of the worker; only this package imports vLLM.
 
-This module itself does not import vLLM: that takes seconds, and the settings are read first.
+This module itself does not import vLLM, because that takes seconds and the settings must be read
+first.
 """
 
 import asyncio
@@ -13,26 +14,27 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from worker.asgi import Head
+from worker.asgi import ResponseHead
 from worker.bridge import Stream
 from worker.errors import EngineDead, NoEngine
 from worker.job import RawJob
-from worker.limits.shapes import NONE, Shape
+from worker.limits.shapes import EMPTY_SHAPE, BodyShape
 from worker.record import Usage
 
-# Seconds that a request waits for an engine that is set aside, and what runs gets until it is.
-PATIENCE_S = 30.0
-DRAIN_S = 60.0
+# Seconds that a request waits for a suspended engine, and seconds that running requests get to
+# finish before an engine is suspended.
+SUSPEND_TIMEOUT_S = 30.0
+DRAIN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New output of one choice.
 
-    In a stream it holds one token, or none if only the end is reported; otherwise the whole
-    choice. ``logprobs`` and ``token_ids`` have one entry for each of its tokens,
-    ``prompt_logprobs`` one for each token of the prompt (the first is None). They are None unless
-    the job asked for them.
+    In a stream, a delta contains one token, or no token if it only reports the end. Otherwise it
+    contains the whole choice. ``logprobs`` and ``token_ids`` have one entry per token of the delta,
+    ``prompt_logprobs`` has one entry per token of the prompt (None for the first token). They are
+    None unless the job requests them.
     """
 
     index: int
@@ -51,24 +53,26 @@ class Model:
     """A loaded model.
 
     Args:
-        names: what it is served as; answers show the first.
-        max_model_len: prompt and answer together, in tokens.
-        device: vLLM's device type: "cuda", "cpu".
-        tasks: vLLM's supported tasks: "generate", "embed", "score" and so on.
-        temperature: the model's own default, from its generation_config.
-        max_new_tokens: likewise.
-        by_priority: whether requests are computed by their priority, not in their order.
-        reasons: whether its reasoning is told from its answers, so that it can have a budget.
-        source: as the operator named it: a repository of the hub, or a directory.
-        place: the directory that it was loaded from; None: vLLM has found it by its name.
-        commit: of its repository; None: it comes from none.
-        gpus: among how many its weights are divided.
-        quantization: vLLM's name for how its weights are packed; None: they are not.
-        tokenizer: the directory of its tokenizer; None: vLLM has found it by its name.
-        chat_template: the text that conversations are rendered by; None: the tokenizer's own.
-        trust_remote_code: whether code in its directory may run.
-        max_lora_rank: of its adapters; None: it is served without any.
-        hosts: the only ones that files of callers are fetched from; none: all of the internet's.
+        names: The names that the model is served under; responses contain the first name.
+        max_model_len: Maximum number of tokens of prompt and output together.
+        device: vLLM's device type, such as "cuda" or "cpu".
+        tasks: vLLM's supported tasks, such as "generate", "embed" and "score".
+        temperature: The default temperature from the model's generation_config.
+        max_new_tokens: The default limit on new tokens from the model's generation_config.
+        has_priorities: Whether requests are scheduled by priority instead of order of arrival.
+        has_reasoning: Whether reasoning is separated from the output, which a thinking budget
+            needs.
+        source: The repository or directory that the operator configured.
+        directory: The directory that the model was loaded from; None if vLLM located it by name.
+        commit: The commit of the model's repository; None if the model is not from a repository.
+        gpu_count: Number of GPUs that share the model's weights.
+        quantization: vLLM's name for the quantization of the weights; None if they are not
+            quantized.
+        tokenizer: The directory of the tokenizer; None if vLLM located it by name.
+        chat_template: The text of the configured chat template; None for the tokenizer's own.
+        trust_remote_code: Whether code in the model's directory may run.
+        max_lora_rank: Maximum rank of adapters; None if the model is served without adapters.
+        media_hosts: The only hosts that callers' files may be fetched from; empty for all hosts.
     """
 
     names: tuple[str, ...]
@@ -77,106 +81,104 @@ class Model:
     tasks: frozenset[str]
     temperature: float | None = None
     max_new_tokens: int | None = None
-    by_priority: bool = False
-    reasons: bool = False
+    has_priorities: bool = False
+    has_reasoning: bool = False
     source: str = ""
-    place: Path | None = None
+    directory: Path | None = None
     commit: str | None = None
-    gpus: int = 1
+    gpu_count: int = 1
     quantization: str | None = None
     tokenizer: Path | None = None
     chat_template: str | None = None
     trust_remote_code: bool = False
     max_lora_rank: int | None = None
-    hosts: tuple[str, ...] = ()
+    media_hosts: tuple[str, ...] = ()
 
 
-class Base(Protocol):
+class BaseModelHandle(Protocol):
     """A base model and its adapters on the network volume; its coroutines run on ``loop``."""
 
     model: Model
     loop: asyncio.AbstractEventLoop
 
     @property
-    def dead(self) -> bool:
-        """True while the model can't answer: permanently, or until its engine is started again.
-
-        One that is set aside is not dead.
-        """
+    def is_dead(self) -> bool:
+        """Whether the engine is dead, permanently or until it restarts; False while suspended."""
 
     @property
-    def is_aside(self) -> bool:
-        """True while the model's engine is set aside."""
+    def is_suspended(self) -> bool:
+        """Whether the model's engine is suspended."""
 
     @property
     def slots(self) -> int:
-        """How many requests run at once; further ones wait in the engine's queue."""
+        """Maximum number of concurrent requests; more requests wait in the engine's queue."""
 
-    async def cards(self, request_id: str) -> list[dict[str, Any]]:
-        """Return OpenAI's objects of the model, one for each name, and of its loaded adapters."""
+    async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
+        """Return OpenAI's model objects: one per name of the model, and one per loaded adapter."""
 
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        """Return the adapters on the network volume, sorted by their names.
+        """Return the adapters on the network volume, sorted by name.
 
-        The values are the reasons why they can't be loaded, as far as that is known without
-        loading them; None for all others.
+        The values are the reasons why adapters can't be loaded, as far as these are known without
+        loading the adapters; None for all other adapters.
         """
 
     async def check_adapter(self, directory: Path) -> None:
-        """Check an adapter by the rules that adapters are loaded by.
+        """Check an adapter by the same rules as when it is loaded.
 
         Raises:
-            InvalidInput: it is broken, made for another model, or none can be served.
+            InvalidInput: The adapter is broken or made for another model, or the model can't serve
+                adapters.
         """
 
-    async def unload(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """Unload an adapter.
 
         Raises:
-            WorkerError: no adapter of that name is loaded, or it can't be unloaded.
+            WorkerError: No adapter with this name is loaded, or it can't be unloaded.
         """
 
 
-class Engine(Base, Protocol):
-    """One loaded model: generation on the raw path, and vLLM's own server, called in process.
+class Engine(BaseModelHandle, Protocol):
+    """A loaded model: generation for raw jobs, and vLLM's own server, called in this process.
 
-    Its generators, too, run on ``loop``. What fails because the engine is dead raises
-    ``EngineDead``.
+    Its generators also run on ``loop``. Methods raise ``EngineDead`` if they fail because the
+    engine is dead.
     """
 
-    def aside(
-        self, patience_s: float, drain_s: float
+    def suspend(
+        self, wait_timeout_s: float, drain_timeout_s: float
     ) -> contextlib.AbstractAsyncContextManager[None]:
-        """See ``Engines.aside``."""
+        """See ``Engines.suspend``."""
 
-    async def admit(self) -> None:
-        """Wait while the engine is set aside; every request does so before it begins.
+    async def wait_until_resumed(self) -> None:
+        """Wait while the engine is suspended; every request calls this before it begins.
 
         Raises:
-            EngineAside: that takes too long.
+            EngineSuspended: The engine stays suspended for too long.
         """
 
-    async def back(self, request_id: str) -> None:
-        """Wait until a dead engine answers again, and until it is this request's turn.
+    async def wait_for_recovery(self, request_id: str) -> None:
+        """Wait until a dead engine responds again, and until this request may be retried.
 
         Raises:
-            EngineAside: it is set aside, and that takes too long.
-            EngineDead: it does not start again.
-            KilledEngine: this request has probably killed it.
+            EngineSuspended: The engine stays suspended for too long.
+            EngineDead: The engine does not restart.
+            RequestKilledEngine: This request has probably killed the engine.
         """
 
     @property
     def metrics(self) -> CollectorRegistry:
-        """vLLM's metrics of this engine alone."""
+        """The vLLM metrics of this engine only."""
 
     @property
-    def schema(self) -> Mapping[str, Any]:
+    def openapi_schema(self) -> Mapping[str, Any]:
         """The OpenAPI document of vLLM's server."""
 
-    def keys(self, path: str) -> frozenset[str] | None:
-        """Return the keys that vLLM's server knows in the body of a request to a path.
+    def body_keys(self, path: str) -> frozenset[str] | None:
+        """Return the keys that vLLM's server accepts in the body of a request to a path.
 
-        Returns None if it has no such path: which it has depends on the model's tasks.
+        Returns None if vLLM's server does not have the path; its paths depend on the model's tasks.
         """
 
     def call(
@@ -185,48 +187,48 @@ class Engine(Base, Protocol):
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
-        shape: Shape = NONE,
-    ) -> AsyncGenerator[Head | bytes, None]:
-        """Yield the answer of vLLM's server: one ``Head``, then the body in parts.
+        shape: BodyShape = EMPTY_SHAPE,
+    ) -> AsyncGenerator[ResponseHead | bytes, None]:
+        """Call vLLM's server; yield one response head, then the body in parts.
 
         Closing the generator aborts the request.
 
         Args:
-            path: without a query string.
-            body: None sends a GET instead of a POST.
-            request_id: passed on as the request's id.
-            usage: filled in at the end, if vLLM's server counts the tokens of this route.
-            shape: of the body; its texts and media are bounded.
+            path: The path, without a query string.
+            body: The JSON body of a POST request; None to send a GET request.
+            request_id: The id of the request, which is passed to vLLM.
+            usage: Token counts to fill in at the end, if vLLM's server counts tokens on this route.
+            shape: The shape of the body, by which its texts and media are limited.
 
         Raises:
-            WorkerError: the request is refused, or the engine is dead. A refusal can also be an
-                answer with a status of 400 or more, or an error event in a stream.
+            WorkerError: The request is refused, or the engine is dead. A refusal can also be a
+                response with a status of 400 or more, or an error event in a stream.
         """
 
     def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the answer to a raw job; closing the generator aborts the request.
+        """Generate the output of a raw job; closing the generator aborts the request.
 
-        Items of a list wait for each other when they are tokenized, so that no other request waits
-        for them.
+        Set ``in_list`` for the items of a list: they are tokenized one at a time, so that they
+        don't delay other requests.
 
         Raises:
-            WorkerError: the request is refused, or the engine is dead.
+            WorkerError: The request is refused, or the engine is dead.
         """
 
-    async def check(self, job: RawJob) -> None:
-        """Check everything of a job but its prompt.
+    async def check_job(self, job: RawJob) -> None:
+        """Validate everything in a job except its prompt.
 
         Raises:
-            WorkerError: its sampling parameters are refused, or its model or adapter is unknown.
+            WorkerError: The sampling parameters are refused, or the model or adapter is unknown.
         """
 
-    async def adopt(self, name: str) -> None:
-        """Load the adapter of a name, as it is on the volume now, unless it is loaded already.
+    async def load_adapter(self, name: str) -> None:
+        """Load the current version of an adapter from the volume, unless it is already loaded.
 
         Raises:
-            WorkerError: there is no such adapter, or it is broken.
+            WorkerError: The adapter does not exist or is broken.
         """
 
 
@@ -234,71 +236,74 @@ class Engines:
     """The engines of a worker, on one event loop.
 
     Args:
-        engines: the model's, and perhaps an embedder's; none for a worker that only trains.
-        base: the model of a worker that only trains.
-        died: resolves when an engine is dead and is not started again: the worker has to exit.
+        engines: The main model's engine and an optional embedder's; none if the worker only trains.
+        base_model: The base model of a worker that only trains.
+        died: A future that resolves when an engine is dead and can't restart: the worker must exit.
     """
 
     def __init__(
-        self, *engines: Engine, base: Base | None = None, died: Future[None] | None = None
+        self,
+        *engines: Engine,
+        base_model: BaseModelHandle | None = None,
+        died: Future[None] | None = None,
     ) -> None:
         self._engines = engines
-        self.base: Base = base or engines[0]
+        self.base_model: BaseModelHandle = base_model or engines[0]
         self.died = died or Future[None]()
 
     def __iter__(self) -> Iterator[Engine]:
-        """Return an iterator over the engines, the model's first."""
+        """Iterate over the engines, the main model's engine first."""
         return iter(self._engines)
 
     @property
     def main(self) -> Engine:
-        """The model's engine.
+        """The main model's engine.
 
         Raises:
-            NoEngine: this worker only trains.
+            NoEngine: This worker only trains.
         """
-        if not self.serve:
+        if not self.has_engine:
             raise NoEngine
         return self._engines[0]
 
     @property
-    def serve(self) -> bool:
-        """Whether there are engines; a worker that only trains has none."""
+    def has_engine(self) -> bool:
+        """Whether there is an engine; a worker that only trains has none."""
         return bool(self._engines)
 
     @property
-    def bases(self) -> Sequence[Base]:
-        """The models that callers can name, also on a worker that only trains."""
-        return self._engines or (self.base,)
+    def base_models(self) -> Sequence[BaseModelHandle]:
+        """The models that callers can name, even if this worker only trains."""
+        return self._engines or (self.base_model,)
 
     @contextlib.asynccontextmanager
-    async def aside(
-        self, patience_s: float = PATIENCE_S, drain_s: float = DRAIN_S
+    async def suspend(
+        self, wait_timeout_s: float = SUSPEND_TIMEOUT_S, drain_timeout_s: float = DRAIN_TIMEOUT_S
     ) -> AsyncIterator[None]:
-        """Set all engines aside for a block, which has their memory to itself; use on any loop.
+        """Stop all engines during a block, which can use their memory; may be called on any loop.
 
-        No process of theirs is left inside it. Answers that have not begun by then begin after it.
-        A second caller waits until the first one's block has ended. On leaving, the engines are
-        started again; that is not interrupted if the caller is cancelled.
+        The engines' processes have exited when the block begins. Requests that begin later
+        wait for the end of the block. Blocks of concurrent callers run one at a time. The
+        engines are started again when the block exits, even if the caller is cancelled.
 
         Args:
-            patience_s: how long a request waits; then it fails with ``EngineAside``.
-            drain_s: how long the requests that run may go on before the block begins.
+            wait_timeout_s: Seconds that a request waits before it fails with ``EngineSuspended``.
+            drain_timeout_s: Seconds that running requests get to finish before the block begins.
 
         Raises:
-            EngineDead: one is dead, and is not started again.
+            EngineDead: An engine is dead and does not restart.
         """
 
-        async def held() -> AsyncGenerator[None, None]:
+        async def suspend_engines() -> AsyncGenerator[None, None]:
             async with contextlib.AsyncExitStack() as stack:
-                # The model's last, so that it is the first to be back.
+                # The main model's engine is suspended last, so that it is the first to restart.
                 for engine in reversed([*self]):
-                    await stack.enter_async_context(engine.aside(patience_s, drain_s))
+                    await stack.enter_async_context(engine.suspend(wait_timeout_s, drain_timeout_s))
                 yield
-                # Until the stream is cancelled.
+                # Keep the engines suspended until the stream is cancelled.
                 await asyncio.Event().wait()
 
-        stream = Stream(held, self.base.loop)
+        stream = Stream(suspend_engines, self.base_model.loop)
         try:
             await stream.read()
             yield

@@ -1,4 +1,4 @@
-"""The arguments that an engine is started with: vLLM's own, and where they come from."""
+"""The arguments that an engine is started with: vLLM's arguments and their origin."""
 
 import copy
 from argparse import Namespace
@@ -8,66 +8,68 @@ from typing import Any, Self
 
 from worker.engine.machine import Machine
 from worker.settings.environment import Default
-from worker.settings.values import text
-from worker.store import Found, Wanted
+from worker.settings.values import format_value
+from worker.store import Artifact, ArtifactLocation
 
 
 @dataclass(frozen=True)
-class StartContext:
-    """What the steps of a start may look at besides an engine's arguments.
+class StartupContext:
+    """Information for startup steps, in addition to an engine's arguments.
 
     Attributes:
-        found: the directories of repositories.
-        fast_load: whether a loader may be chosen that reads around the page cache (FAST_LOAD).
-        trains: whether the worker only trains adapters, and starts no engine.
+        machine: The machine that the engines run on.
+        artifact_locations: The locations of the artifacts that engines load.
+        fast_load: Whether a loader may be chosen that bypasses the page cache (FAST_LOAD).
+        only_trains: Whether the worker only trains adapters and starts no engine.
     """
 
     machine: Machine
-    found: Mapping[Wanted, Found] = field(default_factory=dict)
+    artifact_locations: Mapping[Artifact, ArtifactLocation] = field(default_factory=dict)
     fast_load: bool = False
-    trains: bool = False
+    only_trains: bool = False
 
 
 @dataclass(frozen=True)
 class EngineArguments:
-    """The arguments of one engine. Steps of the start that change any return a new value.
+    """The arguments of one engine; startup steps that change them return a new value.
 
     Attributes:
-        vllm: vLLM's own, as its parser makes them. Never changed: ``with_options`` makes a copy.
-        model_name: the model as the operator named it; ``vllm.model`` is where it was found.
-        prefix: of the names of this engine's settings.
-        given: the options that the operator set, as text by their names.
-        extra: names of those that are set in VLLM_EXTRA_ARGS.
-        defaults: values that the worker chose for options left unset.
-        origin: where the model was found, if the store looked for it.
-        commit: of the model's repository, if it was found by one.
-        written: the settings' names as the operator spelled them, where they differ.
+        vllm_args: vLLM's arguments, as its parser returns them. They are never mutated:
+            ``with_options`` makes a copy.
+        model_name: The model as the operator named it; ``vllm_args.model`` is its location.
+        prefix: The prefix of the names of this engine's settings.
+        operator_options: The options that the operator set, as strings by name.
+        extra_option_names: Names of the options that are set in VLLM_EXTRA_ARGS.
+        defaults: Values that the worker chose for unset options.
+        origin: Where the store found the model, such as the image; None if the store didn't search.
+        commit: The commit of the model's repository; None if it is unknown.
+        spellings: The operator's spellings of the settings' names, by canonical name.
     """
 
-    vllm: Namespace
+    vllm_args: Namespace
     model_name: str
     prefix: str = ""
-    given: Mapping[str, str] = field(default_factory=dict)
-    extra: frozenset[str] = frozenset()
+    operator_options: Mapping[str, str] = field(default_factory=dict)
+    extra_option_names: frozenset[str] = frozenset()
     defaults: tuple[Default, ...] = ()
     origin: str | None = None
     commit: str | None = None
-    written: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
 
-    def setting(self, name: str) -> str:
+    def setting_name(self, name: str) -> str:
         """Return the name of an option's setting, as the operator spelled it."""
         name = self.prefix + name
-        return self.written.get(name, name)
+        return self.spellings.get(name, name)
 
     def with_options(self, **values: Any) -> Self:
         """Return a copy in which some of vLLM's arguments have other values."""
-        options = copy.copy(self.vllm)
+        options = copy.copy(self.vllm_args)
         vars(options).update(values)
-        return replace(self, vllm=options)
+        return replace(self, vllm_args=options)
 
     def with_default(self, name: str, value: Any, reason: str) -> Self:
-        """Return a copy with a value that the worker chose, in place of an earlier default."""
-        defaults = {one.name: one for one in self.defaults}
-        defaults[name] = Default(name, text(value), reason)
+        """Return a copy with a value that the worker chose, which replaces an earlier default."""
+        defaults = {default.name: default for default in self.defaults}
+        defaults[name] = Default(name, format_value(value), reason)
         changed = self.with_options(**{name.lower(): value})
         return replace(changed, defaults=tuple(defaults.values()))

@@ -1,11 +1,12 @@
-"""The KV cache that vLLM makes for a model, also on GPUs that are not here, by its own layers.
+"""Plans a model's KV cache with vLLM's own layers, also for GPUs that this machine doesn't have.
 
-They are built as in a start, but without memory behind their weights (PyTorch's device *meta*),
-which takes a second, and asked what each of them keeps of a text. How many blocks that makes, and
-how long a text may be, vLLM's core calculates of it as in a start. No rule of it is copied here.
+The layers are built as at startup, but without memory for their weights (PyTorch's *meta* device).
+This takes a second. Each layer then reports the cache that it needs. vLLM's core calculates the
+number of blocks and the maximum context length from that, as at startup. None of its rules are
+copied here.
 
-The layers of a model for GPUs are built with the kernels that are here, a CPU's. Nothing else of
-the plan depends on them: the configuration, the sizes of blocks and what a batch holds are a GPU's.
+The layers of a model for GPUs are built with the kernels of this machine, which may be CPU kernels.
+Only the layers depend on them: the configuration, block sizes and batch sizes are those of a GPU.
 """
 
 import contextlib
@@ -19,16 +20,17 @@ from typing import Any
 import torch
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.machine import Gpu, as_on
-from worker.engine.model_config import MALFORMED, load_classes, reason
-from worker.engine.seam.locations import find
+from worker.engine.machine import Gpu, simulate_gpu
+from worker.engine.model_config import CONFIG_ERRORS, describe_error, import_model_classes
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import BATCH_DEFAULTS
 from worker.errors import MachineUnfit, StartFailed
 
-# What attends on GPUs, or stands for it: the others have blocks of the same size, or larger ones.
-_ATTENTION, _LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
-# What the build does without: other processes, other models, a tokenizer, kernels of a GPU.
-_ALONE: Mapping[str, Any] = {
+# Attention backends of GPUs, or substitutes: other backends have blocks of the same size or larger.
+_GPU_ATTENTION, _GPU_LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
+# Options that build a model alone: without other processes, other models, a tokenizer and GPU
+# kernels.
+_STANDALONE_OPTIONS: Mapping[str, Any] = {
     "attention_backend": None,
     "data_parallel_size": 1,
     "enable_expert_parallel": False,
@@ -37,7 +39,7 @@ _ALONE: Mapping[str, Any] = {
     "load_format": "dummy",
     "max_model_len": None,
     "pipeline_parallel_size": 1,
-    # It would read the tokenizer.
+    # With a parser, vLLM would read the tokenizer.
     "reasoning_parser": "",
     "skip_tokenizer_init": True,
     "speculative_config": None,
@@ -46,202 +48,231 @@ _ALONE: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What a cache holds: texts of ``context`` tokens, ``texts`` of them at once."""
+class CacheCapacity:
+    """The capacity of a cache: ``sequences`` concurrent sequences of ``context_length`` tokens."""
 
-    context: int
-    texts: float
+    context_length: int
+    sequences: float
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What a model's layers keep of texts, on each of the GPUs that share every layer.
+    """The cache that a model's layers need on each of the GPUs that share every layer.
 
     Attributes:
         config: vLLM's ``VllmConfig``.
-        specs: vLLM's specification of a layer's cache, by the layer's name.
-        length: tokens of the longest text that the model is served with by default.
-        parameters: elements of its weights on one GPU, before any quantization.
-        adapters: bytes that are set aside for adapters on one GPU, about.
-        capability: that vLLM wants of a GPU for the model's quantization: 80 for 8.0; 0 for any.
+        specs: vLLM's cache specification of each layer, by the layer's name.
+        default_context_length: Maximum number of tokens that the model is served with by default.
+        parameter_count: Number of weight elements on one GPU, before any quantization.
+        adapter_bytes: Approximate bytes that are reserved for adapters on one GPU.
+        min_capability: Minimum CUDA capability for the model's quantization, such as 80 for 8.0; 0
+            for any.
     """
 
     config: Any
     specs: Mapping[str, Any]
-    length: int
-    parameters: int
-    adapters: int
-    capability: int
+    default_context_length: int
+    parameter_count: int
+    adapter_bytes: int
+    min_capability: int
 
     @property
     def element_bytes(self) -> int:
-        """Size of an element in the type that the model computes in."""
+        """Bytes of one element in the model's data type."""
         return int(self.config.model_config.dtype.itemsize)
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of one more token of a long text; what has a bound, such as a window, has none."""
-        whole = find("FullAttentionSpec")
-        growing = [spec for spec in self.specs.values() if isinstance(spec, whole)]
-        return float(sum(spec.page_size_bytes / spec.block_size for spec in growing))
+        """Bytes of each further token of a long sequence; layers with a window don't contribute."""
+        full_attention = import_from_vllm("FullAttentionSpec")
+        unbounded_specs = [spec for spec in self.specs.values() if isinstance(spec, full_attention)]
+        return float(sum(spec.page_size_bytes / spec.block_size for spec in unbounded_specs))
 
-    def text_bytes(self, context: int) -> int:
-        """Return the bytes that one text of ``context`` tokens keeps at most."""
-        with self.served_with(context):
-            return int(find("max_memory_usage_bytes")(self.config, self.specs.values()))
+    def sequence_bytes(self, context_length: int) -> int:
+        """Return the maximum number of bytes for one sequence of ``context_length`` tokens."""
+        with self.override_context_length(context_length):
+            return int(import_from_vllm("max_memory_usage_bytes")(self.config, self.specs.values()))
 
-    def fitted(self, memory: float, context: int) -> Fitted:
-        """Return what a cache of so many bytes holds, of texts of at most ``context`` tokens."""
+    def capacity(self, memory: float, context_length: int) -> CacheCapacity:
+        """Return the capacity of a cache of ``memory`` bytes for a maximum context length."""
         if not self.specs:
-            # Nothing is kept of a text.
-            return Fitted(context, math.inf)
-        with self.served_with(context):
+            # The model stores nothing per sequence.
+            return CacheCapacity(context_length, math.inf)
+        with self.override_context_length(context_length):
             try:
-                cache = self._cache(memory)
+                cache = self._cache_config(memory)
             except ValueError:
-                return Fitted(0, 0.0)
-            texts = find("get_max_concurrency_for_kv_cache_config")(self.config, cache)
-            at_once = min(float(texts), self.config.scheduler_config.max_num_seqs)
-            return Fitted(int(self.config.model_config.max_model_len), at_once)
+                return CacheCapacity(0, 0.0)
+            sequences = import_from_vllm("get_max_concurrency_for_kv_cache_config")(
+                self.config, cache
+            )
+            concurrent_sequences = min(float(sequences), self.config.scheduler_config.max_num_seqs)
+            return CacheCapacity(int(self.config.model_config.max_model_len), concurrent_sequences)
 
-    def context(self, memory: float, asked: int | None) -> int:
-        """Return the context of a start with a cache of so many bytes; None: the longest that fits.
+    def fit_context_length(self, memory: float, requested: int | None) -> int:
+        """Return the context length that vLLM would start with, for a cache of ``memory`` bytes.
+
+        Args:
+            memory: Bytes of the cache.
+            requested: The requested context length; None for the longest that fits.
 
         Raises:
-            ValueError: the cache is too small for it; in vLLM's words, as in a start.
+            ValueError: The cache is too small for it; with vLLM's message, as at startup.
         """
-        with self.served_with(asked or self.length, or_less=asked is None):
-            self._cache(memory)
+        with self.override_context_length(
+            requested or self.default_context_length, can_shrink=requested is None
+        ):
+            self._cache_config(memory)
             return int(self.config.model_config.max_model_len)
 
-    def _cache(self, memory: float) -> Any:
-        """Return vLLM's configuration of a cache of so many bytes.
+    def _cache_config(self, memory: float) -> Any:
+        """Return vLLM's configuration of a cache of ``memory`` bytes.
 
         Raises:
-            ValueError: it is too small.
+            ValueError: The memory is too small.
         """
-        cache, *_ = find("get_kv_cache_configs")(self.config, [dict(self.specs)], [int(memory)])
+        cache, *_ = import_from_vllm("get_kv_cache_configs")(
+            self.config, [dict(self.specs)], [int(memory)]
+        )
         return cache
 
     @contextlib.contextmanager
-    def served_with(self, context: int, *, or_less: bool = True) -> Iterator[None]:
-        """Let vLLM serve texts of so many tokens, or of as many as fit."""
+    def override_context_length(
+        self, context_length: int, *, can_shrink: bool = True
+    ) -> Iterator[None]:
+        """Set the maximum context length during the block; vLLM may reduce it if ``can_shrink``."""
         model = self.config.model_config
-        before = model.max_model_len, model.original_max_model_len
-        model.max_model_len = context
-        model.original_max_model_len = -1 if or_less else context
+        original = model.max_model_len, model.original_max_model_len
+        model.max_model_len = context_length
+        model.original_max_model_len = -1 if can_shrink else context_length
         try:
             yield
         finally:
-            model.max_model_len, model.original_max_model_len = before
+            model.max_model_len, model.original_max_model_len = original
 
 
 def batch_defaults(gpu: Gpu) -> tuple[int, int]:
-    """Return vLLM's defaults on a GPU: tokens of a batch, and texts that are computed at once."""
-    with as_on(gpu, cuda=True):
-        tokens, texts = find("AsyncEngineArgs").get_batch_defaults(1)
-    context = find("UsageContext").OPENAI_API_SERVER
-    return tokens[context], texts[context]
+    """Return vLLM's defaults for a GPU: the tokens per batch and the concurrent sequences."""
+    with simulate_gpu(gpu, as_cuda=True):
+        tokens, sequences = import_from_vllm("AsyncEngineArgs").get_batch_defaults(1)
+    usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
+    return tokens[usage], sequences[usage]
 
 
 def plan_cache(
-    arguments: EngineArguments, architectures: Sequence[str], tensor: int, gpu: Gpu | None
+    arguments: EngineArguments,
+    architectures: Sequence[str],
+    tensor_parallel_size: int,
+    gpu: Gpu | None,
 ) -> CachePlan:
-    """Build a model without weights, and ask its layers for their caches.
+    """Build a model without weights and collect the cache specifications of its layers.
 
     Args:
-        arguments: with a directory as the model, in which there is at least its config.json.
-        architectures: those that config.json names.
-        tensor: GPUs that share every layer.
-        gpu: one of them, if it is not here; None: they are this machine's, or parts of its CPU.
+        arguments: Arguments whose model is a directory with at least a config.json.
+        architectures: The architectures in config.json.
+        tensor_parallel_size: Number of GPUs that share every layer.
+        gpu: The GPU to plan for, if this machine doesn't have it; None to plan for this machine.
 
     Raises:
         StartFailed: vLLM refuses the model, or the arguments for it.
-        MachineUnfit: vLLM can't build the model here, for want of a kernel, say.
+        MachineUnfit: vLLM can't build the model on this machine, for example without a kernel.
     """
-    # vLLM would choose this one, too, but count the GPUs first.
-    backend = "mp" if tensor > 1 else None
+    # vLLM would choose the same backend, but would count the GPUs first.
+    backend = "mp" if tensor_parallel_size > 1 else None
     options = arguments.with_options(
-        **_ALONE, tensor_parallel_size=tensor, distributed_executor_backend=backend
-    ).vllm
-    context = find("UsageContext").OPENAI_API_SERVER
-    with as_on(gpu) if gpu else contextlib.nullcontext():
+        **_STANDALONE_OPTIONS,
+        tensor_parallel_size=tensor_parallel_size,
+        distributed_executor_backend=backend,
+    ).vllm_args
+    usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
+    with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
         try:
-            load_classes(architectures)
-            made = find("AsyncEngineArgs").from_cli_args(options)
+            import_model_classes(architectures)
+            engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(options)
             if gpu:
-                tokens, texts = batch_defaults(gpu)
-                BATCH_DEFAULTS.replace(made, lambda *_: ({context: tokens}, {context: texts}))
-            config = made.create_engine_config(context)
-        except MALFORMED as error:
-            raise StartFailed(reason(error)) from error
+                tokens, sequences = batch_defaults(gpu)
+                BATCH_DEFAULTS.replace(
+                    engine_args, lambda *_: ({usage: tokens}, {usage: sequences})
+                )
+            config = engine_args.create_engine_config(usage)
+        except CONFIG_ERRORS as error:
+            raise StartFailed(describe_error(error)) from error
         try:
-            return _built(config, tensor, like_gpu=gpu is not None)
+            return _build_plan(config, tensor_parallel_size, is_for_gpu=gpu is not None)
         except (LookupError, ValueError) as error:
-            raise StartFailed(f"{type(error).__name__}: {reason(error)}") from error
-        except MALFORMED as error:
-            raise MachineUnfit(reason(error)) from error
+            raise StartFailed(f"{type(error).__name__}: {describe_error(error)}") from error
+        except CONFIG_ERRORS as error:
+            raise MachineUnfit(describe_error(error)) from error
 
 
-def _built(config: Any, tensor: int, *, like_gpu: bool) -> CachePlan:
+def _build_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> CachePlan:
     model = config.model_config
     method = model.quantization
-    capability = find("get_quantization_config")(method).get_min_capability() if method else 0
-    # The cache does not depend on it, while its kernels may be a GPU's only.
+    min_capability = (
+        import_from_vllm("get_quantization_config")(method).get_min_capability() if method else 0
+    )
+    # The cache does not depend on the quantization, whose kernels may require a GPU.
     config.quant_config = None
-    with find("set_current_vllm_config")(config), _one_of(tensor):
+    with (
+        import_from_vllm("set_current_vllm_config")(config),
+        _join_tensor_parallel_group(tensor_parallel_size),
+    ):
         dtype = torch.get_default_dtype()
         torch.set_default_dtype(model.dtype)
         try:
             with torch.device("meta"):
-                layers = find("initialize_model")(config)
+                layers = import_from_vllm("initialize_model")(config)
         finally:
             torch.set_default_dtype(dtype)
-        if like_gpu:
-            _attend_as_gpus(config.compilation_config.static_forward_context.values())
-        find("current_platform").update_block_size_for_backend(config)
-        specs = find("get_kv_cache_spec")(config)
-        layouts = [layout.name for layout in find("KVCacheLayout")]
-        find("resolve_kv_cache_layout")(config, [layouts], specs.values())
-    parameters = sum(parameter.numel() for parameter in layers.parameters())
-    adapters = _adapters(layers, config.lora_config, model.dtype.itemsize)
-    return CachePlan(config, specs, model.max_model_len, parameters, adapters, capability)
+        if is_for_gpu:
+            _use_gpu_attention(config.compilation_config.static_forward_context.values())
+        import_from_vllm("current_platform").update_block_size_for_backend(config)
+        specs = import_from_vllm("get_kv_cache_spec")(config)
+        layouts = [layout.name for layout in import_from_vllm("KVCacheLayout")]
+        import_from_vllm("resolve_kv_cache_layout")(config, [layouts], specs.values())
+    parameter_count = sum(parameter.numel() for parameter in layers.parameters())
+    adapter_bytes = _count_adapter_bytes(layers, config.lora_config, model.dtype.itemsize)
+    return CachePlan(
+        config, specs, model.max_model_len, parameter_count, adapter_bytes, min_capability
+    )
 
 
-def _attend_as_gpus(layers: Iterable[Any]) -> None:
-    """Give layers that attend the sizes of blocks that they have on GPUs."""
+def _use_gpu_attention(layers: Iterable[Any]) -> None:
+    """Give attention layers the block sizes that they have on GPUs."""
     for layer in layers:
         if hasattr(layer, "attn_backend"):
-            name = _LATENT_ATTENTION if layer.attn_backend.is_mla() else _ATTENTION
-            layer.attn_backend = find("AttentionBackendEnum")[name].get_class()
+            name = _GPU_LATENT_ATTENTION if layer.attn_backend.is_mla() else _GPU_ATTENTION
+            layer.attn_backend = import_from_vllm("AttentionBackendEnum")[name].get_class()
 
 
-def _adapters(layers: Any, lora: Any, element_bytes: int) -> int:
-    """Return the bytes of both matrices of an adapter beside each linear layer, times adapters."""
-    if lora is None:
+def _count_adapter_bytes(layers: Any, lora_config: Any, element_bytes: int) -> int:
+    """Return the bytes of the matrices that vLLM reserves for adapters in linear layers."""
+    if lora_config is None:
         return 0
-    linear = (layer for layer in layers.modules() if isinstance(layer, find("LinearBase")))
-    rows = sum(
-        # Layers that are joined into one have a first matrix each.
-        len(getattr(layer, "output_sizes", (0,))) * layer.weight.shape[1] + layer.weight.shape[0]
-        for layer in linear
+    linear_layers = (
+        layer for layer in layers.modules() if isinstance(layer, import_from_vllm("LinearBase"))
     )
-    return int(rows * lora.max_lora_rank * lora.max_loras * element_bytes)
+    rows = sum(
+        # Each of the layers that are merged into one has its own first matrix.
+        len(getattr(layer, "output_sizes", (0,))) * layer.weight.shape[1] + layer.weight.shape[0]
+        for layer in linear_layers
+    )
+    return int(rows * lora_config.max_lora_rank * lora_config.max_loras * element_bytes)
 
 
 @contextlib.contextmanager
-def _one_of(tensor: int) -> Iterator[None]:
-    """Make this process the first of those that share a model's layers; the others don't exist.
+def _join_tensor_parallel_group(tensor_parallel_size: int) -> Iterator[None]:
+    """Make this process rank 0 of a tensor parallel group whose other processes don't exist.
 
-    Layers ask for their share only: no tensor is sent anywhere.
+    Building layers only reads the rank and the size of the group: no tensor is sent.
     """
-    state = find("parallel_state")
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = (Path(folder) / "meeting").as_uri()
-        state.init_distributed_environment(1, 0, meeting, 0, "gloo")
+    state = import_from_vllm("parallel_state")
+    with tempfile.TemporaryDirectory() as directory:
+        rendezvous = (Path(directory) / "meeting").as_uri()
+        state.init_distributed_environment(1, 0, rendezvous, 0, "gloo")
         try:
             state.initialize_model_parallel(1, 1)
-            state.get_tp_group().world_size = tensor
+            state.get_tp_group().world_size = tensor_parallel_size
             yield
         finally:
             state.destroy_model_parallel()

@@ -1,4 +1,4 @@
-"""Keys of compiled code: equal on all workers that can use the same code."""
+"""Keys of compiled code, which are equal for all workers that can use the same code."""
 
 import hashlib
 import json
@@ -14,33 +14,41 @@ import vllm.envs
 
 from worker.engine.machine import Machine
 
-CPUS = Path("/proc/cpuinfo")
-# The fields with the features of a processor, on x86 and on Arm.
-_FEATURES = ("flags", "Features")
+CPU_INFO = Path("/proc/cpuinfo")
+# The /proc/cpuinfo fields with a processor's features, on x86 and on Arm.
+_FEATURE_FIELDS = ("flags", "Features")
 
 
 def key_of_models(models: Sequence[str]) -> str:
-    """Return the key of what vLLM knows about models before it reads their configurations."""
-    return _name([], [platform.python_version(), *models])
+    """Return the cache key for vLLM's data about models.
+
+    vLLM needs this data before it reads the models' configurations.
+    """
+    return _build_name([], [platform.python_version(), *models])
 
 
 def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
-    """Return the key of the code that is compiled for engines.
+    """Return the cache key for the code that is compiled for engines.
 
-    The configurations are vLLM's, before an engine starts. Its own cache uses hashes of the same
-    things. They contain the path of the model, so the same model in another directory has another
-    key.
+    The key covers the same data as the hashes of vLLM's own cache. That includes the model's path,
+    so the same model in another directory has another key.
+
+    Args:
+        configurations: vLLM's configurations, before an engine starts.
+        machine: The machine that the engines run on.
     """
     gpus = [gpu.name for gpu in machine.gpus]
     devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"
     features = ""
     # Code for a CPU is compiled for its exact features; on a GPU the CPU doesn't matter.
-    if machine.cpu and CPUS.is_file():
-        lines = (line.partition(":") for line in CPUS.read_text().splitlines())
-        # Those of the first processor: all of a machine have the same.
-        features = next((text.strip() for name, _, text in lines if name.strip() in _FEATURES), "")
+    if machine.cpu and CPU_INFO.is_file():
+        lines = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+        # All processors of a machine have the same features.
+        features = next(
+            (text.strip() for name, _, text in lines if name.strip() in _FEATURE_FIELDS), ""
+        )
     variables = vllm.envs.compile_factors()
-    return _name(
+    return _build_name(
         [f"torch-{torch.__version__}", devices],
         [
             platform.python_version(),
@@ -51,8 +59,8 @@ def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
     )
 
 
-def _name(shown: Sequence[str], hashed: Sequence[str]) -> str:
-    """Build a readable, unique file name: the words, then a hash of everything."""
-    words = [f"vllm-{vllm.__version__}", *shown]
+def _build_name(readable: Sequence[str], hashed: Sequence[str]) -> str:
+    """Return a readable, unique file name that ends with a hash of all values."""
+    words = [f"vllm-{vllm.__version__}", *readable]
     digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]
     return "_".join([*(re.sub(r"[^\w.+-]+", "-", word) for word in words), digest])

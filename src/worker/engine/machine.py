@@ -1,6 +1,6 @@
-"""What the machine has: GPUs, looked up in the driver, so that no CUDA context is created.
+"""Detects the machine's GPUs, and simulates GPUs that the machine doesn't have.
 
-And how vLLM is asked about a GPU that is not here.
+GPUs are detected through the driver, so that no CUDA context is created.
 """
 
 import contextlib
@@ -10,22 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engine.seam.locations import find
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import PLATFORM
 from worker.errors import MachineUnfit
 from worker.process.memory import memory_limit
 
 _NUMA = "libnuma.so.1"
-# Rules of vLLM's platforms that it has once for all devices, among them those of CUDA, and that its
-# platform for CPUs replaces.
-_OF_ALL_DEVICES = ("check_and_update_config", "supported_dtypes", "update_block_size_for_backend")
-# An attribute of ``as_on``'s platforms.
-_STANDS_FOR_GPU = "_stands_for_gpu"
+# Methods that vLLM's CPU platform overrides, and whose versions in the base class apply to other
+# devices, including CUDA.
+_DEVICE_INDEPENDENT_RULES = (
+    "check_and_update_config",
+    "supported_dtypes",
+    "update_block_size_for_backend",
+)
+# Marker attribute of the platform classes that ``simulate_gpu`` creates.
+_SIMULATES_GPU = "_simulates_gpu"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; ``memory`` in bytes, ``capability`` is CUDA's: 89 is 8.9."""
+    """A GPU; ``memory`` is in bytes, ``capability`` is CUDA's, such as 89 for 8.9."""
 
     name: str
     memory: int
@@ -34,51 +38,57 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What engines run on. ``cpu``: the installed vLLM is its CPU build."""
+    """The machine that engines run on; ``cpu`` is True if the installed vLLM is its CPU build."""
 
     cpu: bool
     gpus: tuple[Gpu, ...] = ()
 
 
 @contextlib.contextmanager
-def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
-    """Let vLLM make configurations by no rule for CPUs, but as on a GPU that is not here.
+def simulate_gpu(gpu: Gpu, *, as_cuda: bool = False) -> Iterator[None]:
+    """Make vLLM create configurations as on a GPU that this machine doesn't have.
 
-    With ``cuda`` vLLM takes its platform for CUDA's, too. Modules that are imported then would look
-    for kernels that are not here.
+    Args:
+        gpu: The GPU to simulate.
+        as_cuda: Whether vLLM's platform also identifies itself as CUDA. Modules that are imported
+            during the block would then look for GPU kernels.
     """
-    from vllm.platforms import interface  # noqa: PLC0415 - after the ports are open, as below
+    from vllm.platforms import interface  # noqa: PLC0415 - after the ports are open, see below
 
-    platform = find("current_platform")
-    own, base = type(platform), vars(interface.Platform)
-    replaced: dict[str, Any] = {name: base[name] for name in _OF_ALL_DEVICES}
-    replaced |= {
-        _STANDS_FOR_GPU: True,
+    platform = import_from_vllm("current_platform")
+    platform_class, base_attributes = type(platform), vars(interface.Platform)
+    replacements: dict[str, Any] = {
+        name: base_attributes[name] for name in _DEVICE_INDEPENDENT_RULES
+    }
+    replacements |= {
+        _SIMULATES_GPU: True,
         "get_device_name": staticmethod(lambda *_: gpu.name),
         "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
     }
-    if cuda:
+    if as_cuda:
         capability = interface.DeviceCapability(*divmod(gpu.capability, 10))
-        replaced |= {
+        replacements |= {
             "_enum": interface.PlatformEnum.CUDA,
-            # The settings' check counts the GPUs.
+            # The check of settings counts the GPUs.
             "device_count": staticmethod(lambda: sys.maxsize),
             "get_device_capability": staticmethod(lambda **_: capability),
         }
-    # All modules of vLLM's have the same object.
-    with PLATFORM.replaced(platform, type(own.__name__, (own,), replaced)):
+    # All modules of vLLM share one platform object, so replacing its class affects all of them.
+    with PLATFORM.replace_temporarily(
+        platform, type(platform_class.__name__, (platform_class,), replacements)
+    ):
         yield
 
 
 def configures_for_cpu() -> bool:
-    """Return whether vLLM makes configurations for this machine's CPU."""
-    platform = find("current_platform")
-    return platform.is_cpu() and not hasattr(type(platform), _STANDS_FOR_GPU)
+    """Return whether vLLM currently creates configurations for this machine's CPU."""
+    platform = import_from_vllm("current_platform")
+    return platform.is_cpu() and not hasattr(type(platform), _SIMULATES_GPU)
 
 
 def cpu_memory() -> int:
-    """Return the bytes of memory in which vLLM keeps an engine's weights and cache on a CPU."""
-    from vllm.utils import cpu_resource_utils  # noqa: PLC0415 - as above
+    """Return the bytes of memory that are available to an engine's weights and cache on a CPU."""
+    from vllm.utils import cpu_resource_utils  # noqa: PLC0415 - after the ports are open, see below
 
     (first, *_) = cpu_resource_utils.get_allowed_cpu_list()
     node = cpu_resource_utils.get_memory_node_info(first.numa_node)
@@ -86,15 +96,15 @@ def cpu_memory() -> int:
 
 
 def _check_driver() -> None:
-    """Check that the driver is new enough for the image's CUDA.
+    """Check that the driver is new enough for the image's CUDA version.
 
-    Within one major version of CUDA an older driver runs what a newer toolkit has built. NVML is
-    asked, so that no CUDA context is created.
+    Within a major version of CUDA, an older driver can run code that a newer toolkit built. NVML
+    reports the driver's version without creating a CUDA context.
 
     Raises:
-        MachineUnfit: the driver is too old.
+        MachineUnfit: The driver is too old.
     """
-    # Here, since it takes a second, and this module is imported before the ports are open.
+    # Importing torch takes a second, and this module is imported before the ports are open.
     import torch  # noqa: PLC0415 - see above
     from vllm.utils.import_utils import import_pynvml  # noqa: PLC0415 - see above
 
@@ -102,35 +112,39 @@ def _check_driver() -> None:
     try:
         nvml.nvmlInit()
         try:
-            newest, name = nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlSystemGetDriverVersion()
+            newest_cuda, driver = (
+                nvml.nvmlSystemGetCudaDriverVersion(),
+                nvml.nvmlSystemGetDriverVersion(),
+            )
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError:
-        # Some GPUs have none. If it is broken, vLLM finds no GPU.
+        # Some GPUs have no NVML. If NVML is broken, vLLM finds no GPU.
         return
-    # NVML counts so: 12080 is 12.8.
-    major, minor = newest // 1000, newest % 1000 // 10
+    # NVML's version numbers: 12080 is 12.8.
+    major, minor = newest_cuda // 1000, newest_cuda % 1000 // 10
     image = torch.version.cuda or "0"
     if major < int(image.partition(".")[0]):
         raise MachineUnfit(
-            f"The GPU's driver {name} runs CUDA up to {major}.{minor}, and this image is built for "
-            f"CUDA {image}: choose CUDA {image} or later for the endpoint's machines, or an image "
-            "for an older CUDA"
+            f"The GPU's driver {driver} runs CUDA up to {major}.{minor}, and this image is built "
+            f"for CUDA {image}: choose CUDA {image} or later for the endpoint's machines, or an "
+            "image for an older CUDA"
         )
 
 
-def this_machine() -> Machine:
-    """Return what this machine has, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
+def detect_machine() -> Machine:
+    """Return this machine, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
-        MachineUnfit: vLLM finds nothing to run on, its driver is too old, or a library is missing.
+        MachineUnfit: vLLM finds no device to run on, the driver is too old, or a library is
+            missing.
     """
-    platform = find("current_platform")
+    platform = import_from_vllm("current_platform")
     if platform.is_unspecified():
         raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
         try:
-            # The compiled part needs it, and vLLM itself goes on without that.
+            # vLLM's compiled extension needs libnuma, but vLLM continues without the extension.
             ctypes.CDLL(_NUMA)
         except OSError as error:
             raise MachineUnfit(
@@ -138,7 +152,7 @@ def this_machine() -> Machine:
                 "(Debian, Ubuntu: apt-get install libnuma1)"
             ) from error
         return Machine(cpu=True)
-    # Not the driver of another maker's GPUs.
+    # The check is for NVIDIA's driver only.
     if platform.is_cuda():
         _check_driver()
     gpus = (

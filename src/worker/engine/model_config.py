@@ -1,4 +1,4 @@
-"""What vLLM knows of a model without its weights: by its registry, and by its configuration."""
+"""Reads vLLM's view of a model without its weights, from its registry and configuration."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -12,160 +12,185 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.options.option import reasons
-from worker.engine.seam.locations import find
+from worker.engine.options.option import join_messages
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import StartFailed, in_settings
-from worker.settings.environment import overwrite, process_environ
+from worker.errors import StartFailed, options_to_settings
+from worker.settings.environment import process_environ, set_variable
 
-# What vLLM and transformers raise for a configuration that is malformed.
-MALFORMED = (*START_ERRORS, ArithmeticError, AssertionError, AttributeError, StrictDataclassError)
+# Exceptions of vLLM and transformers for malformed configurations.
+CONFIG_ERRORS = (
+    *START_ERRORS,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    StrictDataclassError,
+)
 
-# What the names of vLLM's models begin with that run transformers' code.
-_BACKENDS = "Transformers"
-ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-# More tokens than any text has.
-_ENDLESS = 2**31
-# Characters of a refusal: some list all that vLLM has.
-_REASON = 300
+# Prefix of the names of vLLM's models that run code of the transformers library.
+_TRANSFORMERS_PREFIX = "Transformers"
+ALLOW_LONG_CONTEXT = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+# A length in tokens that exceeds the length of any sequence.
+_UNBOUNDED_LENGTH = 2**31
+# Maximum length of a message in characters, since some messages list everything that vLLM supports.
+_MAX_MESSAGE_LENGTH = 300
 
-UNSERVED = "the model does nothing but write down speech, and no route of the worker serves that"
+TRANSCRIPTION_ONLY = (
+    "the model does nothing but write down speech, and no route of the worker serves that"
+)
 
 
-class Support(StrEnum):
-    """How vLLM runs an architecture, if it does."""
+class ModelSupport(StrEnum):
+    """How vLLM runs an architecture, if it can run it."""
 
     OWN = "vLLM's own"
-    # By the code of the transformers library, or of the model's repository.
+    # By code of the transformers library, or of the model's repository.
     TRANSFORMERS = "transformers"
     CODE = "its own code"
     NONE = "none"
 
 
-def support(architectures: Sequence[str], config: Mapping[str, Any], model_impl: str) -> Support:
+def find_support(
+    architectures: Sequence[str], config: Mapping[str, Any], model_impl: str
+) -> ModelSupport:
     """Return how vLLM runs a model with this config.json, by the rules of its registry.
 
-    Whether code of transformers or of the repository fits vLLM is known only once it is imported.
+    Whether code of transformers or of the repository works with vLLM is known only after importing
+    it.
     """
     if model_impl == "terratorch":
-        return Support.OWN
-    if model_impl != "transformers" and registered(architectures):
-        return Support.OWN
+        return ModelSupport.OWN
+    if model_impl != "transformers" and registered_models(architectures):
+        return ModelSupport.OWN
     if model_impl == "vllm" or not architectures:
-        return Support.NONE
-    own = find("ModelRegistry").get_supported_archs()
-    if architectures[0] in own or architectures[0] in dir(transformers):
-        return Support.TRANSFORMERS
+        return ModelSupport.NONE
+    supported = import_from_vllm("ModelRegistry").get_supported_archs()
+    if architectures[0] in supported or architectures[0] in dir(transformers):
+        return ModelSupport.TRANSFORMERS
     auto_map = config.get("auto_map")
     names = auto_map if isinstance(auto_map, Mapping) else ()
-    return Support.CODE if any(name.startswith("AutoModel") for name in names) else Support.NONE
+    return (
+        ModelSupport.CODE
+        if any(name.startswith("AutoModel") for name in names)
+        else ModelSupport.NONE
+    )
 
 
-def registered(architectures: Sequence[str]) -> list[str]:
-    """Return the models in vLLM's registry by which it runs architectures.
+def registered_models(architectures: Sequence[str]) -> list[str]:
+    """Return the models in vLLM's registry that run these architectures.
 
-    That is a model of the same name, or the one that vLLM adapts to another task:
+    A model has the architecture's name, or is a model that vLLM adapts to another task, such as
     ``LlamaForCausalLM`` for ``LlamaForSequenceClassification``.
     """
-    own = find("ModelRegistry").get_supported_archs()
-    suffixes = [suffix for suffix, _ in find("iter_architecture_defaults")()]
-    found: list[str] = []
+    supported = import_from_vllm("ModelRegistry").get_supported_archs()
+    suffixes = [suffix for suffix, _ in import_from_vllm("iter_architecture_defaults")()]
+    models: list[str] = []
     for architecture in architectures:
         ending = next(filter(architecture.endswith, suffixes), "")
         stem = architecture.removesuffix(ending)
         names = [architecture, *(stem + suffix for suffix in suffixes if ending)]
-        found += [name for name in names if name in own][:1]
-    return found
+        models += [name for name in names if name in supported][:1]
+    return models
 
 
-def knows_quantization(method: str) -> bool:
-    """Return whether vLLM has a quantisation method, under the name that checkpoints give it."""
-    return method in find("QUANTIZATION_METHODS")
+def supports_quantization(method: str) -> bool:
+    """Return whether vLLM has a quantization method, by its name in checkpoints."""
+    return method in import_from_vllm("QUANTIZATION_METHODS")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What decides how a model may be divided, and how long a text may be.
+    """Properties that limit how a model can be divided, and how long its context can be.
 
     Attributes:
-        heads: attention heads of a layer.
-        length: tokens of the longest text that the model is served with by default.
-        longest: the largest such length that vLLM accepts; None if it accepts any.
-        length_key: the key of config.json that limits the length; empty if there is none.
-        served: whether a route of the worker can use the model.
+        attention_heads: Number of attention heads of a layer.
+        default_length: Maximum number of tokens that the model is served with by default.
+        max_length: The largest context length that vLLM accepts; None if it accepts any.
+        length_key: The key of config.json that limits the context length; empty if there is no
+            limit.
+        is_served: Whether a route of the worker can use the model.
     """
 
-    heads: int
-    length: int
-    longest: int | None
+    attention_heads: int
+    default_length: int
+    max_length: int | None
     length_key: str
-    served: bool
+    is_served: bool
 
 
 def create_model_config(arguments: EngineArguments) -> Any:
-    """Return vLLM's ``ModelConfig``, as a start makes it."""
-    return find("AsyncEngineArgs").from_cli_args(arguments.vllm).create_model_config()
+    """Return vLLM's ``ModelConfig``, created as at startup."""
+    return (
+        import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args).create_model_config()
+    )
 
 
-def load_classes(architectures: Sequence[str]) -> None:
-    """Import the models' code: vLLM would do so in a process that has to import vLLM first."""
-    registry = find("ModelRegistry")
-    names = registered(architectures)
+def import_model_classes(architectures: Sequence[str]) -> None:
+    """Import the code of models in this process.
+
+    vLLM would otherwise import it in a child process, which has to import vLLM first.
+    """
+    registry = import_from_vllm("ModelRegistry")
+    names = registered_models(architectures)
     if {*architectures} - {*names}:
-        # Those that vLLM may run by transformers' code.
-        names += [name for name in registry.get_supported_archs() if name.startswith(_BACKENDS)]
+        # vLLM may run the other architectures with code of transformers.
+        names += [
+            name for name in registry.get_supported_archs() if name.startswith(_TRANSFORMERS_PREFIX)
+        ]
     for name in names:
         registry.register_model(name, registry.models[name].load_model_cls())
 
 
 def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -> ModelShape:
-    """Return a model's shape as vLLM reads it from a directory with at least its config.json.
+    """Return a model's shape, as vLLM reads it from a directory with at least a config.json.
 
     Raises:
         StartFailed: vLLM refuses the model, or the arguments for it.
     """
     try:
-        load_classes(architectures)
-        # A length that is too large would be refused before anything else is known.
+        import_model_classes(architectures)
+        # vLLM would refuse a length that is too large before it reports anything else.
         config = create_model_config(arguments.with_options(max_model_len=None))
         architecture = config.model_arch_config
         return ModelShape(
-            heads=architecture.total_num_attention_heads,
-            length=config.max_model_len,
-            longest=_longest(config),
+            attention_heads=architecture.total_num_attention_heads,
+            default_length=config.max_model_len,
+            max_length=_find_max_length(config),
             length_key=architecture.derived_max_model_len_and_key[1] or "",
-            served=is_served(config),
+            is_served=is_served(config),
         )
-    except MALFORMED as error:
-        raise StartFailed(reason(error)) from error
+    except CONFIG_ERRORS as error:
+        raise StartFailed(describe_error(error)) from error
 
 
-def reason(error: Exception) -> str:
-    """Return vLLM's reason for a refusal in one line, with settings in place of its options."""
-    text = reasons(error) if isinstance(error, ValidationError) else str(error)
-    return in_settings(shorten(text, _REASON, placeholder=" ...") or type(error).__name__)
+def describe_error(error: Exception) -> str:
+    """Return vLLM's error message in one line, with settings instead of its options."""
+    text = join_messages(error) if isinstance(error, ValidationError) else str(error)
+    return options_to_settings(
+        shorten(text, _MAX_MESSAGE_LENGTH, placeholder=" ...") or type(error).__name__
+    )
 
 
 def is_served(config: Any) -> bool:
-    """Return whether a route of the worker can use a model, by vLLM's ``ModelConfig`` of it."""
+    """Return whether a route of the worker can use a model, by vLLM's ``ModelConfig``."""
     return not config.registry.is_transcription_only_model(config.architectures, config)
 
 
-def _longest(config: Any) -> int | None:
-    """Return the largest length that vLLM accepts, None if it accepts any, by trying lengths."""
+def _find_max_length(config: Any) -> int | None:
+    """Return the largest length that vLLM accepts, found by bisection; None if it accepts any."""
 
-    def refused(length: int) -> bool:
+    def is_refused(length: int) -> bool:
         try:
             config.get_and_verify_max_len(length)
         except ValueError:
             return True
         return False
 
-    # vLLM is to say which lengths are too long, even if it is told to allow them.
-    allowed = process_environ().get(ALLOW_LONG, "0")
-    overwrite(ALLOW_LONG, "0")
+    # vLLM must report which lengths are too long, even if the operator allows these lengths.
+    original = process_environ().get(ALLOW_LONG_CONTEXT, "0")
+    set_variable(ALLOW_LONG_CONTEXT, "0")
     try:
-        longest = bisect_left(range(_ENDLESS), True, lo=1, key=refused) - 1
+        max_length = bisect_left(range(_UNBOUNDED_LENGTH), True, lo=1, key=is_refused) - 1
     finally:
-        overwrite(ALLOW_LONG, allowed)
-    return None if longest == _ENDLESS - 1 else longest
+        set_variable(ALLOW_LONG_CONTEXT, original)
+    return None if max_length == _UNBOUNDED_LENGTH - 1 else max_length

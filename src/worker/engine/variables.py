@@ -1,6 +1,7 @@
-"""The environment variables that vLLM reads itself.
+"""Environment variables that vLLM reads itself.
 
-Apart from ``options``: importing that may fail because of one of these variables.
+This module is separate from ``options`` because importing ``options`` may fail because of a wrong
+variable.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,9 +11,9 @@ import vllm.envs
 from worker.settings.mistakes import Mistake
 from worker.settings.values import redact_setting
 
-NAMES = frozenset(vllm.envs.environment_variables)
-# Those that must stay off, with the reason.
-STAY_OFF = {
+VLLM_VARIABLES = frozenset(vllm.envs.environment_variables)
+# Variables that must not be set, with the reasons.
+FORBIDDEN_VARIABLES = {
     "VLLM_ENABLE_RESPONSES_API_STORE": (
         "vLLM would keep responses in the memory of one worker, where nobody can fetch them: "
         "leave it unset"
@@ -20,15 +21,15 @@ STAY_OFF = {
 }
 
 
-def wrong(given: Mapping[str, str]) -> Iterator[Mistake]:
-    """Find variables of the process with values that vLLM can't read, or that must not be set.
+def find_mistakes(environ: Mapping[str, str]) -> Iterator[Mistake]:
+    """Yield mistakes for variables that vLLM can't parse, and for variables that must not be set.
 
-    vLLM itself would report one of the first, with a traceback, and none of the others.
+    vLLM itself would report only the first variable that it can't parse, with a traceback.
     """
-    for name in sorted(given.keys() & NAMES):
+    for name in sorted(environ.keys() & VLLM_VARIABLES):
         try:
             value = getattr(vllm.envs, name)
-            if value and name in STAY_OFF:
-                yield Mistake(name, given[name], STAY_OFF[name])
+            if value and name in FORBIDDEN_VARIABLES:
+                yield Mistake(name, environ[name], FORBIDDEN_VARIABLES[name])
         except (TypeError, ValueError) as error:
-            yield Mistake(name, redact_setting(name, given[name]), f"vLLM can't read it: {error}")
+            yield Mistake(name, redact_setting(name, environ[name]), f"vLLM can't read it: {error}")

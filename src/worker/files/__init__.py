@@ -1,4 +1,4 @@
-"""Files on the volume: received, written or referred to, listed, and removed when they expire."""
+"""Files on the volume: received, written or referenced, listed, and removed when they expire."""
 
 import contextlib
 import time
@@ -7,26 +7,34 @@ from pathlib import Path
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files.quota import MEGABYTE, Quota
-from worker.files.stored import CONTENT, META, PREFIX, PURPOSE, Folders, StoredFile, holds
+from worker.files.storage import (
+    CONTENT,
+    DEFAULT_PURPOSE,
+    FILE_PREFIX,
+    METADATA,
+    FileDirectories,
+    StoredFile,
+    has_content,
+)
 from worker.settings import Settings
-from worker.volume import Volume, failures, ids
-from worker.volume.pages import LARGEST, Page, page
+from worker.volume import Volume, ids, translate_os_errors
+from worker.volume.pages import MAX_OBJECTS, Page, paginate
 
-__all__ = ["MEGABYTE", "PREFIX", "Files", "StoredFile"]
+__all__ = ["FILE_PREFIX", "MEGABYTE", "Files", "StoredFile"]
 
 DAY_S = 86_400
 
 
 class Files:
-    """The files on a volume. All methods wait for the disk: they are for threads.
+    """The files on a volume. All methods block on the disk: call them in threads.
 
-    All of them raise ``VolumeError`` if the volume is missing, full or read-only.
+    All methods raise ``VolumeError`` if the volume is missing, full or read-only.
 
     Args:
-        volume: where they are.
-        max_mb: megabytes of one that is received.
-        max_total_mb: megabytes of all, with the outputs of batches.
-        retention_days: after which a file expires that says nothing else; 0: never.
+        volume: Volume of the files.
+        max_mb: Maximum megabytes of a received file.
+        max_total_mb: Maximum megabytes of all files and outputs of batches.
+        retention_days: Days after which a file without an expiry time expires; 0 for never.
     """
 
     def __init__(
@@ -38,15 +46,15 @@ class Files:
         retention_days: float,
     ) -> None:
         self.volume = volume
-        self._folders = Folders(volume)
+        self._directories = FileDirectories(volume)
         self._quota = Quota(volume, max_total_mb * MEGABYTE)
         self.max_bytes = max_mb * MEGABYTE
         self._retention_s = round(retention_days * DAY_S)
 
     @classmethod
-    def of(cls, settings: Settings) -> "Files":
+    def from_settings(cls, settings: Settings) -> "Files":
         return cls(
-            Volume.of(settings),
+            Volume.from_settings(settings),
             max_mb=settings.files_max_mb,
             max_total_mb=settings.files_max_total_mb,
             retention_days=settings.files_retention_days,
@@ -57,45 +65,45 @@ class Files:
         source: Iterable[bytes],
         *,
         filename: str,
-        purpose: str = PURPOSE,
+        purpose: str = DEFAULT_PURPOSE,
         expires_after_s: int | None = None,
         id: str | None = None,
     ) -> StoredFile:
-        """Write a caller's file; nothing is left of one that is refused.
+        """Write a file of a caller; nothing remains of a refused file.
 
         Args:
-            source: its content, in parts of any size.
-            filename: what the caller calls it.
-            purpose: what it is for, in OpenAI's words.
-            expires_after_s: seconds; None: what the operator has set.
-            id: what it will have, where a retry must find it; None: a new one.
+            source: Content, in chunks of any size.
+            filename: Name that the caller gives to the file.
+            purpose: Purpose as in OpenAI's API.
+            expires_after_s: Seconds until the file expires; None for the operator's default.
+            id: Id that a retry must find again; None for a new id.
 
         Raises:
-            Conflict: what has this id is another file.
-            InputTooLarge: it has more than ``max_mb``.
+            Conflict: Another file has this id.
+            InputTooLarge: The file has more than ``max_mb`` megabytes.
         """
-        if id is not None and (found := self._folders.read(id)) is not None:
-            with failures():
-                same = found.path is None and holds(self.content(found), source)
-            return _expected(found, same=same)
-        size, id = 0, id or ids.new(PREFIX)
-        with self.writing(id, filename, purpose, expires_after_s) as write:
-            for part in source:
-                size += len(part)
+        if id is not None and (existing := self._directories.read(id)) is not None:
+            with translate_os_errors():
+                same = existing.path is None and has_content(self.content_path(existing), source)
+            return _check_same(existing, is_same=same)
+        size, id = 0, id or ids.new_id(FILE_PREFIX)
+        with self.create(id, filename, purpose, expires_after_s) as write:
+            for chunk in source:
+                size += len(chunk)
                 if size > self.max_bytes:
-                    raise self.too_large()
-                write(part)
-        return self.get(id, expired=True)
+                    raise self.too_large_error()
+                write(chunk)
+        return self.get(id, include_expired=True)
 
-    def too_large(self) -> InputTooLarge:
-        """Return the error for a file that is."""
+    def too_large_error(self) -> InputTooLarge:
+        """Return the error for a file with more than ``max_bytes``."""
         return InputTooLarge(
             f"The file has more than {self.max_bytes:,} bytes (FILES_MAX_MB): "
             'put it on the volume by other means, and send {"path": "..."}.',
             param="file",
         )
 
-    def refer(
+    def add_reference(
         self,
         path: str,
         *,
@@ -104,153 +112,158 @@ class Files:
         expires_after_s: int | None = None,
         id: str | None = None,
     ) -> StoredFile:
-        """Make a file of one that a caller has put on the volume; there it stays, also afterwards.
+        """Create a file that refers to a caller's file on the volume, which is never removed.
 
         Args:
-            path: relative to the volume's root, or as ``s3://<volume's id>/key``.
-            purpose: what it is for, in OpenAI's words.
-            filename: what the caller calls it; None: the last part of the path.
-            expires_after_s: seconds; None: what the operator has set.
-            id: as in ``receive``.
+            path: Path relative to the volume's root, or ``s3://<volume's id>/key``.
+            purpose: Purpose as in OpenAI's API.
+            filename: Name that the caller gives to the file; None for the last component of the
+                path.
+            expires_after_s: Seconds until the file expires; None for the operator's default.
+            id: Id that a retry must find again; None for a new id.
 
         Raises:
-            Conflict: what has this id is another file.
-            InvalidInput: the path leads to no file, or not to one for callers.
+            Conflict: Another file has this id.
+            InvalidInput: The path doesn't lead to a file that callers may name.
         """
-        place = self.volume.input(path)
-        with failures():
-            key = str(place.relative_to(self.volume.root.resolve()))
-        if id is not None and (found := self._folders.read(id)) is not None:
-            return _expected(found, same=found.path == key)
-        if not place.is_file():
+        resolved = self.volume.input_path(path)
+        with translate_os_errors():
+            key = str(resolved.relative_to(self.volume.root.resolve()))
+        if id is not None and (existing := self._directories.read(id)) is not None:
+            return _check_same(existing, is_same=existing.path == key)
+        if not resolved.is_file():
             raise InvalidInput(f"{path}: there is no such file on the volume")
-        with failures():
-            size = place.stat().st_size
-        self._quota.take(0)
-        name, id = filename or place.name, id or ids.new(PREFIX)
-        new = self._described(id, size, name, purpose, expires_after_s, key)
-        with self._folders.new(id) as folder:
-            _describe(folder, new)
-        return new
+        with translate_os_errors():
+            size = resolved.stat().st_size
+        self._quota.reserve(0)
+        name, id = filename or resolved.name, id or ids.new_id(FILE_PREFIX)
+        file = self._make_metadata(id, size, name, purpose, expires_after_s, key)
+        with self._directories.create(id) as folder:
+            _write_metadata(folder, file)
+        return file
 
-    def get(self, id: str, *, expired: bool = False) -> StoredFile:
+    def get(self, id: str, *, include_expired: bool = False) -> StoredFile:
         """Return a file.
 
         Args:
-            id: its id, or any text.
-            expired: whether one that has expired, and is still there, is found.
+            id: Any string.
+            include_expired: Whether to return a file that has expired, but was not yet removed.
 
         Raises:
-            NoSuchObject: there is none.
+            NoSuchObject: No file has this id.
         """
-        found = self._folders.read(id)
-        if found is None or (found.expired and not expired):
+        file = self._directories.read(id)
+        if file is None or (file.is_expired and not include_expired):
             raise NoSuchObject("There is no file with this id.", param="id")
-        return found
+        return file
 
     def has(self, id: str) -> bool:
-        """Return whether there is a file, also one that has expired."""
-        return self._folders.read(id) is not None
+        """Return whether a file exists, even if it has expired."""
+        return self._directories.read(id) is not None
 
-    def content(self, file: StoredFile) -> Path:
-        """Return where a file's bytes are.
+    def content_path(self, file: StoredFile) -> Path:
+        """Return the path of a file's content.
 
         Raises:
-            NoSuchObject: its caller, whose file it was, has removed it.
+            NoSuchObject: The caller has removed a referenced file.
         """
-        own = file.path is None
-        place = (
-            self._folders.root / file.id / CONTENT if own else self.volume.input(file.path or "")
+        is_owned = file.path is None
+        path = (
+            self._directories.root / file.id / CONTENT
+            if is_owned
+            else self.volume.input_path(file.path or "")
         )
-        if not place.is_file():
+        if not path.is_file():
             raise NoSuchObject("The content of this file is no longer on the volume.", param="id")
-        return place
+        return path
 
     def list(
         self,
         *,
         after: str | None = None,
-        limit: int = LARGEST,
+        limit: int = MAX_OBJECTS,
         order: str = "desc",
         purpose: str | None = None,
     ) -> Page[StoredFile]:
-        """Return a page of the files that have not expired; see ``volume.pages.page``."""
-        found = (
-            one
-            for one in map(self._folders.read, self._folders.names())
-            if one is not None and not one.expired and purpose in {None, one.purpose}
+        """Return a page of the files that haven't expired; see ``volume.pages.paginate``."""
+        files = (
+            file
+            for file in map(self._directories.read, self._directories.names())
+            if file is not None and not file.is_expired and purpose in {None, file.purpose}
         )
-        return page(found, after=after, limit=limit, order=order)
+        return paginate(files, after=after, limit=limit, order=order)
 
     def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
-        """Remove a file; where it refers to a caller's own, that one stays.
+        """Remove a file, but not a caller's file that it refers to.
 
         Args:
-            id: its id.
-            in_use: ids of files that are needed.
+            id: Id of the file.
+            in_use: Ids of files that unfinished work reads.
 
         Raises:
-            NoSuchObject: there is none.
-            Conflict: it is in use.
+            NoSuchObject: No file has this id.
+            Conflict: The file is in use.
         """
         self.get(id)
         if id in in_use:
             raise Conflict(
                 "A batch or a fine-tune that has not ended uses this file: cancel that first."
             )
-        self._folders.remove(id)
-        self._quota.forget()
+        self._directories.remove(id)
+        self._quota.invalidate()
 
-    def counted(self, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the parts of another file that counts together with these.
+    def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the chunks of an output that is written elsewhere, and count them for the quota.
 
         Raises:
-            VolumeError: there is no room for them.
+            VolumeError: The quota or the disk is full.
         """
-        for part in parts:
-            self._quota.take(len(part))
-            yield part
+        for chunk in chunks:
+            self._quota.reserve(len(chunk))
+            yield chunk
 
     @contextlib.contextmanager
-    def writing(
+    def create(
         self, id: str, filename: str, purpose: str, expires_after_s: int | None = None
     ) -> Iterator[Callable[[bytes], object]]:
-        """Yield what writes a part of a file, which exists when the block ends.
+        """Yield a function that writes the chunks of a new file, which appears after the block.
 
-        An exception leaves nothing of it. If another attempt was faster, its file stays.
+        If the block raises, nothing remains. If another attempt was faster, its file stays.
 
         Args:
-            id: what it will have.
-            filename: what it is called.
-            purpose: what it is for, in OpenAI's words.
-            expires_after_s: seconds; None: what the operator has set.
+            id: Id of the new file.
+            filename: Name of the new file.
+            purpose: Purpose as in OpenAI's API.
+            expires_after_s: Seconds until the file expires; None for the operator's default.
         """
-        self._quota.take(0)
-        with self._folders.new(id) as folder:
-            with (folder / CONTENT).open("xb") as opened:
+        self._quota.reserve(0)
+        with self._directories.create(id) as folder:
+            with (folder / CONTENT).open("xb") as file:
 
-                def write(part: bytes) -> None:
-                    self._quota.take(len(part))
-                    opened.write(part)
+                def write(chunk: bytes) -> None:
+                    self._quota.reserve(len(chunk))
+                    file.write(chunk)
 
                 yield write
-                size = opened.tell()
-            _describe(folder, self._described(id, size, filename, purpose, expires_after_s))
+                size = file.tell()
+            _write_metadata(
+                folder, self._make_metadata(id, size, filename, purpose, expires_after_s)
+            )
 
     def sweep(self, in_use: Container[str]) -> int:
-        """Remove files that have expired, and what was left half-written for a day.
+        """Remove expired files, and incomplete ones after a day.
 
-        What the volume fails at stays until the next time.
+        Files that can't be removed stay until the next call.
 
         Args:
-            in_use: ids of files that are needed.
+            in_use: Ids of files that unfinished work reads.
 
         Returns:
-            How many were removed.
+            Number of removed files.
         """
-        return self._folders.sweep(in_use)
+        return self._directories.sweep(in_use)
 
-    def _described(
+    def _make_metadata(
         self,
         id: str,
         size: int,
@@ -259,28 +272,28 @@ class Files:
         expires_after_s: int | None,
         path: str | None = None,
     ) -> StoredFile:
-        now, lasts_s = int(time.time()), expires_after_s or self._retention_s
+        now, lifetime_s = int(time.time()), expires_after_s or self._retention_s
         return StoredFile(
             id=id,
             bytes=size,
             created_at=now,
             filename=filename,
             purpose=purpose,
-            expires_at=now + lasts_s if lasts_s else None,
+            expires_at=now + lifetime_s if lifetime_s else None,
             path=path,
         )
 
 
-def _expected(found: StoredFile, *, same: bool) -> StoredFile:
-    """Return the file that an earlier attempt has left, if it is the same.
+def _check_same(file: StoredFile, *, is_same: bool) -> StoredFile:
+    """Return the file of an earlier attempt if it is the same file.
 
     Raises:
-        Conflict: it is not.
+        Conflict: It is another file.
     """
-    if not same:
+    if not is_same:
         raise Conflict("A job with the same id came before, with another file.")
-    return found
+    return file
 
 
-def _describe(folder: Path, file: StoredFile) -> None:
-    (folder / META).write_text(file.model_dump_json())
+def _write_metadata(folder: Path, file: StoredFile) -> None:
+    (folder / METADATA).write_text(file.model_dump_json())

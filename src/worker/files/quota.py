@@ -1,4 +1,4 @@
-"""How many bytes files and batches' outputs may have together, and whether the disk has them."""
+"""Limits the total size of files and outputs of batches, and checks the free space of the disk."""
 
 import os
 import threading
@@ -6,84 +6,88 @@ import time
 from pathlib import Path
 
 from worker.errors import VolumeError
-from worker.volume import KEPT, Volume, check_space, failures
+from worker.volume import WORKER_DIRECTORY, Volume, check_space, translate_os_errors
 
 MEGABYTE = 1_000_000
-# Seconds for which a measurement counts: so many, or so many times the time that it took.
+# A measurement is valid for this many seconds, or for this many times its own duration.
 VALID_S = 60.0
-VALID_TIMES = 20.0
-# Seconds after which it is done again before anything is refused: others may have made room.
-REFUSALS_S = 1.0
-# Bytes that are written between two looks at the disk.
-STEP = 16 * MEGABYTE
+VALID_FACTOR = 20.0
+# Seconds after which a write is refused only after a new measurement: others may have deleted
+# files.
+RECHECK_S = 1.0
+# Bytes written between two checks of the disk.
+DISK_CHECK_BYTES = 16 * MEGABYTE
 
 
 class Quota:
-    """Counts what is written to a volume. Its methods wait for the disk; any thread may call them.
+    """Counts bytes written to a volume. Its methods block on the disk; any thread may call them.
 
-    Several workers that write at the same moment may exceed it by what they write.
+    Workers that write concurrently may exceed the quota by the bytes that they write.
 
     Args:
-        volume: where files are kept.
-        most: bytes of all files and outputs together.
+        volume: Volume of the files.
+        max_bytes: Maximum bytes of all files and outputs together.
     """
 
-    def __init__(self, volume: Volume, most: int) -> None:
-        self._places = (volume.root / KEPT / "files", volume.root / volume.output)
-        self._most = most
+    def __init__(self, volume: Volume, max_bytes: int) -> None:
+        self._directories = (
+            volume.root / WORKER_DIRECTORY / "files",
+            volume.root / volume.output_directory,
+        )
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._total = 0
-        self._unlooked = 0
+        self._unchecked = 0
         self._measured_at = self._valid_until = -1.0
 
-    def take(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Count bytes that are about to be written.
 
         Args:
-            count: 0: whether there is room at all.
+            count: Number of bytes; 0 to check that the quota and the disk are not full.
 
         Raises:
-            VolumeError: there is no room for them.
+            VolumeError: The quota or the disk is full.
         """
         with self._lock:
             now = time.monotonic()
-            wanted = max(count, 1)
-            full = self._total + wanted > self._most and now > self._measured_at + REFUSALS_S
-            if full or now > self._valid_until:
+            needed = max(count, 1)
+            is_full = self._total + needed > self._max_bytes and now > self._measured_at + RECHECK_S
+            if is_full or now > self._valid_until:
                 self._measure(now)
-            if self._total + wanted > self._most:
+            if self._total + needed > self._max_bytes:
                 raise VolumeError(
-                    f"all files and outputs of batches may have {self._most // MEGABYTE:,} MB "
+                    f"all files and outputs of batches may have {self._max_bytes // MEGABYTE:,} MB "
                     "together (FILES_MAX_TOTAL_MB): delete some of them"
                 )
             self._total += count
-            self._unlooked += count
-            if count == 0 or self._unlooked > STEP:
-                check_space(self._places[0], count)
-                self._unlooked = 0
+            self._unchecked += count
+            if count == 0 or self._unchecked > DISK_CHECK_BYTES:
+                check_space(self._directories[0], count)
+                self._unchecked = 0
 
-    def forget(self) -> None:
-        """Measure again before the next bytes: something was removed."""
+    def invalidate(self) -> None:
+        """Measure again before the next write, because files were removed."""
         with self._lock:
             self._measured_at = self._valid_until = -1.0
 
-    def _measure(self, now: float) -> None:
-        with failures():
-            self._total = sum(map(_size, self._places))
+    def _measure(self, started_at: float) -> None:
+        with translate_os_errors():
+            self._total = sum(map(_directory_size, self._directories))
         self._measured_at = time.monotonic()
         self._valid_until = self._measured_at + max(
-            VALID_S, VALID_TIMES * (self._measured_at - now)
+            VALID_S, VALID_FACTOR * (self._measured_at - started_at)
         )
 
 
-def _size(directory: Path) -> int:
-    """Return the bytes of all files below a directory, of what can be read of it."""
+def _directory_size(directory: Path) -> int:
+    """Return the total bytes of all readable files below a directory."""
     size = 0
     for folder, _, names in os.walk(directory):
         for name in names:
             try:
                 size += os.lstat(f"{folder}/{name}").st_size
             except FileNotFoundError:
-                # Somebody has just removed it.
+                # The file has just been removed.
                 continue
     return size

@@ -1,5 +1,5 @@
-"""Fine-tunes: from rows on the volume to an adapter that every worker serves by its name.
+"""Fine-tunes: from rows on the volume to an adapter that all workers serve by its name.
 
-``trainer`` trains, in a process of its own. This package keeps what was asked and how far it is,
-starts that process from wherever the last one was ended, and publishes its adapter.
+``trainer`` trains in a separate process. This package stores the request and the progress, starts
+that process from the last checkpoint, and publishes its adapter.
 """

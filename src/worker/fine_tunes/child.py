@@ -1,4 +1,4 @@
-"""The process that trains: started, watched, and ended, at the latest with this process."""
+"""The trainer's process, which is started, watched, and stopped with this process at the latest."""
 
 import asyncio
 import contextlib
@@ -10,61 +10,64 @@ from collections.abc import Sequence
 
 from worker import children
 from worker.children import signal_name
-from worker.masking import masked, without_paths
-from worker.settings.environment import trainers_environ
+from worker.masking import mask, remove_paths
+from worker.settings.environment import trainer_environ
 
-COMMAND = tuple(children.module("trainer"))
-# Requests that are answered beside it come first.
+COMMAND = tuple(children.module_command("trainer"))
+# Requests that are answered alongside the training have priority.
 NICENESS = 10
-# Seconds that it has for a checkpoint, and until a killed one is gone.
+# Seconds for writing a checkpoint, and for the exit of a killed process.
 CHECKPOINT_S = 30.0
-KILLED_S = 5.0
-# Bytes of standard error that are kept, and characters of its last line that a reason quotes.
-TAIL = 16_000
-LONGEST = 300
-# Last lines of a crash that are no reason for it.
+KILL_WAIT_S = 5.0
+# Maximum bytes of standard error that are stored, and maximum characters of its last line in a
+# reason.
+MAX_STDERR_BYTES = 16_000
+MAX_REASON_LENGTH = 300
+# Last lines of a crash that don't explain it.
 _NOISE = re.compile(r"^\s|^(Traceback|\[rank|.*Warning: )|^$")
-_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-_LESS_MEMORY = (
+_OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+_MEMORY_ADVICE = (
     "Rows with fewer tokens (FINE_TUNE_MAX_LENGTH), a smaller batch_size or a worker with more "
     "memory help."
 )
 
 
-class Child:
-    """One process that trains. Use on the loop that it was started on."""
+class TrainerProcess:
+    """A running process of the trainer. Use on the event loop that started it."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._said = bytearray()
+        self._stderr_tail = bytearray()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def started(cls, command: Sequence[str], *, nice: bool, wandb: bool = False) -> "Child":
-        """Start a process.
+    async def start(
+        cls, command: Sequence[str], *, low_priority: bool, with_wandb_key: bool = False
+    ) -> "TrainerProcess":
+        """Start the process.
 
         Args:
-            command: to run.
-            nice: whether others on this machine come first.
-            wandb: whether it has the key of Weights & Biases.
+            command: Command to run.
+            low_priority: Whether other processes on this machine have priority.
+            with_wandb_key: Whether the process gets the key of Weights & Biases.
 
         Raises:
-            OSError: the system has no room for another process.
+            OSError: The system can't start another process.
         """
-        environ = trainers_environ(wandb=wandb)
+        environ = trainer_environ(wandb=with_wandb_key)
         process = await children.start(
             command,
-            children.with_sources(environ),
+            children.add_sources(environ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            # A group of its own, which can be killed as one: it may start processes, too.
+            # A group of its own, which can be killed as a whole: the process may start others.
             start_new_session=True,
         )
         with contextlib.suppress(OSError):
             # vLLM may have bound this process to some of the cores.
             os.sched_setaffinity(process.pid, range(os.cpu_count() or 1))
-            if nice:
+            if low_priority:
                 os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         return cls(process)
 
@@ -73,62 +76,62 @@ class Child:
         return self._process.pid
 
     @property
-    def said(self) -> str:
-        """The last that it has written to standard error."""
-        return self._said.decode(errors="replace")
+    def stderr_tail(self) -> str:
+        """The last part of standard error."""
+        return self._stderr_tail.decode(errors="replace")
 
-    async def ended(self, seconds: float | None = None) -> int | None:
-        """Wait for its end, and return its status; None: it has not ended in so many seconds."""
+    async def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for the exit and return its status; None after the timeout."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 status = await self._process.wait()
         except TimeoutError:
             return None
-        # What it has started, and what may hold its output open.
+        # Kill processes that it has started, which may hold its standard error open.
         _kill(self._process.pid)
-        await asyncio.wait({self._reading}, timeout=KILLED_S)
+        await asyncio.wait({self._reading}, timeout=KILL_WAIT_S)
         self._reading.cancel()
         return status
 
     def terminate(self) -> None:
-        """Let it write a checkpoint and end, for which it has ``CHECKPOINT_S``."""
+        """Let the process write a checkpoint and exit; it has ``CHECKPOINT_S`` for that."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     async def kill(self) -> int | None:
-        """End it at once; see ``ended``."""
+        """Kill the process immediately; see ``wait``."""
         if self._process.returncode is None:
             _kill(self._process.pid)
-        return await self.ended(KILLED_S)
+        return await self.wait(KILL_WAIT_S)
 
     async def _read(self) -> None:
         assert self._process.stderr  # for the type checker: it is a pipe
-        while read := await self._process.stderr.read(TAIL):
-            self._said += read
-            del self._said[:-TAIL]
+        while read := await self._process.stderr.read(MAX_STDERR_BYTES):
+            self._stderr_tail += read
+            del self._stderr_tail[:-MAX_STDERR_BYTES]
 
 
-def reason_of(status: int | None, said: str) -> str:
-    """Return why the process has ended, in a sentence for callers.
+def explain_exit(status: int | None, stderr_tail: str) -> str:
+    """Return why the process has exited, as a sentence for callers.
 
     Args:
-        status: its own, or below 0 the signal that has ended it; None: not known.
-        said: the last of its standard error.
+        status: Exit status, or the negated number of a signal; None if unknown.
+        stderr_tail: Last part of standard error.
     """
     if status is not None and status < 0:
-        text = f"The process that trains was ended by {signal_name(-status)}"
+        message = f"The process that trains was ended by {signal_name(-status)}"
         if -status == signal.SIGKILL:
-            text += f", probably because this machine's memory is full. {_LESS_MEMORY}"
-            return text
-        return f"{text}."
-    lines = [line.strip() for line in said.splitlines() if not _NOISE.search(line)]
-    last = without_paths(masked(lines[-1]))[:LONGEST] if lines else f"status {status}"
-    if _MEMORY.search(last):
-        return f"The training needs more memory than there is: {last} {_LESS_MEMORY}"
+            message += f", probably because this machine's memory is full. {_MEMORY_ADVICE}"
+            return message
+        return f"{message}."
+    lines = [line.strip() for line in stderr_tail.splitlines() if not _NOISE.search(line)]
+    last = remove_paths(mask(lines[-1]))[:MAX_REASON_LENGTH] if lines else f"status {status}"
+    if _OUT_OF_MEMORY.search(last):
+        return f"The training needs more memory than there is: {last} {_MEMORY_ADVICE}"
     return f"The process that trains has crashed: {last}"
 
 
 def _kill(group: int) -> None:
-    # A process id is not given away while any process of its group lives.
+    # The id of a group is not reused while one of its processes is alive.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a fine-tune has told so far, over all attempts at it."""
+"""Reads the events of a fine-tune from all attempts at it."""
 
 import contextlib
 import math
@@ -11,42 +11,42 @@ import msgspec
 
 from trainer.spec import EVENTS
 from worker.fine_tunes.request import FineTuneResult
-from worker.volume import failures
+from worker.volume import translate_os_errors
 
-PREFIX = "ftevent-"
-# Metrics that the platform gets while a job runs.
-SHOWN = ("epoch", "loss")
+EVENT_PREFIX = "ftevent-"
+# Metrics in the progress that the platform receives while a job runs.
+PROGRESS_METRICS = ("epoch", "loss")
 
 Level = Literal["info", "warn", "error"]
 
 
-class _Line(msgspec.Struct):
-    """A line of an attempt: the first one, ``spec.Resumed``, or a ``spec.Event``."""
+class _EventLine(msgspec.Struct):
+    """A line of an attempt's events: first a ``spec.Resumed``, then ``spec.Event`` lines."""
 
     resumed_at: int | None = None
     at: float = 0.0
     level: Level = "info"
     message: str = ""
     step: int = 0
-    # What is no number has none in JSON.
+    # None if the value is not a number in JSON.
     metrics: dict[str, float | None] = {}
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(_EventLine).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FineTuneEvent:
     """An event of a fine-tune.
 
     Args:
-        id: also sorts those of a second.
-        created_at: whole seconds since 1970, not before that of the event before.
-        at: as the worker's clock was.
-        level: how bad it is.
-        message: of metrics, LLM Engine's: the text of a Python dict.
-        step: the steps done when it was told.
-        metrics: by OpenAI's names, where it has any; empty: only a message.
+        id: Id, which also orders the events of the same second.
+        created_at: Whole seconds since 1970, never before the previous event.
+        at: Seconds since 1970 by the worker's clock.
+        level: Severity.
+        message: Text; for metrics in LLM Engine's form, a Python dict as text.
+        step: Completed steps at the time of the event.
+        metrics: Metrics by OpenAI's names, if they exist; empty for a message.
     """
 
     id: str
@@ -58,9 +58,9 @@ class Told:
     metrics: dict[str, float]
 
 
-# OpenAI's names of metrics. All validation rows are looked at, every time; transformers' last line
-# has the mean over the whole training.
-_NAMES = {
+# OpenAI's names of metrics. Each evaluation uses all validation rows. The last line from
+# transformers has the mean loss of the whole training.
+_METRIC_NAMES = {
     "loss": ("train_loss",),
     "train_loss": ("mean_train_loss",),
     "mean_token_accuracy": ("train_mean_token_accuracy",),
@@ -69,118 +69,125 @@ _NAMES = {
 }
 
 
-def events(
+def read_events(
     id: str, created_at: int, attempts: Sequence[Path], result: FineTuneResult | None
-) -> list[Told]:
-    """Return what a fine-tune has told, the oldest first. Reads files: for threads.
+) -> list[FineTuneEvent]:
+    """Return the events of a fine-tune, oldest first. Reads files: call in a thread.
 
-    Metrics of steps that a later attempt has done again are left out.
+    Metrics of steps that a later attempt has repeated are left out.
 
     Args:
-        id: of the fine-tune.
-        created_at: in seconds since 1970.
-        attempts: their directories, the oldest first.
-        result: how it ended.
+        id: Id of the fine-tune.
+        created_at: Creation time of the fine-tune in seconds since 1970.
+        attempts: Directories of its attempts, oldest first.
+        result: How the fine-tune ended, if it has ended.
 
     Raises:
-        VolumeError: the volume fails.
+        VolumeError: The volume fails.
     """
-    lines = [_Line(at=created_at, message="Created")]
-    lines += _merged([list(_read(attempt / EVENTS)) for attempt in attempts])
+    lines = [_EventLine(at=created_at, message="Created")]
+    lines += _merge_attempts([list(_read_lines(attempt / EVENTS)) for attempt in attempts])
     if result:
-        lines.append(_ended(result))
-    told, newest = [], 0
+        lines.append(_final_line(result))
+    events, newest_at = [], 0
     for number, line in enumerate(lines):
-        newest = max(newest, int(line.at))
-        event_id = f"{PREFIX}{id.rpartition('-')[2]}-{number:08}"
-        metrics = _renamed(line.metrics)
-        told.append(Told(event_id, newest, line.at, line.level, line.message, line.step, metrics))
-    return told
+        newest_at = max(newest_at, int(line.at))
+        event_id = f"{EVENT_PREFIX}{id.rpartition('-')[2]}-{number:08}"
+        metrics = _rename_metrics(line.metrics)
+        events.append(
+            FineTuneEvent(
+                event_id, newest_at, line.at, line.level, line.message, line.step, metrics
+            )
+        )
+    return events
 
 
-def by_step(told: list[Told]) -> dict[int, dict[str, float]]:
+def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
     """Return the metrics of each step that has any."""
-    found: dict[int, dict[str, float]] = {}
-    for one in told:
-        if one.metrics:
-            found.setdefault(one.step, {}).update(one.metrics)
-    return dict(sorted(found.items()))
+    metrics: dict[int, dict[str, float]] = {}
+    for event in events:
+        if event.metrics:
+            metrics.setdefault(event.step, {}).update(event.metrics)
+    return dict(sorted(metrics.items()))
 
 
-def _renamed(metrics: dict[str, float | None]) -> dict[str, float]:
-    """Return the metrics that are numbers, by OpenAI's names, where it has any."""
+def _rename_metrics(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Return the metrics with finite values, by OpenAI's names where they exist."""
     return {
         name: value
-        for own, value in metrics.items()
+        for trainer_name, value in metrics.items()
         if value is not None and math.isfinite(value)
-        for name in _NAMES.get(own, (own,))
+        for name in _METRIC_NAMES.get(trainer_name, (trainer_name,))
     }
 
 
-class Listener:
-    """Reads what an attempt tells while it is told.
+class ProgressReader:
+    """Reads the events of a running attempt.
 
     Args:
-        attempt: its directory.
-        progress: updated; read from any thread.
+        attempt: Directory of the attempt.
+        progress: Progress that this reader updates; any thread may read it.
     """
 
     def __init__(self, attempt: Path, progress: dict[str, float]) -> None:
         self._path = attempt / EVENTS
         self._progress = progress
-        self._read = 0
+        self._position = 0
 
-    def look(self) -> None:
-        """Read what has been added; call it in a thread."""
-        with failures():
+    def update(self) -> None:
+        """Read the new events; call this in a thread."""
+        with translate_os_errors():
             try:
-                with self._path.open("rb") as opened:
-                    opened.seek(self._read)
-                    added = opened.read()
+                with self._path.open("rb") as file:
+                    file.seek(self._position)
+                    added = file.read()
             except FileNotFoundError:
                 return
-        whole = added[: added.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in map(_decode, whole.splitlines()):
+        complete = added[: added.rfind(b"\n") + 1]
+        self._position += len(complete)
+        for line in map(_decode, complete.splitlines()):
             if line.step:
                 self._progress["step"] = line.step
-            numbers = ((name, line.metrics.get(name)) for name in SHOWN)
+            numbers = ((name, line.metrics.get(name)) for name in PROGRESS_METRICS)
             self._progress.update((name, value) for name, value in numbers if value is not None)
 
 
-def _read(path: Path) -> Iterator[_Line]:
-    """Yield the lines of an attempt that are whole."""
-    with failures():
+def _read_lines(path: Path) -> Iterator[_EventLine]:
+    """Yield the complete lines of an attempt."""
+    with translate_os_errors():
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return
-    # What follows the last newline is being written, or was when the machine went away.
+    # The text after the last newline is still being written, or the machine crashed while writing
+    # it.
     for line in content.split(b"\n")[:-1]:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decode(line)
 
 
-def _merged(attempts: list[list[_Line]]) -> list[_Line]:
-    found: list[_Line] = []
-    done_again = math.inf
+def _merge_attempts(attempts: list[list[_EventLine]]) -> list[_EventLine]:
+    merged: list[_EventLine] = []
+    repeated_after = math.inf
     for lines in reversed(attempts):
-        kept = [
+        valid = [
             line
             for line in lines
-            if line.resumed_at is None and not (line.metrics and line.step > done_again)
+            if line.resumed_at is None and not (line.metrics and line.step > repeated_after)
         ]
-        found = kept + found
-        done_again = min(
-            [done_again, *(line.resumed_at for line in lines if line.resumed_at is not None)]
+        merged = valid + merged
+        repeated_after = min(
+            [repeated_after, *(line.resumed_at for line in lines if line.resumed_at is not None)]
         )
-    return found
+    return merged
 
 
-def _ended(result: FineTuneResult) -> _Line:
+def _final_line(result: FineTuneResult) -> _EventLine:
     if result.error:
-        return _Line(at=result.at, level="error", message=result.error.message, step=result.steps)
+        return _EventLine(
+            at=result.at, level="error", message=result.error.message, step=result.steps
+        )
     message = "Cancelled"
     if result.status == "succeeded":
         message = f"Succeeded: the adapter is called by its name, {result.adapter}"
-    return _Line(at=result.at, message=message, step=result.steps)
+    return _EventLine(at=result.at, message=message, step=result.steps)

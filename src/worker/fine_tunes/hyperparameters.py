@@ -1,4 +1,4 @@
-"""Hyperparameters by the names of OpenAI and of LLM Engine, as numbers or as texts."""
+"""Parses hyperparameters of OpenAI or LLM Engine, whose numbers may be strings."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
-from worker.validation import invalid_fields, unknown_key, without_nulls
+from worker.validation import drop_nulls, invalid_fields, unknown_key
 
 AUTO = "auto"
 MULTIPLIER, PEFT = "learning_rate_multiplier", "peft_config"
-# What callers write -> what it is here. The first of a line is LLM Engine's, the second OpenAI's.
-NAMES = {
+# The worker's names by the names in requests. If a line has two, the first is LLM Engine's.
+FIELD_NAMES = {
     **{"epochs": "epochs", "n_epochs": "epochs"},
     **{"lr": "learning_rate", MULTIPLIER: "learning_rate"},
     "batch_size": "batch_size",
@@ -21,11 +21,11 @@ NAMES = {
     "weight_decay": "weight_decay",
     PEFT: "lora",
 }
-# What OpenAI's multiplier multiplies.
+# Learning rate that OpenAI's multiplier multiplies.
 LEARNING_RATE = float(Hyperparameters.model_fields["learning_rate"].default)
 
-# Of PEFT's LoraConfig: the one value that each may have.
-ONLY: dict[str, Any] = {
+# The only supported values of some fields in PEFT's LoraConfig.
+REQUIRED_VALUES: dict[str, Any] = {
     "bias": "none",
     "task_type": "CAUSAL_LM",
     "peft_type": "LORA",
@@ -33,8 +33,9 @@ ONLY: dict[str, Any] = {
     "inference_mode": False,
     "fan_in_fan_out": False,
 }
-# Likewise, what vLLM can't serve or the trainer doesn't do: to be left out or empty.
-NOT_SERVED = frozenset(
+# Fields of LoraConfig that vLLM can't serve, or that the trainer doesn't support. They must be
+# absent or empty.
+UNSUPPORTED = frozenset(
     """
     alora_invocation_tokens alpha_pattern arrow_config corda_config ensure_weight_tying eva_config
     exclude_modules layer_replication layers_pattern layers_to_transform loftq_config lora_bias
@@ -43,111 +44,115 @@ NOT_SERVED = frozenset(
     """.split()
 )
 ALL_LINEAR = "all-linear"
-_TEXTS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 _MODULE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 
 
-def hyperparameters(
-    given: Mapping[str, Any], holder: str, *, max_rank: int, seed: int | None = None
+def parse_hyperparameters(
+    raw_values: Mapping[str, Any], parent: str, *, max_rank: int, seed: int | None = None
 ) -> Hyperparameters:
-    """Read hyperparameters; what is not given, null or "auto" has its default.
+    """Parse hyperparameters; those that are missing, null or "auto" get their defaults.
 
     Args:
-        given: as the caller wrote them.
-        holder: what the object is called, for messages: ``hyperparameters``.
-        max_rank: of adapters that the endpoint serves.
-        seed: which both APIs have elsewhere, if at all.
+        raw_values: Values from the caller.
+        parent: Name of the object in messages, for example "hyperparameters".
+        max_rank: Maximum rank of adapters that the endpoint serves.
+        seed: Seed from the request, which both APIs have outside of this object.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A value is invalid; the error names the field.
     """
     values: dict[str, Any] = {} if seed is None else {"seed": seed}
-    written: dict[str, str] = {"seed": "seed"}
-    for key, value in without_nulls(given).items():
-        place = f"{holder}.{key}"
-        if (name := NAMES.get(key)) is None:
-            raise _unknown(key, NAMES, holder)
-        if name in written:
-            raise _refused(place, f"{written[name]} says the same: give one of them")
+    written_as: dict[str, str] = {"seed": "seed"}
+    for key, value in drop_nulls(raw_values).items():
+        field = f"{parent}.{key}"
+        if (name := FIELD_NAMES.get(key)) is None:
+            raise _unknown_key_error(key, FIELD_NAMES, parent)
+        if name in written_as:
+            raise _invalid(field, f"{written_as[name]} says the same: give one of them")
         if value != AUTO:
-            written[name], values[name] = place, _value(key, value, place)
+            written_as[name], values[name] = field, _parse_value(key, value, field)
     lora = values.get("lora", {})
     values["lora"] = {"r": min(Lora().r, max_rank), **lora}
     try:
-        found = Hyperparameters.model_validate(values)
+        parsed = Hyperparameters.model_validate(values)
     except ValidationError as error:
-        raise invalid_fields(error, written=written) from None
-    if (rank := found.lora.r) > max_rank:
+        raise invalid_fields(error, aliases=written_as) from None
+    if (rank := parsed.lora.r) > max_rank:
         message = f"{rank} is more than this endpoint serves: {max_rank} (MAX_LORA_RANK)"
-        raise _refused(f"{written['lora']}.r", message)
+        raise _invalid(f"{written_as['lora']}.r", message)
     if "lora_alpha" in lora:
-        return found
-    scaled = found.lora.model_copy(update={"lora_alpha": 2 * rank})
-    return found.model_copy(update={"lora": scaled})
+        return parsed
+    scaled = parsed.lora.model_copy(update={"lora_alpha": 2 * rank})
+    return parsed.model_copy(update={"lora": scaled})
 
 
-def _value(key: str, value: Any, place: str) -> Any:
-    """Return a hyperparameter's value, whose range is not checked yet."""
+def _parse_value(key: str, value: Any, field: str) -> Any:
+    """Return the value of a hyperparameter, without checking its range."""
     if key == PEFT:
-        return _lora(value, place)
+        return _parse_lora(value, field)
     if isinstance(value, bool):
-        raise _refused(place, "a number")
-    return _times(value, place) if key == MULTIPLIER else value
+        raise _invalid(field, "a number")
+    return _parse_multiplier(value, field) if key == MULTIPLIER else value
 
 
-def _lora(config: Any, holder: str) -> dict[str, Any]:
-    """Return what a ``peft_config`` says of the adapter, by the names of ``Lora``."""
+def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
+    """Return the adapter's parameters from a ``peft_config``, by the names of ``Lora``."""
     if not isinstance(config, dict):
-        raise _refused(holder, "an object with parameters of PEFT's LoraConfig")
+        raise _invalid(parent, "an object with parameters of PEFT's LoraConfig")
     values: dict[str, Any] = {}
-    for key, written in without_nulls(config).items():
-        place = f"{holder}.{key}"
-        value = _TEXTS.get(written.lower(), written) if isinstance(written, str) else written
+    for key, raw_value in drop_nulls(config).items():
+        field = f"{parent}.{key}"
+        value = (
+            _BOOLEANS.get(raw_value.lower(), raw_value) if isinstance(raw_value, str) else raw_value
+        )
         if key in Lora.model_fields:
-            values[key] = _of_lora(key, value, place)
-        elif key not in {*ONLY, *NOT_SERVED}:
-            raise _unknown(key, (*Lora.model_fields, *ONLY), holder)
-        elif key in ONLY and value != ONLY[key]:
-            raise _refused(place, f"only {ONLY[key]!r}: vLLM serves no other adapters")
-        elif key in NOT_SERVED and value not in (False, [], {}):
-            raise _refused(place, "such adapters can't be trained here and served: leave it out")
+            values[key] = _parse_lora_value(key, value, field)
+        elif key not in {*REQUIRED_VALUES, *UNSUPPORTED}:
+            raise _unknown_key_error(key, (*Lora.model_fields, *REQUIRED_VALUES), parent)
+        elif key in REQUIRED_VALUES and value != REQUIRED_VALUES[key]:
+            raise _invalid(field, f"only {REQUIRED_VALUES[key]!r}: vLLM serves no other adapters")
+        elif key in UNSUPPORTED and value not in (False, [], {}):
+            raise _invalid(field, "such adapters can't be trained here and served: leave it out")
     return values
 
 
-def _of_lora(key: str, value: Any, place: str) -> Any:
+def _parse_lora_value(key: str, value: Any, field: str) -> Any:
     if key == "target_modules":
-        return _modules(value, place)
-    flag = key == "use_rslora"
-    if isinstance(value, bool) != flag:
-        raise _refused(place, "true or false" if flag else "a number")
+        return _parse_modules(value, field)
+    is_flag = key == "use_rslora"
+    if isinstance(value, bool) != is_flag:
+        raise _invalid(field, "true or false" if is_flag else "a number")
     return value
 
 
-def _modules(value: Any, place: str) -> tuple[str, ...] | None:
+def _parse_modules(value: Any, field: str) -> tuple[str, ...] | None:
     if value == ALL_LINEAR:
-        # The default: the attention's and the MLP's layers, without the head.
+        # The default: all linear layers of attention and MLP, without the head.
         return None
     names = [value] if isinstance(value, str) else value
-    if isinstance(names, list) and names and all(map(_is_module, names)):
+    if isinstance(names, list) and names and all(map(_is_module_name, names)):
         return tuple(dict.fromkeys(names))
-    raise _refused(place, 'names of layers, for example ["q_proj", "v_proj"], or "all-linear"')
+    raise _invalid(field, 'names of layers, for example ["q_proj", "v_proj"], or "all-linear"')
 
 
-def _is_module(name: object) -> bool:
+def _is_module_name(name: object) -> bool:
     return isinstance(name, str) and _MODULE.fullmatch(name) is not None
 
 
-def _times(value: Any, place: str) -> float:
+def _parse_multiplier(value: Any, field: str) -> float:
     try:
         return float(value) * LEARNING_RATE
     except (TypeError, ValueError, OverflowError):
-        raise _refused(place, 'a number above 0, or "auto"') from None
+        raise _invalid(field, 'a number above 0, or "auto"') from None
 
 
-def _unknown(key: str, known: Iterable[str], holder: str) -> InvalidInput:
-    place = f"{holder}.{key}"
-    return InvalidInput(unknown_key(place, [f"{holder}.{name}" for name in known]), param=place)
+def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> InvalidInput:
+    field = f"{parent}.{key}"
+    return InvalidInput(
+        unknown_key(field, [f"{parent}.{name}" for name in known_keys]), param=field
+    )
 
 
-def _refused(place: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"{place}: {reason}", param=place)
+def _invalid(field: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {reason}", param=field)

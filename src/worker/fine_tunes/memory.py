@@ -1,4 +1,4 @@
-"""Memory for a training: estimated before it begins, made by what is beside it, or waited for."""
+"""Memory for training: estimates it, and waits until it is free or the engine has released it."""
 
 import asyncio
 import contextlib
@@ -12,110 +12,122 @@ from typing import NamedTuple
 
 from trainer.spec import Spec
 from worker.errors import InvalidInput
-from worker.process.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
+from worker.process.estimates import (
+    FLOAT32_BYTES,
+    GIB,
+    OPTIMIZER_BYTES,
+    PROCESS_BYTES,
+    WEIGHT_BYTES,
+    ModelSizes,
+)
 from worker.process.memory import free_memory, memory_limit
-from worker.settings.environment import first_gpu
+from worker.settings.environment import first_visible_gpu
 from worker.store.disk import count_elements
 
 CONFIG = "config.json"
-# Tokens of a row that has to fit at least: longer ones may, or may not.
-ROW = 256
-# Seconds between looks at whether the training has to stop, and at the memory.
-WATCH_S = 1.0
+# Tokens of a row that must fit into memory; longer rows may not fit.
+MIN_ROW_TOKENS = 256
+# Seconds between two checks whether to stop, and between two checks of the memory.
+POLL_S = 1.0
 
 # Returns whether the training has to stop.
-Stops = Callable[[], Awaitable[object]]
+ShouldStop = Callable[[], Awaitable[object]]
 
 
-class Memory(NamedTuple):
-    """Bytes where a model is trained: those that are free, and all."""
+class DeviceMemory(NamedTuple):
+    """Free and total memory in bytes of the device that trains."""
 
     free: int
     total: int
 
 
-class MemoryTaken(InvalidInput):
-    """There is enough memory for a training, but others have too much of it now."""
+class MemoryInUse(InvalidInput):
+    """The device has enough memory for a training, but too much of it is in use."""
 
 
-def check_memory(spec: Spec, there: Memory | None = None) -> None:
-    """Refuse a training that can't fit into the memory that is free now.
+def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
+    """Refuse a training that can't fit into the free memory.
 
     Args:
-        spec: what is to be trained.
-        there: the memory; None: what this machine has.
+        spec: Specification of the training.
+        available: Memory of the device; None to measure it.
 
     Raises:
-        MemoryTaken: it can't now.
-        InvalidInput: it never can; the message says what to change.
+        MemoryInUse: Too much memory is in use now.
+        InvalidInput: The device has too little memory; the message says how to change that.
     """
-    there = there or memory(spec.device)
+    available = available or device_memory(spec.device)
     needed = needed_bytes(spec)
-    if there is None or needed is None or needed <= there.free:
+    if available is None or needed is None or needed <= available.free:
         return
-    what = "GPU" if spec.device == "cuda" else "machine"
-    taken = needed <= there.total
-    refused, has = (MemoryTaken, there.free) if taken else (InvalidInput, there.total)
-    raise refused(
-        f"The training needs at least {needed / GIB:.1f} GiB of memory, and this {what} has "
-        f"{has / GIB:.1f} GiB{' left' if taken else ''}. A worker that is started with --train, "
-        "on an endpoint of its own with the same volume, has no engine beside it; a smaller r in "
-        "peft_config, or a smaller model, needs less."
+    device = "GPU" if spec.device == "cuda" else "machine"
+    is_in_use = needed <= available.total
+    error_type, limit = (
+        (MemoryInUse, available.free) if is_in_use else (InvalidInput, available.total)
+    )
+    raise error_type(
+        f"The training needs at least {needed / GIB:.1f} GiB of memory, and this {device} has "
+        f"{limit / GIB:.1f} GiB{' left' if is_in_use else ''}. A worker that is started with "
+        "--train, on an endpoint of its own with the same volume, has no engine beside it; a "
+        "smaller r in peft_config, or a smaller model, needs less."
     )
 
 
 @contextlib.asynccontextmanager
-async def made(
-    making: AbstractAsyncContextManager[None], stops: Stops, is_left: Callable[[], bool]
+async def reserve_memory(
+    reservation: AbstractAsyncContextManager[None],
+    should_stop: ShouldStop,
+    is_over: Callable[[], bool],
 ) -> AsyncGenerator[bool, None]:
-    """Make room for the block, or yield False: the training has to stop before there is any.
+    """Reserve memory for the block; yield False if the training has to stop before that.
+
+    The engine is available again after the block, unless the job's time is over first.
 
     Args:
-        making: makes it.
-        stops: returns whether the training has to stop.
-        is_left: returns whether the job's time is over.
-
-    What was beside it is back after the block, unless the job's time does not suffice for that.
+        reservation: Context manager that reserves the memory.
+        should_stop: Returns whether the training has to stop.
+        is_over: Returns whether the job's time is over.
     """
-    entering = asyncio.create_task(making.__aenter__())
+    entering = asyncio.create_task(reservation.__aenter__())
     try:
-        while not entering.done() and not await stops():
-            await asyncio.wait({entering}, timeout=WATCH_S)
-        there = entering.done()
-        if there:
+        while not entering.done() and not await should_stop():
+            await asyncio.wait({entering}, timeout=POLL_S)
+        is_reserved = entering.done()
+        if is_reserved:
             entering.result()
-        yield there
+        yield is_reserved
     finally:
         entering.cancel()
         await asyncio.wait({entering})
         if not entering.cancelled() and entering.exception() is None:
-            leaving = asyncio.create_task(making.__aexit__(None, None, None))
-            # An engine starts for minutes, and the job's answer says how it goes on.
-            while not leaving.done() and not is_left():
-                await asyncio.wait({leaving}, timeout=WATCH_S)
+            leaving = asyncio.create_task(reservation.__aexit__(None, None, None))
+            # The engine's startup takes minutes, and the response to the job contains how to
+            # continue.
+            while not leaving.done() and not is_over():
+                await asyncio.wait({leaving}, timeout=POLL_S)
             if leaving.done():
                 leaving.result()
 
 
 def needed_bytes(spec: Spec) -> int | None:
-    """Return what a training takes at least; None: the model's files don't say."""
-    counted, _ = count_elements([*spec.model.glob("*.safetensors")])
-    sizes = _sizes(spec.model)
-    weights = counted.total() if counted else 0
+    """Return the minimum memory of a training; None if the model's files lack the information."""
+    elements, _ = count_elements([*spec.model.glob("*.safetensors")])
+    sizes = _model_sizes(spec.model)
+    weights = elements.total() if elements else 0
     if not weights or sizes is None:
         return None
-    row = min(spec.max_length, ROW) * sizes.token_bytes(recompute=True)
-    fixed = weights * WEIGHT[spec.device] + PROCESS[spec.device]
-    return fixed + sizes.adapter_elements(spec.lora.r) * (NUMBER + OPTIMIZER) + row
+    row = min(spec.max_length, MIN_ROW_TOKENS) * sizes.token_bytes(recompute=True)
+    fixed = weights * WEIGHT_BYTES[spec.device] + PROCESS_BYTES[spec.device]
+    return fixed + sizes.adapter_elements(spec.lora.r) * (FLOAT32_BYTES + OPTIMIZER_BYTES) + row
 
 
-def memory(device: str) -> Memory | None:
-    """Return the memory where a model is trained; None: not known."""
-    return _of_gpu() if device == "cuda" else Memory(free_memory(), memory_limit())
+def device_memory(device: str) -> DeviceMemory | None:
+    """Return the memory of the device that trains; None if it is unknown."""
+    return _gpu_memory() if device == "cuda" else DeviceMemory(free_memory(), memory_limit())
 
 
-def _sizes(model: Path) -> ModelSizes | None:
-    """Read what memory depends on from a model's directory; None: it doesn't say."""
+def _model_sizes(model: Path) -> ModelSizes | None:
+    """Read the sizes of a model from its configuration; None if they are missing."""
     try:
         config = json.loads((model / CONFIG).read_bytes())
         return ModelSizes.model_validate(config.get("text_config", config))
@@ -123,16 +135,21 @@ def _sizes(model: Path) -> ModelSizes | None:
         return None
 
 
-def _of_gpu() -> Memory | None:
-    """Ask the driver's tool: this process has no context of a GPU, and is to get none."""
+def _gpu_memory() -> DeviceMemory | None:
+    """Query the driver's tool: this process has no CUDA context, and must not create one."""
     if (tool := shutil.which("nvidia-smi")) is None:
         return None
-    # The process that trains takes one GPU, the first that it sees.
-    first = () if (gpu := first_gpu()) is None else ("-i", gpu)
-    asked = (tool, *first, "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
+    # The trainer uses one GPU, the first that is visible to it.
+    gpu_option = () if (gpu := first_visible_gpu()) is None else ("-i", gpu)
+    command = (
+        tool,
+        *gpu_option,
+        "--query-gpu=memory.free,memory.total",
+        "--format=csv,noheader,nounits",
+    )
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
-        free, total = done.stdout.splitlines()[0].split(",")
-        return Memory(int(free) * 2**20, int(total) * 2**20)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        free, total = result.stdout.splitlines()[0].split(",")
+        return DeviceMemory(int(free) * 2**20, int(total) * 2**20)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None

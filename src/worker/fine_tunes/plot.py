@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from xml.sax.saxutils import escape
 
-# Pixels: of the picture, and of its margins.
+# Size of the picture and its margins in pixels.
 WIDTH, HEIGHT = 800, 480
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 60
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
-# Ticks of an axis, about.
+# Approximate number of ticks on an axis.
 TICKS = 6
 
 Points = Mapping[int, float]
@@ -18,23 +18,24 @@ def svg(title: str, lines: Mapping[str, Points]) -> str:
     """Return a plot of losses.
 
     Args:
-        title: any text.
-        lines: a loss of each step, by the line's name; one without points is only named.
+        title: Any text.
+        lines: Loss of each step, by the name of the line. A line without points is only in the
+            legend.
     """
     steps = [step for points in lines.values() for step in points] or [0]
     losses = [loss for points in lines.values() for loss in points.values()] or [0.0]
-    across = _Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, least=1)
-    up = _Axis(min(losses), max(losses), HEIGHT - BOTTOM, TOP)
+    x_axis = _Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, min_tick=1)
+    y_axis = _Axis(min(losses), max(losses), HEIGHT - BOTTOM, TOP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         _text(WIDTH / 2, 24, title, anchor="middle", size=15),
-        *_axes(across, up),
+        *_axes(x_axis, y_axis),
     ]
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
-        parts += _line(points, across, up, colour)
+        parts += _line(points, x_axis, y_axis, colour)
         y = TOP + 12 + 18 * number
         parts.append(_stroke(WIDTH - 170, y - 4, WIDTH - 146, y - 4, colour, 2))
         parts.append(_text(WIDTH - 140, y, name))
@@ -42,40 +43,42 @@ def svg(title: str, lines: Mapping[str, Points]) -> str:
 
 
 class _Axis:
-    """Places of values between two round ones.
+    """Maps values to positions on an axis that begins and ends at a tick.
 
     Args:
-        low: the least value; ``high``: the greatest.
-        start: where the axis begins, in pixels; ``end``: likewise.
-        least: the least distance between two ticks.
+        low: Smallest value.
+        high: Largest value.
+        start: Start of the axis in pixels.
+        end: End of the axis in pixels.
+        min_tick: Minimum distance between two ticks.
     """
 
     def __init__(
-        self, low: float, high: float, start: float, end: float, least: float = 0.0
+        self, low: float, high: float, start: float, end: float, min_tick: float = 0.0
     ) -> None:
         span = (high - low) or max(abs(high), 1.0)
-        rough = max(span / TICKS, least)
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+        min_step = max(span / TICKS, min_tick)
+        power = 10.0 ** math.floor(math.log10(min_step))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
         first, last = math.floor(low / step), math.ceil(high / step)
         last = max(last, first + 1)
-        # Not by adding up: 0.1 + 0.2 is no tick.
+        # Multiplied, not added up: 0.1 + 0.2 is not 0.3.
         self.ticks = [number * step for number in range(first, last + 1)]
         self._start, self._end = start, end
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         low, high = self.ticks[0], self.ticks[-1]
         return self._start + (value - low) / (high - low) * (self._end - self._start)
 
 
-def _axes(across: _Axis, up: _Axis) -> Iterable[str]:
+def _axes(x_axis: _Axis, y_axis: _Axis) -> Iterable[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    for value in up.ticks:
-        y = up.place(value)
+    for value in y_axis.ticks:
+        y = y_axis.position(value)
         yield _stroke(LEFT, y, right, y, "#ddd", 1)
         yield _text(LEFT - 8, y + 4, f"{value:.6g}", anchor="end")
-    for value in across.ticks:
-        x = across.place(value)
+    for value in x_axis.ticks:
+        x = x_axis.position(value)
         yield _stroke(x, bottom, x, bottom + 5, "black", 1)
         yield _text(x, bottom + 20, f"{value:.6g}", anchor="middle")
     yield _stroke(LEFT, bottom, right, bottom, "black", 1)
@@ -84,13 +87,15 @@ def _axes(across: _Axis, up: _Axis) -> Iterable[str]:
     yield _text(LEFT, TOP - 8, "loss", anchor="middle")
 
 
-def _line(points: Points, across: _Axis, up: _Axis, colour: str) -> Iterable[str]:
-    places = [(across.place(step), up.place(loss)) for step, loss in sorted(points.items())]
-    if len(places) > 1:
-        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable[str]:
+    positions = [
+        (x_axis.position(step), y_axis.position(loss)) for step, loss in sorted(points.items())
+    ]
+    if len(positions) > 1:
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    # A line of one point is none.
-    for x, y in places if len(places) < 100 else ():
+    # A line with only one point would be invisible.
+    for x, y in positions if len(positions) < 100 else ():
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
 
 
@@ -100,5 +105,5 @@ def _stroke(x1: float, y1: float, x2: float, y2: float, colour: str, width: int)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
-    return f"<text {place}>{escape(text)}</text>"
+    position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f"<text {position}>{escape(text)}</text>"

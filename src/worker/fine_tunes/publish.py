@@ -1,4 +1,4 @@
-"""Publishes what a training has made, so that every worker serves the adapters by their names."""
+"""Publishes the adapters of a training, so that every worker serves them by their names."""
 
 import asyncio
 import re
@@ -9,96 +9,107 @@ from pathlib import Path
 from trainer.spec import ATTEMPTS, RESULT, Outcome
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes.record import FineTune
-from worker.fine_tunes.request import Checkpoint, Failed, FineTuneResult, Publishing, StoredFineTune
-from worker.fine_tunes.workshop import Workshop
-from worker.volume import adapters, failures, write_once
-from worker.volume.adapters import MADE, Made, maker
-from worker.volume.directories import appear
+from worker.fine_tunes.request import (
+    AdapterChoice,
+    EpochCheckpoint,
+    FineTuneFailed,
+    FineTuneResult,
+    StoredFineTune,
+)
+from worker.fine_tunes.training_setup import TrainingSetup
+from worker.volume import adapters, translate_os_errors, write_once
+from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_id
+from worker.volume.directories import atomic_directory
 
-# Characters of a name, so that it is one with a number, too, and so are those of checkpoints.
-LONGEST = 108
-_OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
+# Maximum length of a name, so that it is also valid with the suffixes of numbers and checkpoints.
+MAX_NAME_LENGTH = 108
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> FineTuneResult:
-    """Publish what an attempt has made, and return how the fine-tune ends.
+async def publish_result(
+    fine_tune: FineTune, training_setup: TrainingSetup, attempt: Path
+) -> FineTuneResult:
+    """Publish the adapters of an attempt, and return how the fine-tune ends.
 
-    It may be interrupted anywhere: whoever calls it again goes on.
+    This may be interrupted at any point, and continues when it is called again.
 
     Args:
-        fine_tune: whose lease is held.
-        workshop: of the worker.
-        attempt: that has ended the training.
+        fine_tune: Fine-tune whose lease this worker owns.
+        training_setup: Training setup of the worker.
+        attempt: Attempt that finished the training.
 
     Raises:
-        Failed: it has made nothing that can be served.
-        WorkerError: the volume fails.
+        FineTuneFailed: The training has no adapter that can be served.
+        WorkerError: The volume fails.
     """
-    outcome = await asyncio.to_thread(fine_tune.outcome_of, attempt)
+    outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
     if outcome is None or outcome.error is not None:
-        raise await asyncio.to_thread(_refusal, fine_tune, outcome)
+        raise await asyncio.to_thread(_training_failure, fine_tune, outcome)
     try:
-        await workshop.check_adapter(attempt / RESULT)
+        await training_setup.check_adapter(attempt / RESULT)
     except VolumeError:
         raise
     except WorkerError as error:
         message = f"The adapter can't be served: {error.message}"
-        raise Failed("training_failed", message) from error
-    return await asyncio.to_thread(_published, fine_tune, workshop, attempt, outcome)
+        raise FineTuneFailed("training_failed", message) from error
+    return await asyncio.to_thread(_publish_adapters, fine_tune, training_setup, attempt, outcome)
 
 
-def _refusal(fine_tune: FineTune, outcome: Outcome | None) -> Failed:
-    """Return why a training has made nothing."""
-    checked = fine_tune.checked
-    mistakes = checked.mistakes if checked else ()
+def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneFailed:
+    """Return why a training has no adapter."""
+    check = fine_tune.newest_check
+    mistakes = check.mistakes if check else ()
     error = outcome.error if outcome else None
     message = error or "The training has left nothing behind."
     if mistakes:
-        return Failed(f"invalid_{mistakes[0].file}", message, mistakes[0].file)
-    return Failed("training_failed", message)
+        return FineTuneFailed(f"invalid_{mistakes[0].file}", message, mistakes[0].file)
+    return FineTuneFailed("training_failed", message)
 
 
-def _published(
-    fine_tune: FineTune, workshop: Workshop, attempt: Path, outcome: Outcome
+def _publish_adapters(
+    fine_tune: FineTune, training_setup: TrainingSetup, attempt: Path, outcome: Outcome
 ) -> FineTuneResult:
-    root, request = workshop.adapters, fine_tune.request
-    decided = fine_tune.publishing
-    if decided is None:
-        name = reserve(root, name_of(request), fine_tune.id)
-        decided = fine_tune.decide(Publishing(name=name, attempt=attempt.name))
-        if decided is None:
-            # It was cancelled while the adapter was checked.
-            release(root, name)
+    root, request = training_setup.adapters_directory, fine_tune.request
+    choice = fine_tune.publishing
+    if choice is None:
+        name = reserve_name(root, adapter_name(request), fine_tune.id)
+        choice = fine_tune.decide_publishing(AdapterChoice(name=name, attempt=attempt.name))
+        if choice is None:
+            # The fine-tune was cancelled while the adapter was checked.
+            release_name(root, name)
             return FineTuneResult(status="cancelled")
-    chosen = fine_tune.directory / ATTEMPTS / decided.attempt
+    chosen_attempt = fine_tune.directory / ATTEMPTS / choice.attempt
     checkpoints = []
-    for step, source in fine_tune.epochs(chosen).items():
-        name = decided.name
-        # The best one's adapter is the result.
+    for step, source in fine_tune.epoch_adapters(chosen_attempt).items():
+        name = choice.name
+        # The adapter of the best checkpoint is the result.
         if step != outcome.best_step:
             name = checkpoint_name(name, step)
-            publish(root, name, source, request.base, fine_tune.id)
-        checkpoints.append(Checkpoint(step=step, name=name))
-    publish(root, decided.name, chosen / RESULT, request.base, fine_tune.id)
-    # Before the end: after it nobody would come back to do it.
-    release(root, decided.name)
+            publish_adapter(root, name, source, request.base, fine_tune.id)
+        checkpoints.append(EpochCheckpoint(step=step, name=name))
+    publish_adapter(root, choice.name, chosen_attempt / RESULT, request.base, fine_tune.id)
+    # Before the end, because no worker continues a fine-tune that has ended.
+    release_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
-        adapter=decided.name,
+        adapter=choice.name,
         checkpoints=tuple(checkpoints),
-        result_file_ids=tuple(workshop.write_results(fine_tune)),
+        result_file_ids=tuple(training_setup.write_results(fine_tune)),
         trained_tokens=outcome.trained_tokens,
         steps=outcome.steps,
     )
 
 
-def name_of(request: StoredFineTune) -> str:
-    """Return the name of the adapter that a fine-tune makes, if no other has it."""
-    made_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
-    model = _OTHERS.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-") or "model"
-    suffix = _OTHERS.sub("-", request.suffix or "")
-    end = f".{suffix}.{made_at}" if suffix else f".{made_at}"
-    return f"{model[: LONGEST - len(end)]}{end}"
+def adapter_name(request: StoredFineTune) -> str:
+    """Return the preferred name of the adapter of a fine-tune."""
+    created_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
+    model = (
+        _INVALID_CHARACTERS.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-")
+        or "model"
+    )
+    suffix = _INVALID_CHARACTERS.sub("-", request.suffix or "")
+    ending = f".{suffix}.{created_at}" if suffix else f".{created_at}"
+    return f"{model[: MAX_NAME_LENGTH - len(ending)]}{ending}"
 
 
 def checkpoint_name(name: str, step: int) -> str:
@@ -106,69 +117,73 @@ def checkpoint_name(name: str, step: int) -> str:
     return f"{name}.ckpt-{step}"
 
 
-def reserve(root: Path, name: str, id: str) -> str:
-    """Return a name that no other adapter has, nor is going to have: with a number, if need be.
+def reserve_name(root: Path, name: str, id: str) -> str:
+    """Reserve a name that no other adapter has or will have; add a number if necessary.
 
     Args:
-        root: the directory of all adapters.
-        name: the one that is wanted.
-        id: of the fine-tune.
+        root: Directory of all adapters.
+        name: Preferred name.
+        id: Id of the fine-tune.
+
+    Returns:
+        The reserved name.
 
     Raises:
-        VolumeError: the volume can't be written to.
+        VolumeError: The volume can't be written to.
     """
-    number, free = 1, name
-    while not _reserved(root, free, id):
+    number, candidate = 1, name
+    while not _try_reserve(root, candidate, id):
         number += 1
-        free = f"{name}-{number}"
-    return free
+        candidate = f"{name}-{number}"
+    return candidate
 
 
-def _reserved(root: Path, name: str, id: str) -> bool:
-    mark = _mark(root, name)
-    with failures():
-        ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
-        if not ours:
+def _try_reserve(root: Path, name: str, id: str) -> bool:
+    mark = _mark_path(root, name)
+    with translate_os_errors():
+        is_ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
+        if not is_ours:
             return False
-        # After the mark: whoever had it before may have published, and then removed it.
-        taken = (root / name).exists() and maker(root, name) != id
-        if taken:
+        # After the mark: its previous owner may have published an adapter and then removed the
+        # mark.
+        is_taken = (root / name).exists() and origin_id(root, name) != id
+        if is_taken:
             mark.unlink()
-        return not taken
+        return not is_taken
 
 
-def publish(root: Path, name: str, source: Path, base: str, id: str) -> None:
-    """Make an adapter appear under its name; one that is there already stays.
+def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: str) -> None:
+    """Make an adapter appear under its name; an existing adapter of the fine-tune stays.
 
     Args:
-        root: the directory of all adapters.
-        name: reserved for it.
-        source: the directory with its files.
-        base: the name of the model that it is for.
-        id: of the fine-tune.
+        root: Directory of all adapters.
+        name: Name that is reserved for the adapter.
+        source: Directory with its files.
+        base_model: Name of its base model.
+        id: Id of the fine-tune.
 
     Raises:
-        VolumeError: the volume can't be written to; then nothing has appeared.
+        VolumeError: The volume can't be written to; then no adapter appears.
     """
-    if maker(root, name) == id:
+    if origin_id(root, name) == id:
         return
-    with failures():
-        for left in root.glob(f".{name}.*"):
-            shutil.rmtree(left, ignore_errors=True)
-        with appear(root / name) as hidden:
-            # The trainer knows the model by the directory that it lies in on this machine.
-            adapters.copy(source, hidden, base)
-            (hidden / MADE).write_text(Made(id=id).model_dump_json())
-    # Another worker that went on with this fine-tune may have been faster, but nobody else.
-    if maker(root, name) != id:
+    with translate_os_errors():
+        for leftover in root.glob(f".{name}.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        with atomic_directory(root / name) as hidden:
+            # The trainer's name of the model is its directory on this machine.
+            adapters.copy_adapter(source, hidden, base_model)
+            (hidden / ORIGIN_FILE).write_text(AdapterOrigin(id=id).model_dump_json())
+    # Only another worker that continues this fine-tune may have been faster.
+    if origin_id(root, name) != id:
         raise VolumeError("the volume has another adapter in the place of this one")
 
 
-def release(root: Path, name: str) -> None:
-    """Remove the mark of a name whose adapter has been published."""
-    with failures():
-        _mark(root, name).unlink(missing_ok=True)
+def release_name(root: Path, name: str) -> None:
+    """Remove the mark of a name, for example after its adapter was published."""
+    with translate_os_errors():
+        _mark_path(root, name).unlink(missing_ok=True)
 
 
-def _mark(root: Path, name: str) -> Path:
+def _mark_path(root: Path, name: str) -> Path:
     return root / f".{name}"

@@ -1,4 +1,4 @@
-"""Fine-tunes on the volume: what was asked, how far each is, how it ended; its files are that."""
+"""Records of fine-tunes on the volume: request, progress and result. Files are their state."""
 
 import contextlib
 import shutil
@@ -7,31 +7,37 @@ from typing import ClassVar, Literal
 
 from trainer.spec import (
     ATTEMPTS,
-    CHECKED,
+    CHECK_RESULT,
     CHECKPOINTS,
     EPOCHS,
     OUTCOME,
-    Checked,
-    Data,
+    CheckResult,
     Outcome,
-    step_of,
+    RowsFile,
+    checkpoint_step,
 )
 from worker.errors import Conflict, VolumeError
-from worker.fine_tunes.events import Told, by_step, events
-from worker.fine_tunes.request import Decision, FineTuneResult, Publishing, Status, StoredFineTune
-from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Moment, Record
+from worker.fine_tunes.events import FineTuneEvent, metrics_by_step, read_events
+from worker.fine_tunes.request import (
+    AdapterChoice,
+    FineTuneDecision,
+    FineTuneResult,
+    FineTuneStatus,
+    StoredFineTune,
+)
+from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Record, Timestamped
 from worker.long_work.records import Records
-from worker.volume import failures
+from worker.volume import translate_os_errors
 
-# How rows are written, by the ending of a file's name.
-FORMS: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl"}
-# Files in a fine-tune's directory, beside those of all long work. With a number from 1: the newest
-# pause holds until there is a resumption with its number.
+# Formats of rows by file extension.
+FORMATS: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl"}
+# Files in the directory of a fine-tune, in addition to those of all long work. They are numbered
+# from 1: the newest pause lasts until there is a resumption with the same number.
 PAUSE, RESUME = "pause-{}.json", "resume-{}.json"
 
 
 class FineTune(Record):
-    """One fine-tune's directory. Its methods read and write files: call them in threads."""
+    """The directory of one fine-tune. Its methods read and write files: call them in threads."""
 
     kind: ClassVar[str] = "fine_tune"
     noun: ClassVar[str] = "fine-tuning job"
@@ -45,196 +51,210 @@ class FineTune(Record):
         return self.read(RESULT, FineTuneResult)
 
     @property
-    def decision(self) -> Decision | None:
-        return self.read(DECISION, Decision)
+    def decision(self) -> FineTuneDecision | None:
+        return self.read(DECISION, FineTuneDecision)
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> AdapterChoice | None:
         decision = self.decision
         return decision.publishing if decision else None
 
     @property
-    def over_at(self) -> int | None:
+    def retention_start(self) -> int | None:
         result = self.result
         return result.at if result else None
 
     @property
     def status(self) -> str:
-        """OpenAI's word for how far it is.
+        """Status in OpenAI's words.
 
-        It is queued whenever nobody works on it, and stays running until whoever does so has seen
-        that it was cancelled.
+        A fine-tune is "queued" while no worker runs it. After a cancel, it stays "running" until
+        the worker that runs it has noticed.
         """
         if result := self.result:
             return result.status
-        if self.stopping() == PAUSED:
+        if self.stop_reason() == PAUSED:
             return PAUSED
-        if not self.held():
+        if not self.is_leased():
             return "queued"
-        return "running" if self.checked else "validating_files"
+        return "running" if self.newest_check else "validating_files"
 
     @property
-    def checked(self) -> Checked | None:
-        """What the newest look at the data has found."""
-        found = (self.read(f"{ATTEMPTS}/{one.name}/{CHECKED}", Checked) for one in self.attempts())
-        return next(filter(None, reversed(list(found))), None)
+    def newest_check(self) -> CheckResult | None:
+        """Result of the newest check of the rows."""
+        results = (
+            self.read(f"{ATTEMPTS}/{attempt.name}/{CHECK_RESULT}", CheckResult)
+            for attempt in self.attempts()
+        )
+        return next(filter(None, reversed(list(results))), None)
 
-    def stopping(self) -> str | None:
-        """Return why nobody is to work on it, unless its result is being published."""
+    def stop_reason(self) -> str | None:
+        """Return why no worker should run the fine-tune, except for publishing its result."""
         decision = self.decision
         if decision and decision.status == "cancelled":
             return "cancelled"
-        pauses = self._pauses()
-        return PAUSED if pauses and not self.has(RESUME.format(pauses)) else None
+        newest_pause = self._newest_pause()
+        return PAUSED if newest_pause and not self.has_file(RESUME.format(newest_pause)) else None
 
     def attempts(self) -> list[Path]:
-        """Return the directories of the attempts, the oldest first."""
-        with failures():
+        """Return the directories of the attempts, oldest first."""
+        with translate_os_errors():
             try:
-                found = list((self.directory / ATTEMPTS).iterdir())
+                paths = list((self.directory / ATTEMPTS).iterdir())
             except FileNotFoundError:
                 return []
-        return sorted(path for path in found if path.name[0].isdigit())
+        return sorted(path for path in paths if path.name[0].isdigit())
 
     def add_attempt(self, owner: str) -> Path:
-        """Make the directory of another attempt: by their names they are in order.
+        """Create the directory of another attempt, with the next number in its name.
 
         Args:
-            owner: of the lease, under which nobody else begins one.
+            owner: Owner of the lease, under which no other worker adds an attempt.
         """
         attempts = self.attempts()
         number = int(attempts[-1].name.partition(".")[0]) + 1 if attempts else 1
         attempt = self.directory / ATTEMPTS / f"{number:06d}.{owner}"
-        with failures():
+        with translate_os_errors():
             attempt.mkdir(parents=True)
         return attempt
 
-    def outcome_of(self, attempt: Path) -> Outcome | None:
-        """Return how the training ended in an attempt; None: it did not."""
+    def read_outcome(self, attempt: Path) -> Outcome | None:
+        """Return how the training ended in an attempt; None if it did not end."""
         return self.read(f"{ATTEMPTS}/{attempt.name}/{OUTCOME}", Outcome)
 
     def durable_step(self) -> int:
-        """Return the step that another attempt would go on from."""
-        with failures():
+        """Return the step from which another attempt would continue."""
+        with translate_os_errors():
             names = [
                 path.name
                 for attempt in self.attempts()
                 for path in (attempt / CHECKPOINTS).glob("*")
             ]
-        return max((step for step in map(step_of, names) if step is not None), default=0)
+        return max((step for step in map(checkpoint_step, names) if step is not None), default=0)
 
-    def epochs(self, last: Path) -> dict[int, Path]:
+    def epoch_adapters(self, final_attempt: Path) -> dict[int, Path]:
         """Return the adapters of all epochs by their steps.
 
         Args:
-            last: the attempt that ended the training; of what several have made, it counts.
+            final_attempt: Attempt that finished the training. If several attempts have an adapter
+                of the same step, its adapter has priority.
         """
-        found: dict[int, Path] = {}
-        with failures():
-            for attempt in (*self.attempts(), last):
+        adapters: dict[int, Path] = {}
+        with translate_os_errors():
+            for attempt in (*self.attempts(), final_attempt):
                 for path in (attempt / EPOCHS).glob("*"):
                     if path.name.isdecimal():
-                        found[int(path.name)] = path
-        return dict(sorted(found.items()))
+                        adapters[int(path.name)] = path
+        return dict(sorted(adapters.items()))
 
-    def events(self) -> list[Told]:
-        """Return what it has told, the oldest first, over all attempts at it.
+    def events(self) -> list[FineTuneEvent]:
+        """Return the events of all attempts, oldest first.
 
         Raises:
-            NoSuchObject: there is no such fine-tune.
-            VolumeError: the volume fails.
+            NoSuchObject: The fine-tune doesn't exist.
+            VolumeError: The volume fails.
         """
-        return events(self.id, self.created_at, self.attempts(), self.result)
+        return read_events(self.id, self.created_at, self.attempts(), self.result)
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """Return the metrics of each step that has any, by OpenAI's names."""
-        return by_step(self.events())
+        return metrics_by_step(self.events())
 
     def cancel(self) -> None:
-        """Ask whoever runs it to stop, for good.
+        """Request that the workers stop the fine-tune permanently.
 
         Raises:
-            Conflict: it has ended, or its adapter is being published.
+            Conflict: The fine-tune has ended, or its adapter is being published.
         """
-        self._check_open("cancelled")
-        # Whoever publishes, or gives it up, may be faster.
-        decided = self.settle_on(DECISION, Decision(status="cancelled"))
-        if decided.status != "cancelled":
-            raise self._too_late("cancelled", decided.status)
+        self._check_not_ended("cancelled")
+        # A worker may decide first, because it publishes the adapter or because the training
+        # failed.
+        decision = self.write_or_read(DECISION, FineTuneDecision(status="cancelled"))
+        if decision.status != "cancelled":
+            raise self._too_late_error("cancelled", decision.status)
 
     def pause(self) -> None:
-        """Ask whoever runs it to stop after a checkpoint, until ``resume``.
+        """Request that the workers stop after a checkpoint, until ``resume``.
 
         Raises:
-            Conflict: it has ended, its adapter is being published, or it was stopped already.
+            Conflict: The fine-tune has ended, its adapter is being published, or it is already
+                stopped.
         """
-        self._check_open("paused")
-        if stopping := self.stopping():
-            raise Conflict(f"The {self.noun} {self.id!r} is {stopping} already.")
-        self.write(PAUSE.format(self._pauses() + 1), Moment())
+        self._check_not_ended("paused")
+        if stop_reason := self.stop_reason():
+            raise Conflict(f"The {self.noun} {self.id!r} is {stop_reason} already.")
+        self.write(PAUSE.format(self._newest_pause() + 1), Timestamped())
 
     def resume(self) -> None:
-        """Let a paused one go on.
+        """Let the workers continue a paused fine-tune.
 
         Raises:
-            Conflict: it is not paused.
+            Conflict: The fine-tune is not paused.
         """
-        self._check_open("resumed")
-        if self.stopping() != PAUSED:
+        self._check_not_ended("resumed")
+        if self.stop_reason() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
-        self.write(RESUME.format(self._pauses()), Moment())
+        self.write(RESUME.format(self._newest_pause()), Timestamped())
 
-    def decide(self, publishing: Publishing) -> Publishing | None:
-        """Decide which adapter is published, or return what has been decided; None: none is."""
-        decision = Decision(status="succeeded", publishing=publishing)
-        return self.settle_on(DECISION, decision).publishing
+    def decide_publishing(self, publishing: AdapterChoice) -> AdapterChoice | None:
+        """Decide which adapter is published; return the earlier decision if there is one.
+
+        Returns:
+            None if the earlier decision is to publish no adapter.
+        """
+        decision = FineTuneDecision(status="succeeded", publishing=publishing)
+        return self.write_or_read(DECISION, decision).publishing
 
     def end(self, result: FineTuneResult) -> FineTuneResult:
-        """End it, or return how it has ended. What the attempts went on from takes no more room.
+        """End the fine-tune and remove its checkpoints; return the earlier result if there is one.
 
-        One that was cancelled does not fail any more.
+        A fine-tune that was cancelled can no longer fail.
         """
         if result.status == "failed":
-            decided = self.settle_on(DECISION, Decision(status="failed", at=result.at))
-            if decided.status == "cancelled":
+            decision = self.write_or_read(DECISION, FineTuneDecision(status="failed", at=result.at))
+            if decision.status == "cancelled":
                 result = FineTuneResult(status="cancelled", at=result.at)
-        ended = self.settle_on(RESULT, result)
-        self._tidy()
-        return ended
+        stored = self.write_or_read(RESULT, result)
+        self._remove_checkpoints()
+        return stored
 
-    def _tidy(self) -> None:
-        # It has ended, whatever is left of it: that goes with the rest of it, at the latest.
+    def _remove_checkpoints(self) -> None:
+        # The fine-tune has ended even if some files remain; they are removed with its directory.
         with contextlib.suppress(OSError, VolumeError):
-            for place in self.attempts():
-                for left in place.iterdir():
-                    if left.is_dir():
-                        shutil.rmtree(left, ignore_errors=True)
+            for attempt in self.attempts():
+                for path in attempt.iterdir():
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
 
-    def _check_open(self, wanted: str) -> None:
-        # Nothing is written for one that is not there.
+    def _check_not_ended(self, action: str) -> None:
+        # Raises an error, so that nothing is written for a fine-tune that doesn't exist.
         _ = self.request
         if result := self.result:
-            raise self._too_late(wanted, result.status, ended=True)
+            raise self._too_late_error(action, result.status, has_ended=True)
         if self.publishing:
-            raise self._too_late(wanted, "succeeded")
+            raise self._too_late_error(action, "succeeded")
 
-    def _too_late(self, wanted: str, status: Status, *, ended: bool = False) -> Conflict:
-        if status == "succeeded" and not ended:
+    def _too_late_error(
+        self, action: str, status: FineTuneStatus, *, has_ended: bool = False
+    ) -> Conflict:
+        if status == "succeeded" and not has_ended:
             return Conflict(
                 f"The adapter of the {self.noun} {self.id!r} is being published: "
-                f"it can't be {wanted} any more."
+                f"it can't be {action} any more."
             )
-        return Conflict(f"The {self.noun} {self.id!r} has {_ENDED[status]}, and can't be {wanted}.")
+        return Conflict(
+            f"The {self.noun} {self.id!r} has {_END_PHRASES[status]}, and can't be {action}."
+        )
 
-    def _pauses(self) -> int:
-        """Return the number of the newest pause; 0: there was none."""
+    def _newest_pause(self) -> int:
+        """Return the number of the newest pause; 0 if there was no pause."""
         number = 0
-        while self.has(PAUSE.format(number + 1)):
+        while self.has_file(PAUSE.format(number + 1)):
             number += 1
         return number
 
 
-_ENDED: dict[Status, str] = {
+_END_PHRASES: dict[FineTuneStatus, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
     "cancelled": "been cancelled",
@@ -244,26 +264,26 @@ _ENDED: dict[Status, str] = {
 class FineTunes(Records[FineTune, StoredFineTune]):
     """All fine-tunes of a volume. Its methods read and write files: call them in threads.
 
-    One is removed when it ended long ago, but not its adapter.
+    A fine-tune is removed some time after its end, but its adapter stays.
     """
 
-    record = FineTune
-    prefix: ClassVar[str] = "ftjob-"
+    record_type = FineTune
+    id_prefix: ClassVar[str] = "ftjob-"
     folder: ClassVar[str] = "fine_tunes"
-    param: ClassVar[str] = "fine_tuning_job_id"
-    purpose: ClassVar[str] = "fine-tune"
+    id_param: ClassVar[str] = "fine_tuning_job_id"
+    input_purpose: ClassVar[str] = "fine-tune"
 
-    def end(self, one: FineTune, how: Status) -> FineTuneResult:
-        """End a fine-tune that has made nothing."""
-        return one.end(FineTuneResult(status=how))
+    def end(self, fine_tune: FineTune, status: FineTuneStatus) -> FineTuneResult:
+        """End a fine-tune without an adapter."""
+        return fine_tune.end(FineTuneResult(status=status))
 
-    def data(self, file_id: str) -> Data:
-        """Return where the rows of a fine-tune are.
+    def locate_rows(self, file_id: str) -> RowsFile:
+        """Return the path and format of a file with rows.
 
         Raises:
-            NoSuchObject: they are no longer there.
+            NoSuchObject: The file no longer exists.
         """
-        # While a fine-tune needs it, a file that has expired is not removed.
-        file = self.files.get(file_id, expired=True)
-        form = FORMS.get(Path(file.filename.lower()).suffix)
-        return Data(path=self.files.content(file).absolute(), form=form)
+        # An expired file is not removed while a fine-tune needs it.
+        file = self.files.get(file_id, include_expired=True)
+        form = FORMATS.get(Path(file.filename.lower()).suffix)
+        return RowsFile(path=self.files.content_path(file).absolute(), form=form)

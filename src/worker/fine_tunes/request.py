@@ -1,28 +1,29 @@
-"""What was asked of a fine-tune, and how it ended, as the volume keeps them."""
+"""Models of a fine-tune on the volume: its request, decision and result."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainer.spec import Hyperparameters
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
-from worker.long_work.record import Moment, StoredRequest
-from worker.validation import Strict
+from worker.long_work.record import StoredRequest, Timestamped
+from worker.validation import StrictModel
 
-Status = Literal["succeeded", "failed", "cancelled"]
+FineTuneStatus = Literal["succeeded", "failed", "cancelled"]
 
 
-class StoredFineTune(StoredRequest, Strict):
-    """A request as the volume has it.
+class StoredFineTune(StoredRequest, StrictModel):
+    """A request for a fine-tune on the volume.
 
     Args:
-        base: the served name of the model that the adapter is for.
-        training_file: the id of the file of rows; ``validation_file`` likewise; None: a tenth of
-            the rows.
-        spec: how the adapter is trained.
-        suffix: a part of the adapter's name.
-        metadata: the caller's own, at most 16 pairs.
-        method: of OpenAI's API.
-        wandb: what Weights & Biases is told, without the key; None: nothing.
+        base: Served name of the base model.
+        training_file: Id of the file with training rows.
+        validation_file: Id of the file with validation rows; None to use a tenth of the training
+            rows.
+        spec: Hyperparameters of the training.
+        suffix: Part of the adapter's name.
+        metadata: Up to 16 key-value pairs from the caller.
+        method: Method in OpenAI's API.
+        wandb: Options for Weights & Biases, without the key; None to report nothing.
     """
 
     base: str
@@ -40,7 +41,7 @@ class StoredFineTune(StoredRequest, Strict):
 
     @property
     def learning_rate_multiplier(self) -> float:
-        """OpenAI's, which multiplies the default."""
+        """OpenAI's multiplier for the default learning rate."""
         return round(self.spec.learning_rate / LEARNING_RATE, 9)
 
     @property
@@ -49,73 +50,73 @@ class StoredFineTune(StoredRequest, Strict):
         return {field: file_id for field, file_id in files.items() if file_id is not None}
 
 
-class Publishing(Strict):
-    """Which adapter is published: whoever carries it out does the same.
+class AdapterChoice(StrictModel):
+    """The adapter to publish. It is chosen once, so that all workers publish the same one.
 
     Args:
-        name: that it is served by.
-        attempt: the name of the directory whose result it is.
+        name: Name that the adapter is served by.
+        attempt: Name of the directory of the attempt whose result is published.
     """
 
     name: str
     attempt: str
 
 
-class Decision(Moment, Strict):
-    """How a fine-tune ends, decided once: by a cancel, or by whoever publishes or gives up.
+class FineTuneDecision(Timestamped, StrictModel):
+    """How a fine-tune will end, decided once: by a cancel, or by the worker that runs it.
 
     Args:
-        publishing: what, if it succeeds.
+        publishing: Adapter to publish, if the fine-tune succeeds.
     """
 
-    status: Status
-    publishing: Publishing | None = None
+    status: FineTuneStatus
+    publishing: AdapterChoice | None = None
 
 
-class Error(Strict):
-    """Why a fine-tune has failed, in OpenAI's shape."""
+class FineTuneError(StrictModel):
+    """Why a fine-tune has failed, in OpenAI's format."""
 
     code: str
     message: str
     param: str | None = None
 
 
-class Failed(Exception):
-    """A fine-tune has failed; ``error`` is what it shows."""
+class FineTuneFailed(Exception):
+    """A fine-tune has failed; ``error`` is the reason for the caller."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.error = Error(code=code, message=message, param=param)
+        self.error = FineTuneError(code=code, message=message, param=param)
 
 
-class Checkpoint(Strict):
+class EpochCheckpoint(StrictModel):
     """The adapter of an epoch.
 
     Args:
-        step: the steps done by then.
-        name: that it is served by; None: it is not.
+        step: Completed steps at the end of the epoch.
+        name: Name that the adapter is served by; None if it is not served.
     """
 
     step: int
     name: str | None = None
 
 
-class FineTuneResult(Moment, Strict):
+class FineTuneResult(Timestamped, StrictModel):
     """How a fine-tune ended.
 
     Args:
-        error: why it has failed.
-        adapter: the name of what it has made.
-        checkpoints: by their steps.
-        result_file_ids: of the files with its metrics, and of the adapter's own.
-        trained_tokens: that were learned from, over all epochs.
-        steps: done.
+        error: Why it failed.
+        adapter: Name of its adapter.
+        checkpoints: Adapters of its epochs, ordered by their steps.
+        result_file_ids: Ids of the files with its metrics and its adapter.
+        trained_tokens: Tokens that were trained on, over all epochs.
+        steps: Completed steps.
     """
 
-    status: Status
-    error: Error | None = None
+    status: FineTuneStatus
+    error: FineTuneError | None = None
     adapter: str | None = None
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[EpochCheckpoint, ...] = ()
     result_file_ids: tuple[str, ...] = ()
     trained_tokens: int = 0
     steps: int = 0

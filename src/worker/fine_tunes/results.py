@@ -1,4 +1,4 @@
-"""The files that callers get of a fine-tune: a table of its metrics, a plot, and its adapter."""
+"""Writes the result files of a fine-tune: a table of its metrics, a plot, and its adapter."""
 
 import csv
 import io
@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from trainer.spec import ATTEMPTS, RESULT
-from worker.files import PREFIX, Files
+from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes import plot
 from worker.fine_tunes.record import FineTune
-from worker.volume import adapters, failures, ids
+from worker.volume import adapters, ids, translate_os_errors
 
 PURPOSE = "fine-tune-results"
 TABLE, PLOT = "step_metrics.csv", "losses.svg"
-# Columns of the table, in OpenAI's words; those that no step has are left out, but for the losses.
+# Columns of the table, in OpenAI's words. Except for the losses, columns without values are left
+# out.
 LOSSES = ("train_loss", "valid_loss")
 COLUMNS = (
     *LOSSES,
@@ -22,65 +23,65 @@ COLUMNS = (
     *("epoch", "learning_rate", "grad_norm"),
 )
 
-Steps = Mapping[int, Mapping[str, float]]
-# Bytes that are copied at once.
-PART = 1 << 20
+MetricsByStep = Mapping[int, Mapping[str, float]]
+# Bytes of a chunk for copying.
+CHUNK_BYTES = 1 << 20
 
 
 def write(files: Files, fine_tune: FineTune) -> list[str]:
-    """Write the files, or find those that another worker has written; return their ids.
+    """Write the result files, or find those of another worker; return their ids.
 
     Args:
-        files: of the volume.
-        fine_tune: whose training is over.
+        files: Files of the volume.
+        fine_tune: Fine-tune whose training is finished.
 
     Raises:
-        VolumeError: they can't be written.
+        VolumeError: The files can't be written.
     """
-    steps = fine_tune.metrics()
+    metrics = fine_tune.metrics()
     title = f"{fine_tune.request.base}: loss of {fine_tune.id}"
     lines = {
-        name: {step: row[name] for step, row in steps.items() if name in row} for name in LOSSES
+        name: {step: row[name] for step, row in metrics.items() if name in row} for name in LOSSES
     }
     contents: dict[str, Iterable[bytes]] = {
-        TABLE: [table(steps).encode()],
+        TABLE: [metrics_csv(metrics).encode()],
         PLOT: [plot.svg(title, lines).encode()],
-        **_adapter(fine_tune, files.max_bytes),
+        **_adapter_contents(fine_tune, files.max_bytes),
     }
-    found = []
+    file_ids = []
     for name, content in contents.items():
-        id = ids.derived(PREFIX, fine_tune.id, name)
+        id = ids.derive_id(FILE_PREFIX, fine_tune.id, name)
         if not files.has(id):
-            with failures():
+            with translate_os_errors():
                 files.receive(content, filename=name, purpose=PURPOSE, id=id)
-        found.append(id)
-    return found
+        file_ids.append(id)
+    return file_ids
 
 
-def _adapter(fine_tune: FineTune, most: int) -> dict[str, Iterable[bytes]]:
-    """Return the files of the adapter that is published, unless one has more than so many bytes."""
-    if (decided := fine_tune.publishing) is None:
+def _adapter_contents(fine_tune: FineTune, max_bytes: int) -> dict[str, Iterable[bytes]]:
+    """Return the files of the published adapter; an empty dict if one exceeds ``max_bytes``."""
+    if (choice := fine_tune.publishing) is None:
         return {}
-    place = fine_tune.directory / ATTEMPTS / decided.attempt / RESULT
-    paths = [place / name for name in adapters.FILES]
-    with failures():
-        if max(path.stat().st_size for path in paths) > most:
+    directory = fine_tune.directory / ATTEMPTS / choice.attempt / RESULT
+    paths = [directory / name for name in adapters.FILES]
+    with translate_os_errors():
+        if max(path.stat().st_size for path in paths) > max_bytes:
             return {}
-    return {path.name: _parts(path) for path in paths}
+    return {path.name: _read_chunks(path) for path in paths}
 
 
-def _parts(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as opened:
-        yield from iter(partial(opened.read, PART), b"")
+def _read_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(partial(file.read, CHUNK_BYTES), b"")
 
 
-def table(steps: Steps) -> str:
-    """Return the metrics of all steps as CSV; what a step does not have is empty."""
-    there = {name for row in steps.values() for name in row}
-    columns = [name for name in COLUMNS if name in there or name in LOSSES]
+def metrics_csv(metrics: MetricsByStep) -> str:
+    """Return the metrics of all steps as CSV; missing values are empty."""
+    recorded = {name for row in metrics.values() for name in row}
+    columns = [name for name in COLUMNS if name in recorded or name in LOSSES]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["step", *columns])
-    for step, row in steps.items():
+    for step, row in metrics.items():
         writer.writerow([step, *(row.get(name, "") for name in columns)])
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Where the rows of a fine-tune come from: an uploaded file, one on the volume, or an address."""
+"""Sources of rows for a fine-tune: uploaded files, paths on the volume, and URLs."""
 
 import asyncio
 import json
@@ -9,130 +9,132 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from worker.errors import InvalidInput
-from worker.files import PREFIX, Files
+from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
-from worker.media.addresses import Unusable
-from worker.media.fetcher import UNKNOWN, Fetcher, Types
-from worker.validation import of_field
-from worker.volume import failures
+from worker.media.addresses import UnusableURL
+from worker.media.fetcher import UNKNOWN_TYPES, ContentTypes, Fetcher
+from worker.validation import prefix_field_name
+from worker.volume import translate_os_errors
 
-ROWS = Types(
+ROW_TYPES = ContentTypes(
     (
         *("text/csv", "text/plain", "text/x-csv", "text/comma-separated-values"),
         *("application/csv", "application/vnd.ms-excel", "application/json"),
         *("application/jsonl", "application/x-jsonl", "application/jsonlines"),
-        *("application/x-jsonlines", "application/x-ndjson", "application/ndjson", *UNKNOWN),
+        *("application/x-jsonlines", "application/x-ndjson", "application/ndjson", *UNKNOWN_TYPES),
     ),
     "CSV or JSONL",
 )
-PURPOSE = FineTunes.purpose
-URLS = ("http://", "https://")
-# Seconds for a file.
-PATIENCE_S = 120.0
-LONGEST_NAME = 255
+PURPOSE = FineTunes.input_purpose
+URL_SCHEMES = ("http://", "https://")
+# Seconds for fetching a file.
+FETCH_TIMEOUT_S = 120.0
+MAX_FILE_NAME_LENGTH = 255
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
-class _Room:
-    """How many bytes a file may still have."""
+class _FileBudget:
+    """Limits the bytes of a file that is being fetched."""
 
     files: Files
     bytes: int = 0
 
-    def expect(self, count: int) -> None:
+    def check_bytes(self, count: int) -> None:
         if self.bytes + count > self.files.max_bytes:
-            raise self.files.too_large()
+            raise self.files.too_large_error()
 
-    def take(self, count: int) -> None:
-        self.expect(count)
+    def add_bytes(self, count: int) -> None:
+        self.check_bytes(count)
         self.bytes += count
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Makes files of what callers name. Its methods wait for disks and hosts: for threads.
+class RowSources:
+    """Creates files from the sources that callers name.
+
+    Its methods block on disks and hosts: call them in threads.
 
     Args:
-        files: of the volume.
-        fetcher: of ``ROWS``; None: nothing is fetched.
-        fetched: whether what addresses had is there already.
+        files: Files of the volume.
+        fetcher: Fetcher for ``ROW_TYPES``; None if the worker doesn't fetch URLs.
+        is_fetched: Whether the content of URLs is already stored.
     """
 
     files: Files
     fetcher: Fetcher | None
-    fetched: bool = False
+    is_fetched: bool = False
 
-    def file(self, field: str, given: str, id: str) -> str:
-        """Return the id of the file that a caller names.
+    def find_or_create(self, field: str, source: str, id: str) -> str:
+        """Return the id of the file for a source.
 
         Args:
-            field: where the caller did.
-            given: the id of a file, a path on the volume, or an address.
-            id: what a file that has to be made will have.
+            field: Field of the request that names the source.
+            source: Id of a file, path on the volume, or URL.
+            id: Id for a new file.
 
         Raises:
-            RequestError: it can't be had; naming the field.
-            VolumeError: the volume fails.
+            RequestError: The source is not available; the error names the field.
+            VolumeError: The volume fails.
         """
-        with of_field(field):
-            if given.startswith(PREFIX) and not {".", "/"} & set(given):
-                return given
-            if is_address(given):
-                return self._fetched(given, id)
-            return self.files.refer(given, purpose=PURPOSE, id=id).id
+        with prefix_field_name(field):
+            if source.startswith(FILE_PREFIX) and not {".", "/"} & set(source):
+                return source
+            if is_url(source):
+                return self._fetch(source, id)
+            return self.files.add_reference(source, purpose=PURPOSE, id=id).id
 
-    def rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
-        """Return the id of a file of rows that came with a job."""
-        # What is no JSON has its line among the mistakes.
+    def store_rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
+        """Store rows from a job as a file, and return its id."""
+        # Invalid rows are reported later, with the numbers of their lines.
         lines = ((_encode(row) + "\n").encode(errors="surrogatepass") for row in rows)
-        with of_field("rows"):
+        with prefix_field_name("rows"):
             file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
         return file.id
 
-    def _fetched(self, url: str, id: str) -> str:
-        if self.fetched:
+    def _fetch(self, url: str, id: str) -> str:
+        if self.is_fetched:
             return id
         if self.fetcher is None:
             raise InvalidInput(
                 "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
                 "send the file to /v1/files, and give its id"
             )
-        with self.files.writing(id, _name(url), PURPOSE) as write:
-            # On a loop of its own: writing to the volume may stand still.
-            asyncio.run(_download(self.fetcher, url, _Room(self.files), write))
+        with self.files.create(id, _file_name(url), PURPOSE) as write:
+            # A separate event loop, because writes to the volume may block.
+            asyncio.run(_download(self.fetcher, url, _FileBudget(self.files), write))
         return id
 
 
-def is_address(given: str | None) -> bool:
-    """Return whether what a caller names is fetched from a host."""
-    return given is not None and given.lower().startswith(URLS)
+def is_url(source: str | None) -> bool:
+    """Return whether a source is a URL."""
+    return source is not None and source.lower().startswith(URL_SCHEMES)
 
 
 async def _download(
-    fetcher: Fetcher, url: str, room: _Room, write: Callable[[bytes], object]
+    fetcher: Fetcher, url: str, budget: _FileBudget, write: Callable[[bytes], object]
 ) -> None:
-    def write_part(part: bytes) -> None:
-        with failures():
-            write(part)
+    def write_chunk(chunk: bytes) -> None:
+        with translate_os_errors():
+            write(chunk)
 
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            await fetcher.download(url, room, write_part)
-    except Unusable as reason:
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            await fetcher.download(url, budget, write_chunk)
+    except UnusableURL as reason:
         raise InvalidInput(f"{reason}; or send the file to /v1/files, and give its id") from None
     except TimeoutError:
         raise InvalidInput(
-            f"it could not be fetched within {PATIENCE_S:g} seconds: "
+            f"it could not be fetched within {FETCH_TIMEOUT_S:g} seconds: "
             "send the file to /v1/files, and give its id"
         ) from None
 
 
-def _name(url: str) -> str:
-    """Return what a fetched file is called: the last part of the path, without the query."""
+def _file_name(url: str) -> str:
+    """Return the last component of the URL's path, without the query."""
     try:
         name = PurePosixPath(unquote(urlsplit(url).path, errors="replace")).name
     except ValueError:
         name = ""
-    return name[-LONGEST_NAME:] or "rows"
+    return name[-MAX_FILE_NAME_LENGTH:] or "rows"

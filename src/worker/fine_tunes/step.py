@@ -1,4 +1,4 @@
-"""A step of a fine-tune: trains, publishes the adapter, ends it."""
+"""A step of a fine-tune: trains, publishes the adapter, and ends the fine-tune."""
 
 import asyncio
 import contextlib
@@ -9,250 +9,277 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
+from trainer.spec import ATTEMPTS, CHECK_OPTION, SPEC, ExitStatus, Spec
 from worker.errors import EngineBusy, VolumeError
-from worker.fine_tunes.child import CHECKPOINT_S, Child, reason_of
-from worker.fine_tunes.events import Listener
-from worker.fine_tunes.memory import WATCH_S, made
-from worker.fine_tunes.publish import finished
+from worker.fine_tunes.child import CHECKPOINT_S, TrainerProcess, explain_exit
+from worker.fine_tunes.events import ProgressReader
+from worker.fine_tunes.memory import POLL_S, reserve_memory
+from worker.fine_tunes.publish import publish_result
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import Failed, FineTuneResult
-from worker.fine_tunes.workshop import Place, Workshop
+from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
+from worker.fine_tunes.training_setup import QueuePosition, TrainingSetup
 from worker.long_work.attempt import Attempt
-from worker.long_work.runner import How, run
-from worker.volume import check_space, failures, write
+from worker.long_work.runner import RunOutcome, run
+from worker.volume import check_space, translate_os_errors, write_file
 from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)
 
-# Seconds before the end of a job's time in which the training writes a checkpoint and ends.
-SPARE_S = CHECKPOINT_S + 15
-# Crashes in a job after which a training that comes further each time is begun once more.
-MOST_CRASHES = 2
+# Seconds before the end of a job's time when the training writes a checkpoint and exits.
+WIND_DOWN_S = CHECKPOINT_S + 15
+# Maximum crashes in a job after which a training that makes progress is started again.
+MAX_CRASHES = 2
 
 
-async def train(
+async def run_fine_tune(
     fine_tunes: FineTunes,
     fine_tune: FineTune,
-    workshop: Workshop,
+    training_setup: TrainingSetup,
     attempt: Attempt,
     progress: dict[str, float],
-) -> How:
+) -> RunOutcome:
     """Run a fine-tune in a job; see ``long_work.runner.run``."""
     request = await asyncio.to_thread(lambda: fine_tune.request)
     progress["epochs"] = request.spec.epochs
-    place = request.created_at, request.id
-    step = FineTuneStep(fine_tune, place, workshop, progress)
+    position = request.created_at, request.id
+    step = FineTuneStep(fine_tune, position, training_setup, progress)
     try:
         return await run(fine_tunes, fine_tune, attempt, step)
     finally:
-        workshop.bench.leave(place)
+        training_setup.queue.leave(position)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A fine-tune's turn to be trained by this worker, which has its lease."""
+class TrainingTurn:
+    """A fine-tune that this worker may train now, with its lease."""
 
     fine_tune: FineTune
     attempt: Attempt
     lease: Lease
 
-    async def why(self) -> str | None:
-        """Return why nothing further is to be done here; "lost": another worker has the lease."""
+    async def stop_reason(self) -> str | None:
+        """Return why this worker should stop: "lost" if another worker has taken over the lease."""
         if self.lease.lost.is_set():
             return "lost"
-        if stopping := await asyncio.to_thread(self.fine_tune.stopping):
-            return stopping
-        return "left" if self.attempt.over else None
+        if stop_reason := await asyncio.to_thread(self.fine_tune.stop_reason):
+            return stop_reason
+        return "left" if self.attempt.is_over else None
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune; another may wait for it. Use on one loop.
+    """One job's work on a fine-tune, for which other jobs may wait. Use on one event loop.
 
     Args:
-        fine_tune: to run.
-        place: in the row of those that wait for the worker's bench.
-        workshop: of the worker.
-        progress: updated while it runs; read from any thread.
+        fine_tune: Fine-tune to run.
+        position: Position in the worker's training queue.
+        training_setup: Training setup of the worker.
+        progress: Progress that this step updates; any thread may read it.
     """
 
     def __init__(
-        self, fine_tune: FineTune, place: Place, workshop: Workshop, progress: dict[str, float]
+        self,
+        fine_tune: FineTune,
+        position: QueuePosition,
+        training_setup: TrainingSetup,
+        progress: dict[str, float],
     ) -> None:
         self._fine_tune = fine_tune
-        self._place = place
-        self._workshop = workshop
+        self._position = position
+        self._training_setup = training_setup
         self._progress = progress
         self._crashes = 0
 
     async def __call__(self, attempt: Attempt) -> bool:
-        """Do what is left of the work; return False if it is another's turn.
+        """Do the remaining work; return False if it is the turn of another fine-tune or worker.
 
         Raises:
-            WorkerError: the volume fails, or it can't be trained here: another job can go on.
+            WorkerError: The volume fails, or the training can't run here. Another job can continue.
         """
-        with self._workshop.bench.taken(self._place) as free:
-            if not free:
+        with self._training_setup.queue.take_turn(self._position) as has_turn:
+            if not has_turn:
                 return False
             async with attempt.lease("run") as lease:
                 if lease is None:
                     return False
                 try:
-                    await self._work(Turn(self._fine_tune, attempt, lease))
-                except Failed as failed:
-                    result = FineTuneResult(status="failed", error=failed.error)
+                    await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
+                except FineTuneFailed as failure:
+                    result = FineTuneResult(status="failed", error=failure.error)
                     await self._end(result)
         return True
 
-    async def _work(self, turn: Turn) -> None:
-        """Train and publish, until it has ended or has to stop.
+    async def _train_and_publish(self, turn: TrainingTurn) -> None:
+        """Train and publish, until the fine-tune has ended or has to stop.
 
         Raises:
-            Failed: it has failed.
+            FineTuneFailed: The fine-tune has failed.
         """
         fine_tune = self._fine_tune
-        if await asyncio.to_thread(fine_tune.ended):
+        if await asyncio.to_thread(fine_tune.has_ended):
             return
-        if await asyncio.to_thread(self._done) is None:
-            async with self._room(turn) as there:
-                while there and not await asyncio.to_thread(self._done) and not await turn.why():
-                    await self._attempt(turn)
-                # Before what was beside it is back, which may take a while.
-                await self._settle(turn)
-        if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.ended):
+        if await asyncio.to_thread(self._finished_attempt) is None:
+            async with self._reserve_memory(turn) as is_reserved:
+                while (
+                    is_reserved
+                    and not await asyncio.to_thread(self._finished_attempt)
+                    and not await turn.stop_reason()
+                ):
+                    await self._run_attempt(turn)
+                # Before the engine is available again, which may take a while.
+                await self._end_if_cancelled(turn)
+        if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.has_ended):
             return
-        if attempt := await asyncio.to_thread(self._done):
-            await self._end(await finished(fine_tune, self._workshop, attempt))
+        if attempt := await asyncio.to_thread(self._finished_attempt):
+            await self._end(await publish_result(fine_tune, self._training_setup, attempt))
         else:
-            await self._settle(turn)
+            await self._end_if_cancelled(turn)
 
-    async def _settle(self, turn: Turn) -> None:
-        """End it if it was cancelled, unless its result is being published."""
-        done = await asyncio.to_thread(self._done)
-        if done is None and await turn.why() == "cancelled":
+    async def _end_if_cancelled(self, turn: TrainingTurn) -> None:
+        """End the fine-tune if it was cancelled, unless its result is being published."""
+        finished = await asyncio.to_thread(self._finished_attempt)
+        if finished is None and await turn.stop_reason() == "cancelled":
             await self._end(FineTuneResult(status="cancelled"))
 
     @contextlib.asynccontextmanager
-    async def _room(self, turn: Turn) -> AsyncGenerator[bool, None]:
-        """Make room for the block, or yield False: the training has ended, or has to stop."""
-        room = self._workshop.room
-        if room is None:
+    async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
+        """Reserve memory for the block; yield False if the training has ended or has to stop."""
+        reserve = self._training_setup.reserve_memory
+        if reserve is None:
             yield True
             return
-        if await asyncio.to_thread(self._is_unchecked) and not await turn.why():
-            # What is beside it is not disturbed for rows that are wrong.
-            await self._attempt(turn, only_check=True)
-        if await asyncio.to_thread(self._done) or await turn.why():
-            # Nothing beside it is disturbed then.
+        if await asyncio.to_thread(self._needs_check) and not await turn.stop_reason():
+            # Invalid rows are no reason to interrupt the engine.
+            await self._run_attempt(turn, check_only=True)
+        if await asyncio.to_thread(self._finished_attempt) or await turn.stop_reason():
+            # The engine need not be interrupted.
             yield False
             return
-        async with made(room(), turn.why, lambda: turn.attempt.over) as there:
-            yield there
+        async with reserve_memory(
+            reserve(), turn.stop_reason, lambda: turn.attempt.is_over
+        ) as is_reserved:
+            yield is_reserved
 
-    def _is_unchecked(self) -> bool:
-        checked = self._fine_tune.checked
-        return checked is None or bool(checked.mistakes)
+    def _needs_check(self) -> bool:
+        check = self._fine_tune.newest_check
+        return check is None or bool(check.mistakes)
 
-    def _done(self) -> Path | None:
-        """Return the attempt that has ended the training, unless that does not count any more."""
+    def _finished_attempt(self) -> Path | None:
+        """Return the attempt that finished the training; None if the fine-tune was cancelled."""
         fine_tune = self._fine_tune
-        if decided := fine_tune.publishing:
-            return fine_tune.directory / ATTEMPTS / decided.attempt
-        if fine_tune.stopping() == "cancelled":
+        if choice := fine_tune.publishing:
+            return fine_tune.directory / ATTEMPTS / choice.attempt
+        if fine_tune.stop_reason() == "cancelled":
             return None
-        ended = (one for one in reversed(fine_tune.attempts()) if fine_tune.outcome_of(one))
-        return next(ended, None)
+        finished = (
+            attempt for attempt in reversed(fine_tune.attempts()) if fine_tune.read_outcome(attempt)
+        )
+        return next(finished, None)
 
-    async def _attempt(self, turn: Turn, *, only_check: bool = False) -> None:
-        """Train, until the training has ended or has to stop.
+    async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
+        """Train until the training has ended or has to stop.
 
         Args:
-            turn: to be trained.
-            only_check: look at the rows, and end the training only if they are wrong.
+            turn: Turn of the fine-tune.
+            check_only: Whether to only check the rows; invalid rows end the training.
 
         Raises:
-            Failed: it can't be trained.
+            FineTuneFailed: The fine-tune can't be trained.
         """
-        fine_tune, workshop = self._fine_tune, self._workshop
-        before = await asyncio.to_thread(fine_tune.durable_step)
-        spec = await workshop.fitting_spec(fine_tune, turn.why, patient=not only_check)
+        fine_tune, training_setup = self._fine_tune, self._training_setup
+        first_step = await asyncio.to_thread(fine_tune.durable_step)
+        spec = await training_setup.wait_for_spec(
+            fine_tune, turn.stop_reason, needs_memory=not check_only
+        )
         if spec is None:
             return
-        attempt = await asyncio.to_thread(self._begin, turn, spec)
-        options = (ONLY_CHECK,) if only_check else ()
-        command = (*workshop.command, str(fine_tune.directory), attempt.name, *options)
-        log.info("fine-tune %s: %s", fine_tune.id, options or f"training from step {before}")
-        # Before there is room, requests are answered beside it.
-        nice, wandb = only_check or workshop.nice, spec.wandb is not None
-        async with _started(command, nice=nice, wandb=wandb) as child:
-            status, asked = await self._watched(child, turn, Listener(attempt, self._progress))
-        if status == Exit.VOLUME:
+        attempt = await asyncio.to_thread(self._create_attempt, turn, spec)
+        options = (CHECK_OPTION,) if check_only else ()
+        command = (*training_setup.command, str(fine_tune.directory), attempt.name, *options)
+        log.info("fine-tune %s: %s", fine_tune.id, options or f"training from step {first_step}")
+        # The check of the rows runs while the engine answers requests.
+        low_priority, with_wandb_key = (
+            check_only or training_setup.low_priority,
+            spec.wandb is not None,
+        )
+        async with _trainer_process(
+            command, low_priority=low_priority, with_wandb_key=with_wandb_key
+        ) as process:
+            status, stop_requested = await self._wait_for_exit(
+                process, turn, ProgressReader(attempt, self._progress)
+            )
+        if status == ExitStatus.VOLUME_FAILURE:
             raise VolumeError("The volume is full, or can't be written to: the training stands.")
-        done = await asyncio.to_thread(fine_tune.outcome_of, attempt)
-        if done is None and not asked and not (only_check and status == Exit.OVER):
-            await self._crashed(status, reason_of(status, child.said), before)
+        outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
+        if (
+            outcome is None
+            and not stop_requested
+            and not (check_only and status == ExitStatus.FINISHED)
+        ):
+            await self._check_retry(status, explain_exit(status, process.stderr_tail), first_step)
 
-    def _begin(self, turn: Turn, spec: Spec) -> Path:
-        """Make the directory of another attempt."""
+    def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
+        """Write the specification, and create the directory of another attempt."""
         directory = self._fine_tune.directory
         check_space(directory)
-        with failures():
-            write(directory / SPEC, spec.model_dump_json().encode())
+        with translate_os_errors():
+            write_file(directory / SPEC, spec.model_dump_json().encode())
         return self._fine_tune.add_attempt(turn.lease.owner)
 
-    async def _watched(
-        self, child: Child, turn: Turn, listener: Listener
+    async def _wait_for_exit(
+        self, process: TrainerProcess, turn: TrainingTurn, progress_reader: ProgressReader
     ) -> tuple[int | None, bool]:
-        """Wait for the end of the process, or bring it about.
+        """Wait for the exit of the process, or stop the process.
 
         Returns:
-            Its status, and whether it was asked to end.
+            The exit status, and whether this worker has stopped the process.
         """
         kill_at = math.inf
-        while (status := await child.ended(WATCH_S)) is None:
-            await asyncio.to_thread(listener.look)
-            why = await turn.why()
-            if why in ("lost", "cancelled") or time.monotonic() > kill_at:
-                return await child.kill(), True
-            if why and kill_at == math.inf:
+        while (status := await process.wait(POLL_S)) is None:
+            await asyncio.to_thread(progress_reader.update)
+            stop_reason = await turn.stop_reason()
+            if stop_reason in ("lost", "cancelled") or time.monotonic() > kill_at:
+                return await process.kill(), True
+            if stop_reason and kill_at == math.inf:
                 kill_at = time.monotonic() + CHECKPOINT_S
-                child.terminate()
-        await asyncio.to_thread(listener.look)
+                process.terminate()
+        await asyncio.to_thread(progress_reader.update)
         return status, kill_at < math.inf
 
-    async def _crashed(self, status: int | None, reason: str, before: int) -> None:
-        """Let another attempt go on, if this one has come further, or was killed the first time.
+    async def _check_retry(self, status: int | None, reason: str, first_step: int) -> None:
+        """Allow another attempt if this one has made progress, or for the first kill by a signal.
 
         Raises:
-            Failed: it has not, or this happens too often.
+            FineTuneFailed: There is no progress, or the training crashes too often.
         """
         fine_tune = self._fine_tune
         step = await asyncio.to_thread(fine_tune.durable_step)
         self._crashes += 1
-        # A signal comes from outside: the memory that was lacking may be there the next time.
-        signalled = status == Exit.STOPPED or (status is not None and status < 0)
-        by_chance = signalled and self._crashes == 1
-        if self._crashes > MOST_CRASHES or not (step > before or by_chance):
-            raise Failed("training_failed", reason)
+        # A signal has an external cause: the missing memory may be available to the next attempt.
+        is_signalled = status == ExitStatus.STOPPED or (status is not None and status < 0)
+        may_be_transient = is_signalled and self._crashes == 1
+        if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):
+            raise FineTuneFailed("training_failed", reason)
         log.warning("fine-tune %s: %s It goes on from step %d.", fine_tune.id, reason, step)
 
     async def _end(self, result: FineTuneResult) -> None:
-        ended = await asyncio.to_thread(self._fine_tune.end, result)
-        log.info("fine-tune %s: %s", self._fine_tune.id, ended.status)
+        stored = await asyncio.to_thread(self._fine_tune.end, result)
+        log.info("fine-tune %s: %s", self._fine_tune.id, stored.status)
 
 
 @contextlib.asynccontextmanager
-async def _started(
-    command: Sequence[str], *, nice: bool, wandb: bool
-) -> AsyncGenerator[Child, None]:
-    """Start the process for the block, which it does not outlive."""
+async def _trainer_process(
+    command: Sequence[str], *, low_priority: bool, with_wandb_key: bool
+) -> AsyncGenerator[TrainerProcess, None]:
+    """Start the trainer's process for the block, and kill it after the block."""
     try:
-        child = await Child.started(command, nice=nice, wandb=wandb)
+        process = await TrainerProcess.start(
+            command, low_priority=low_priority, with_wandb_key=with_wandb_key
+        )
     except OSError as error:
         log.warning("the process that trains can't be started: %s", error)
         raise EngineBusy("This machine has no room for a further process.") from error
     try:
-        yield child
+        yield process
     finally:
-        # Also when the job is cancelled.
-        await asyncio.shield(asyncio.create_task(child.kill()))
+        # Also if the job is cancelled.
+        await asyncio.shield(asyncio.create_task(process.kill()))

@@ -5,14 +5,14 @@ from worker.job.batch import BatchJob
 from worker.job.fine_tune import FineTuneJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
-from worker.limits.budget import Budget
+from worker.limits.budget import InputLimits
 
 __all__ = [
-    "SHAPES",
+    "JOB_TYPES",
     "AnyJob",
     "BatchJob",
-    "Budget",
     "FineTuneJob",
+    "InputLimits",
     "Job",
     "ListJob",
     "LongJob",
@@ -22,5 +22,5 @@ __all__ = [
 
 AnyJob = OpenAIJob | RawJob | ListJob | LongJob
 
-# An input has the first shape of which it has a mark.
-SHAPES = (OpenAIJob, BatchJob, FineTuneJob, ListJob, RawJob)
+# An input has the first of these types for which it contains a marker key.
+JOB_TYPES = (OpenAIJob, BatchJob, FineTuneJob, ListJob, RawJob)

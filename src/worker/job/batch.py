@@ -1,36 +1,36 @@
-"""Batches as callers ask for them: jobs that run one, and requests that create one."""
+"""Inputs for batches: jobs that run a batch, and requests that create one."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import LongJob, Runtime
-from worker.validation import Metadata, Strict
+from worker.job.base import LongJob, RuntimeSeconds
+from worker.validation import Metadata, StrictModel
 
 HOUR_S = 3600
-_WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")
-LONGEST_WINDOW_S = 14 * 24 * HOUR_S
+_WINDOW_PATTERN = re.compile(r"([1-9]\d{0,3})([hd])")
+MAX_WINDOW_S = 14 * 24 * HOUR_S
 
-Seconds = Annotated[int, Field(ge=HOUR_S, le=30 * 24 * HOUR_S)]
+ExpirySeconds = Annotated[int, Field(ge=HOUR_S, le=30 * 24 * HOUR_S)]
 
 
-class ExpiresAfter(Strict):
-    """When a file expires, as OpenAI's API writes it."""
+class ExpiresAfter(StrictModel):
+    """The expiry of a file in the format of OpenAI's API."""
 
     anchor: Literal["created_at"]
-    seconds: Seconds
+    seconds: ExpirySeconds
 
 
-class BatchRequest(Strict):
-    """What a batch is to do.
+class BatchRequest(StrictModel):
+    """The parameters of a batch.
 
     Args:
-        endpoint: the URL that all lines have.
-        completion_window: from the creation to the expiry: "24h", "7d".
-        metadata: the caller's own, at most 16 pairs.
-        output_expires_after: for the files that it writes.
-        data_parallelism: how many jobs are to share the lines.
+        endpoint: The route of all lines.
+        completion_window: Time from the creation to the expiry: "24h", "7d".
+        metadata: Up to 16 key-value pairs of the caller.
+        output_expires_after: Expiry of the files that the batch writes.
+        data_parallelism: Number of jobs that share the lines.
     """
 
     endpoint: str
@@ -41,30 +41,30 @@ class BatchRequest(Strict):
 
     @field_validator("completion_window")
     @classmethod
-    def _window(cls, text: str) -> str:
-        if not 0 < _seconds(text) <= LONGEST_WINDOW_S:
+    def _check_window(cls, text: str) -> str:
+        if not 0 < _parse_window(text) <= MAX_WINDOW_S:
             raise ValueError("hours or days, at most 14 days: 24h, 7d")
         return text
 
     @property
     def window_s(self) -> int:
-        return _seconds(self.completion_window)
+        return _parse_window(self.completion_window)
 
 
 class CreateBatch(BatchRequest):
-    """A request for a batch of a file that is there: the body of ``POST /v1/batches``."""
+    """A request for a batch of an uploaded file: the body of ``POST /v1/batches``."""
 
     input_file_id: str
 
 
 class BatchSpec(BatchRequest):
-    """A batch as a job has it: one to create, of a file, a path or lines, or one to go on with.
+    """The batch of a job: a new one from a file, a path or lines, or an existing one to continue.
 
     Args:
-        id: of a batch that is there; then nothing else is given, but for the time.
-        requests: the lines themselves.
-        input_path: of a file on the volume.
-        max_runtime_sec: the most that this job may take.
+        id: The id of an existing batch. Only ``max_runtime_sec`` may be set in addition.
+        requests: The lines as objects.
+        input_path: Path of an input file on the volume.
+        max_runtime_sec: Maximum seconds that this job may take.
     """
 
     endpoint: str = ""
@@ -72,16 +72,16 @@ class BatchSpec(BatchRequest):
     input_file_id: str | None = None
     requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     input_path: str | None = None
-    max_runtime_sec: Runtime | None = None
+    max_runtime_sec: RuntimeSeconds | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check_one_source(self) -> Self:
         sources = (self.id, self.input_file_id, self.requests, self.input_path)
         if sum(source is not None for source in sources) != 1:
             raise ValueError("one of id, input_file_id, requests and input_path")
         if self.id is not None:
             if self.model_fields_set - {"id", "max_runtime_sec"}:
-                raise ValueError("a batch that is there goes on with its id alone")
+                raise ValueError("an existing batch is continued with its id alone")
         elif not self.endpoint:
             raise ValueError("endpoint: the URL of the lines")
         return self
@@ -91,11 +91,11 @@ class BatchJob(LongJob):
     """A job that runs a batch."""
 
     kind: ClassVar[str] = "batch"
-    marks: ClassVar[frozenset[str]] = frozenset({kind})
+    marker_keys: ClassVar[frozenset[str]] = frozenset({kind})
 
     batch: BatchSpec
 
 
-def _seconds(window: str) -> int:
-    found = _WINDOW.fullmatch(window)
-    return int(found[1]) * {"h": HOUR_S, "d": 24 * HOUR_S}[found[2]] if found else 0
+def _parse_window(window: str) -> int:
+    match = _WINDOW_PATTERN.fullmatch(window)
+    return int(match[1]) * {"h": HOUR_S, "d": 24 * HOUR_S}[match[2]] if match else 0

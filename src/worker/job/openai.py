@@ -1,4 +1,4 @@
-"""A request to vLLM's own server, with the gateway's keys or with ours."""
+"""Requests to OpenAI routes, written with the gateway's keys or the worker's own."""
 
 import re
 from collections.abc import Mapping
@@ -9,55 +9,55 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 
 from worker.job.base import Job
 
-_VERSION = re.compile(r"^(/v1)+(?=/)")
+_VERSION_PREFIX = re.compile(r"^(/v1)+(?=/)")
 _server_boolean = TypeAdapter(bool)
 
 
 class OpenAIJob(Job):
-    """A route, a method and a body; vLLM checks the body."""
+    """A request with a route, a method and a body; vLLM validates the body."""
 
-    marks: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
-    # The names that the platform's gateway has for them.
-    other_names: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
+    marker_keys: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
+    # The names that the platform's gateway uses.
+    aliases: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
-    # Whether the answer has to fit one yield.
-    one_yield: ClassVar[bool] = True
+    # Whether the answer must fit one yield.
+    must_fit_one_yield: ClassVar[bool] = True
 
     route: str
-    # None where the sender does not know it, as the gateway, or left it out: it is the route's.
+    # None if the sender omits the method, as the gateway does; the route's method is used then.
     method: str | None = None
     body: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Rename the gateway's keys."""
+        """Replace the gateway's keys by the worker's."""
         renamed = dict(values)
-        for name, other in cls.other_names.items():
-            if other in renamed:
-                renamed[name] = renamed.pop(other)
+        for name, alias in cls.aliases.items():
+            if alias in renamed:
+                renamed[name] = renamed.pop(alias)
         return renamed
 
     @property
     def path(self) -> str:
-        """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
+        """The route without ``/v1``, which callers may omit: ``/chat/completions``."""
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
-        # Twice where a client's base address has it, too.
-        return _VERSION.sub("", path)
+        # The prefix is duplicated if a client's base URL contains it, too.
+        return _VERSION_PREFIX.sub("", path)
 
     @property
     def query(self) -> dict[str, str]:
-        """The route's query string, the last value of each name."""
+        """The route's query parameters; if a name is repeated, its last value."""
         return dict(parse_qsl(self.route.partition("?")[2], keep_blank_values=True))
 
     @property
-    def versioned(self) -> bool:
-        """Whether the route was written with ``/v1``, where OpenAI's API is."""
+    def has_version_prefix(self) -> bool:
+        """Whether the caller wrote the route with ``/v1``."""
         return self.route.lstrip("/").startswith("v1/")
 
     @property
     def stream(self) -> bool:
-        """Whether vLLM's server will read the body's ``stream`` as true: it knows many words."""
+        """Whether vLLM's server will read ``stream`` as true; it accepts many spellings."""
         if self.body is None:
             return False
         try:
@@ -67,6 +67,6 @@ class OpenAIJob(Job):
 
 
 class BatchLine(OpenAIJob):
-    """A request in a batch: its answer goes into a file."""
+    """A request of a batch, whose answer is written to a file."""
 
-    one_yield: ClassVar[bool] = False
+    must_fit_one_yield: ClassVar[bool] = False

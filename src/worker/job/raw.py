@@ -1,4 +1,4 @@
-"""Prompts and conversations for the engine itself: one, or a list of them."""
+"""Raw jobs: a prompt or conversation for the engine, or a list of them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -17,19 +17,19 @@ from pydantic import (
 
 from worker.errors import InvalidInput
 from worker.job.base import Job
-from worker.job.sampling import MISPLACED, OUTSIDE, Sampling, gathered
-from worker.limits.work import MOST_PROMPTS, MOST_REPEATED
-from worker.validation import SAMPLING, without_nulls
+from worker.job.sampling import MISPLACED_KEYS, TOP_LEVEL_PARAMETERS, Sampling, merge_top_level
+from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
+from worker.validation import SAMPLING_PARAMS, drop_nulls
 
-# A list with more that are wrong is refused, not answered with an error for each.
-MOST_WRONG = 100
+# Maximum number of invalid items. A list with more is refused as a whole.
+MAX_INVALID_ITEMS = 100
 
-# The first mistake in a list is enough: pydantic would keep one for each of its items.
+# Validation stops at the first invalid item; otherwise pydantic would collect an error for each.
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 
 class Message(BaseModel):
-    """One chat turn. The model's chat template decides which roles and further keys it knows."""
+    """A message of a chat. The chat template determines the allowed roles and additional keys."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
 
@@ -38,8 +38,8 @@ class Message(BaseModel):
 
     @field_validator("content")
     @classmethod
-    def _text_is_text(cls, content: Any) -> Any:
-        """Refuse a text part without its text, which vLLM would drop silently."""
+    def _check_text_parts(cls, content: Any) -> Any:
+        """Refuse a text part without a text, which vLLM would drop silently."""
         parts = content if isinstance(content, list) else []
         if any(part.get("type") == "text" and type(part.get("text")) is not str for part in parts):
             raise ValueError("a part of type text has its words under text, as a string")
@@ -49,15 +49,15 @@ class Message(BaseModel):
 class RawJob(Job):
     """A prompt or a conversation."""
 
-    marks: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
-    misplaced: ClassVar[Mapping[str, str]] = MISPLACED
+    marker_keys: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
+    key_hints: ClassVar[Mapping[str, str]] = MISPLACED_KEYS
 
     prompt: str | list[int] | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     apply_chat_template: bool = False
     tools: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    # None begins a turn of the assistant, unless the last message is to be continued.
+    # None starts a turn of the assistant, unless the last message is to be continued.
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     model: str | None = None
@@ -65,50 +65,52 @@ class RawJob(Job):
     sampling_params: Sampling = Field(default_factory=Sampling)
     return_token_ids: bool = False
     stream: bool = False
-    # The name of the form in which it is answered.
+    # Name of the answer's format.
     format: str = "raw"
 
     @model_validator(mode="before")
     @classmethod
     def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Move parameters that stand next to ``sampling_params`` into them."""
-        outside = {key: value for key, value in values.items() if key in OUTSIDE}
-        params = values.get(SAMPLING, {})
-        if not outside or not isinstance(params, dict):
+        """Move parameters next to ``sampling_params`` into them."""
+        top_level = {key: value for key, value in values.items() if key in TOP_LEVEL_PARAMETERS}
+        params = values.get(SAMPLING_PARAMS, {})
+        if not top_level or not isinstance(params, dict):
             return values
-        rest = {key: value for key, value in values.items() if key not in outside}
-        return {**rest, SAMPLING: gathered(params, outside)}
+        others = {key: value for key, value in values.items() if key not in top_level}
+        return {**others, SAMPLING_PARAMS: merge_top_level(params, top_level)}
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _text_or_ids(cls, prompt: Any) -> Any:
-        """Refuse it in one sentence: pydantic has one for every alternative."""
-        ids = prompt if isinstance(prompt, list) else []
-        if isinstance(prompt, str) or (ids and all(type(id_) is int and id_ >= 0 for id_ in ids)):
+    def _check_prompt(cls, prompt: Any) -> Any:
+        """Refuse an invalid prompt with one message; pydantic has one for each possible type."""
+        token_ids = prompt if isinstance(prompt, list) else []
+        if isinstance(prompt, str) or (
+            token_ids and all(type(token_id) is int and token_id >= 0 for token_id in token_ids)
+        ):
             return prompt
         raise ValueError("a text, or a list of token ids; prompts takes a list of prompts")
 
     @field_validator("apply_chat_template")
     @classmethod
-    def _text_can_be_a_message(cls, apply: bool, info: ValidationInfo) -> bool:
+    def _check_apply_chat_template(cls, apply: bool, info: ValidationInfo) -> bool:
         if apply and isinstance(info.data.get("prompt"), list):
             raise ValueError("token ids are no text that a chat template could take")
         return apply
 
     @model_validator(mode="after")
-    def _needs_prompt(self) -> Self:
+    def _require_prompt(self) -> Self:
         if self.prompt is None and self.messages is None:
             raise ValueError("a prompt or messages")
         return self
 
     @property
-    def streamed(self) -> bool:
-        """Whether the answer comes piece by piece: ranked choices come all at once."""
-        return self.stream and not self.sampling_params.ranked
+    def is_streamed(self) -> bool:
+        """Whether the answer is sent piece by piece; ranked choices are sent together."""
+        return self.stream and not self.sampling_params.is_ranked
 
     @property
     def conversation(self) -> list[dict[str, Any]] | None:
-        """The messages for the chat template; None if the prompt is used as it is."""
+        """The messages for the chat template, or None if the prompt is used without a template."""
         if self.messages is not None:
             return [message.model_dump(exclude_unset=True) for message in self.messages]
         if self.apply_chat_template:
@@ -117,7 +119,7 @@ class RawJob(Job):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the job holds in one object, as a request to vLLM's server has it."""
+        """The job's content in one object, like the body of a request to vLLM's server."""
         messages = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
         values = {
             "prompt": self.prompt,
@@ -125,88 +127,103 @@ class RawJob(Job):
             "tools": self.tools,
             "chat_template_kwargs": self.chat_template_kwargs,
         }
-        return {**without_nulls(values), **self.sampling_params.body}
+        return {**drop_nulls(values), **self.sampling_params.body}
 
 
 class ListJob(Job):
     """Several prompts or conversations, answered concurrently."""
 
-    marks: ClassVar[frozenset[str]] = frozenset({"prompts", "messages_list"})
+    marker_keys: ClassVar[frozenset[str]] = frozenset({"prompts", "messages_list"})
 
-    # What all items share, with an empty prompt.
+    # The parameters that all items share, with an empty prompt.
     shared: InstanceOf[RawJob]
-    # Validated one by one: an invalid item fails alone, in its place.
+    # Each item is validated separately, so that an invalid item does not fail the others.
     items: tuple[InstanceOf[RawJob] | InstanceOf[InvalidInput], ...]
     stream: bool = False
     use_tqdm: bool | None = None
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate what all items share, then every item.
+        """Validate the parameters that all items share, then each item.
 
         Raises:
-            InvalidInput: naming a field that is wrong for all items.
+            InvalidInput: A field is invalid for all items. The message names the field.
         """
         shared = dict(values)
-        key = _only(shared.keys() & (cls.marks | RawJob.marks))
-        prompts, params = shared.pop(key), shared.pop(SAMPLING, {})
-        own = {"use_tqdm": shared.pop("use_tqdm", None), "stream": shared.pop("stream", False)}
-        if not isinstance(prompts, list) or not 0 < len(prompts) <= MOST_PROMPTS:
-            raise InvalidInput(f"{key}: a list of 1 to {MOST_PROMPTS:,} items", param=key)
+        key = _single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
+        prompts, params = shared.pop(key), shared.pop(SAMPLING_PARAMS, {})
+        list_fields = {
+            "use_tqdm": shared.pop("use_tqdm", None),
+            "stream": shared.pop("stream", False),
+        }
+        if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
+            raise InvalidInput(f"{key}: a list of 1 to {MAX_PROMPTS:,} items", param=key)
         if isinstance(params, list) and len(params) != len(prompts):
-            message = f"{SAMPLING}: {len(params)} of them for {len(prompts)} {key}"
-            raise InvalidInput(message, param=SAMPLING)
-        each = params if isinstance(params, list) else None
-        common = RawJob.read({**shared, "prompt": "", **({} if each else {SAMPLING: params})})
-        outside = {name: shared[name] for name in shared.keys() & OUTSIDE} if each else {}
-        _refuse_repeated(outside, len(prompts))
-        item = {"prompts": "prompt", "messages_list": "messages"}[key]
-        alike = zip(prompts, each or repeat(common.sampling_params), strict=False)
+            message = f"{SAMPLING_PARAMS}: {len(params)} of them for {len(prompts)} {key}"
+            raise InvalidInput(message, param=SAMPLING_PARAMS)
+        params_per_item = params if isinstance(params, list) else None
+        shared_job = RawJob.read(
+            {**shared, "prompt": "", **({} if params_per_item else {SAMPLING_PARAMS: params})}
+        )
+        top_level = (
+            {name: shared[name] for name in shared.keys() & TOP_LEVEL_PARAMETERS}
+            if params_per_item
+            else {}
+        )
+        _limit_repeated_parameters(top_level, len(prompts))
+        item_key = {"prompts": "prompt", "messages_list": "messages"}[key]
+        pairs = zip(prompts, params_per_item or repeat(shared_job.sampling_params), strict=False)
         items = tuple(
-            _few_wrong(
-                _item(common, {item: prompt, SAMPLING: its_params, **outside})
-                for prompt, its_params in alike
+            _limit_invalid_items(
+                _read_item(
+                    shared_job, {item_key: prompt, SAMPLING_PARAMS: item_params, **top_level}
+                )
+                for prompt, item_params in pairs
             )
         )
-        return super().read({**own, "shared": common, "items": items})
+        return super().read({**list_fields, "shared": shared_job, "items": items})
 
 
-def _only(keys: Set[str]) -> str:
+def _single_key(keys: Set[str]) -> str:
     if len(keys) > 1:
         names = " and ".join(sorted(keys))
         raise InvalidInput(f"{names}: one of them, not more", param=min(keys))
     return next(iter(keys))
 
 
-def _refuse_repeated(outside: Mapping[str, Any], count: int) -> None:
-    """Refuse what would be merged into, and checked with, the own parameters of each item."""
-    if outside and (size := len(json.dumps(outside)) * count) > MOST_REPEATED:
-        name = min(outside)
-        message = f"{count:,} times for as many {SAMPLING} it has {size:,} characters"
-        raise InvalidInput(f"{name}: {message}, at most {MOST_REPEATED:,}", param=name)
+def _limit_repeated_parameters(top_level: Mapping[str, Any], count: int) -> None:
+    """Refuse large parameters that would be merged into the parameters of each item."""
+    if top_level and (size := len(json.dumps(top_level)) * count) > MAX_REPEATED_CHARACTERS:
+        name = min(top_level)
+        message = f"{count:,} times for as many {SAMPLING_PARAMS} it has {size:,} characters"
+        raise InvalidInput(f"{name}: {message}, at most {MAX_REPEATED_CHARACTERS:,}", param=name)
 
 
-def _few_wrong(items: Iterable[RawJob | InvalidInput]) -> Iterator[RawJob | InvalidInput]:
-    wrong = 0
+def _limit_invalid_items(items: Iterable[RawJob | InvalidInput]) -> Iterator[RawJob | InvalidInput]:
+    invalid_count = 0
     for index, item in enumerate(items):
         if isinstance(item, InvalidInput):
-            wrong += 1
-            if wrong > MOST_WRONG:
-                message = f"more than {MOST_WRONG} items are wrong; item {index}: {item.message}"
+            invalid_count += 1
+            if invalid_count > MAX_INVALID_ITEMS:
+                message = (
+                    f"more than {MAX_INVALID_ITEMS} items are wrong; item {index}: {item.message}"
+                )
                 raise InvalidInput(message, param=item.param)
         yield item
 
 
-def _item(common: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
-    """Validate what is an item's own, and join it to what all items share: that is not copied."""
+def _read_item(shared_job: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
+    """Validate an item's own fields and combine them with the shared ones, which are not copied."""
     prompt = values.get("prompt")
-    if isinstance(prompt, str) and values[SAMPLING] is common.sampling_params:
-        return common.model_copy(update={"prompt": prompt})  # any text is one
+    if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared_job.sampling_params:
+        return shared_job.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.
     try:
-        own = RawJob.read(
-            without_nulls({**values, "apply_chat_template": common.apply_chat_template})
+        item_job = RawJob.read(
+            drop_nulls({**values, "apply_chat_template": shared_job.apply_chat_template})
         )
     except InvalidInput as error:
         return error
-    differs = {name: getattr(own, name) for name in ("prompt", "messages", SAMPLING)}
-    return common.model_copy(update=differs)
+    item_fields = {
+        name: getattr(item_job, name) for name in ("prompt", "messages", SAMPLING_PARAMS)
+    }
+    return shared_job.model_copy(update=item_fields)

@@ -1,6 +1,6 @@
-"""Sampling parameters that vLLM's ``SamplingParams`` does not have, or has under another name.
+"""Sampling parameters that vLLM's ``SamplingParams`` lacks, or has under another name.
 
-They are checked here and translated. All others are vLLM's own, which
+They are checked and translated here. All other parameters are vLLM's own, which
 ``worker.engine.run.generation.sampling`` and vLLM's server check.
 """
 
@@ -18,21 +18,21 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.limits.parameters import cut, distinct
-from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, normalized
-from worker.limits.work import MOST_CHOICES
-from worker.validation import SAMPLING, invalid_fields, invalid_param, without_nulls
+from worker.limits.parameters import cap_max_tokens, remove_duplicates
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, normalize_structured_outputs
+from worker.limits.work import MAX_CHOICES
+from worker.validation import SAMPLING_PARAMS, drop_nulls, invalid_fields, invalid_param
 
-ChoiceCount = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
+ChoiceCount = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
-# vLLM's sampling parameters that its beam search uses: it ignores all others.
+# vLLM's sampling parameters that its beam search uses. It ignores all others.
 BEAM_SEARCH_USES = frozenset(
     """
     ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
     """.split()
 )
-# Keys of bodies on the OpenAI path that it ignores, each with the value that, like an empty one,
-# has no effect anyway.
+# Keys of bodies on the OpenAI path that beam search ignores. Each key is refused unless its value
+# is empty or equal to the value here, which has no effect.
 BEAM_SEARCH_IGNORES: dict[str, Any] = {
     **dict.fromkeys(
         """
@@ -47,18 +47,20 @@ BEAM_SEARCH_IGNORES: dict[str, Any] = {
     "top_p": 1,
 }
 
-# Parameters that may also stand next to sampling_params, where other servers have them.
-OUTSIDE = GUIDED | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
+# Parameters that may also be set next to sampling_params, where other servers have them.
+TOP_LEVEL_PARAMETERS = (
+    GUIDED_KEYS | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
+)
 
-# The other parameters of vLLM's own: any may be written beside sampling_params by mistake.
-FURTHER = frozenset(
+# vLLM's other sampling parameters, which callers may set next to sampling_params by mistake.
+OTHER_VLLM_PARAMETERS = frozenset(
     """
     detokenize flat_logprobs skip_reading_prefix_cache spaces_between_special_tokens
     trace_decode_token_ids watermarking
     """.split()
 )
-# Keys of the OpenAI API and of earlier workers, with what the raw form has in their place.
-ELSEWHERE = {
+# Keys of the OpenAI API and of earlier workers, with their replacements in raw jobs.
+OTHER_API_KEYS = {
     "priority": "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority",
     "response_format": 'a schema is {"sampling_params": {"structured_outputs": {"json": {...}}}}',
     "use_openai_format": (
@@ -69,7 +71,7 @@ ELSEWHERE = {
 
 
 class Sampling(BaseModel):
-    """``sampling_params``, translated: ``vllm`` is what is left for vLLM's own class."""
+    """The ``sampling_params`` of a job; ``vllm`` returns the part for vLLM's own class."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
 
@@ -81,51 +83,49 @@ class Sampling(BaseModel):
     return_token_log_probs: bool = False
 
     @classmethod
-    def read(cls, params: Any, holder: str = SAMPLING) -> Self:
+    def read(cls, params: Any, container: str = SAMPLING_PARAMS) -> Self:
         """Validate parameters; null values count as absent.
 
         Args:
-            params: the object that holds them.
-            holder: its name in messages; empty if it is a request's whole body.
+            params: The object with the parameters.
+            container: Name of the object for messages; empty if it is the body of a request.
 
         Raises:
-            InvalidInput: naming the parameter.
+            InvalidInput: A parameter is invalid. The message names the parameter.
         """
         try:
-            return cls.model_validate(params, context=holder)
+            return cls.model_validate(params, context=container)
         except ValidationError as error:
-            raise invalid_fields(error, holder=holder) from None
+            raise invalid_fields(error, container=container) from None
 
     @model_validator(mode="before")
     @classmethod
     def _translate(cls, params: Any, info: ValidationInfo) -> Any:
         if not isinstance(params, dict):
             return params
-        # As a field of a job it is validated without a context.
-        holder = SAMPLING if info.context is None else info.context
-        values = normalized(without_nulls(params), holder)
-        # A body's are left to vLLM's server, which cuts them, or refuses them.
-        return cut(distinct(values)) if holder == SAMPLING else values
+        # There is no context if the object is validated as a field of a job.
+        container = SAMPLING_PARAMS if info.context is None else info.context
+        values = normalize_structured_outputs(drop_nulls(params), container)
+        # For a body, vLLM's server checks or reduces these values itself.
+        return cap_max_tokens(remove_duplicates(values)) if container == SAMPLING_PARAMS else values
 
     @field_validator("best_of")
     @classmethod
-    def _at_least_n(cls, best_of: int, info: ValidationInfo) -> int:
+    def _check_best_of(cls, best_of: int, info: ValidationInfo) -> int:
         if best_of < info.data.get("n", 1):
             raise ValueError("at least n, which are chosen from that many")
         return best_of
 
     @field_validator("early_stopping", mode="before")
     @classmethod
-    def _as_vllm_searches(cls, early_stopping: Any) -> Any:
+    def _check_early_stopping(cls, early_stopping: Any) -> Any:
         if early_stopping is True:
-            raise ValueError(
-                "vLLM's beam search goes on until no better answer can come: false or 'never'"
-            )
+            raise ValueError("vLLM's beam search never stops early: use false or 'never'")
         return early_stopping
 
     @field_validator("length_penalty", "early_stopping")
     @classmethod
-    def _of_beam_search(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_beam_search_only(cls, value: Any, info: ValidationInfo) -> Any:
         default = cls.model_fields[info.field_name or ""].default
         if value != default and not info.data.get("use_beam_search"):
             raise ValueError("it has an effect in beam search only: set use_beam_search, too")
@@ -133,82 +133,85 @@ class Sampling(BaseModel):
 
     @property
     def width(self) -> int:
-        """How many sequences are generated, of which the best ``n`` are returned."""
+        """Number of sequences to generate, of which the best ``n`` are returned."""
         return self.best_of or self.n
 
     @property
-    def ranked(self) -> bool:
-        """Whether choices are compared when all are complete, so that none can be streamed."""
+    def is_ranked(self) -> bool:
+        """Whether complete choices are compared, so that they can't be streamed."""
         return self.use_beam_search or self.width > self.n
 
     @property
     def vllm(self) -> dict[str, Any]:
         """The parameters for vLLM's own class."""
         params = self.model_extra or {}
-        # logprobs and logprob_token_ids exclude each other.
-        asked = {"logprobs": 0} if self.return_token_log_probs else {}
-        return params if "logprob_token_ids" in params else {**asked, **params}
+        # vLLM does not accept logprobs together with logprob_token_ids.
+        requested = {"logprobs": 0} if self.return_token_log_probs else {}
+        return params if "logprob_token_ids" in params else {**requested, **params}
 
     @property
     def body(self) -> dict[str, Any]:
-        """All parameters in one object, as a body has them."""
+        """All parameters in one object, like the body of a request."""
         return {**self.vllm, "n": self.width, "length_penalty": self.length_penalty}
 
-    # Which of them go together, on both paths:
+    # Combinations of parameters that are refused in raw jobs and on the OpenAI path.
 
-    def refuse_stream(self, holder: str = SAMPLING) -> None:
+    def refuse_stream(self, container: str = SAMPLING_PARAMS) -> None:
         """Refuse ranked choices in a stream.
 
         Raises:
-            InvalidInput: naming the parameter that ranks them.
+            InvalidInput: Choices are ranked. The message names the parameter that ranks them.
         """
-        if self.ranked:
+        if self.is_ranked:
             name = "use_beam_search" if self.use_beam_search else "best_of"
-            message = "what is compared comes when all of it is there: leave out stream"
-            raise invalid_param(name, message, holder)
+            message = "ranked choices can only be returned at the end: leave out stream"
+            raise invalid_param(name, message, container)
 
-    def refuse_greedy(self, temperature: Any, holder: str = SAMPLING) -> None:
-        """Refuse several choices that would all be the same; a beam search has none that are.
+    def refuse_greedy(self, temperature: Any, container: str = SAMPLING_PARAMS) -> None:
+        """Refuse several choices of greedy sampling, which would all be equal.
+
+        Those of a beam search differ.
 
         Raises:
-            InvalidInput: naming the parameter that asks for several.
+            InvalidInput: The choices would be equal. The message names the parameter that requests
+                them.
         """
         if temperature == 0 and self.width > 1 and not self.use_beam_search:
             name = "n" if self.best_of is None else "best_of"
             message = "greedy sampling (temperature 0) gives the same text every time"
-            raise invalid_param(name, message, holder)
+            raise invalid_param(name, message, container)
 
-    def refuse_ignored(self, names: Sequence[str], holder: str = SAMPLING) -> None:
-        """Refuse parameters that a beam search ignores, though their values ask for something.
+    def refuse_ignored(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
+        """Refuse parameters whose values would have an effect, but which beam search ignores.
 
         Raises:
-            InvalidInput: naming the first of them.
+            InvalidInput: There are such parameters. The message names the first one.
         """
         if self.use_beam_search and names:
-            raise invalid_param(names[0], "beam search does not heed it", holder)
+            raise invalid_param(names[0], "beam search ignores it", container)
 
 
-# Keys beside sampling_params that have no place there, with what to write.
-MISPLACED = {
+# Keys that callers set next to sampling_params by mistake, with a hint for the error message.
+MISPLACED_KEYS = {
     **{
-        name: f'it belongs into {SAMPLING}: {{"{SAMPLING}": {{"{name}": ...}}}}'
+        name: f'it belongs in {SAMPLING_PARAMS}: {{"{SAMPLING_PARAMS}": {{"{name}": ...}}}}'
         for name in BEAM_SEARCH_USES
         | BEAM_SEARCH_IGNORES.keys()
-        | FURTHER
+        | OTHER_VLLM_PARAMETERS
         | Sampling.model_fields.keys()
     },
-    **ELSEWHERE,
+    **OTHER_API_KEYS,
 }
 
 
-def gathered(params: Mapping[str, Any], outside: Mapping[str, Any]) -> dict[str, Any]:
-    """Move parameters that stand next to ``sampling_params`` into them.
+def merge_top_level(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge parameters from the top level of a job into its ``sampling_params``.
 
     Raises:
-        InvalidInput: one stands in both places.
+        InvalidInput: A parameter is set in both places.
     """
-    params = without_nulls(params)
-    if twice := sorted(outside.keys() & params.keys()):
-        message = f"{twice[0]} stands in {SAMPLING} and beside them"
-        raise InvalidInput(message, param=twice[0])
-    return {**params, **outside}
+    params = drop_nulls(params)
+    if repeated := sorted(top_level.keys() & params.keys()):
+        message = f"{repeated[0]} is set both in {SAMPLING_PARAMS} and next to it"
+        raise InvalidInput(message, param=repeated[0])
+    return {**params, **top_level}

@@ -1,1 +1,1 @@
-"""What a request may hold before the engine has it."""
+"""Limits for the contents of requests, checked before the engine sees them."""

@@ -1,37 +1,40 @@
-"""What a body may hold of lists, and of keys that an operator has to allow."""
+"""Limits for lists in request bodies, and checks of keys that an operator has to allow."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from worker.errors import InvalidInput
-from worker.limits.spelling import STRUCTURED
+from worker.limits.spelling import STRUCTURED_OUTPUTS
 from worker.settings import Settings
-from worker.validation import LONGEST_KEY
+from worker.validation import MAX_KEY_LENGTH
 
-# Arguments for plugins of vLLM's sampling, and for what else reads them.
-XARGS = "vllm_xargs"
-# Encodings of embeddings that no answer of ours can hold, since answers are JSON.
-BINARY = ("bytes", "bytes_only")
+# Key of custom arguments for sampling plugins and other extensions of vLLM.
+VLLM_XARGS = "vllm_xargs"
+# Encodings of embeddings that need a binary response. The worker's responses are JSON.
+BINARY_ENCODINGS = ("bytes", "bytes_only")
 
-# Items of a list: vLLM's checks keep an error for every alternative of every wrong item.
-MOST_ITEMS = 2_048
-# How deep nested lists are checked: as deep as a message's parts.
-DEPTH = 4
-# Items of a response's input, which have the most alternatives: half a gigabyte for so many.
-MOST_INPUT_ITEMS = 500
-MOST_PARTS = 256
+# Items of one list. vLLM's validation keeps an error for every alternative of every wrong item.
+MAX_LIST_ITEMS = 2_048
+# Levels of nested lists to check: enough for the parts of a message.
+MAX_CHECK_DEPTH = 4
+# Items of a response's ``input``. They have the most alternatives: the errors of this many items
+# take half a gigabyte.
+MAX_INPUT_ITEMS = 500
+MAX_ITEM_PARTS = 256
 
 
-def check_lists(value: Any, name: str = "", depth: int = DEPTH) -> None:
-    """Refuse lists that vLLM would take long to check; lists of token ids it checks quickly.
+def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> None:
+    """Refuse lists that vLLM would take long to validate.
+
+    Lists of token ids are exempt, since vLLM validates them quickly.
 
     Raises:
-        InvalidInput: naming the key of the body.
+        InvalidInput: If a list is too long; the error names its key in the body.
     """
     if isinstance(value, list) and set(map(type, value)) == {int}:
         return
-    if isinstance(value, list) and len(value) > MOST_ITEMS:
-        message = f"{name}: {len(value):,} items, at most {MOST_ITEMS:,}"
+    if isinstance(value, list) and len(value) > MAX_LIST_ITEMS:
+        message = f"{name}: {len(value):,} items, at most {MAX_LIST_ITEMS:,}"
         raise InvalidInput(message, param=name)
     if depth and isinstance(value, dict):
         for key, nested in value.items():
@@ -41,41 +44,52 @@ def check_lists(value: Any, name: str = "", depth: int = DEPTH) -> None:
             check_lists(item, name, depth - 1)
 
 
-def check_response(items: Any) -> None:
-    """Check the items of a response's input, and their parts.
+def check_response_input(items: Any) -> None:
+    """Check the number of items in a response's ``input``, and the number of parts in each item.
 
     Raises:
-        InvalidInput: there are too many.
+        InvalidInput: If there are too many items or parts.
     """
     if not isinstance(items, list):
         return
-    if len(items) > MOST_INPUT_ITEMS:
-        raise InvalidInput(f"input: at most {MOST_INPUT_ITEMS} items", param="input")
+    if len(items) > MAX_INPUT_ITEMS:
+        raise InvalidInput(f"input: at most {MAX_INPUT_ITEMS} items", param="input")
     objects = [item for item in items if isinstance(item, dict)]
     for parts in (item.get(key) for item in objects for key in ("content", "output")):
-        if isinstance(parts, list) and len(parts) > MOST_PARTS:
-            message = f"an item has {len(parts):,} parts, at most {MOST_PARTS}"
+        if isinstance(parts, list) and len(parts) > MAX_ITEM_PARTS:
+            message = f"an item has {len(parts):,} parts, at most {MAX_ITEM_PARTS}"
             raise InvalidInput(f"input: {message}", param="input")
 
 
-def check_allowed(body: Mapping[str, Any], settings: Settings, *, by_priority: bool) -> None:
-    """Refuse what only an operator can allow, and what no answer could hold.
+def check_restricted_keys(
+    body: Mapping[str, Any], settings: Settings, *, has_priorities: bool
+) -> None:
+    """Refuse keys that need the operator's permission, and binary encodings.
+
+    Args:
+        body: The body of a request to a route of vLLM's server.
+        settings: The operator's settings.
+        has_priorities: Whether the engine schedules requests by priority.
 
     Raises:
-        InvalidInput: naming the key, and the setting that allows it.
+        InvalidInput: If the body has a refused key; the error names the key and the setting that
+            allows it.
     """
-    xargs = body.get(XARGS)
-    for name in sorted(xargs.keys() - {*settings.allowed_xargs}) if isinstance(xargs, dict) else ():
-        place = f"{XARGS}.{name[:LONGEST_KEY]}"
+    arguments = body.get(VLLM_XARGS)
+    names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()
+    for name in sorted(names):
+        place = f"{VLLM_XARGS}.{name[:MAX_KEY_LENGTH]}"
         message = "it is not among those that ALLOWED_XARGS names"
         raise InvalidInput(f"{place}: {message}", param=place)
-    structured = body.get(STRUCTURED)
+    structured = body.get(STRUCTURED_OUTPUTS)
     for name in structured if isinstance(structured, dict) else ():
         if name.startswith("_"):
-            raise InvalidInput(f"{STRUCTURED}: unknown key {name!r}", param=STRUCTURED)
-    if body.get("priority") and not by_priority:
+            raise InvalidInput(
+                f"{STRUCTURED_OUTPUTS}: unknown key {name!r}", param=STRUCTURED_OUTPUTS
+            )
+    if body.get("priority") and not has_priorities:
         message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
         raise InvalidInput(f"priority: {message}", param="priority")
-    if body.get("encoding_format") in BINARY:
+    if body.get("encoding_format") in BINARY_ENCODINGS:
         message = "encoding_format: float or base64, since answers are JSON"
         raise InvalidInput(message, param="encoding_format")

@@ -1,4 +1,4 @@
-"""How much a job's input may hold: counted once, before anything else looks at it. Pure."""
+"""Limits for the size of a job's input, checked before anything else reads the input."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,34 +8,35 @@ from worker.errors import InputTooLarge, InvalidInput
 from worker.settings import Settings
 
 MEGABYTE = 1_000_000
-# What a value has besides its text: a number, a boolean, null, brackets.
-BYTES_OF_A_VALUE = 4
-LONGEST_KEY = 256  # characters
-# Numbers in lists of nothing else are token ids, which are no values: a context holds many, and
-# they are checked quickly.
-MOST_TOKEN_IDS = 1_500_000
-# What the encoding for the engine's core has room for.
-LEAST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1
+# Bytes counted for each value in addition to its text: a number, a boolean, null or brackets.
+BYTES_PER_VALUE = 4
+MAX_KEY_CHARACTERS = 256
+# A list that contains only integers is a list of token ids. Token ids don't count as values, since
+# a context holds many of them and they are checked quickly.
+MAX_TOKEN_IDS = 1_500_000
+# Integers that MessagePack can represent, the encoding of messages to the engine core.
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 
-# Of a place in a message: characters of a name, and names.
-LONGEST_NAME = 64
-MOST_NAMES = 8
+# Limits for a path in an error message: characters of one name, and number of names.
+MAX_NAME_CHARACTERS = 64
+MAX_NAMES = 8
 
-# Where a value stands: its holder's place, and its key or index. The input's own is None.
+# Position of a value: the position of its container, and the key or index in it. None for the input
+# itself.
 Place = tuple[Any, str | int] | None
 
 _defaults = {name: field.default for name, field in Settings.model_fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The most that an input may hold.
+class InputLimits:
+    """Limits for the size of a job's input.
 
     Args:
-        megabytes: of text, keys and numbers, as UTF-8.
-        values: everything but token ids, however deep inside.
-        depth: objects and lists inside one another.
-        items: of a list, unless it is of token ids; keys of an object.
+        megabytes: Megabytes of text, keys and numbers, as UTF-8.
+        values: Number of values at any depth, not counting token ids.
+        depth: Levels of nested objects and lists.
+        items: Items of a list, unless it contains only token ids, and keys of an object.
     """
 
     megabytes: float = _defaults["max_input_mb"]
@@ -44,8 +45,8 @@ class Budget:
     items: int = _defaults["max_input_items"]
 
     @classmethod
-    def of(cls, settings: Settings) -> "Budget":
-        """Return the budget that the operator has set."""
+    def from_settings(cls, settings: Settings) -> "InputLimits":
+        """Create the limits that the operator has configured."""
         return cls(
             settings.max_input_mb,
             settings.max_input_values,
@@ -54,90 +55,96 @@ class Budget:
         )
 
     def check(self, payload: Any) -> None:
-        """Count an input, without recursion: a deep input must not exhaust the stack.
+        """Check an input against the limits.
+
+        The check is iterative, since recursion into a deep input would exhaust the stack.
 
         Raises:
-            InputTooLarge: it has too many bytes.
-            InvalidInput: it has too much of something else.
+            InputTooLarge: If the input has too many bytes.
+            InvalidInput: If the input exceeds another limit.
         """
-        most_bytes = int(self.megabytes * MEGABYTE)
-        values = ids = size = 0
-        waiting: list[tuple[Any, Place, int]] = [([payload], None, 0)]
-        while waiting:
-            holder, place, depth = waiting.pop()
+        max_bytes = int(self.megabytes * MEGABYTE)
+        value_count = id_count = size = 0
+        pending: list[tuple[Any, Place, int]] = [([payload], None, 0)]
+        while pending:
+            container, place, depth = pending.pop()
             if depth > self.depth:
-                raise _refusal(place, f"more than {self.depth} levels deep", "MAX_INPUT_DEPTH")
-            size += BYTES_OF_A_VALUE * len(holder)
-            if type(holder) is list and _are_ids(holder):
-                ids += len(holder)
-                _check_ids(holder, ids, place)
+                raise _limit_error(place, f"more than {self.depth} levels deep", "MAX_INPUT_DEPTH")
+            size += BYTES_PER_VALUE * len(container)
+            if type(container) is list and _are_token_ids(container):
+                id_count += len(container)
+                _check_token_ids(container, id_count, place)
             else:
-                values += len(holder)
-                self._check_counts(len(holder), values, place)
-                size += _size(holder, place, depth, waiting)
-            if size > most_bytes:
-                message = f"the input has more than {most_bytes:,} bytes (MAX_INPUT_MB)"
-                raise InputTooLarge(message, param=_name(place))
+                value_count += len(container)
+                self._check_value_count(len(container), value_count, place)
+                size += _text_size(container, place, depth, pending)
+            if size > max_bytes:
+                message = f"the input has more than {max_bytes:,} bytes (MAX_INPUT_MB)"
+                raise InputTooLarge(message, param=_dotted_path(place))
 
-    def _check_counts(self, count: int, values: int, place: Place) -> None:
+    def _check_value_count(self, count: int, total: int, place: Place) -> None:
         if count > self.items:
-            raise _refusal(place, f"{count:,} items, at most {self.items:,}", "MAX_INPUT_ITEMS")
-        if values > self.values:
+            raise _limit_error(place, f"{count:,} items, at most {self.items:,}", "MAX_INPUT_ITEMS")
+        if total > self.values:
             message = f"with its {count:,} items the input has more than {self.values:,} values"
-            raise _refusal(place, message, "MAX_INPUT_VALUES")
+            raise _limit_error(place, message, "MAX_INPUT_VALUES")
 
 
-def _are_ids(items: list[Any]) -> bool:
-    """Return whether a list holds whole numbers and nothing else; true is none of them."""
+def _are_token_ids(items: list[Any]) -> bool:
+    """Return whether a list contains only integers; booleans don't count as integers."""
     return type(items[0]) is int and set(map(type, items)) == {int}
 
 
-def _check_ids(ids: list[int], so_far: int, place: Place) -> None:
-    if so_far > MOST_TOKEN_IDS:
-        message = f"with its {len(ids):,} numbers the input has more than {MOST_TOKEN_IDS:,}"
-        raise _refusal(place, f"{message} in lists of numbers")
-    if min(ids) < LEAST_INTEGER or max(ids) > LARGEST_INTEGER:
-        raise _too_wide(place)
+def _check_token_ids(ids: list[int], total: int, place: Place) -> None:
+    if total > MAX_TOKEN_IDS:
+        message = f"with its {len(ids):,} numbers the input has more than {MAX_TOKEN_IDS:,}"
+        raise _limit_error(place, f"{message} in lists of numbers")
+    if min(ids) < MIN_INTEGER or max(ids) > MAX_INTEGER:
+        raise _integer_error(place)
 
 
-def _size(holder: Any, place: Place, depth: int, waiting: list[tuple[Any, Place, int]]) -> int:
-    """Return the bytes of the text in a list or an object; append those in it that hold more."""
-    if isinstance(holder, dict):
-        size = sum(map(len, holder))
-        if size > LONGEST_KEY and (longest := max(map(len, holder))) > LONGEST_KEY:
-            raise _refusal(place, f"a key of {longest:,} characters, at most {LONGEST_KEY}")
-        items: Iterable[tuple[Any, Any]] = holder.items()
+def _text_size(
+    container: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
+) -> int:
+    """Return the bytes of text in a list or an object; append nested containers to ``pending``."""
+    if isinstance(container, dict):
+        size = sum(map(len, container))
+        if size > MAX_KEY_CHARACTERS and (longest := max(map(len, container))) > MAX_KEY_CHARACTERS:
+            raise _limit_error(
+                place, f"a key of {longest:,} characters, at most {MAX_KEY_CHARACTERS}"
+            )
+        items: Iterable[tuple[Any, Any]] = container.items()
     else:
-        size, items = 0, enumerate(holder)
+        size, items = 0, enumerate(container)
     for key, value in items:
         kind = type(value)
         if kind is str:
-            # Whether a text is ASCII is known without looking at it.
+            # ``isascii`` is immediate: Python stores whether a string is ASCII.
             size += len(value) if value.isascii() else len(value.encode(errors="replace"))
         elif kind is int:
-            if not LEAST_INTEGER <= value <= LARGEST_INTEGER:
-                raise _too_wide((place, key) if depth else None)
+            if not MIN_INTEGER <= value <= MAX_INTEGER:
+                raise _integer_error((place, key) if depth else None)
         elif value and (kind is dict or kind is list):
-            waiting.append((value, (place, key) if depth else None, depth + 1))
+            pending.append((value, (place, key) if depth else None, depth + 1))
     return size
 
 
-def _too_wide(place: Place) -> InvalidInput:
-    return _refusal(place, "an integer has more than 64 bits")
+def _integer_error(place: Place) -> InvalidInput:
+    return _limit_error(place, "an integer has more than 64 bits")
 
 
-def _refusal(place: Place, message: str, setting: str | None = None) -> InvalidInput:
-    name = _name(place)
+def _limit_error(place: Place, message: str, setting: str | None = None) -> InvalidInput:
+    name = _dotted_path(place)
     limit = f" ({setting})" if setting else ""
     return InvalidInput(f"{name or 'the input'}: {message}{limit}", param=name)
 
 
-def _name(place: Place) -> str | None:
-    """Return a place as other messages have it: openai_input.messages.0.content."""
+def _dotted_path(place: Place) -> str | None:
+    """Return the path of a value as in other messages: openai_input.messages.0.content."""
     names: list[str] = []
     while place is not None:
         place, name = place
-        names.append(str(name)[:LONGEST_NAME])
-    if len(names) > MOST_NAMES:
-        names = [*names[: MOST_NAMES // 2], "...", *names[-MOST_NAMES // 2 :]]
+        names.append(str(name)[:MAX_NAME_CHARACTERS])
+    if len(names) > MAX_NAMES:
+        names = [*names[: MAX_NAMES // 2], "...", *names[-MAX_NAMES // 2 :]]
     return ".".join(reversed(names)) or None

@@ -1,8 +1,8 @@
-"""The most that sampling parameters may ask for: one table for both paths. Pure.
+"""Limits for sampling parameters, shared by the OpenAI path and the raw path.
 
-The runner of vLLM's models on GPUs writes parameters into rows of fixed length and width. What does
-not fit there raises in the step that all requests share, and ends the engine. Other bounds keep the
-work small that is done for each token, or numbers finite.
+vLLM's model runner for GPUs writes parameters into arrays of fixed length and width. A parameter
+that does not fit raises in the step that all requests share, and the engine dies. Other limits
+bound the work for each token, or keep numbers finite.
 """
 
 from collections.abc import Mapping
@@ -11,102 +11,102 @@ from typing import Any
 
 from worker.validation import invalid_param
 
-INT32 = 2**31 - 1
-INT64 = 2**63 - 1
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number, or a text that vLLM's server reads as one."""
+class NumberBound:
+    """A range for a number, or for a string that vLLM's server parses as a number."""
 
-    least: float
-    most: float
-    # Whether the least itself is too little.
-    above: bool = False
+    minimum: float
+    maximum: float
+    # Whether the minimum itself is too low.
+    is_exclusive: bool = False
 
-    def refusal(self, value: Any) -> str | None:
-        number = _number(value)
+    def violation(self, value: Any) -> str | None:
+        number = _parse_number(value)
         if number is None:
             return None
-        fits = (number > self.least if self.above else number >= self.least) and number <= self.most
-        return None if fits else self.words
+        is_above = number > self.minimum if self.is_exclusive else number >= self.minimum
+        return None if is_above and number <= self.maximum else self.description
 
     @property
-    def words(self) -> str:
-        least = f"above {self.least:,}" if self.above else f"from {self.least:,}"
-        return f"{least} to {self.most:,}"
+    def description(self) -> str:
+        lower = f"above {self.minimum:,}" if self.is_exclusive else f"from {self.minimum:,}"
+        return f"{lower} to {self.maximum:,}"
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
-    """A list of so many different items, of which each text has so many characters."""
+class ListBound:
+    """Limits for the number of different items in a list, and the characters of each string."""
 
-    most: int
-    longest: int | None = None
+    max_items: int
+    max_characters: int | None = None
 
-    def refusal(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
             return None
-        if len(items) > self.most:
-            return f"{len(items):,} of them, at most {self.most}"
+        if len(items) > self.max_items:
+            return f"{len(items):,} of them, at most {self.max_items}"
         lengths = [len(item) for item in items if isinstance(item, str)]
-        if self.longest and max(lengths, default=0) > self.longest:
-            return f"one has {max(lengths):,} characters, at most {self.longest}"
+        if self.max_characters and max(lengths, default=0) > self.max_characters:
+            return f"one has {max(lengths):,} characters, at most {self.max_characters}"
         return None
 
     @property
-    def words(self) -> str:
-        characters = f", each of {self.longest} characters" if self.longest else ""
-        return f"{self.most} items{characters}"
+    def description(self) -> str:
+        characters = f", each of {self.max_characters} characters" if self.max_characters else ""
+        return f"{self.max_items} items{characters}"
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """An object of so many numbers, each of them within a bound."""
+class NumberMapBound:
+    """A limit for the number of keys in an object, and a range for its values."""
 
-    most: int
-    each: Number
+    max_items: int
+    value_bound: NumberBound
 
-    def refusal(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         if not isinstance(value, dict):
             return None
-        if len(value) > self.most:
-            return f"{len(value):,} of them, at most {self.most}"
-        return next(filter(None, map(self.each.refusal, value.values())), None)
+        if len(value) > self.max_items:
+            return f"{len(value):,} of them, at most {self.max_items}"
+        return next(filter(None, map(self.value_bound.violation, value.values())), None)
 
     @property
-    def words(self) -> str:
-        return f"{self.most} keys, each value {self.each.words}"
+    def description(self) -> str:
+        return f"{self.max_items} keys, each value {self.value_bound.description}"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """An object whose parts have bounds of their own."""
+class ObjectBound:
+    """Ranges for the fields of an object."""
 
-    bounds: Mapping[str, Number]
+    bounds: Mapping[str, NumberBound]
 
-    def refusal(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         if not isinstance(value, dict):
             return None
         for name, bound in self.bounds.items():
-            if message := bound.refusal(value.get(name)):
+            if message := bound.violation(value.get(name)):
                 return f"{name}: {message}"
         return None
 
     @property
-    def words(self) -> str:
-        return ", ".join(f"`{name}` {bound.words}" for name, bound in self.bounds.items())
+    def description(self) -> str:
+        return ", ".join(f"`{name}` {bound.description}" for name, bound in self.bounds.items())
 
 
-# Says what is wrong with a value, and itself in words. Values of wrong types are left to vLLM,
-# which refuses them.
-Bound = Number | Items | Numbers | Parts
+# ``violation`` returns an error message for a value, and ``description`` returns the bound as text.
+# vLLM itself refuses values of wrong types.
+Bound = NumberBound | ListBound | NumberMapBound | ObjectBound
 
-_INT32 = Number(-INT32, INT32)
-_TEXTS = Items(64, longest=256)
+_INT32 = NumberBound(-MAX_INT32, MAX_INT32)
+_STRINGS = ListBound(64, max_characters=256)
 
-# What vLLM checks itself with the same bound is not repeated: temperature, top_p, min_p.
+# Parameters that vLLM itself limits are not repeated here: temperature, top_p, min_p.
 BOUNDS: dict[str, Bound] = {
     "max_tokens": _INT32,
     "max_completion_tokens": _INT32,
@@ -121,46 +121,46 @@ BOUNDS: dict[str, Bound] = {
     "routed_experts_prompt_start": _INT32,
     "stream_interval": _INT32,
     "max_tool_calls": _INT32,
-    "seed": Number(-INT64 - 1, INT64),
-    "stop": _TEXTS,
-    "stop_sequences": _TEXTS,
-    "bad_words": _TEXTS,
-    "stop_token_ids": Items(64),
-    "allowed_token_ids": Items(300),
-    "logprob_token_ids": Items(128),
-    "logit_bias": Numbers(300, Number(-100, 100)),
-    "presence_penalty": Number(-2, 2),
-    "frequency_penalty": Number(-2, 2),
-    "repetition_penalty": Number(0, 10, above=True),
-    "length_penalty": Number(-10, 10),
-    # The time of each token grows with the size of patterns and with their square.
-    "repetition_detection": Parts(
+    "seed": NumberBound(-MAX_INT64 - 1, MAX_INT64),
+    "stop": _STRINGS,
+    "stop_sequences": _STRINGS,
+    "bad_words": _STRINGS,
+    "stop_token_ids": ListBound(64),
+    "allowed_token_ids": ListBound(300),
+    "logprob_token_ids": ListBound(128),
+    "logit_bias": NumberMapBound(300, NumberBound(-100, 100)),
+    "presence_penalty": NumberBound(-2, 2),
+    "frequency_penalty": NumberBound(-2, 2),
+    "repetition_penalty": NumberBound(0, 10, is_exclusive=True),
+    "length_penalty": NumberBound(-10, 10),
+    # The time for each token grows with the size of the patterns and with its square.
+    "repetition_detection": ObjectBound(
         {
-            "max_pattern_size": Number(0, 256),
-            "min_pattern_size": Number(0, 256),
-            "min_count": Number(0, 256),
+            "max_pattern_size": NumberBound(0, 256),
+            "min_pattern_size": NumberBound(0, 256),
+            "min_count": NumberBound(0, 256),
         }
     ),
 }
 
 
 def check_parameters(params: Mapping[str, Any], holder: str) -> None:
-    """Check sampling parameters, or a body that has them.
+    """Check sampling parameters, or a body that contains them.
 
     Args:
-        params: without repeated items (``distinct``).
-        holder: the object that holds them, as ``invalid_param`` takes it.
+        params: Parameters without duplicate items in lists (see ``remove_duplicates``).
+        holder: Name of the object with the parameters, as ``invalid_param`` expects it.
 
     Raises:
-        InvalidInput: naming the parameter that is beyond its bound.
+        InvalidInput: If a parameter exceeds its bound; the error names the parameter.
     """
     for name in BOUNDS.keys() & params.keys():
-        if message := BOUNDS[name].refusal(params[name]):
+        if message := BOUNDS[name].violation(params[name]):
             raise invalid_param(name, message, holder)
 
 
-def distinct(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with each item of their lists once: vLLM counts each of some lists."""
+def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without duplicate items in lists: vLLM counts them in some lists."""
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():
         value = params[name]
@@ -169,21 +169,26 @@ def distinct(params: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def cut(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return raw sampling parameters with as many ``max_tokens`` as the engine can count."""
-    most = params.get("max_tokens")
-    return {**params, "max_tokens": INT32} if type(most) is int and most > INT32 else dict(params)
+def cap_max_tokens(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return raw sampling parameters with ``max_tokens`` limited to the engine's 32 bits."""
+    max_tokens = params.get("max_tokens")
+    if type(max_tokens) is int and max_tokens > MAX_INT32:
+        return {**params, "max_tokens": MAX_INT32}
+    return dict(params)
 
 
-def _number(value: Any) -> float | int | None:
-    """Return a number as it is: as a float, the largest integers would be rounded."""
+def _parse_number(value: Any) -> float | int | None:
+    """Return a number, or the number that a string represents; None for all other values.
+
+    Integers stay integers, since large integers would be rounded as floats.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if not isinstance(value, str):
         return value
-    for read in (int, float):
+    for convert in (int, float):
         try:
-            return read(value)
+            return convert(value)
         except ValueError:
             continue
     return None

@@ -1,9 +1,9 @@
-"""How often the parts of a regular expression or a grammar repeat: read, never run.
+"""Nested repetitions in regular expressions and grammars, measured without compiling them.
 
-A count inside a count inside a count makes a matcher keep track of more places than it can, at
-every token. So the counts are read, in time that is linear in the text. Several syntaxes are read
-alike, and a class of characters is as short as any of them would have it: what one of them may
-take for a group is taken for one.
+A count inside a count inside a count makes a matcher track more positions than it can handle, for
+every token. This module reads the counts in time that is linear in the text. It reads several
+syntaxes in the same way, and a character class ends at the first position where any of these
+syntaxes could end it: text that one syntax may take for a group counts as a group.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Larger counts are all the same: far too large.
-ENDLESS = 10**9
-DIGITS = len(str(ENDLESS)) - 1
+# All larger counts are treated as this count: they are far too large.
+MAX_COUNT = 10**9
+MAX_COUNT_DIGITS = len(str(MAX_COUNT)) - 1
 
 _COUNT = r"\{\s*(?P<least>\d*)\s*(?P<comma>,)?\s*(?P<most>\d*)\s*\}"
 _CLASS = r"\[(?:\\.|[^\]\\])*(?:\]|\Z)"
@@ -28,7 +28,7 @@ _REGEX = re.compile(
 _QUOTED = r"\"(?:\\.|[^\"\\])*(?:\"|\Z)|'(?:\\.|[^'\\])*(?:'|\Z)"
 
 
-def _grammar(atom: str, opening: str, closing: str) -> re.Pattern[str]:
+def _grammar_pattern(atom: str, opening: str, closing: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?P<skip>[ \t\r\n]+|\#[^\n]*|//[^\n]*|\?)|(?P<atom>{atom})"
         r"|(?P<slashed>/(?:\\.|[^/\\\n])+(?:/|\Z))"
@@ -39,145 +39,157 @@ def _grammar(atom: str, opening: str, closing: str) -> re.Pattern[str]:
     )
 
 
-_EBNF = _grammar(rf"{_QUOTED}|{_CLASS}", r"\(", r"\)")
-# Brackets are around what may be left out.
-_LARK = _grammar(_QUOTED, r"[(\[]", r"[)\]]")
+_EBNF = _grammar_pattern(rf"{_QUOTED}|{_CLASS}", r"\(", r"\)")
+# In Lark's syntax, brackets enclose optional parts.
+_LARK = _grammar_pattern(_QUOTED, r"[(\[]", r"[)\]]")
 _COMMENT = re.compile(r"(?:#|//).*")
 
 
-class Repeated(NamedTuple):
-    """How often a part is repeated by all counts around it together, and how many those are."""
+class Repetition(NamedTuple):
+    """The repetition of a part by all counts and loops around it.
+
+    Args:
+        times: Product of the counts.
+        counts: Number of nested counts.
+        loops: Number of nested ``*`` and ``+``.
+    """
 
     times: int = 1
     counts: int = 0
     loops: int = 0
 
-    def within(self, outer: "Repeated") -> "Repeated":
-        times = min(self.times * outer.times, ENDLESS)
-        return Repeated(times, self.counts + outer.counts, self.loops + outer.loops)
+    def combine(self, outer: "Repetition") -> "Repetition":
+        times = min(self.times * outer.times, MAX_COUNT)
+        return Repetition(times, self.counts + outer.counts, self.loops + outer.loops)
 
 
 @dataclass(slots=True)
-class Reading:
-    """What a regular expression or a grammar holds.
+class PatternStructure:
+    """The repetitions in a regular expression or a grammar.
 
-    ``parts`` has for each rule which rules it names, and how these are repeated in it; the empty
-    name stands for text, and is also the one rule of a regular expression.
+    ``parts`` maps each rule to the rules that it references, with their repetition in it. The empty
+    name represents text, and is also the only rule of a regular expression.
     """
 
     rules: int = 0
     alternatives: int = 0
-    parts: dict[str, set[tuple[str, Repeated]]] = field(default_factory=lambda: defaultdict(set))
+    parts: dict[str, set[tuple[str, Repetition]]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def depth(self) -> int:
-        """How many repetitions stand inside each other in one rule, counted or not."""
-        found = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
-        return max(found, default=0)
+        """The deepest nesting of repetitions in one rule, with and without counts."""
+        depths = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
+        return max(depths, default=0)
 
-    def deepest(self, most: int) -> Repeated:
-        """Return the worst repetition of any text, through the rules that name each other.
+    def worst_repetition(self, max_nesting: int) -> Repetition:
+        """Return the worst repetition of any text, following references between rules.
 
         Args:
-            most: how deep counts may nest: what is deeper is not followed.
+            max_nesting: Maximum nesting of counts; parts with deeper nesting are not followed.
         """
-        worst = Repeated()
-        # The rules by how many counts are around them, each with the most times.
-        levels: list[dict[str, Repeated]] = [dict.fromkeys(self.parts, Repeated())]
-        levels += [{} for _ in range(most)]
+        worst = Repetition()
+        # One level for each number of enclosing counts: the rules with that number, and for each
+        # rule the repetition with the largest product.
+        levels: list[dict[str, Repetition]] = [dict.fromkeys(self.parts, Repetition())]
+        levels += [{} for _ in range(max_nesting)]
         for counts, level in enumerate(levels):
-            for name, part, inner in self._reached(level):
-                found = inner.within(level[name])
-                worst = max(worst, found, key=lambda one: (one.counts > most, one.times))
-                if worst.counts > most:
+            for name, part, inner in self._walk_level(level):
+                repetition = inner.combine(level[name])
+                worst = max(
+                    worst, repetition, key=lambda found: (found.counts > max_nesting, found.times)
+                )
+                if worst.counts > max_nesting:
                     return worst
-                if part and found.counts > counts:
-                    known = levels[found.counts].get(part)
-                    if known is None or known.times < found.times:
-                        levels[found.counts][part] = found
+                if part and repetition.counts > counts:
+                    previous = levels[repetition.counts].get(part)
+                    if previous is None or previous.times < repetition.times:
+                        levels[repetition.counts][part] = repetition
         return worst
 
-    def _reached(self, level: dict[str, Repeated]) -> Iterator[tuple[str, str, Repeated]]:
-        """Yield each part of each rule, and put the rules that are named without a count in."""
-        waiting = sorted(level, key=lambda name: level[name].times)
-        done: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name in done:
+    def _walk_level(self, level: dict[str, Repetition]) -> Iterator[tuple[str, str, Repetition]]:
+        """Yield each part of each rule in a level; add rules referenced without a count."""
+        pending = sorted(level, key=lambda name: level[name].times)
+        visited: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in visited:
                 continue
-            done.add(name)
+            visited.add(name)
             for part, inner in self.parts.get(name, ()):
-                if part and not inner.counts and part not in done:
+                if part and not inner.counts and part not in visited:
                     if part not in level or level[part].times < level[name].times:
                         level[part] = level[name]
-                    waiting.append(part)
+                    pending.append(part)
                 yield name, part, inner
 
 
-def regex(pattern: str) -> Reading:
-    """Read a regular expression."""
-    reading = Reading()
+def read_regex(pattern: str) -> PatternStructure:
+    """Read the structure of a regular expression."""
+    structure = PatternStructure()
     tokens = list(_REGEX.finditer(pattern))
-    reading.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
-    for _, repeated in _parts(tokens):
-        reading.parts[""].add(("", repeated))
-    return reading
+    structure.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
+    for _, repetition in _operands(tokens):
+        structure.parts[""].add(("", repetition))
+    return structure
 
 
-def grammar(text: str) -> Reading:
-    """Read a grammar in EBNF, or in Lark's syntax."""
-    reading = Reading()
-    # vLLM decides by this, too.
+def read_grammar(text: str) -> PatternStructure:
+    """Read the structure of a grammar in EBNF or in Lark's syntax."""
+    structure = PatternStructure()
+    # vLLM distinguishes the two syntaxes in the same way.
     is_ebnf = any("::=" in _COMMENT.sub("", line) for line in text.split("\n"))
     syntax = _EBNF if is_ebnf else _LARK
     tokens = [token for token in syntax.finditer(text) if token.lastgroup != "skip"]
-    reading.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
-    ends = [*(index - 1 for index in _definitions(tokens)), len(tokens)]
+    structure.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
+    ends = [*(index - 1 for index in _definition_indexes(tokens)), len(tokens)]
     for first, end in itertools.pairwise(ends):
-        reading.rules += 1
+        structure.rules += 1
         rule = tokens[first][0]
-        for token, repeated in _parts(tokens[first + 2 : end]):
+        for token, repetition in _operands(tokens[first + 2 : end]):
             if token.lastgroup == "slashed":
-                inner = regex(token[0].strip("/")).parts[""]
-                reading.parts[rule] |= {("", part.within(repeated)) for _, part in inner}
+                inner = read_regex(token[0].strip("/")).parts[""]
+                structure.parts[rule] |= {("", part.combine(repetition)) for _, part in inner}
             else:
-                named = token[0] if token.lastgroup == "name" else ""
-                reading.parts[rule].add((named, repeated))
-    return reading
+                name = token[0] if token.lastgroup == "name" else ""
+                structure.parts[rule].add((name, repetition))
+    return structure
 
 
-def _definitions(tokens: list[re.Match[str]]) -> Iterator[int]:
+def _definition_indexes(tokens: list[re.Match[str]]) -> Iterator[int]:
     for index, token in enumerate(tokens):
         if token.lastgroup == "defined" and index and tokens[index - 1].lastgroup == "name":
             yield index
 
 
-def _parts(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], Repeated]]:
-    """Yield what is no operator, with how it is repeated; backwards, so that counts come first."""
-    around, pending = [Repeated()], Repeated()
+def _operands(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], Repetition]]:
+    """Yield all tokens except operators, each with its repetition.
+
+    The iteration is backwards, so that a count comes before the part that it repeats.
+    """
+    enclosing, pending = [Repetition()], Repetition()
     for token in reversed(tokens):
         kind = token.lastgroup
         if kind == "count":
-            pending = pending.within(_count(token))
+            pending = pending.combine(_parse_count(token))
         elif kind == "loop":
-            pending = pending.within(Repeated(loops=1))
+            pending = pending.combine(Repetition(loops=1))
         elif kind == "close":
-            around.append(pending.within(around[-1]))
-            pending = Repeated()
+            enclosing.append(pending.combine(enclosing[-1]))
+            pending = Repetition()
         elif kind == "open":
-            if len(around) > 1:
-                around.pop()
-            pending = Repeated()
+            if len(enclosing) > 1:
+                enclosing.pop()
+            pending = Repetition()
         elif kind not in {"skip", "alternative"}:
-            yield token, pending.within(around[-1])
-            pending = Repeated()
+            yield token, pending.combine(enclosing[-1])
+            pending = Repetition()
 
 
-def _count(token: re.Match[str]) -> Repeated:
+def _parse_count(token: re.Match[str]) -> Repetition:
     groups = token.groupdict()
     numbers = [groups.get(name) or "" for name in ("least", "most", "first", "last")]
     times = max(
-        int(number) if len(number) <= DIGITS else ENDLESS
+        int(number) if len(number) <= MAX_COUNT_DIGITS else MAX_COUNT
         for number in ["0", *filter(None, numbers)]
     )
-    return Repeated(times, 1) if times > 1 else Repeated()
+    return Repetition(times, 1) if times > 1 else Repetition()

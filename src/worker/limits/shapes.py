@@ -1,42 +1,46 @@
-"""What the body of a route holds, as far as limits depend on it (``worker.routes.vllm``)."""
+"""Shapes of request bodies: the keys and features that limits depend on.
+
+The shape of each route is in ``worker.routes.vllm``.
+"""
 
 from dataclasses import dataclass
 
-# Texts of a route that are parts of one conversation.
-CONVERSATION = ("messages", "system", "instructions")
-# What a chat template may show beside them.
-BESIDE = ("tools", "chat_template_kwargs", "documents")
+# Keys whose texts are parts of one conversation.
+CONVERSATION_KEYS = ("messages", "system", "instructions")
+# Further keys that a chat template can render.
+TEMPLATE_KEYS = ("tools", "chat_template_kwargs", "documents")
 
-# Tokens of more characters are runs of spaces or dashes: no text consists of them. Below the second
-# number of characters they are believed, because tokenizing takes no time.
-MOST_PER_TOKEN = 32
-FEW = 1_000_000
-# The characters of a text, or tokens, whose tokens or text fit one answer.
-MOST_ANSWERED = 1_000_000
+# Characters per token that limit the length of a text. Longer tokens are runs of spaces or dashes,
+# and no ordinary text consists of them. Texts of up to ``TRUSTED_CHARACTERS`` are exempt from this
+# limit, since tokenizing them takes no time.
+MAX_CHARACTERS_PER_TOKEN = 32
+TRUSTED_CHARACTERS = 1_000_000
+# Characters of a text, or number of tokens, whose tokens or text fit one response.
+MAX_ECHO_SIZE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What the body of a route holds.
+class BodyShape:
+    """The keys and features of a route's body that limits depend on.
 
     Args:
-        texts: keys of what is tokenized, and of tokens: texts, lists, conversations with media.
-        continues: whether the engine goes on from the token ids that ``prompt`` may hold.
-        truncates: whether ``truncate_prompt_tokens`` cuts the texts.
-        repeats: whether the answer holds all that was sent.
-        batch: whether lines of batches may go there.
-        items: whether ``input`` may hold items of a response.
+        text_keys: Keys of text to tokenize and of tokens: strings, lists, conversations with media.
+        accepts_token_ids: Whether ``prompt`` can hold token ids that the engine continues.
+        can_truncate: Whether ``truncate_prompt_tokens`` truncates the texts.
+        echoes_input: Whether the response contains the whole input.
+        is_batchable: Whether lines of batches can use the route.
+        accepts_items: Whether ``input`` can hold items of a response.
     """
 
-    texts: tuple[str, ...] = ()
-    continues: bool = False
-    truncates: bool = False
-    repeats: bool = False
-    batch: bool = False
-    items: bool = False
+    text_keys: tuple[str, ...] = ()
+    accepts_token_ids: bool = False
+    can_truncate: bool = False
+    echoes_input: bool = False
+    is_batchable: bool = False
+    accepts_items: bool = False
 
 
-# The raw form of a job, which has no route.
-RAW = Shape(("messages", "prompt"), continues=True)
-# Of a route without a body, or of a body that needs no limits.
-NONE = Shape()
+# Shape of a raw job, which has no route.
+RAW_SHAPE = BodyShape(("messages", "prompt"), accepts_token_ids=True)
+# Shape for routes without a body, and for bodies that need no limits.
+EMPTY_SHAPE = BodyShape()

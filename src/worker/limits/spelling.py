@@ -1,76 +1,85 @@
-"""Structured outputs: what an answer must match, in every spelling that vLLM has had for it."""
+"""Structured outputs in all their spellings: vLLM's current and former names, and TACO-LLM's."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from worker.validation import invalid_param, without_nulls
+from worker.validation import drop_nulls, invalid_param
 
-# The kinds, of which a request has one: vLLM's names.
-KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
-PREFIX = "guided_"
-GUIDED = frozenset(PREFIX + name for name in (*KINDS, "whitespace_pattern"))
-# Objects that hold such names, with or without the prefix: vLLM's today, its former, TACO-LLM's.
-STRUCTURED = "structured_outputs"
-GUIDED_OBJECTS = frozenset({STRUCTURED, "guided_decoding", "guided_options_request"})
+# Kinds of constraints, by vLLM's names. A request has at most one kind.
+CONSTRAINT_KINDS = frozenset(
+    {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}
+)
+GUIDED_PREFIX = "guided_"
+GUIDED_KEYS = frozenset(GUIDED_PREFIX + name for name in (*CONSTRAINT_KINDS, "whitespace_pattern"))
+# Keys of objects that hold these kinds, with or without the prefix: vLLM's current key, its former
+# key, and TACO-LLM's key.
+STRUCTURED_OUTPUTS = "structured_outputs"
+GUIDED_OBJECTS = frozenset({STRUCTURED_OUTPUTS, "guided_decoding", "guided_options_request"})
 
-# Parameters that vLLM has dropped, with what replaces them; with or without the prefix.
+# Parameters that vLLM has removed, with their replacements. Callers may add the prefix.
 ONE_BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
-REPLACED = {
+REMOVED_PARAMETERS = {
     "backend": ONE_BACKEND,
     "decoding_backend": ONE_BACKEND,
     "logits_processors": "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them",
     "truncate_prompt_tokens": "vLLM does not cut prompts while it samples: send a shorter one",
 }
 
-# A part of them: the caller's name for it, vLLM's, and the value.
-Part = tuple[str, str, Any]
+# One key of a structured output: the caller's name, vLLM's name, and the value.
+Constraint = tuple[str, str, Any]
 
 
-def normalized(params: Mapping[str, Any], holder: str) -> dict[str, Any]:
-    """Return sampling parameters with their structured outputs in vLLM's own spelling.
+def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict[str, Any]:
+    """Return sampling parameters with structured outputs in vLLM's current spelling.
 
     Args:
-        params: without null values.
-        holder: the object that holds them, as ``invalid_param`` takes it.
+        params: Sampling parameters without null values.
+        holder: Name of the object with the parameters, as ``invalid_param`` expects it.
 
     Raises:
-        InvalidInput: naming the parameter.
+        InvalidInput: If a structured output is invalid; the error names the parameter.
     """
-    _refuse_replaced(params, holder)
-    # A switch that is off constrains nothing.
-    parts = [part for part in _parts(params, holder) if part[1:] != ("json_object", False)]
-    _refuse_several(parts, holder)
-    rest = {key: value for key, value in params.items() if key not in GUIDED | GUIDED_OBJECTS}
-    structured = {kind: value for _, kind, value in parts}
-    return {**rest, STRUCTURED: structured} if structured else rest
+    _refuse_removed(params, holder)
+    # ``json_object: false`` constrains nothing.
+    constraints = [
+        constraint
+        for constraint in _constraints(params, holder)
+        if constraint[1:] != ("json_object", False)
+    ]
+    _refuse_duplicates(constraints, holder)
+    others = {
+        key: value for key, value in params.items() if key not in GUIDED_KEYS | GUIDED_OBJECTS
+    }
+    structured = {kind: value for _, kind, value in constraints}
+    return {**others, STRUCTURED_OUTPUTS: structured} if structured else others
 
 
-def _parts(params: Mapping[str, Any], holder: str) -> Iterator[Part]:
-    for name in sorted(params.keys() & GUIDED):
-        yield name, name.removeprefix(PREFIX), params[name]
+def _constraints(params: Mapping[str, Any], holder: str) -> Iterator[Constraint]:
+    for name in sorted(params.keys() & GUIDED_KEYS):
+        yield name, name.removeprefix(GUIDED_PREFIX), params[name]
     for name in sorted(params.keys() & GUIDED_OBJECTS):
         if not isinstance(params[name], dict):
             raise invalid_param(name, "an object", holder)
-        nested = without_nulls(params[name])
-        _refuse_replaced(nested, holder)
+        nested = drop_nulls(params[name])
+        _refuse_removed(nested, holder)
         for key, value in nested.items():
-            yield f"{name}.{key}", key.removeprefix(PREFIX), value
+            yield f"{name}.{key}", key.removeprefix(GUIDED_PREFIX), value
 
 
-def _refuse_replaced(params: Mapping[str, Any], holder: str) -> None:
+def _refuse_removed(params: Mapping[str, Any], holder: str) -> None:
     for name in params:
-        if instead := REPLACED.get(name.removeprefix(PREFIX)):
-            raise invalid_param(name, f"{name} is gone: {instead}", holder, prefixed=False)
+        if replacement := REMOVED_PARAMETERS.get(name.removeprefix(GUIDED_PREFIX)):
+            raise invalid_param(name, f"{name} is gone: {replacement}", holder, add_name=False)
 
 
-def _refuse_several(parts: list[Part], holder: str) -> None:
-    """Refuse several kinds, and several values of one parameter."""
-    kinds = [name for name, kind, _ in parts if kind in KINDS]
+def _refuse_duplicates(constraints: list[Constraint], holder: str) -> None:
+    """Refuse several kinds of constraints, and several values for one parameter."""
+    kinds = [name for name, kind, _ in constraints if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:
         message = f"an answer is held to one of {', '.join(kinds)}, not more"
-        raise invalid_param(kinds[0], message, holder, prefixed=False)
+        raise invalid_param(kinds[0], message, holder, add_name=False)
     names: dict[str, str] = {}
-    for name, kind, _ in parts:
+    for name, kind, _ in constraints:
         if (other := names.setdefault(kind, name)) != name:
             message = f"{other} and {name} are the same"
-            raise invalid_param(name, message, holder, prefixed=False)
+            raise invalid_param(name, message, holder, add_name=False)

@@ -1,12 +1,12 @@
-"""What of a structured output is too much, for all routes: found by its shape, whatever its key.
+"""Limits for structured outputs on all routes, found by their shape under any key.
 
-A schema, a regular expression or a grammar is compiled and followed inside the engine, where other
-requests wait for it. So every one of them that a request holds is measured first, in time that is
-linear in the request.
+The engine compiles schemas, regular expressions and grammars, and follows them for each token,
+while other requests wait. So the size of all constraints in a request is checked first, in time
+that is linear in the request.
 
-The trial of grammars (``worker.engine.run.grammar``) does not replace this, nor this the trial. Of
-38 constraints in the tests that are slow with a vocabulary of 131,000 tokens, this finds 27, the
-trial 35: a count inside counts shows what it costs only after more tokens than can be tried.
+The trial of grammars (``worker.engine.run.grammar``) and these limits don't replace each other. Of
+38 constraints in the tests that are slow with a vocabulary of 131,000 tokens, these limits find 27
+and the trial finds 35: nested counts become slow only after more tokens than the trial can process.
 """
 
 import json
@@ -16,235 +16,267 @@ from typing import Any, NamedTuple, Self
 
 from worker.errors import InvalidInput
 from worker.limits.parameters import BOUNDS
-from worker.limits.repetitions import ENDLESS, Reading, Repeated, grammar, regex
-from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, PREFIX
+from worker.limits.repetitions import (
+    MAX_COUNT,
+    PatternStructure,
+    Repetition,
+    read_grammar,
+    read_regex,
+)
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, GUIDED_PREFIX
 from worker.settings import Settings
 
-# Characters of one constraint, by the name of its kind, and of one regular expression anywhere.
-LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
-# Of one constraint: objects and lists inside each other, and how many there are of each keyword.
-DEEPEST = 64
-MOST_PROPERTIES = 1_000
-MOST_VALUES = 1_000
-MOST_PATTERNS = 200
-MOST_BRANCHES = 500
-MOST_RULES = 1_000
-MOST_ALTERNATIVES = 5_000
-MOST_LINES = 5_000  # vLLM looks at each when it tells one kind of grammar from another
-CHARACTERS_OF_A_NUMBER = 4
-NUMBERS = frozenset({int, float, bool, type(None)})
-MOST_TIMES = 1_000_000  # of minItems, maxLength and their like; Claude Code has tools with 524,288
+# Characters of one constraint, by its kind. The limit for ``regex`` also applies to every regular
+# expression inside.
+MAX_CHARACTERS = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
+# Limits for one constraint: nested objects and lists, and the number of uses of each keyword.
+MAX_DEPTH = 64
+MAX_PROPERTIES = 1_000
+MAX_VALUES = 1_000
+MAX_PATTERNS = 200
+MAX_BRANCHES = 500
+MAX_RULES = 1_000
+MAX_ALTERNATIVES = 5_000
+MAX_LINES = 5_000  # vLLM examines each line to distinguish kinds of grammars
+CHARACTERS_PER_NUMBER = 4
+NUMBER_TYPES = frozenset({int, float, bool, type(None)})
+MAX_SIZE = 1_000_000  # of minItems, maxLength and the like; Claude Code has tools with 524,288
 
-# The keys of a body that hold constraints. Those that nobody knows are measured alike.
-KEYS = GUIDED | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tools"}
-# Content, not constraints: other bounds hold for it, or the whole body's.
-CONTENT = BOUNDS.keys() | set(
+# Keys of a body that hold constraints. Unknown keys are checked in the same way.
+CONSTRAINT_KEYS = (
+    GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tools"}
+)
+# Keys of content without constraints. Its own limits apply to it, or those of the whole body.
+CONTENT_KEYS = BOUNDS.keys() | set(
     "chat_template_kwargs documents metadata model suffix user vllm_xargs".split()
 )
 
-# Keywords; some of these names had a prefix once.
-REGEX = frozenset({"regex", "pattern", "whitespace_pattern"})
-GRAMMAR = frozenset({"grammar", "definition"})
-# A schema or a structural tag that may be written as text.
-AS_TEXT = frozenset({"json", "structural_tag", "schema", "json_schema", "parameters"})
-# What stands below is named by the caller: a name is no keyword.
-NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-VALUES = frozenset({"enum", "choice"})
-# Values that no answer is held to.
-SAID = frozenset({"default", "const", "examples", "description", "title"})
-BRANCHES = frozenset({"allOf", "anyOf", "oneOf"})
-COUNTED = frozenset("minItems maxItems minLength maxLength minProperties maxProperties".split())
+# Keywords. Some of these names formerly had the prefix ``guided_``.
+REGEX_KEYWORDS = frozenset({"regex", "pattern", "whitespace_pattern"})
+GRAMMAR_KEYWORDS = frozenset({"grammar", "definition"})
+# Keywords of a schema or a structural tag that can be JSON inside a string.
+JSON_TEXT_KEYWORDS = frozenset({"json", "structural_tag", "schema", "json_schema", "parameters"})
+# Keywords of objects whose keys are names that the caller chooses, not keywords.
+NAME_MAP_KEYWORDS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+VALUE_LIST_KEYWORDS = frozenset({"enum", "choice"})
+# Keywords whose values are literals, not schemas.
+LITERAL_KEYWORDS = frozenset({"default", "const", "examples", "description", "title"})
+BRANCH_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf"})
+SIZE_KEYWORDS = frozenset(
+    "minItems maxItems minLength maxLength minProperties maxProperties".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What an operator may change.
+class StructuredOutputLimits:
+    """Limits for structured outputs that an operator can change.
 
     Args:
-        repetitions: the most that counts inside each other may multiply to: (a{9}){9} is 81.
-        nesting: how many counts may stand inside each other.
+        max_repetitions: Maximum product of nested counts: (a{9}){9} is 81.
+        max_nesting: Maximum nesting of counts.
     """
 
-    repetitions: int = 10_000
-    nesting: int = 2
+    max_repetitions: int = 10_000
+    max_nesting: int = 2
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def from_settings(cls, settings: Settings) -> Self:
         return cls(settings.structured_max_repetitions, settings.structured_max_nesting)
 
     def check(
-        self, holder: Mapping[str, Any], place: str = "", texts: Collection[str] = ()
+        self, values: Mapping[str, Any], place: str = "", text_keys: Collection[str] = ()
     ) -> None:
-        """Refuse what a request holds of structured outputs if it is too much.
+        """Check all structured outputs in a request.
 
         Args:
-            holder: a body, or an object of parameters.
-            place: the holder's name in messages; empty for a body.
-            texts: keys of texts, which other checks bound.
+            values: A body, or an object of parameters.
+            place: Name of the object in messages; empty for a body.
+            text_keys: Keys of texts, which have limits of their own.
 
         Raises:
-            InvalidInput: naming the limit, the field and the size, never the value.
+            InvalidInput: If a limit is exceeded. The error names the limit, the field and the size,
+                never the value.
         """
-        for key, value in holder.items():
-            if key in CONTENT or key in texts or isinstance(value, int | float):
+        for key, value in values.items():
+            if key in CONTENT_KEYS or key in text_keys or isinstance(value, int | float):
                 continue
-            # Tools are constraints of their own; so is each kind in vLLM's object for them.
+            # Each tool is a constraint of its own, and so is each kind in vLLM's object of
+            # constraints.
             parts: Iterable[tuple[Any, Any]] = [("", value)]
             if key == "tools" and isinstance(value, list):
                 parts = enumerate(value)
             if key in GUIDED_OBJECTS and isinstance(value, dict):
                 parts = value.items()
             for name, part in parts:
-                named = ".".join(str(step) for step in (place, key, name) if step != "")
-                _Measure(self, named, key).take(
+                path = ".".join(str(step) for step in (place, key, name) if step != "")
+                _ConstraintMeter(self, path, key).measure(
                     part, name if isinstance(name, str) and name else key
                 )
 
 
 class _Node(NamedTuple):
     value: Any
-    key: str = ""  # the keyword that it is the value of; empty if there is none
+    key: str = ""  # the keyword whose value this is; empty without a keyword
     depth: int = 0
-    said: bool = False
-    around: Repeated = Repeated()  # by the parts of a structural tag that it stands in
+    is_literal: bool = False
+    enclosing: Repetition = Repetition()  # by the structural tags around the node
 
 
-class _Measure:
-    """Counts what one constraint holds, and refuses it as soon as that is too much."""
+class _ConstraintMeter:
+    """Measures one constraint, and refuses it as soon as it exceeds a limit."""
 
-    def __init__(self, bounds: Bounds, place: str, param: str) -> None:
-        self._bounds = bounds
+    def __init__(self, limits: StructuredOutputLimits, place: str, param: str) -> None:
+        self._limits = limits
         self._place = place
         self._param = param
-        self._longest = LONGEST["json"]
+        self._max_characters = MAX_CHARACTERS["json"]
         self._counts: dict[str, int] = {}
 
-    def take(self, value: Any, key: str) -> None:
-        """Measure a value and all in it; without recursion, since a caller chooses the depth."""
-        kind = key.removeprefix(PREFIX)
-        self._longest = LONGEST.get(kind, LONGEST["json"])
-        waiting = [_Node(value, kind)]
-        while waiting:
-            node = waiting.pop()
-            if node.depth > DEEPEST:
-                raise self._refusal(f"nested too deeply: at most {DEEPEST} levels")
+    def measure(self, value: Any, key: str) -> None:
+        """Measure a value and everything inside it.
+
+        The traversal is iterative, since the caller chooses the depth.
+        """
+        kind = key.removeprefix(GUIDED_PREFIX)
+        self._max_characters = MAX_CHARACTERS.get(kind, MAX_CHARACTERS["json"])
+        pending = [_Node(value, kind)]
+        while pending:
+            node = pending.pop()
+            if node.depth > MAX_DEPTH:
+                raise self._error(f"nested too deeply: at most {MAX_DEPTH} levels")
             match node.value:
                 case str():
-                    waiting += self._text(node)
+                    pending += self._visit_text(node)
                 case dict():
-                    waiting += self._object(node)
+                    pending += self._visit_object(node)
                 case list():
-                    waiting += self._list(node)
+                    pending += self._visit_list(node)
                 case _:
-                    self._add("characters", CHARACTERS_OF_A_NUMBER, self._longest)
+                    self._count("characters", CHARACTERS_PER_NUMBER, self._max_characters)
 
-    def _text(self, node: _Node) -> Iterator[_Node]:
+    def _visit_text(self, node: _Node) -> Iterator[_Node]:
         text, key = node.value, node.key
-        self._add("characters", len(text), self._longest)
-        if node.said:
+        self._count("characters", len(text), self._max_characters)
+        if node.is_literal:
             return
-        if key in REGEX:
-            self._regex(text, node.around)
-        elif key in GRAMMAR:
-            self._grammar(text, node.around)
-        elif key in AS_TEXT and text.lstrip().startswith(("{", "[")):
-            # Its characters are counted already.
-            self._longest += len(text)
-            yield node._replace(value=self._parsed(text))
+        if key in REGEX_KEYWORDS:
+            self._check_regex(text, node.enclosing)
+        elif key in GRAMMAR_KEYWORDS:
+            self._check_grammar(text, node.enclosing)
+        elif key in JSON_TEXT_KEYWORDS and text.lstrip().startswith(("{", "[")):
+            # These characters count twice, in the string and in the parsed value.
+            self._max_characters += len(text)
+            yield node._replace(value=self._parse_json(text))
 
-    def _object(self, node: _Node) -> Iterator[_Node]:
-        named = node.key in NAMED and not node.said
-        around = self._around(node)
+    def _visit_object(self, node: _Node) -> Iterator[_Node]:
+        has_names = node.key in NAME_MAP_KEYWORDS and not node.is_literal
+        enclosing = self._enclosing_repetition(node)
         if node.key == "properties":
-            self._add("properties", len(node.value), MOST_PROPERTIES)
+            self._count("properties", len(node.value), MAX_PROPERTIES)
         for key, value in node.value.items():
-            self._add("characters", len(key) + 4, self._longest)
-            if named:
+            self._count("characters", len(key) + 4, self._max_characters)
+            if has_names:
                 if node.key == "patternProperties":
-                    self._regex(key, around)
+                    self._check_regex(key, enclosing)
                 yield _Node(value, "", node.depth + 1)
                 continue
-            name = key.removeprefix(PREFIX)
-            if name == "$ref" and isinstance(value, str) and value[:1] != "#" and not node.said:
-                raise self._refusal("a $ref leads to a place in the same schema: it begins with #")
-            if name in COUNTED and isinstance(value, int) and value > MOST_TIMES and not node.said:
-                raise self._refusal(f"{name} is {value:.3g}; at most {MOST_TIMES:,}")
-            yield _Node(value, name, node.depth + 1, node.said or name in SAID, around)
+            name = key.removeprefix(GUIDED_PREFIX)
+            if (
+                name == "$ref"
+                and isinstance(value, str)
+                and value[:1] != "#"
+                and not node.is_literal
+            ):
+                raise self._error("a $ref leads to a place in the same schema: it begins with #")
+            if (
+                name in SIZE_KEYWORDS
+                and isinstance(value, int)
+                and value > MAX_SIZE
+                and not node.is_literal
+            ):
+                raise self._error(f"{name} is {value:.3g}; at most {MAX_SIZE:,}")
+            yield _Node(
+                value, name, node.depth + 1, node.is_literal or name in LITERAL_KEYWORDS, enclosing
+            )
 
-    def _list(self, node: _Node) -> Iterator[_Node]:
-        said = node.said or node.key in VALUES
-        if node.key in VALUES:
+    def _visit_list(self, node: _Node) -> Iterator[_Node]:
+        is_literal = node.is_literal or node.key in VALUE_LIST_KEYWORDS
+        if node.key in VALUE_LIST_KEYWORDS:
             name = {"enum": "values", "choice": "choices"}[node.key]
-            self._add(name, len(node.value), MOST_VALUES)
-        elif node.key in BRANCHES:
-            self._add(f"branches of {', '.join(sorted(BRANCHES))}", len(node.value), MOST_BRANCHES)
-        if set(map(type, node.value)) <= NUMBERS:
-            self._add("characters", CHARACTERS_OF_A_NUMBER * len(node.value), self._longest)
+            self._count(name, len(node.value), MAX_VALUES)
+        elif node.key in BRANCH_KEYWORDS:
+            self._count(
+                f"branches of {', '.join(sorted(BRANCH_KEYWORDS))}", len(node.value), MAX_BRANCHES
+            )
+        if set(map(type, node.value)) <= NUMBER_TYPES:
+            self._count("characters", CHARACTERS_PER_NUMBER * len(node.value), self._max_characters)
             return
         for item in node.value:
-            # The items of a list of schemas are schemas.
-            yield _Node(item, "", node.depth + 1, said, node.around)
+            # Items of a list of schemas are schemas, so they have no keyword.
+            yield _Node(item, "", node.depth + 1, is_literal, node.enclosing)
 
-    def _around(self, node: _Node) -> Repeated:
-        """Return how often what an object holds is repeated: in structural tags some are."""
-        kind, most = node.value.get("type"), node.value.get("max")
-        around = node.around
-        if kind in ("plus", "star"):  # a type may be a list, for which no set can be asked
-            around = Repeated(loops=1).within(around)
-        elif kind == "repeat" and isinstance(most, int):
-            around = Repeated(min(most, ENDLESS), 1).within(around)
-        if around != node.around:
-            self._judge(around, around.counts + around.loops)
-        return around
+    def _enclosing_repetition(self, node: _Node) -> Repetition:
+        """Return the repetition of an object's contents, since some structural tags repeat them."""
+        kind, max_times = node.value.get("type"), node.value.get("max")
+        enclosing = node.enclosing
+        if kind in ("plus", "star"):  # a tuple: a type may be a list, which is unhashable
+            enclosing = Repetition(loops=1).combine(enclosing)
+        elif kind == "repeat" and isinstance(max_times, int):
+            enclosing = Repetition(min(max_times, MAX_COUNT), 1).combine(enclosing)
+        if enclosing != node.enclosing:
+            self._check_repetition(enclosing, enclosing.counts + enclosing.loops)
+        return enclosing
 
-    def _regex(self, pattern: str, around: Repeated) -> None:
-        self._add("regular expressions", 1, MOST_PATTERNS)
-        if len(pattern) > LONGEST["regex"]:
-            raise self._too_many(
-                "characters of a regular expression", len(pattern), LONGEST["regex"]
+    def _check_regex(self, pattern: str, enclosing: Repetition) -> None:
+        self._count("regular expressions", 1, MAX_PATTERNS)
+        if len(pattern) > MAX_CHARACTERS["regex"]:
+            raise self._count_error(
+                "characters of a regular expression", len(pattern), MAX_CHARACTERS["regex"]
             )
-        self._read(regex(pattern), around)
+        self._check_structure(read_regex(pattern), enclosing)
 
-    def _grammar(self, text: str, around: Repeated) -> None:
-        if len(text) > LONGEST["grammar"]:
-            raise self._too_many("characters of a grammar", len(text), LONGEST["grammar"])
-        self._add("lines of grammars", text.count("\n"), MOST_LINES)
-        self._read(grammar(text), around)
+    def _check_grammar(self, text: str, enclosing: Repetition) -> None:
+        if len(text) > MAX_CHARACTERS["grammar"]:
+            raise self._count_error("characters of a grammar", len(text), MAX_CHARACTERS["grammar"])
+        self._count("lines of grammars", text.count("\n"), MAX_LINES)
+        self._check_structure(read_grammar(text), enclosing)
 
-    def _read(self, reading: Reading, around: Repeated) -> None:
-        self._add("rules", reading.rules, MOST_RULES)
-        self._add("alternatives", reading.alternatives, MOST_ALTERNATIVES)
-        worst = reading.deepest(self._bounds.nesting).within(around)
-        self._judge(worst, reading.depth + around.counts + around.loops)
+    def _check_structure(self, structure: PatternStructure, enclosing: Repetition) -> None:
+        self._count("rules", structure.rules, MAX_RULES)
+        self._count("alternatives", structure.alternatives, MAX_ALTERNATIVES)
+        worst = structure.worst_repetition(self._limits.max_nesting).combine(enclosing)
+        self._check_repetition(worst, structure.depth + enclosing.counts + enclosing.loops)
 
-    def _judge(self, worst: Repeated, depth: int) -> None:
-        counted, times = self._bounds.nesting, self._bounds.repetitions
-        if worst.counts > counted:
-            self._too_deep("counted repetitions", worst.counts, counted)
-        if depth > counted + 1:
-            self._too_deep("repetitions", depth, counted + 1)
-        if worst.times > times:
-            what = "repetitions by counts inside each other"
-            raise self._too_many(what, worst.times, times)
+    def _check_repetition(self, worst: Repetition, depth: int) -> None:
+        max_nesting, max_repetitions = self._limits.max_nesting, self._limits.max_repetitions
+        if worst.counts > max_nesting:
+            self._refuse_depth("counted repetitions", worst.counts, max_nesting)
+        if depth > max_nesting + 1:
+            self._refuse_depth("repetitions", depth, max_nesting + 1)
+        if worst.times > max_repetitions:
+            unit = "repetitions by counts inside each other"
+            raise self._count_error(unit, worst.times, max_repetitions)
 
-    def _too_deep(self, what: str, depth: int, most: int) -> None:
-        raise self._refusal(f"at most {most} {what} inside each other; it has {depth} or more")
+    def _refuse_depth(self, unit: str, depth: int, limit: int) -> None:
+        raise self._error(f"at most {limit} {unit} inside each other; it has {depth} or more")
 
-    def _parsed(self, text: str) -> Any:
+    def _parse_json(self, text: str) -> Any:
         try:
             return json.loads(text)
         except RecursionError:
-            raise self._refusal(f"nested too deeply: at most {DEEPEST} levels") from None
+            raise self._error(f"nested too deeply: at most {MAX_DEPTH} levels") from None
         except ValueError:
-            return None  # vLLM says so
+            return None  # vLLM reports the error
 
-    def _add(self, what: str, count: int, most: int) -> None:
-        self._counts[what] = total = self._counts.get(what, 0) + count
-        if total > most:
-            raise self._too_many(what, total, most)
+    def _count(self, unit: str, count: int, limit: int) -> None:
+        self._counts[unit] = total = self._counts.get(unit, 0) + count
+        if total > limit:
+            raise self._count_error(unit, total, limit)
 
-    def _too_many(self, what: str, count: int, most: int) -> InvalidInput:
-        return self._refusal(f"at most {most:,} {what}; it has {count:,}")
+    def _count_error(self, unit: str, count: int, limit: int) -> InvalidInput:
+        return self._error(f"at most {limit:,} {unit}; it has {count:,}")
 
-    def _refusal(self, message: str) -> InvalidInput:
+    def _error(self, message: str) -> InvalidInput:
         return InvalidInput(f"{self._place}: {message}", param=self._param)

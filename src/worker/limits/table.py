@@ -1,125 +1,134 @@
-"""What a request may hold before the engine has it: all bounds, in the order of their checks.
+"""All limits for requests, in the order of their checks.
 
-``check`` goes through ``CHECKS`` for requests of all forms: bodies of routes, lines of batches, raw
-jobs and the items of lists. Rows without a function are checked by the module that they name:
-before a job is anything, or once the tokenizer or objects of vLLM are at hand. ``docs/reference/
-limits.md`` is written from this table, and a contract test fails for a key of vLLM's that is
-neither in a row, nor among those that need no bound.
+``check_request`` runs ``CHECKS`` for requests of all forms: bodies of routes, lines of batches, raw
+jobs and the items of lists. A row without a function names the module that does the check: when the
+input arrives, or when the tokenizer or vLLM's objects are available. ``docs/reference/limits.md``
+is generated from this table. A contract test fails for a key of vLLM's that is neither in a row nor
+among the keys that need no bound.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.chunking import ROOM_BYTES
+from worker.chunking import PIECES_LIMIT_BYTES
 from worker.limits import bodies, budget, parameters, shapes, structured, tools, work
-from worker.limits.shapes import BESIDE, RAW, Shape
+from worker.limits.shapes import RAW_SHAPE, TEMPLATE_KEYS, BodyShape
 from worker.media import walker
 from worker.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A request for the checks.
+class CheckedRequest:
+    """A request to check.
 
     Args:
-        values: a body, or a raw job's keys and its sampling parameters in one object.
-        shape: of the route.
-        settings: the operator's.
-        holder: the object of the sampling parameters; empty if it is the body.
-        room: bytes that the answer has to fit; infinite if it comes in parts.
-        by_priority: whether the engine orders requests by their priority.
+        values: A body, or the keys and sampling parameters of a raw job in one object.
+        shape: The shape of the route's body.
+        settings: The operator's settings.
+        holder: Name of the object with the sampling parameters; empty if it is the body.
+        max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
+        has_priorities: Whether the engine schedules requests by priority.
     """
 
     values: Mapping[str, Any]
-    shape: Shape
+    shape: BodyShape
     settings: Settings
     holder: str = ""
-    room: float = ROOM_BYTES
-    by_priority: bool = False
+    max_answer_bytes: float = PIECES_LIMIT_BYTES
+    has_priorities: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row: some bounds that are checked together.
+    """A row of the table: limits that are checked together.
 
     Args:
-        name: what they are of.
-        requests: whose.
-        keys: those of a body that they bound.
-        limits: in words, a line each: what is bounded | the most, with its unit | a setting, or
-            what else helps.
-        function: checks a request, and raises ``RequestError``. None: the module below does.
-        module: where the check is, if it is not one of ``limits``.
+        name: Heading of the row.
+        requests: The requests that the limits apply to, as text.
+        keys: The keys of a body that the limits apply to.
+        limits: The limits as text, one per line: the limited quantity | the maximum with its unit |
+            a setting, or another remedy.
+        function: Checks a request, and raises ``RequestError``; None if ``module`` does the check.
+        module: Module that does the check, for a row without a function.
     """
 
     name: str
     requests: str
     keys: frozenset[str]
     limits: str
-    function: Callable[[Checked], None] | None = None
+    function: Callable[[CheckedRequest], None] | None = None
     module: str = ""
 
 
-def check(request: Checked) -> None:
-    """Run all checks of a request.
+def check_request(request: CheckedRequest) -> None:
+    """Run all checks for a request.
 
     Raises:
-        RequestError: it holds too much, or what it must not hold; naming the key and the bound.
+        RequestError: If the request exceeds a limit, or has a refused key; the error names the key
+            and the limit.
     """
     for row in CHECKS:
         if row.function:
             row.function(request)
 
 
-def _keys(request: Checked) -> None:
-    walker.refuse(request.values)
-    # Only for what it refuses: the media themselves are fetched and checked later.
-    walker.find(request.values, request.shape.texts)
+def _check_keys(request: CheckedRequest) -> None:
+    walker.refuse_denied_keys(request.values)
+    # Called for its errors only: the media are fetched and checked later.
+    walker.find_media(request.values, request.shape.text_keys)
 
 
-def _lists(request: Checked) -> None:
-    if request.shape is not RAW:  # its lists are checked up to the first mistake
+def _check_lists(request: CheckedRequest) -> None:
+    if request.shape is not RAW_SHAPE:  # the lists of a raw job are validated up to the first error
         bodies.check_lists(request.values)
 
 
-def _allowed(request: Checked) -> None:
-    bodies.check_allowed(request.values, request.settings, by_priority=request.by_priority)
+def _check_restricted_keys(request: CheckedRequest) -> None:
+    bodies.check_restricted_keys(
+        request.values, request.settings, has_priorities=request.has_priorities
+    )
 
 
-def _response(request: Checked) -> None:
-    if request.shape.items:
-        bodies.check_response(request.values.get("input"))
+def _check_response_input(request: CheckedRequest) -> None:
+    if request.shape.accepts_items:
+        bodies.check_response_input(request.values.get("input"))
 
 
-def _work(request: Checked) -> None:
+def _check_work(request: CheckedRequest) -> None:
     holder = f"{request.holder}." if request.holder else ""
-    work.check_work(request.values, room=request.room, holder=holder)
+    work.check_work(request.values, max_answer_bytes=request.max_answer_bytes, holder=holder)
 
 
-def _structured(request: Checked) -> None:
+def _check_structured_outputs(request: CheckedRequest) -> None:
     values = request.values
-    if request.shape is RAW:  # its tools are shown to the model: no answer is held to them
+    if request.shape is RAW_SHAPE:  # its tools are only rendered: they constrain no output
         values = {key: value for key, value in values.items() if key != "tools"}
-    structured.Bounds.of(request.settings).check(values, request.holder, request.shape.texts)
+    structured.StructuredOutputLimits.from_settings(request.settings).check(
+        values, request.holder, request.shape.text_keys
+    )
 
 
-def _names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
 
 
-def _parameters() -> Iterator[str]:
-    """Yield a line for each bound, with all parameters that have it."""
-    words: dict[str, list[str]] = {}
+def _join_maximums(maximums: Mapping[str, int]) -> str:
+    return "; ".join(f"{name} {maximum:,}" for name, maximum in maximums.items())
+
+
+def _parameter_lines() -> Iterator[str]:
+    """Yield a line for each bound, with the parameters that share it."""
+    descriptions: dict[str, list[str]] = {}
     for name, bound in parameters.BOUNDS.items():
-        words.setdefault(bound.words, []).append(f"`{name}`")
-    for most, names in words.items():
-        yield f"{', '.join(names)} | {most} |"
+        descriptions.setdefault(bound.description, []).append(f"`{name}`")
+    for description, names in descriptions.items():
+        yield f"{', '.join(names)} | {description} |"
 
 
 _DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
-_BODIES = "routes of vLLM's server"
-_ALL = "jobs and bodies of every form"
+_SERVER_ROUTES = "routes of vLLM's server"
+_ALL_REQUESTS = "jobs and bodies of every form"
 
 CHECKS = (
     Check(
@@ -133,8 +142,8 @@ CHECKS = (
         objects and lists inside one another | {_DEFAULTS["max_input_depth"]} | `MAX_INPUT_DEPTH`
         items of a list, keys of an object | {_DEFAULTS["max_input_items"]:,} | `MAX_INPUT_ITEMS`
         token ids: numbers in lists of nothing else, which count as bytes only \
-        | {budget.MOST_TOKEN_IDS:,} |
-        characters of a key | {budget.LONGEST_KEY} |
+        | {budget.MAX_TOKEN_IDS:,} |
+        characters of a key | {budget.MAX_KEY_CHARACTERS} |
         bits of an integer | 64 |
         """,
         module="worker.limits.budget",
@@ -144,96 +153,98 @@ CHECKS = (
         "raw jobs with `prompts` or `messages_list`",
         frozenset(),
         f"""
-        items | {work.MOST_PROMPTS:,} | several jobs, or a batch
-        `sampling_params` for each item, with parameters beside them that they all repeat \
-        | {work.MOST_REPEATED:,} characters in all | write them into `sampling_params`
+        items | {work.MAX_PROMPTS:,} | several jobs, or a batch
+        `sampling_params` for each item, with parameters outside of them that all items repeat \
+        | {work.MAX_REPEATED_CHARACTERS:,} characters in all | write them into `sampling_params`
         """,
         module="worker.job.raw",
     ),
     Check(
         "Keys that are the operator's",
-        _ALL,
-        frozenset({*walker.DENIED, tools.KWARGS, bodies.XARGS}),
-        "\n".join(f"`{name}` | none | {reason}" for name, reason in walker.DENIED.items()),
-        _keys,
+        _ALL_REQUESTS,
+        frozenset({*walker.DENIED_KEYS, tools.TEMPLATE_KWARGS, bodies.VLLM_XARGS}),
+        "\n".join(f"`{name}` | none | {reason}" for name, reason in walker.DENIED_KEYS.items()),
+        _check_keys,
     ),
     Check(
         "Lists",
-        _BODIES,
+        _SERVER_ROUTES,
         frozenset(),
-        f"items of a list that is not of token ids | {bodies.MOST_ITEMS:,} |",
-        _lists,
+        f"items of a list that is not of token ids | {bodies.MAX_LIST_ITEMS:,} |",
+        _check_lists,
     ),
     Check(
         "Keys that an operator can allow",
-        _BODIES,
-        frozenset({bodies.XARGS, "priority", "encoding_format"}),
+        _SERVER_ROUTES,
+        frozenset({bodies.VLLM_XARGS, "priority", "encoding_format"}),
         f"""
-        `{bodies.XARGS}` | none by default | `ALLOWED_XARGS` names them
+        `{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` names them
         `priority` | none by default | `SCHEDULING_POLICY=priority`
         `encoding_format` | `float` or `base64` | answers are JSON
         """,
-        _allowed,
+        _check_restricted_keys,
     ),
     Check(
         "Responses",
         "`/v1/responses`",
         frozenset({"input"}),
         f"""
-        items of `input` | {bodies.MOST_INPUT_ITEMS} |
-        parts of an item | {bodies.MOST_PARTS} |
+        items of `input` | {bodies.MAX_INPUT_ITEMS} |
+        parts of an item | {bodies.MAX_ITEM_PARTS} |
         """,
-        _response,
+        _check_response_input,
     ),
     Check(
         "Tools and templates",
-        _ALL,
-        frozenset({"tools", "tool_choice", "messages", "input", tools.KWARGS}),
+        _ALL_REQUESTS,
+        frozenset({"tools", "tool_choice", "messages", "input", tools.TEMPLATE_KWARGS}),
         f"""
-        `tools` | {tools.MOST_TOOLS} |
+        `tools` | {tools.MAX_TOOLS} |
         names of tools and functions, wherever they stand | 64 letters, digits and `._-` |
-        keys of `{tools.KWARGS}` | {tools.MOST_VALUES}, each of 64 letters, digits and `_` |
-        keys that vLLM sets there, or templates call: {_names(tools.RESERVED)} | none |
+        keys of `{tools.TEMPLATE_KWARGS}` \
+        | {tools.MAX_TEMPLATE_VALUES}, each of 64 letters, digits and `_` |
+        keys that vLLM sets there, or templates call: {_join_names(tools.RESERVED_NAMES)} | none |
         """,
         lambda request: tools.check_tools(request.values),
     ),
     Check(
         "Sampling parameters",
-        _ALL,
+        _ALL_REQUESTS,
         frozenset(parameters.BOUNDS),
-        "\n".join(_parameters()),
+        "\n".join(_parameter_lines()),
         lambda request: parameters.check_parameters(request.values, request.holder),
     ),
     Check(
         "Choices and log probabilities",
-        _ALL,
+        _ALL_REQUESTS,
         frozenset({"n", "best_of", "logprobs", "top_logprobs", "min_tokens", "max_tokens"}),
         f"""
-        `n`, `best_of` | {work.MOST_CHOICES} |
-        prompts of a completion times `n` | {work.MOST_CHOICES_AT_ONCE:,} | a batch
+        `n`, `best_of` | {work.MAX_CHOICES} |
+        prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
         log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`) \
-        | {work.MOST_AT_ONCE:,}; of the items of a list that run at once {work.MOST_IN_LISTS} \
+        | {work.MAX_LOGPROBS_PER_STEP:,}; of the items of a list that run concurrently \
+        {work.MAX_LIST_LOGPROBS_PER_STEP} \
         | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
         the same times `max_tokens`, with several choices and no stream \
-        | {work.MOST_UNSTREAMED:,}; more is 413 | a stream
+        | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
         the same times `min_tokens`, with no stream | what fits one yield; more is 413 | a stream
         """,
-        _work,
+        _check_work,
     ),
     Check(
-        "Structured outputs, tools, and keys that nobody knows",
-        _ALL,
-        structured.KEYS,
+        "Structured outputs, tools, and unknown keys",
+        _ALL_REQUESTS,
+        structured.CONSTRAINT_KEYS,
         f"""
-        characters | {"; ".join(f"{kind} {most:,}" for kind, most in structured.LONGEST.items())} |
-        objects and lists inside each other | {structured.DEEPEST} |
-        properties | {structured.MOST_PROPERTIES:,} |
-        values, or choices | {structured.MOST_VALUES:,} |
-        branches of `allOf`, `anyOf`, `oneOf` | {structured.MOST_BRANCHES:,} |
-        {_names(structured.COUNTED)} | {structured.MOST_TIMES:,} |
-        regular expressions | {structured.MOST_PATTERNS:,} |
+        characters | {_join_maximums(structured.MAX_CHARACTERS)} |
+        objects and lists inside each other | {structured.MAX_DEPTH} |
+        properties | {structured.MAX_PROPERTIES:,} |
+        values, or choices | {structured.MAX_VALUES:,} |
+        branches of `allOf`, `anyOf`, `oneOf` | {structured.MAX_BRANCHES:,} |
+        {_join_names(structured.SIZE_KEYWORDS)} | {structured.MAX_SIZE:,} |
+        regular expressions | {structured.MAX_PATTERNS:,} |
         rules, lines, alternatives of a grammar; alternatives of a regular expression \
-        | {structured.MOST_RULES:,}; {structured.MOST_LINES:,}; {structured.MOST_ALTERNATIVES:,} |
+        | {structured.MAX_RULES:,}; {structured.MAX_LINES:,}; {structured.MAX_ALTERNATIVES:,} |
         counts inside each other: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
         and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} \
         | `STRUCTURED_MAX_NESTING`
@@ -241,24 +252,25 @@ CHECKS = (
         | `STRUCTURED_MAX_REPETITIONS`
         `$ref` | places in the same schema: it begins with # |
         """,
-        _structured,
+        _check_structured_outputs,
     ),
     Check(
         "Long texts",
-        _ALL,
-        frozenset(BESIDE),  # and the texts of each route (worker.routes.vllm)
+        _ALL_REQUESTS,
+        frozenset(TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
         f"""
         characters of a text, or of a conversation | the tokens of the context times the \
-        characters of the longest token; above {shapes.FEW:,} characters {shapes.MOST_PER_TOKEN} \
+        characters of the longest token; above {shapes.TRUSTED_CHARACTERS:,} characters \
+        {shapes.MAX_CHARACTERS_PER_TOKEN} \
         for a token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
         token ids of a prompt | the tokens of the context | `MAX_MODEL_LEN`
-        characters for `/tokenize`, tokens for `/detokenize` | {shapes.MOST_ANSWERED:,} |
+        characters for `/tokenize`, tokens for `/detokenize` | {shapes.MAX_ECHO_SIZE:,} |
         """,
         module="worker.engine.run.requests.texts",
     ),
     Check(
         "Media",
-        "conversations, inputs of embeddings, what is scored",
+        "conversations, inputs of embeddings, texts to score",
         frozenset(),
         f"""
         media of a request | {_DEFAULTS["media_max_parts"]} | `MEDIA_MAX_PARTS`
@@ -272,7 +284,7 @@ CHECKS = (
     ),
     Check(
         "Bad words",
-        _ALL,
+        _ALL_REQUESTS,
         frozenset({"bad_words"}),
         "tokens in all, with and without a space in front | 1,024 "
         "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
@@ -281,7 +293,7 @@ CHECKS = (
     Check(
         "Trial of structured outputs",
         "all that generate, with the backend `xgrammar`",
-        structured.KEYS,
+        structured.CONSTRAINT_KEYS,
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`

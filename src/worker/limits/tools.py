@@ -1,7 +1,7 @@
-"""Tools, the names of functions, and values for chat templates: bounded on both paths. Pure.
+"""Limits for tools, function names and chat template values, shared by both request paths.
 
-Names are quoted in vLLM's messages, which it searches with regular expressions; templates and
-parsers go through tools and values again and again.
+vLLM quotes names in its messages and searches these with regular expressions. Templates and parsers
+iterate over tools and values many times.
 """
 
 import re
@@ -10,14 +10,15 @@ from typing import Any
 
 from worker.errors import InvalidInput
 
-MOST_TOOLS = 128
-NAME = re.compile(r"[\w.-]{1,64}")
+MAX_TOOLS = 128
+FUNCTION_NAME = re.compile(r"[\w.-]{1,64}")
 
-MOST_VALUES = 32
-VALUE_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
-# Arguments of the functions that vLLM hands these values to, and functions that templates call:
-# where a template's text becomes tokens at once, max_length and padding could ask for billions.
-RESERVED = frozenset(
+MAX_TEMPLATE_VALUES = 32
+TEMPLATE_VALUE_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+# Parameters of the functions that vLLM passes these values to, and functions that templates call.
+# For a template that is rendered and tokenized in one call, ``max_length`` and ``padding`` could
+# request billions of tokens.
+RESERVED_NAMES = frozenset(
     """
     chat_template conversation conversations kwargs max_length messages model_config padding
     raise_exception return_assistant_tokens_mask return_dict return_tensors self strftime_now
@@ -25,64 +26,67 @@ RESERVED = frozenset(
     """.split()
 )
 
-KWARGS = "chat_template_kwargs"
+TEMPLATE_KWARGS = "chat_template_kwargs"
 
 
 def check_tools(values: Mapping[str, Any]) -> None:
-    """Check what an input or a body has of tools, calls of them, and values for a chat template.
+    """Check the tools, tool calls and chat template values of an input or a body.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: If there are too many, or a name is invalid; the error names the field.
     """
     tools = values.get("tools")
-    if isinstance(tools, list) and len(tools) > MOST_TOOLS:
-        raise InvalidInput(f"tools: {len(tools):,} of them, at most {MOST_TOOLS}", param="tools")
-    for place, name in _names(values):
-        if isinstance(name, str) and not NAME.fullmatch(name):
+    if isinstance(tools, list) and len(tools) > MAX_TOOLS:
+        raise InvalidInput(f"tools: {len(tools):,} of them, at most {MAX_TOOLS}", param="tools")
+    for place, name in _function_names(values):
+        if isinstance(name, str) and not FUNCTION_NAME.fullmatch(name):
             message = f"{len(name):,} characters; 1 to 64 letters, digits and ._- are a name"
             raise InvalidInput(f"{place}: {message}", param=place)
-    _check_kwargs(values.get(KWARGS))
+    _check_template_kwargs(values.get(TEMPLATE_KWARGS))
 
 
-def _check_kwargs(kwargs: Any) -> None:
+def _check_template_kwargs(kwargs: Any) -> None:
     if not isinstance(kwargs, dict):
         return
-    if len(kwargs) > MOST_VALUES:
-        raise InvalidInput(f"{KWARGS}: {len(kwargs):,} keys, at most {MOST_VALUES}", param=KWARGS)
+    if len(kwargs) > MAX_TEMPLATE_VALUES:
+        raise InvalidInput(
+            f"{TEMPLATE_KWARGS}: {len(kwargs):,} keys, at most {MAX_TEMPLATE_VALUES}",
+            param=TEMPLATE_KWARGS,
+        )
     for name in kwargs:
-        if not VALUE_NAME.fullmatch(name):
+        if not TEMPLATE_VALUE_NAME.fullmatch(name):
             message = "a key is a name of at most 64 letters, digits and _"
-            raise InvalidInput(f"{KWARGS}: {message}", param=KWARGS)
-        if name in RESERVED:
-            place = f"{KWARGS}.{name}"
+            raise InvalidInput(f"{TEMPLATE_KWARGS}: {message}", param=TEMPLATE_KWARGS)
+        if name in RESERVED_NAMES:
+            place = f"{TEMPLATE_KWARGS}.{name}"
             raise InvalidInput(f"{place}: not in a request: vLLM sets it itself", param=place)
 
 
-def _names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the name of each function in the forms of OpenAI and Anthropic."""
+def _function_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the name of each function, in the formats of OpenAI and Anthropic."""
     for place in ("tools", "functions"):
         for index, tool in enumerate(_objects(values.get(place))):
-            yield from _of_tool(f"{place}.{index}", tool)
+            yield from _tool_names(f"{place}.{index}", tool)
     for place in ("tool_choice", "function_call"):
         for choice in _objects([values.get(place)]):
-            yield from _of_tool(place, choice)
+            yield from _tool_names(place, choice)
             for index, tool in enumerate(_objects(choice.get("tools"))):
-                yield from _of_tool(f"{place}.tools.{index}", tool)
+                yield from _tool_names(f"{place}.tools.{index}", tool)
     for place in ("messages", "input"):
         for index, message in enumerate(_objects(values.get(place))):
-            yield from _of_message(f"{place}.{index}", message)
+            yield from _call_names(f"{place}.{index}", message)
 
 
-def _of_tool(place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _tool_names(place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield f"{place}.name", tool.get("name")
     for function in _objects([tool.get("function")]):
         yield f"{place}.function.name", function.get("name")
 
 
-def _of_message(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names of calls in a message; the name of a person who speaks is none of them."""
+def _call_names(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the name of each tool call in a message; ignore its author's name."""
     for index, call in enumerate(_objects(message.get("tool_calls"))):
-        yield from _of_tool(f"{place}.tool_calls.{index}", call)
+        yield from _tool_names(f"{place}.tool_calls.{index}", call)
     for call in _objects([message.get("function_call")]):
         yield f"{place}.function_call.name", call.get("name")
     if message.get("type") == "function_call":
@@ -93,5 +97,5 @@ def _of_message(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 
 def _objects(values: Any) -> Iterator[Mapping[str, Any]]:
-    listed = values if isinstance(values, list) else []
-    return (value for value in listed if isinstance(value, dict))
+    items = values if isinstance(values, list) else []
+    return (value for value in items if isinstance(value, dict))

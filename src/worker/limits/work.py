@@ -1,4 +1,4 @@
-"""How much one job may ask to be computed: refused before it is, where that can be known. Pure."""
+"""Limits for the work that one job can request, checked before the work starts."""
 
 from collections.abc import Mapping
 from math import inf
@@ -6,76 +6,84 @@ from typing import Any
 
 from worker.errors import AnswerTooLarge, InvalidInput
 
-# The least bytes as JSON of a token's log probability, and of each alternative's.
-BYTES_OF_A_LOGPROB = 40
-# Log probabilities of one step of a request: all its choices, each token with its alternatives.
-MOST_AT_ONCE = 1_024
-# The same of all items of a list that the engine has at once. vLLM looks up each one's text, and
-# others wait for that in every step, for as long as the list takes.
-MOST_IN_LISTS = 512
-# Log probabilities of several choices that do not come in a stream, if each has all its tokens:
-# ten times as many as can fit one yield.
-MOST_UNSTREAMED = 200_000
-# Choices of one prompt: each has its place in every yield, and a yield has a limit.
-MOST_CHOICES = 256
-# Prompts of a list, which are requests of their own.
-MOST_PROMPTS = 10_000
-# Characters of parameters beside a list of sampling_params, times their number.
-MOST_REPEATED = 1_000_000
-# Requests of one job that the engine gets at once: prompts, each as often as it has choices.
-MOST_CHOICES_AT_ONCE = 1_024
+# Minimum bytes of JSON for the log probability of a token, and for each alternative.
+BYTES_PER_LOGPROB = 40
+# Log probabilities of one request in one step: all its choices, each token with its alternatives.
+MAX_LOGPROBS_PER_STEP = 1_024
+# The same for all items of a list that the engine computes concurrently. vLLM decodes the text of
+# each log probability in every step, and other requests wait for that as long as the list takes.
+MAX_LIST_LOGPROBS_PER_STEP = 512
+# Log probabilities of an answer with several choices that is not streamed, if each choice has all
+# its tokens: ten times as many as can fit one yield.
+MAX_UNSTREAMED_LOGPROBS = 200_000
+# Choices of one prompt. Each has an entry in every yield, and a yield has a size limit.
+MAX_CHOICES = 256
+# Prompts of a list. Each is a request of its own.
+MAX_PROMPTS = 10_000
+# Characters of the parameters outside of a list of ``sampling_params``, times the items of the
+# list.
+MAX_REPEATED_CHARACTERS = 1_000_000
+# Requests of one job that the engine gets concurrently: prompts times choices.
+MAX_CONCURRENT_CHOICES = 1_024
 
 
-def check_work(params: Mapping[str, Any], *, room: float, holder: str = "") -> None:
+def check_work(params: Mapping[str, Any], *, max_answer_bytes: float, holder: str = "") -> None:
     """Check the product of prompts, choices, tokens and log probabilities.
 
     Args:
-        params: sampling parameters, or a body that has them, with prompts beside them.
-        room: the bytes that the answer has to fit; infinite if it comes in parts.
-        holder: what stands before a parameter in messages, with a dot.
+        params: Sampling parameters, or a body that contains them, with its prompts.
+        max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
+        holder: Prefix of a parameter in messages, with a dot.
 
     Raises:
-        AnswerTooLarge: it can't fit, or only if all choices end far earlier than they may.
-        InvalidInput: it is too much at once.
+        AnswerTooLarge: If the answer can't fit, or fits only if all choices stop far earlier than
+            allowed.
+        InvalidInput: If there are too many choices, or too many log probabilities in one step.
     """
-    width = max(_count(params, "n", 1), _count(params, "best_of", 1))
+    choices = max(_integer(params, "n", 1), _integer(params, "best_of", 1))
     prompts = params.get("prompt")
-    count = len(prompts) if isinstance(prompts, list) and set(map(type, prompts)) != {int} else 1
-    if count > 1 and width * count > MOST_CHOICES_AT_ONCE:
-        message = f"{count:,} prompts times {width} is more than {MOST_CHOICES_AT_ONCE:,} choices"
+    prompt_count = (
+        len(prompts) if isinstance(prompts, list) and set(map(type, prompts)) != {int} else 1
+    )
+    if prompt_count > 1 and choices * prompt_count > MAX_CONCURRENT_CHOICES:
+        product = f"{prompt_count:,} prompts times {choices}"
+        message = f"{product} is more than {MAX_CONCURRENT_CHOICES:,} choices"
         raise InvalidInput(f"{holder}n: {message}", param="n")
-    each = logprobs_at_once(params)
-    if not each:
+    per_step = logprobs_per_step(params)
+    if not per_step:
         return
-    if each > MOST_AT_ONCE:
-        message = f"{each:,} log probabilities for a token of each choice, at most {MOST_AT_ONCE:,}"
+    if per_step > MAX_LOGPROBS_PER_STEP:
+        message = f"{per_step:,} log probabilities for a token of each choice"
+        message = f"{message}, at most {MAX_LOGPROBS_PER_STEP:,}"
         raise InvalidInput(f"{holder}logprobs: {message}", param="logprobs")
-    least = count * each * _count(params, "min_tokens", 1) * BYTES_OF_A_LOGPROB
-    may_be = count * each * _count(params, "max_tokens", 1)
-    if least > room or (width > 1 and may_be > MOST_UNSTREAMED and room < inf):
+    min_bytes = prompt_count * per_step * _integer(params, "min_tokens", 1) * BYTES_PER_LOGPROB
+    max_logprobs = prompt_count * per_step * _integer(params, "max_tokens", 1)
+    if min_bytes > max_answer_bytes or (
+        choices > 1 and max_logprobs > MAX_UNSTREAMED_LOGPROBS and max_answer_bytes < inf
+    ):
         message = "so many log probabilities do not fit one yield: ask for fewer, or for a stream"
         raise AnswerTooLarge(f"{holder}logprobs: {message}", param="logprobs")
 
 
-def logprobs_at_once(params: Mapping[str, Any]) -> int:
-    """Return how many log probabilities one step comes with: of all choices of one prompt."""
-    alternatives = _alternatives(params)
+def logprobs_per_step(params: Mapping[str, Any]) -> int:
+    """Return the number of log probabilities in one step, for all choices of one prompt."""
+    alternatives = _alternative_count(params)
     if alternatives is None:
         return 0
-    return max(_count(params, "n", 1), _count(params, "best_of", 1)) * (1 + alternatives)
+    return max(_integer(params, "n", 1), _integer(params, "best_of", 1)) * (1 + alternatives)
 
 
-def _alternatives(params: Mapping[str, Any]) -> int | None:
-    """Return how many alternatives each token of an answer comes with; None: no probabilities."""
-    asked = params.get("logprobs")
-    if asked is None or asked is False:
+def _alternative_count(params: Mapping[str, Any]) -> int | None:
+    """Return the number of alternatives for each token; None without log probabilities."""
+    logprobs = params.get("logprobs")
+    if logprobs is None or logprobs is False:
         return None
-    if asked is True:
-        return _count(params, "top_logprobs", 0)
-    return max(0, _count(params, "logprobs", 0))
+    if logprobs is True:
+        return _integer(params, "top_logprobs", 0)
+    return max(0, _integer(params, "logprobs", 0))
 
 
-def _count(params: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a parameter that is a whole number; of another type vLLM refuses it."""
+def _integer(params: Mapping[str, Any], name: str, default: int) -> int:
+    """Return an integer parameter, or the default for values of other types, which vLLM refuses."""
     value = params.get(name)
     return value if type(value) is int else default

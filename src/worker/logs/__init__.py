@@ -1,8 +1,8 @@
-"""The log as text, or as one JSON object a line, whoever prints it (``LOG_FORMAT``).
+"""Sets up logging as text or as JSON lines, for all output of the process (``LOG_FORMAT``).
 
-The worker's own records are formatted here. What else is printed (by vLLM, its core, the SDK, C++
-libraries) goes through pipes to a child process, ``reader``, which makes objects of it. That is no
-thread, because the engine's core is forked from a process that must have none.
+The worker's own records are formatted here. All other output (of vLLM, its core, the SDK, C++
+libraries) goes through pipes to a child process, ``reader``, which converts it to JSON objects. It
+is not a thread, because the engine's core is forked from a process that must have no threads.
 """
 
 import atexit
@@ -15,18 +15,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.children import Child, Ending, script
+from worker.children import Child, StopMode, script_command
 from worker.logs import reader
 
 log = logging.getLogger("worker")
 
-TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-# Seconds that an end waits for the reader, which needs milliseconds unless the machine is busy.
-PATIENCE_S = 5.0
+TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+# Seconds that the exit waits for the reader, which needs milliseconds unless the machine is busy.
+FLUSH_TIMEOUT_S = 5.0
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as an object; ``extra={"fields": {...}}`` adds to its keys."""
+    """Formats a record as a JSON object; ``extra={"fields": {...}}`` adds keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         values = {
@@ -42,45 +42,47 @@ class JsonFormatter(logging.Formatter):
 
 
 @dataclass
-class _Reader:
+class _RunningReader:
     child: Child
     control: socket.socket
-    # Questions that have no answer yet: an end does not wait for ever.
-    asked: int = 0
+    # Flush requests without an answer. The exit does not wait for them indefinitely.
+    unanswered_requests: int = 0
 
     def flush(self) -> None:
-        """Wait until it has written everything.
+        """Wait until the reader has written all output.
 
         Raises:
-            OSError: it was killed, or it waits for whoever reads the log.
+            OSError: The reader was killed, or it is blocked because the log is not being read.
         """
         self.control.send(b".")
-        self.asked += 1
-        while self.asked and (answers := self.control.recv(self.asked)):
-            self.asked -= len(answers)
+        self.unanswered_requests += 1
+        while self.unanswered_requests and (answers := self.control.recv(self.unanswered_requests)):
+            self.unanswered_requests -= len(answers)
 
 
 # The reader of this process, if there is one.
-_readers: list[_Reader] = []
+_readers: list[_RunningReader] = []
 
 
 def set_up(log_format: str, streams: Sequence[int]) -> None:
-    """Set up Python's logging; with "json", make objects of all that this process prints.
+    """Set up Python's logging; with "json", convert all output of this process to JSON objects.
 
-    What its children print, too: call this before the first of them.
+    The output of child processes is converted, too, if they start after this call.
 
     Args:
-        log_format: "json"; anything else is text.
-        streams: file descriptors to make objects of, 1 and 2 or only one of them.
+        log_format: "json"; any other value selects text.
+        streams: File descriptors whose output is converted: 1, 2 or both.
     """
     if log_format != "json":
-        logging.basicConfig(format=TEXT)
+        logging.basicConfig(format=TEXT_FORMAT)
         return
-    ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE_S)
-    _readers.append(_Reader(redirect(streams, streams, reader.OBJECTS, theirs.fileno()), ours))
-    theirs.close()
-    # After a failed start; `leave` ends the process without this.
+    control, reader_control = socket.socketpair()
+    control.settimeout(FLUSH_TIMEOUT_S)
+    _readers.append(
+        _RunningReader(redirect(streams, streams, reader.OBJECTS, reader_control.fileno()), control)
+    )
+    reader_control.close()
+    # For failed starts. ``leave`` exits the process without running this.
     atexit.register(flush)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
@@ -88,43 +90,43 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
     logging.captureWarnings(True)
 
 
-def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, fd: int) -> Child:
-    """Start a reader of what is printed to some file descriptors from now on.
+def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd: int) -> Child:
+    """Start a reader of all further output to some file descriptors.
 
     Args:
-        streams: the file descriptors.
-        targets: where the reader writes what each of them gets.
-        kind: as of ``reader.main``.
-        fd: likewise.
+        streams: The file descriptors to redirect.
+        targets: File descriptors to which the reader writes, one for each stream.
+        kind: The kind of reader; see ``reader.main``.
+        extra_fd: The additional file descriptor for the reader; see ``reader.main``.
     """
     pipes = [os.pipe() for _ in streams]
-    sources = [source for source, _ in pipes]
-    pairs = [f"{source}:{target}" for source, target in zip(sources, targets, strict=True)]
-    command = script(reader.__file__, kind, str(fd), *pairs)
-    child = Child(command, Ending.AFTER_WRITERS, pass_fds=[fd, *sources, *targets])
-    for stream, (source, sink) in zip(streams, pipes, strict=True):
-        os.close(source)
+    sources = [read_end for read_end, write_end in pipes]
+    pairs = [f"{read_end}:{target}" for read_end, target in zip(sources, targets, strict=True)]
+    command = script_command(reader.__file__, kind, str(extra_fd), *pairs)
+    child = Child(command, StopMode.WAIT_FOR_WRITERS, pass_fds=[extra_fd, *sources, *targets])
+    for stream, (read_end, sink) in zip(streams, pipes, strict=True):
+        os.close(read_end)
         os.dup2(sink, stream)
         os.close(sink)
     return child
 
 
 def flush() -> None:
-    """Wait until all that was printed is where it belongs, for some seconds at most.
+    """Wait until all output has been written, for up to ``FLUSH_TIMEOUT_S``.
 
-    The end of a container's first process ends the reader, too.
+    When a container's first process exits, the reader is killed, too.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A signal may have come in the middle of a write; nobody may read the stream any more.
+        # A signal may have interrupted a write, or the reader of the stream may have exited.
         with contextlib.suppress(RuntimeError, OSError):
             stream.flush()
-    for running in _readers:
+    for running_reader in _readers:
         with contextlib.suppress(OSError):
-            running.flush()
+            running_reader.flush()
 
 
 def write_failure(message: str) -> None:
-    """Write why the worker ends: as it is, or as one object."""
+    """Write why the worker exits, as text or as a JSON object."""
     if _readers:
         log.critical("%s", message)
     else:

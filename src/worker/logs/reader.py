@@ -1,8 +1,8 @@
-"""A process that passes on what others print: as JSON objects, or unchanged.
+"""A process that forwards the output of other processes, as JSON objects or unchanged.
 
-It is a process, since a core is forked from a process that must have no thread. It is run by its
-path in an interpreter without site-packages, and so imports the standard library only: it begins
-within milliseconds.
+It is a process, not a thread, since a core is forked from a process that must have no threads. It
+is run by its path in an interpreter without site-packages, so that it starts within milliseconds.
+Therefore it imports the standard library only.
 """
 
 import contextlib
@@ -16,237 +16,251 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-# What a reader does: make objects of what is printed, or pass it on and note its last error.
+# The kinds of readers: convert output to JSON objects, or forward it and record the last error in
+# it.
 OBJECTS, ERRORS = "objects", "errors"
-# Bytes, of a line; a longer one is cut into several.
-LONGEST = 1_000_000
-# Characters of a line of a core's that is searched, and of a noted error.
-LONGEST_SEARCHED = 2_000
+# Maximum bytes of a line; a longer line is split.
+MAX_LINE_BYTES = 1_000_000
+# Maximum characters of a core's line that are searched, and of a recorded error.
+MAX_SEARCHED_CHARS = 2_000
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# vLLM's lines begin with the process (from a core) and the level, ours with the time, the SDK's
-# with the level.
+_ANSI_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Lines of vLLM start with the process (in a core) and the level, lines of the worker with the time,
+# lines of the SDK with the level.
 _LEVEL = re.compile(r"(?:\([^()]*\) |[\d:,. -]+ )?(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b")
-# C++ libraries' lines begin with a letter and the date: [W1122 10:00:00.
-_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:")
-_BY_LETTER = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+# Lines of C++ libraries start with a letter and the date: [W1122 10:00:00.
+_LEVEL_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:")
+_LEVEL_BY_LETTER = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 # vLLM repeats this on each line of a record: (EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1].
-_PREFIX = re.compile(r"(?:\([^()]*\) )?[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ")
+_RECORD_PREFIX = re.compile(r"(?:\([^()]*\) )?[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ")
 
-# In front of errors that vLLM's log prints: the same, also without the level and what follows it.
+# The prefix of errors in vLLM's log, with or without the level and the parts after it.
 _ERROR_PREFIX = re.compile(
     r"^(?:\([\w ]{1,40}(?:pid=\d{1,9})?\) ?)?(?:ERROR [^\[\n]{0,30}\[[^\]\n]{0,80}\] )?"
 )
 # The last line of a traceback: "torch.OutOfMemoryError: CUDA out of memory. Tried to ...".
-_RAISED = re.compile(
+_EXCEPTION_LINE = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)|Exception)(?:: |$)"
 )
-# What vLLM raises whatever the reason was, once that has been printed by the process below: by a
-# part of the core on a GPU of its own, by the core.
-PASSED_ON = (
+# Errors that vLLM raises after a child process has failed and printed the actual error. The child
+# is the core, or a process of the core for one GPU.
+WRAPPER_ERRORS = (
     "RuntimeError: Engine core initialization failed",
     "Exception: WorkerProc initialization failed due to an exception",
     "RuntimeError: Worker failed with error '",
     "RuntimeError: Executor failed.",
 )
-# What other parts say when one has ended: no news, if that one's memory was full.
-_LOST_PEER = re.compile(r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)")
-_FULL = re.compile(r"OutOfMemoryError|out of memory")
-# How errors begin that Python does not raise.
-_NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
+# Errors of other processes after one has exited. They don't replace a recorded out-of-memory error.
+_LOST_PEER_ERROR = re.compile(
+    r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)"
+)
+_OUT_OF_MEMORY_ERROR = re.compile(r"OutOfMemoryError|out of memory")
+# Prefixes of errors that Python does not raise.
+_NATIVE_ERROR_PREFIXES = (
+    "Fatal Python error: ",
+    "terminate called ",
+    "CUDA error: ",
+    "free(): ",
+    "malloc(): ",
+)
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time since the epoch as ISO 8601, in UTC and with milliseconds."""
+    """Format a Unix timestamp as ISO 8601, in UTC and with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def as_object(text: str) -> str:
-    """Return a JSON object with a time, a level and a message; one that has them stays."""
+def format_object(text: str) -> str:
+    """Convert a line to a JSON object with time, level and message; a JSON line keeps its keys."""
     values = {"time": timestamp(time.time()), "level": "INFO"}
     if text.startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
-            printed = json.loads(text)
-            if "message" in printed:
-                return json.dumps(values | printed, allow_nan=False)
+            fields = json.loads(text)
+            if "message" in fields:
+                return json.dumps(values | fields, allow_nan=False)
     if level := _LEVEL.match(text):
         values["level"] = level[1]
-    elif letter := _LETTER.match(text):
-        values["level"] = _BY_LETTER[letter[1]]
+    elif match := _LEVEL_LETTER.match(text):
+        values["level"] = _LEVEL_BY_LETTER[match[1]]
     return json.dumps({**values, "message": text})
 
 
-def error_in(line: str) -> str | None:
-    """Return the error that a line tells of, without the log's prefix; None if it tells of none."""
-    text = _ERROR_PREFIX.sub("", line[:LONGEST_SEARCHED], count=1).strip()
-    if text.startswith(PASSED_ON):
+def find_error(line: str) -> str | None:
+    """Return the error in a line without the log's prefix, or None if the line has no error."""
+    text = _ERROR_PREFIX.sub("", line[:MAX_SEARCHED_CHARS], count=1).strip()
+    if text.startswith(WRAPPER_ERRORS):
         return None
-    return text if _RAISED.match(text) or text.startswith(_NATIVE) else None
+    return text if _EXCEPTION_LINE.match(text) or text.startswith(_NATIVE_ERROR_PREFIXES) else None
 
 
-class Lines:
-    """Makes objects of the bytes that are printed to one file descriptor."""
+class ObjectConverter:
+    """Converts the output to one file descriptor to JSON objects."""
 
     def __init__(self) -> None:
         self._unfinished = b""
-        # The lines of a record of vLLM's that is not complete, and what all of them begin with.
+        # The lines of vLLM's current record, and their common prefix.
         self._record = ""
         self._prefix = ""
 
-    def feed(self, printed: bytes) -> bytes:
-        """Return the objects that are complete, a line each."""
-        *lines, self._unfinished = (self._unfinished + printed).split(b"\n")
-        if len(self._unfinished) >= LONGEST:
+    def feed(self, data: bytes) -> bytes:
+        """Add output; return the complete objects, one on each line."""
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        if len(self._unfinished) >= MAX_LINE_BYTES:
             lines.append(self._unfinished)
             self._unfinished = b""
         texts = [line.decode(errors="replace") for line in lines]
-        return b"".join(object_ for text in texts for object_ in self._take(text))
+        return b"".join(object_ for text in texts for object_ in self._convert_line(text))
 
-    def rest(self) -> bytes:
-        """Return what is not complete."""
-        return self.feed(b"\n") + b"".join(self._take(""))
+    def flush(self) -> bytes:
+        """Return the object of the incomplete rest."""
+        return self.feed(b"\n") + b"".join(self._convert_line(""))
 
-    def _take(self, line: str) -> Iterator[bytes]:
-        line = _ESCAPES.sub("", line)
-        # As on a terminal, a carriage return begins the line again: progress bars have them.
+    def _convert_line(self, line: str) -> Iterator[bytes]:
+        line = _ANSI_ESCAPES.sub("", line)
+        # As on a terminal, a carriage return starts the line again; progress bars use it.
         text = line.rstrip("\r").rpartition("\r")[2]
-        prefix = match[0] if (match := _PREFIX.match(text)) else ""
-        if self._record and prefix == self._prefix and len(self._record) < LONGEST:
+        prefix = match[0] if (match := _RECORD_PREFIX.match(text)) else ""
+        if self._record and prefix == self._prefix and len(self._record) < MAX_LINE_BYTES:
             self._record += f"\n{text.removeprefix(prefix)}"
         else:
-            yield from self._complete()
+            yield from self._emit_record()
             self._record, self._prefix = text, prefix
-        # All lines of vLLM's records but the last end with one.
+        # All lines of vLLM's records except the last end with a carriage return.
         if not (prefix and line.endswith("\r")):
-            yield from self._complete()
+            yield from self._emit_record()
 
-    def _complete(self) -> Iterator[bytes]:
+    def _emit_record(self) -> Iterator[bytes]:
         record, self._record = self._record.rstrip(), ""
         if record:
-            yield as_object(record).encode() + b"\n"
+            yield format_object(record).encode() + b"\n"
 
 
-class CoreLines:
-    """Leaves what a core prints as it is, in whole lines, and notes the last error in it.
+class ErrorRecorder:
+    """Forwards a core's output unchanged, in whole lines, and records the last error in it.
 
     Args:
-        note: a file that begins with the last error, and a line feed.
+        error_fd: File descriptor of a file that starts with the last error and a line feed.
     """
 
-    def __init__(self, note: int) -> None:
-        self._note = note
+    def __init__(self, error_fd: int) -> None:
+        self._error_fd = error_fd
         self._unfinished = b""
 
-    def feed(self, printed: bytes) -> bytes:
-        """Return the lines that are complete."""
-        printed = self._unfinished + printed
+    def feed(self, data: bytes) -> bytes:
+        """Add output; return the complete lines."""
+        data = self._unfinished + data
         # Progress bars end their lines with a carriage return.
-        end = max(printed.rfind(b"\n"), printed.rfind(b"\r")) + 1
-        if len(printed) - end > LONGEST_SEARCHED:
-            end = len(printed)
-        whole, self._unfinished = printed[:end], printed[end:]
-        for line in whole.splitlines():
-            if error := error_in(line.decode(errors="replace")):
-                self._take_note(error)
-        return whole
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > MAX_SEARCHED_CHARS:
+            end = len(data)
+        complete_lines, self._unfinished = data[:end], data[end:]
+        for line in complete_lines.splitlines():
+            if error := find_error(line.decode(errors="replace")):
+                self._record_error(error)
+        return complete_lines
 
-    def rest(self) -> bytes:
-        """Return what is not complete."""
+    def flush(self) -> bytes:
+        """Return the incomplete line."""
         rest, self._unfinished = self._unfinished, b""
         return rest
 
-    def _take_note(self, error: str) -> None:
-        noted = os.pread(self._note, LONGEST_SEARCHED, 0).partition(b"\n")[0]
-        if not (_LOST_PEER.search(error) and _FULL.search(noted.decode(errors="replace"))):
+    def _record_error(self, error: str) -> None:
+        previous = os.pread(self._error_fd, MAX_SEARCHED_CHARS, 0).partition(b"\n")[0]
+        if not (
+            _LOST_PEER_ERROR.search(error)
+            and _OUT_OF_MEMORY_ERROR.search(previous.decode(errors="replace"))
+        ):
             # The disk may be full.
             with contextlib.suppress(OSError):
-                os.pwrite(self._note, error.encode()[:LONGEST_SEARCHED] + b"\n", 0)
+                os.pwrite(self._error_fd, error.encode()[:MAX_SEARCHED_CHARS] + b"\n", 0)
 
 
 class Pipe:
-    """What is printed to one file descriptor, on its way to where it belongs."""
+    """Forwards the output to one file descriptor to its target."""
 
-    def __init__(self, source: int, target: int, lines: Lines | CoreLines) -> None:
+    def __init__(
+        self, source: int, target: int, converter: ObjectConverter | ErrorRecorder
+    ) -> None:
         self.source = source
         self._target = target
-        self._lines = lines
+        self._converter = converter
 
-    def pass_on(self) -> bool:
-        """Pass on what has been printed; return False if nothing can follow."""
-        printed = os.read(self.source, 65_536)
-        write(self._lines.feed(printed) if printed else self._lines.rest(), self._target)
-        return bool(printed)
+    def forward(self) -> bool:
+        """Forward new output; return False at the end of the output."""
+        data = os.read(self.source, 65_536)
+        write_all(self._converter.feed(data) if data else self._converter.flush(), self._target)
+        return bool(data)
 
-    def pass_on_rest(self) -> None:
-        """Pass on a line that has no end yet."""
-        write(self._lines.rest(), self._target)
+    def forward_rest(self) -> None:
+        """Forward an incomplete line."""
+        write_all(self._converter.flush(), self._target)
 
 
-def write(data: bytes, target: int) -> None:
-    """Write everything, or nothing more once nobody can read it: who prints goes on."""
+def write_all(data: bytes, target: int) -> None:
+    """Write all data, or stop without an error if the target can't be written to."""
     with contextlib.suppress(OSError):
         while data:
             try:
                 data = data[os.write(target, data) :]
             except BlockingIOError:
-                # Another process has the same file, and does not want to wait for it.
+                # Another process has made the shared target non-blocking.
                 select.select([], [target], [])
 
 
-def pass_on(pipes: set[Pipe], selector: selectors.BaseSelector, control: int) -> None:
-    """Pass on what is printed until nobody can print any more."""
-    asked = False
+def forward_all(pipes: set[Pipe], selector: selectors.BaseSelector, control: int) -> None:
+    """Forward output until all writers have closed their pipes."""
+    is_flush_requested = False
     while pipes:
-        keys = [key for key, _ in selector.select(0 if asked else None)]
+        keys = [key for key, _ in selector.select(0 if is_flush_requested else None)]
         ready = {key.data for key in keys if key.data}
         for pipe in ready:
-            if not pipe.pass_on():
+            if not pipe.forward():
                 selector.unregister(pipe.source)
                 pipes.remove(pipe)
-        if asked and not ready:
-            _answer(pipes, control)
-            asked = False
+        if is_flush_requested and not ready:
+            _flush_and_confirm(pipes, control)
+            is_flush_requested = False
         elif len(keys) > len(ready):
-            asked = _is_asked(control)
-            if not asked:
+            is_flush_requested = _read_flush_request(control)
+            if not is_flush_requested:
                 selector.unregister(control)
 
 
-def _is_asked(control: int) -> bool:
-    """Return whether the worker has asked; if not, it has ended."""
-    # Its end is an error here if it has not waited for an answer.
+def _read_flush_request(control: int) -> bool:
+    """Return whether the worker requests a flush; otherwise it has exited."""
+    # The read fails if the worker has exited without reading a confirmation.
     with contextlib.suppress(OSError):
         return bool(os.read(control, 1))
     return False
 
 
-def _answer(pipes: set[Pipe], control: int) -> None:
+def _flush_and_confirm(pipes: set[Pipe], control: int) -> None:
     for pipe in pipes:
-        pipe.pass_on_rest()
-    # The worker may have ended.
+        pipe.forward_rest()
+    # The worker may have exited.
     with contextlib.suppress(OSError):
         os.write(control, b".")
 
 
-def main(kind: str, fd: int, pairs: Sequence[str]) -> None:
-    """Run ``pass_on`` between pairs of file descriptors.
+def main(kind: str, fd: int, fd_pairs: Sequence[str]) -> None:
+    """Run ``forward_all`` between pairs of file descriptors.
 
     Args:
         kind: ``OBJECTS`` or ``ERRORS``.
-        fd: for objects, a socket to the worker: a byte from it asks to write all that was printed,
-            a byte to it says that this is done. For errors, the file of the note.
-        pairs: such as "5:1": read from 5, write to 1.
+        fd: For objects, a socket to the worker: a byte from the worker requests a flush, and a byte
+            to the worker confirms it. For errors, the file for the last error.
+        fd_pairs: Pairs like "5:1": read from 5, write to 1.
     """
     pipes = set()
     with selectors.DefaultSelector() as selector:
-        for pair in pairs:
+        for pair in fd_pairs:
             source, target = map(int, pair.split(":"))
-            pipe = Pipe(source, target, CoreLines(fd) if kind == ERRORS else Lines())
+            pipe = Pipe(source, target, ErrorRecorder(fd) if kind == ERRORS else ObjectConverter())
             selector.register(pipe.source, selectors.EVENT_READ, pipe)
             pipes.add(pipe)
         if kind == OBJECTS:
             selector.register(fd, selectors.EVENT_READ)
-        pass_on(pipes, selector, fd)
+        forward_all(pipes, selector, fd)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Work that lasts longer than a request: jobs run it, one after the other, until it has ended.
+"""Long work, which takes longer than a request: successive jobs run it until it has ended.
 
-Such work is a directory on the volume, a ``Record``: its files are written once and are its state.
-A job's ``Attempt`` at it takes leases, so that no two jobs do the same at once. ``run`` repeats a
-step until the work has ended, or the job's time is over. ``kinds`` has a row for each kind.
+Long work is a directory on the volume, a ``Record``. Its files are written once, and together they
+are its state. A job's ``Attempt`` at the work acquires leases, so that no two jobs do the same
+concurrently. ``runner.run`` repeats a step until the work has ended, or until the job's time is
+over. ``kinds`` lists the kinds of long work.
 """

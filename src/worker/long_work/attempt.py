@@ -1,4 +1,4 @@
-"""A job's attempt at long work: how long it may take, and its leases."""
+"""A job's attempt at long work, with its deadline and its leases."""
 
 import asyncio
 import contextlib
@@ -7,61 +7,62 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from worker.long_work.record import Record
-from worker.volume import failures
-from worker.volume.lease import LOOK_S, Lease, Leases
+from worker.volume import translate_os_errors
+from worker.volume.lease import POLL_S, Lease, Leases
 
 
 class Attempt:
-    """A job's attempt at some work, at which others may be, too. Use on one loop.
+    """A job's attempt at long work, concurrent with those of other jobs. Use on one event loop.
 
     Args:
-        record: the work.
-        seconds: that it may take, from now on.
-        closed_at: returns when the worker began to stop, by ``time.monotonic``; infinity: it runs.
+        record: Record of the work.
+        seconds: Seconds from now until the deadline of the attempt.
+        shutdown_at: Returns when the worker's shutdown began, by ``time.monotonic``; infinity while
+            the worker runs.
     """
 
     def __init__(
-        self, record: Record, seconds: float, closed_at: Callable[[], float] = lambda: math.inf
+        self, record: Record, seconds: float, shutdown_at: Callable[[], float] = lambda: math.inf
     ) -> None:
         self._record = record
         self._deadline = time.monotonic() + seconds
-        self._closed_at = closed_at
+        self._shutdown_at = shutdown_at
         self._leases: dict[str, Leases] = {}
-        self._looked_at: dict[str, float] = {}
+        self._polled_at: dict[str, float] = {}
 
     @property
-    def until(self) -> float:
-        """When nothing more is begun, by ``time.monotonic``: another job goes on."""
-        return min(self._deadline, self._closed_at())
+    def deadline(self) -> float:
+        """Time by ``time.monotonic`` when nothing new begins: another job continues the work."""
+        return min(self._deadline, self._shutdown_at())
 
     @property
-    def over(self) -> bool:
-        return time.monotonic() >= self.until
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.deadline
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
-        """Take the lease of a part for the block, or yield None: a worker that may live has it.
+        """Acquire the lease of a part for the block; yield None if its owner may be alive.
 
-        No loop stands still meanwhile, and a cancelled job leaves no lease. To be tried again every
-        ``LOOK_S`` seconds: an owner that is silent for too long is dead.
+        This doesn't block the event loop, and a cancelled job leaves no lease. Call this again
+        every ``POLL_S`` seconds: an owner that is silent for too long counts as dead.
 
         Raises:
-            VolumeError: the volume can't be written to.
+            VolumeError: The volume can't be written to.
         """
-        leases = self._leases.setdefault(name, Leases(self._record.leases(name)))
-        taken = leases.taken()
-        # Shielded: a lease that is taken while the job is cancelled has to be released.
-        taking = asyncio.create_task(asyncio.to_thread(taken.__enter__))
+        leases = self._leases.setdefault(name, Leases(self._record.lease_directory(name)))
+        acquisition = leases.acquire()
+        # Shielded: a lease that is acquired while the job is being cancelled must be released.
+        acquiring = asyncio.create_task(asyncio.to_thread(acquisition.__enter__))
         try:
-            with failures():
-                lease = await asyncio.shield(taking)
-            if lease is None and time.monotonic() - self._looked_at.get(name, -LOOK_S) >= LOOK_S:
-                # Not more often: an owner has to have beaten meanwhile.
-                self._looked_at[name] = time.monotonic()
-                with failures():
-                    await asyncio.to_thread(leases.look)
+            with translate_os_errors():
+                lease = await asyncio.shield(acquiring)
+            if lease is None and time.monotonic() - self._polled_at.get(name, -POLL_S) >= POLL_S:
+                # Not more often: the owner must have time for a heartbeat between two polls.
+                self._polled_at[name] = time.monotonic()
+                with translate_os_errors():
+                    await asyncio.to_thread(leases.poll)
             yield lease
         finally:
-            await asyncio.wait({taking})
-            if taking.exception() is None:
-                await asyncio.to_thread(taken.__exit__, None, None, None)
+            await asyncio.wait({acquiring})
+            if acquiring.exception() is None:
+                await asyncio.to_thread(acquisition.__exit__, None, None, None)

@@ -1,4 +1,4 @@
-"""The kinds of long work. Modules of a kind are imported when the first work of it is met."""
+"""Kinds of long work. The modules of a kind are imported when they are first needed."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -6,77 +6,79 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from worker.settings import Settings
-from worker.volume import Volume, failures
+from worker.volume import Volume, translate_os_errors
 
 if TYPE_CHECKING:
     from worker.long_work.records import Records
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WorkKind:
     """A kind of long work.
 
     Args:
-        noun: what the log calls it.
-        folder: the directory on the volume that its records are in.
-        records: the class of all of its records: "module:name".
-        answer: the function that answers a job which runs it; likewise.
-        trains: whether it needs a worker that trains; otherwise one whose engine answers.
+        noun: Name of the kind in logs.
+        folder: Directory of its records on the volume.
+        records_class: Import path of the class for all of its records, "module:name".
+        answer_function: Import path of the function that answers a job of this kind, "module:name".
+        needs_training: Whether it needs a worker that trains, instead of one with an engine.
     """
 
     noun: str
     folder: str
-    records: str
-    answer: str
-    trains: bool = False
+    records_class: str
+    answer_function: str
+    needs_training: bool = False
 
     def load_records(self, settings: Settings) -> "Records[Any, Any]":
         """Return all records of this kind."""
-        records: Records[Any, Any] = _load(self.records)(settings)
+        records: Records[Any, Any] = _import_object(self.records_class)(settings)
         return records
 
     def load_answer(self) -> Callable[..., Any]:
-        answer: Callable[..., Any] = _load(self.answer)
+        answer: Callable[..., Any] = _import_object(self.answer_function)
         return answer
 
 
-# By the key of a job's input that runs such work.
+# Kinds by the key in the input of the jobs that run such work.
 KINDS = {
-    "batch": Kind(
+    "batch": WorkKind(
         "batch", "batches", "worker.batches.store:Batches", "worker.dialects.batch_jobs:answer"
     ),
-    "fine_tune": Kind(
+    "fine_tune": WorkKind(
         "fine-tune",
         "fine_tunes",
         "worker.fine_tunes.record:FineTunes",
         "worker.dialects.fine_tune_jobs:answer",
-        trains=True,
+        needs_training=True,
     ),
 }
 
 
-def stored(settings: Settings) -> "Iterator[Records[Any, Any]]":
-    """Yield the records of each kind of which the volume has any. Reads the volume: for threads.
+def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
+    """Yield the records of each kind that has a directory on the volume.
+
+    This reads files: call it in a thread.
 
     Raises:
-        VolumeError: there is no volume, or it fails.
+        VolumeError: There is no volume, or it fails.
     """
-    volume = Volume.of(settings)
+    volume = Volume.from_settings(settings)
     for kind in KINDS.values():
-        with failures():
+        with translate_os_errors():
             exists = volume.directory(kind.folder).exists()
         if exists:
             yield kind.load_records(settings)
 
 
 def inputs_in_use(settings: Settings) -> set[str]:
-    """Return the ids of the files that unfinished work of any kind reads; for threads."""
-    return set().union(*(records.inputs_in_use() for records in stored(settings)))
+    """Return the ids of the files that unfinished work reads. Reads files: call in a thread."""
+    return set().union(*(records.inputs_in_use() for records in existing_records(settings)))
 
 
 @dataclass(frozen=True, slots=True)
 class LongWork:
-    """Some work on the volume, by the id that it has there."""
+    """A reference to long work on the volume, by its id."""
 
     kind: str
     id: str
@@ -84,16 +86,20 @@ class LongWork:
     def __str__(self) -> str:
         return f"{KINDS[self.kind].noun} {self.id}"
 
-    def input(self, **more: Any) -> dict[str, Any]:
-        """Return the input of the job that goes on with it; ``max_runtime_sec`` may be given."""
-        return {self.kind: {"id": self.id, **more}}
+    def job_input(self, **options: Any) -> dict[str, Any]:
+        """Return the input of the job that continues the work.
+
+        Args:
+            options: Options of the job, for example ``max_runtime_sec``.
+        """
+        return {self.kind: {"id": self.id, **options}}
 
     @property
     def run_with(self) -> dict[str, Any]:
-        """What a caller gets who has to send that job."""
-        return {"run_with": {"input": self.input()}}
+        """Field of a response that contains the job which the caller has to send."""
+        return {"run_with": {"input": self.job_input()}}
 
 
-def _load(path: str) -> Any:
+def _import_object(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""One piece of long work on the volume: a directory whose files are written once, its state."""
+"""Records of long work: directories of write-once files that are the state of the work."""
 
 import contextlib
 import time
@@ -11,16 +11,17 @@ from pydantic import BaseModel, Field, ValidationError
 
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import LongWork
-from worker.volume import failures, write_once
+from worker.volume import translate_os_errors, write_once
 
-# In every directory: what was asked, the first file; how it is to end; how it has ended, the last.
+# Files in every record: the request, written first; the decision how the work will end; and how it
+# ended, written last.
 REQUEST, DECISION, RESULT = "request.json", "decision.json", "result.json"
 LEASES = "leases"
-# Why nobody goes on with work that does not end.
+# Reason why jobs don't run work that is still unfinished.
 PAUSED = "paused"
 
-# Seconds after which a lease that nobody has rewritten keeps nobody from ending the work: that does
-# no harm to an owner who lives, so that clocks may be compared.
+# Seconds after its last heartbeat until a lease no longer prevents the end of the work. Here,
+# clocks may be compared: ending the work does no harm to an owner that is alive.
 STALE_S = 60.0
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -31,28 +32,32 @@ def now() -> int:
     return int(time.time())
 
 
-class Moment(BaseModel):
-    """When something happened: now, unless it is said, in seconds since 1970."""
+class Timestamped(BaseModel):
+    """A model with the time of an event in seconds since 1970, by default the current time."""
 
     at: int = Field(default_factory=now)
 
 
 class StoredRequest(BaseModel):
-    """A request as the volume has it; ``created_at`` is in seconds since 1970, by default now."""
+    """A request on the volume.
+
+    Args:
+        created_at: Creation time in seconds since 1970, by default the current time.
+    """
 
     id: str
     created_at: int = Field(default_factory=now)
 
     @property
     def inputs(self) -> Mapping[str, str]:
-        """The ids of the files that the work reads, by the fields that name them."""
+        """Ids of the files that the work reads, by the request fields that name them."""
         return {}
 
 
 class Record(ABC):
-    """One piece of work, a directory. Its methods read and write files: call them in threads."""
+    """The directory of one long work. Its methods read and write files: call them in threads."""
 
-    # In the table of kinds, and in messages.
+    # Key in ``KINDS``, and name in messages.
     kind: ClassVar[str]
     noun: ClassVar[str]
 
@@ -63,20 +68,20 @@ class Record(ABC):
     @property
     @abstractmethod
     def request(self) -> StoredRequest:
-        """What was asked.
+        """The request for the work.
 
         Raises:
-            NoSuchObject: there is no such object.
+            NoSuchObject: The record doesn't exist.
         """
 
     @property
     @abstractmethod
-    def over_at(self) -> int | None:
-        """When it is over, in seconds since 1970: it is removed a while later; None: it is not."""
+    def retention_start(self) -> int | None:
+        """Start of the retention period in seconds since 1970; None while the record must stay."""
 
     @abstractmethod
-    def stopping(self) -> str | None:
-        """Return how it ends, or ``PAUSED``, if nobody is to go on with it."""
+    def stop_reason(self) -> str | None:
+        """Return how the work is going to end, or ``PAUSED``; None if jobs should run it."""
 
     @property
     def created_at(self) -> int:
@@ -84,19 +89,19 @@ class Record(ABC):
 
     @property
     def work(self) -> LongWork:
-        """What jobs run."""
+        """Reference to the work, for jobs."""
         return LongWork(self.kind, self.id)
 
-    def ended(self) -> bool:
-        return self.has(RESULT)
+    def has_ended(self) -> bool:
+        return self.has_file(RESULT)
 
     def read(self, name: str, model: type[Model]) -> Model | None:
         """Return the content of a file; None if there is no such file.
 
         Raises:
-            VolumeError: the file can't be read, or its content is not that of the model.
+            VolumeError: The file can't be read, or its content doesn't match the model.
         """
-        with failures():
+        with translate_os_errors():
             try:
                 content = (self.directory / name).read_bytes()
             except FileNotFoundError:
@@ -107,40 +112,40 @@ class Record(ABC):
             raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
 
     def require(self, name: str, model: type[Model]) -> Model:
-        """Return the content of a file that each such object has; see ``read``.
+        """Return the content of a file that every record has; see ``read``.
 
         Raises:
-            NoSuchObject: there is no such object, or it has just been removed.
+            NoSuchObject: The record doesn't exist, or it has just been removed.
         """
         if (found := self.read(name, model)) is None:
             raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
         return found
 
     def write(self, name: str, value: BaseModel) -> bool:
-        """Write a file once; return whether it was not there."""
-        with failures():
+        """Write a file unless it exists; return whether it was written."""
+        with translate_os_errors():
             return write_once(self.directory / name, value.model_dump_json().encode())
 
-    def settle_on(self, name: str, value: Model) -> Model:
-        """Write a file once; return its content, which is another's if that one was faster."""
+    def write_or_read(self, name: str, value: Model) -> Model:
+        """Write a file unless another job was faster; return the content of the file."""
         self.write(name, value)
         return self.require(name, type(value))
 
-    def has(self, name: str) -> bool:
-        with failures():
+    def has_file(self, name: str) -> bool:
+        with translate_os_errors():
             return (self.directory / name).exists()
 
-    def leases(self, name: str) -> Path:
-        """Return the directory of the lease of a part of the work."""
+    def lease_directory(self, name: str) -> Path:
+        """Return the directory for the lease of a part of the work."""
         return self.directory / LEASES / name
 
-    def held(self, name: str = "*") -> bool:
-        """Return whether a worker may be at a part of the work, or at any.
+    def is_leased(self, name: str = "*") -> bool:
+        """Return whether a worker may be working on a part, by default on any part.
 
-        The leases of a dead one count for a while.
+        The leases of a dead worker count for ``STALE_S`` seconds.
         """
         oldest = time.time() - STALE_S
-        with failures(), contextlib.suppress(FileNotFoundError):
+        with translate_os_errors(), contextlib.suppress(FileNotFoundError):
             for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_mtime > oldest:

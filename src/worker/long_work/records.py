@@ -1,4 +1,4 @@
-"""All long work of a kind on the volume: created, found, ended and removed."""
+"""Creates, finds, ends and removes the records of one kind of long work."""
 
 import contextlib
 import logging
@@ -11,170 +11,172 @@ from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, Wor
 from worker.files import DAY_S, Files
 from worker.long_work.record import PAUSED, REQUEST, Record, StoredRequest
 from worker.settings import Settings
-from worker.validation import of_field
-from worker.volume import Volume, check_space, failures, ids
-from worker.volume.directories import vanish
+from worker.validation import prefix_field_name
+from worker.volume import Volume, check_space, ids, translate_os_errors
+from worker.volume.directories import remove_directory
 from worker.volume.lease import Leases
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=Record)
-K = TypeVar("K", bound=StoredRequest)
+RecordT = TypeVar("RecordT", bound=Record)
+RequestT = TypeVar("RequestT", bound=StoredRequest)
 
 
-class Records(ABC, Generic[R, K]):
-    """All work of a kind on a volume. Its methods read and write files: call them in threads.
+class Records(ABC, Generic[RecordT, RequestT]):
+    """All records of one kind on a volume. Its methods read and write files: call them in threads.
 
     Args:
-        settings: name the volume, and the days after which a record that is over is removed.
+        settings: Settings with the volume and the retention period in days.
     """
 
-    record: type[R]
-    # Of ids; the directory of all records; what callers call an id; of the files that are read.
-    prefix: ClassVar[str]
+    record_type: type[RecordT]
+    # Prefix of ids, directory of all records, name of the id parameter, and purpose of input files.
+    id_prefix: ClassVar[str]
     folder: ClassVar[str]
-    param: ClassVar[str]
-    purpose: ClassVar[str]
+    id_param: ClassVar[str]
+    input_purpose: ClassVar[str]
 
     def __init__(self, settings: Settings) -> None:
-        self.volume = Volume.of(settings)
-        self.files = Files.of(settings)
+        self.volume = Volume.from_settings(settings)
+        self.files = Files.from_settings(settings)
         self._retention_s = settings.files_retention_days * DAY_S
 
     @abstractmethod
-    def end(self, one: R, how: Any) -> object:
-        """End work that nobody is at, as its ``stopping`` says; return how it has ended."""
+    def end(self, record: RecordT, status: Any) -> object:
+        """End work that no worker is running, with its ``stop_reason``; return the result."""
 
-    def id_of(self, request_id: str) -> str:
-        """Return the id that always follows from a job: the same job finds what it created."""
-        return ids.derived(self.prefix, request_id)
+    def id_for_job(self, request_id: str) -> str:
+        """Return an id derived from a job's id: a retry of the job finds the same record."""
+        return ids.derive_id(self.id_prefix, request_id)
 
-    def create(self, request: K) -> R:
-        """Create a record, or return the one that has its id: the job came twice.
+    def create(self, request: RequestT) -> RecordT:
+        """Create a record, or return the existing one if the job was sent twice.
 
         Raises:
-            Conflict: another record has its id.
-            InvalidInput: a file that it names has another purpose.
-            NoSuchObject: there is no such file.
+            Conflict: Another request has the same id.
+            InvalidInput: An input file has another purpose.
+            NoSuchObject: An input file doesn't exist.
         """
-        one = self.record(self.root / request.id)
-        if not one.has(REQUEST):
+        record = self.record_type(self.root / request.id)
+        if not record.has_file(REQUEST):
             self._check_inputs(request)
             check_space(self.root)
-            one.write(REQUEST, request)
-        there = one.request
-        # When it was asked for again does not matter.
-        same = request.model_copy(update={"created_at": there.created_at})
-        if there.model_dump_json() != same.model_dump_json():
-            raise Conflict(f"The {one.noun} {one.id!r}, of a job with the same id, is another one.")
-        return one
+            record.write(REQUEST, request)
+        stored = record.request
+        # The creation time of a retry may differ.
+        same = request.model_copy(update={"created_at": stored.created_at})
+        if stored.model_dump_json() != same.model_dump_json():
+            raise Conflict(
+                f"The {record.noun} {record.id!r}, of a job with the same id, is another one."
+            )
+        return record
 
-    def _check_inputs(self, request: K) -> None:
+    def _check_inputs(self, request: RequestT) -> None:
         for field, file_id in request.inputs.items():
-            with of_field(field):
-                found, wanted = self.files.get(file_id).purpose, self.purpose
-                if found != wanted:
-                    raise InvalidInput(f"the file has the purpose {found!r}, not {wanted!r}")
+            with prefix_field_name(field):
+                purpose, expected = self.files.get(file_id).purpose, self.input_purpose
+                if purpose != expected:
+                    raise InvalidInput(f"the file has the purpose {purpose!r}, not {expected!r}")
 
     def has(self, id: str) -> bool:
-        return ids.fits(self.prefix, id) and self.record(self.root / id).has(REQUEST)
+        return ids.is_id(self.id_prefix, id) and self.record_type(self.root / id).has_file(REQUEST)
 
-    def get(self, id: str) -> R:
-        """Find a record.
+    def get(self, id: str) -> RecordT:
+        """Return a record.
 
         Raises:
-            NoSuchObject: there is none.
+            NoSuchObject: No record has this id.
         """
-        one = self.record(self.root / id)
+        record = self.record_type(self.root / id)
         if not self.has(id):
-            raise NoSuchObject(f"There is no {one.noun} with this id.", param=self.param)
-        return one
+            raise NoSuchObject(f"There is no {record.noun} with this id.", param=self.id_param)
+        return record
 
-    def get_settled(self, id: str) -> R:
-        """Find a record, and end it first if it is to end; see ``get`` and ``settle``."""
-        one = self.get(id)
-        self.settle(one)
-        return one
+    def get_updated(self, id: str) -> RecordT:
+        """Return a record, after ending its work if that is due; see ``get`` and ``end_if_due``."""
+        record = self.get(id)
+        self.end_if_due(record)
+        return record
 
-    def settle(self, one: R) -> bool:
-        """End work that is to end, unless a worker may be at it; return whether it has ended.
+    def end_if_due(self, record: RecordT) -> bool:
+        """End work that should end, unless a worker may be running it; return whether it has ended.
 
-        If that fails, the work stays as it is: whoever only asks for it is not to get the error.
+        A failure is only logged, because the caller may just want to read the record.
         """
-        if one.ended():
+        if record.has_ended():
             return True
-        how = one.stopping()
-        if how in {None, PAUSED} or one.held():
+        status = record.stop_reason()
+        if status in {None, PAUSED} or record.is_leased():
             return False
-        # The lease of one who died while ending it is passed over.
-        leases = Leases(one.leases("end"), patience=0)
-        leases.look()
+        # The lease of a worker that died while ending the work is ignored.
+        leases = Leases(record.lease_directory("end"), max_unchanged=0)
+        leases.poll()
         try:
-            with failures(), leases.taken() as lease:
-                if lease and not one.ended():
-                    self.end(one, how)
+            with translate_os_errors(), leases.acquire() as lease:
+                if lease and not record.has_ended():
+                    self.end(record, status)
         except WorkerError as error:
-            log.warning("%s %s can't be ended: %s", one.noun, one.id, error)
-        return one.ended()
+            log.warning("%s %s can't be ended: %s", record.noun, record.id, error)
+        return record.has_ended()
 
-    def all(self) -> list[R]:
-        """Return all records, the oldest first.
+    def list_all(self) -> list[RecordT]:
+        """Return all records, oldest first.
 
         Raises:
-            VolumeError: the volume fails.
+            VolumeError: The volume fails.
         """
-        found = {}
-        for one in self._there():
-            # Of those that are removed meanwhile, none.
+        by_age = {}
+        for record in self._stored_records():
+            # Skip records that are removed meanwhile.
             with contextlib.suppress(NoSuchObject):
-                found[one.created_at, one.id] = one
-        return [found[age] for age in sorted(found)]
+                by_age[record.created_at, record.id] = record
+        return [by_age[key] for key in sorted(by_age)]
 
-    def unfinished(self) -> list[R]:
-        """Return the work that somebody has to go on with, the oldest first."""
-        return [one for one in self.all() if not one.ended()]
+    def list_unfinished(self) -> list[RecordT]:
+        """Return the records of unfinished work, oldest first."""
+        return [one for one in self.list_all() if not one.has_ended()]
 
     def inputs_in_use(self) -> set[str]:
         """Return the ids of the files that unfinished work reads."""
-        found = set[str]()
-        for one in self.unfinished():
+        file_ids = set[str]()
+        for record in self.list_unfinished():
             with contextlib.suppress(NoSuchObject):
-                found.update(one.request.inputs.values())
-        return found
+                file_ids.update(record.request.inputs.values())
+        return file_ids
 
     def sweep(self) -> int:
-        """Remove what was over long ago, and what nobody works on; return how many.
+        """Remove expired records that no worker is using; return their number.
 
-        What the volume fails at stays until the next time.
+        Records that can't be removed stay until the next call.
 
         Raises:
-            VolumeError: the directory can't be read.
+            VolumeError: The directory can't be read.
         """
         removed = 0
-        for one in self._there() if self._retention_s else ():
+        for record in self._stored_records() if self._retention_s else ():
             try:
-                removed += self._swept(one)
+                removed += self._remove_if_expired(record)
             except NoSuchObject:
-                # Another worker is at it.
+                # Another worker is removing the record.
                 continue
             except VolumeError as error:
-                log.warning("%s %s could not be removed: %s", one.noun, one.id, error)
+                log.warning("%s %s could not be removed: %s", record.noun, record.id, error)
         return removed
 
-    def _swept(self, one: R) -> bool:
-        over_at, oldest = one.over_at, time.time() - self._retention_s
-        if over_at is None or over_at >= oldest or one.held():
+    def _remove_if_expired(self, record: RecordT) -> bool:
+        over_at, oldest = record.retention_start, time.time() - self._retention_s
+        if over_at is None or over_at >= oldest or record.is_leased():
             return False
-        with failures():
-            vanish(one.directory)
+        with translate_os_errors():
+            remove_directory(record.directory)
         return True
 
-    def _there(self) -> list[R]:
-        with failures():
-            requests = [*self.root.glob(f"{self.prefix}*/{REQUEST}")]
-        return [self.record(path.parent) for path in requests]
+    def _stored_records(self) -> list[RecordT]:
+        with translate_os_errors():
+            requests = [*self.root.glob(f"{self.id_prefix}*/{REQUEST}")]
+        return [self.record_type(path.parent) for path in requests]
 
     @property
     def root(self) -> Path:
-        """The directory that their directories are in."""
+        """Directory that contains all records."""
         return self.volume.directory(self.folder)

@@ -1,4 +1,4 @@
-"""Runs long work in a job, from wherever it was left."""
+"""Runs long work in a job, from where the previous job stopped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,27 +6,29 @@ from typing import Any, Literal
 
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import PAUSED
-from worker.long_work.records import R, Records
-from worker.volume.lease import LOOK_S
+from worker.long_work.records import Records, RecordT
+from worker.volume.lease import POLL_S
 
-# "left": another job has to go on.
-How = Literal["ended", "paused", "left"]
-# Does a part of the work, and returns True once that is durable; False: others have all that is
-# left, for the moment.
+# "left": the work is unfinished, and another job has to continue it.
+RunOutcome = Literal["ended", "paused", "left"]
+# Does a part of the work, and returns True once that is durable. Returns False if other workers are
+# doing all remaining parts at the moment.
 Step = Callable[[Attempt], Awaitable[bool]]
 
 
-async def run(records: Records[R, Any], one: R, attempt: Attempt, step: Step) -> How:
-    """Do steps until the work has ended or is paused, or the attempt is over: at least one.
+async def run(
+    records: Records[RecordT, Any], record: RecordT, attempt: Attempt, step: Step
+) -> RunOutcome:
+    """Run steps until the work has ended or is paused, or until the attempt is over; at least one.
 
     Raises:
-        WorkerError: the engine is dead, or the volume fails: another job can go on.
+        WorkerError: The engine is dead, or the volume fails. Another job can continue the work.
     """
-    while not await asyncio.to_thread(records.settle, one):
-        if await asyncio.to_thread(one.stopping) == PAUSED:
+    while not await asyncio.to_thread(records.end_if_due, record):
+        if await asyncio.to_thread(record.stop_reason) == PAUSED:
             return "paused"
         if not await step(attempt):
-            await asyncio.sleep(LOOK_S)
-        if attempt.over:
-            return "ended" if await asyncio.to_thread(one.ended) else "left"
+            await asyncio.sleep(POLL_S)
+        if attempt.is_over:
+            return "ended" if await asyncio.to_thread(record.has_ended) else "left"
     return "ended"

@@ -1,9 +1,10 @@
-"""Images, videos and audio in requests: found, fetched, and held to limits before vLLM reads them.
+"""Finds, fetches and checks images, videos and audio in requests before vLLM reads them.
 
-vLLM gets ``data:`` URLs only. Its own fetcher would fetch from any host that the worker reaches.
+vLLM receives media only as ``data:`` URLs. vLLM's own fetcher would fetch from any host that the
+worker can reach.
 """
 
-from worker.media.contents import Limits
-from worker.media.loader import Media
+from worker.media.contents import MediaLimits
+from worker.media.loader import MediaLoader
 
-__all__ = ["Limits", "Media"]
+__all__ = ["MediaLimits", "MediaLoader"]

@@ -1,18 +1,18 @@
 """Recognises videos and audio by their first bytes, as strictly as their formats define them.
 
-FFmpeg, which vLLM decodes them with, guesses what a file is. It connects to the addresses in what
-it takes for a playlist or a session description.
+vLLM decodes them with FFmpeg, which guesses the format of a file. If FFmpeg takes a file for a
+playlist or a session description, it connects to the addresses in the file.
 """
 
 import re
 
-from worker.media.walker import Kind
+from worker.media.walker import MediaKind
 
 _EBML = rb"\x1a\x45\xdf\xa3.{1,128}?\x42\x82.{1,8}?(?:webm|matroska)"
 _OGG = rb"OggS\0[\0-\x07]"
 _MP4 = rb"\0\0..ftyp"
 
-_TYPES: dict[Kind, tuple[tuple[bytes, str], ...]] = {
+_TYPES: dict[MediaKind, tuple[tuple[bytes, str], ...]] = {
     "video": (
         (_MP4, "video/mp4"),
         (_EBML, "video/webm"),
@@ -34,39 +34,39 @@ _TYPES: dict[Kind, tuple[tuple[bytes, str], ...]] = {
         (rb"\xff[\xf0\xf1\xf8\xf9]", "audio/aac"),
     ),
 }
-# The beginnings of files, and their types.
-BEGINNINGS = {
-    kind: [(re.compile(beginning, re.DOTALL), type_) for beginning, type_ in pairs]
+# Patterns of the first bytes of a file, and the media type of each.
+SIGNATURES = {
+    kind: [(re.compile(pattern, re.DOTALL), type_) for pattern, type_ in pairs]
     for kind, pairs in _TYPES.items()
 }
-# The tag before audio: its flags and its length, of seven bits a byte. Programs that shorten a tag
-# leave zeros behind it.
-_TAG = re.compile(rb"ID3[\x02-\x04].(.)([\0-\x7f]{4})", re.DOTALL)
-_HEAD_BYTES, _WITH_FOOTER = 10, 0x10
+# The ID3 tag before audio: its flags and its length, with seven bits in each byte. Programs that
+# shorten a tag leave zeros behind it.
+_ID3_TAG = re.compile(rb"ID3[\x02-\x04].(.)([\0-\x7f]{4})", re.DOTALL)
+_ID3_FOOTER_BYTES, _ID3_FOOTER_FLAG = 10, 0x10
 
-# A line of a session description (SDP). FFmpeg reads a file as one, whatever its other lines are,
-# if it knows nothing better and the file does not begin with a zero.
-_SESSION = b"c=IN IP"
+# A line of a session description (SDP). If FFmpeg recognises no other format and the file does not
+# begin with a zero, this line is enough for FFmpeg to read the file as a session description.
+_SDP_LINE = b"c=IN IP"
 
-# FFmpeg's names of the videos above.
+# FFmpeg's names for the video formats above.
 DEMUXERS = ("mov", "matroska", "avi", "gif", "mpeg", "mpegvideo", "flv", "ogg")
 
 
-def type_of(kind: Kind, file: bytes) -> str | None:
-    """Return the type of a video or audio; None: it is none of the known ones."""
-    if _SESSION in file and not file.startswith(b"\0"):
+def detect_type(kind: MediaKind, file: bytes) -> str | None:
+    """Return the media type of a video or audio file; None if the format is unknown."""
+    if _SDP_LINE in file and not file.startswith(b"\0"):
         return None
-    begin = _after_tag(file) if kind == "audio" else 0
-    return next((type_ for known, type_ in BEGINNINGS[kind] if known.match(file, begin)), None)
+    offset = _audio_offset(file) if kind == "audio" else 0
+    return next((type_ for pattern, type_ in SIGNATURES[kind] if pattern.match(file, offset)), None)
 
 
-def _after_tag(file: bytes) -> int:
-    """Return where audio begins."""
-    tag = _TAG.match(file)
+def _audio_offset(file: bytes) -> int:
+    """Return the offset of the first byte of audio, after an ID3 tag if there is one."""
+    tag = _ID3_TAG.match(file)
     if tag is None:
         return 0
     flags, length = tag[1][0], 0
     for byte in tag[2]:
         length = length << 7 | byte
-    end = tag.end() + length + (_HEAD_BYTES if flags & _WITH_FOOTER else 0)
+    end = tag.end() + length + (_ID3_FOOTER_BYTES if flags & _ID3_FOOTER_FLAG else 0)
     return len(file) - len(file[end:].lstrip(b"\0"))

@@ -1,4 +1,4 @@
-"""What media hold: base64 to bytes, and the limits that are checked before anything is decoded."""
+"""Decodes base64 media and enforces the limits on them before vLLM decodes the files."""
 
 import base64
 import binascii
@@ -9,23 +9,23 @@ from typing import Any
 from PIL import Image
 
 from worker.errors import InvalidInput
-from worker.media.containers import type_of
-from worker.media.walker import Kind
+from worker.media.containers import detect_type
+from worker.media.walker import MediaKind
 
 MEGABYTE = 1_000_000
-# All media of a request together may have so many times what one may have; the frames of a video
-# count as so many images.
-TOGETHER_BYTES, TOGETHER_PIXELS = 4, 8
-# The settings of the limits, for messages.
-MEGABYTES, PIXELS = "MEDIA_MAX_MB", "VLLM_MAX_IMAGE_PIXELS"
+# The limits for all media of a request together, as multiples of the limits for one medium. Each
+# sampled frame of a video counts as an image.
+TOTAL_BYTES_FACTOR, TOTAL_PIXELS_FACTOR = 4, 8
+# Names of the settings of these limits, for messages.
+MEGABYTES_SETTING, PIXELS_SETTING = "MEDIA_MAX_MB", "VLLM_MAX_IMAGE_PIXELS"
 SO_FAR = "in the media of the request so far"
-# Frames that vLLM takes of a video.
-FRAMES = 32
+# Number of frames that vLLM samples from a video.
+MAX_SAMPLED_FRAMES = 32
 
-# What Pillow reads itself, in this process, and what vLLM shows to models.
-IMAGES = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-# What Pillow raises for a file that it can't read.
-UNREADABLE = (
+# Formats that Pillow decodes in this process, and that vLLM passes to models.
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+# Exceptions that Pillow raises for a file that it can't read.
+PILLOW_ERRORS = (
     EOFError,
     MemoryError,
     OSError,
@@ -33,29 +33,30 @@ UNREADABLE = (
     SyntaxError,
     ValueError,
 )
-KNOWN: dict[Kind, str] = {
+SUPPORTED_FORMATS: dict[MediaKind, str] = {
     "image": "PNG, JPEG, WebP, GIF, BMP, TIFF or AVIF",
     "video": "MP4, WebM, Matroska, AVI, MPEG, FLV, Ogg or GIF",
     "audio": "WAV, MP3, FLAC, Ogg, AAC, MP4, WebM or AIFF",
 }
-# vLLM takes images in a row as a video, each in base64.
-IN_A_ROW = "video/jpeg"
-MOST_IN_A_ROW = 256
+# vLLM accepts a sequence of base64 images as a video.
+JPEG_FRAMES_TYPE = "video/jpeg"
+MAX_JPEG_FRAMES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a request's media may amount to.
+class MediaLimits:
+    """Limits for the media of a request.
 
     Args:
-        remote: whether they are fetched from URLs.
-        megabytes: of one medium; all together may have four times as many.
-        parts: how many.
-        seconds: for fetching and checking all of them.
-        pixels: of one image; all together may have eight times as many. 0 for any number.
+        allow_remote: Whether media may be fetched from URLs.
+        megabytes: Maximum size of one medium. All media together may have four times this size.
+        parts: Maximum number of media.
+        seconds: Timeout for fetching and checking all media.
+        pixels: Maximum number of pixels of one image. All media together may have eight times this
+            number. 0 for no limit.
     """
 
-    remote: bool = True
+    allow_remote: bool = True
     megabytes: int = 20
     parts: int = 16
     seconds: float = 10
@@ -63,144 +64,150 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Sums:
-    """What all media of a request have so far."""
+class MediaTotals:
+    """The bytes and pixels of all media that have been read for a request."""
 
     bytes: int = 0
     pixels: int = 0
 
 
-class Room:
-    """What one medium of a request may still have; every refusal names the limit and the size.
+class MediaBudget:
+    """The bytes and pixels that one medium of a request may use.
+
+    Every error names the limit and the size.
 
     Args:
-        limits: of the request.
-        name: where the medium stands.
-        sums: of the request, shared by its media.
+        limits: The limits for the media of the request.
+        name: The path of the medium in the body, for messages.
+        totals: The bytes and pixels of all media of the request, shared by their budgets.
     """
 
-    def __init__(self, limits: Limits, name: str, sums: Sums) -> None:
+    def __init__(self, limits: MediaLimits, name: str, totals: MediaTotals) -> None:
         self.name = name
         self._limits = limits
-        self._sums = sums
+        self._totals = totals
         self._bytes = 0
 
     @property
-    def seconds(self) -> float:
-        """The most that a check of the medium takes."""
+    def timeout_s(self) -> float:
+        """Maximum duration of a check of the medium, in seconds."""
         return self._limits.seconds
 
-    def expect(self, count: int) -> None:
-        """Refuse so many further bytes before they arrive."""
-        most = self._limits.megabytes * MEGABYTE
-        self._hold(self._bytes + count, most, "bytes", MEGABYTES)
-        together = self._sums.bytes + count
-        self._hold(together, TOGETHER_BYTES * most, f"bytes {SO_FAR}", MEGABYTES)
+    def check_bytes(self, count: int) -> None:
+        """Raise an error if this number of further bytes would exceed a limit."""
+        limit = self._limits.megabytes * MEGABYTE
+        self._check(self._bytes + count, limit, "bytes", MEGABYTES_SETTING)
+        total = self._totals.bytes + count
+        self._check(total, TOTAL_BYTES_FACTOR * limit, f"bytes {SO_FAR}", MEGABYTES_SETTING)
 
-    def take(self, count: int) -> None:
+    def add_bytes(self, count: int) -> None:
         """Count bytes that have arrived."""
-        self.expect(count)
+        self.check_bytes(count)
         self._bytes += count
-        self._sums.bytes += count
+        self._totals.bytes += count
 
-    def show(self, width: int, height: int, frames: int = 1) -> None:
-        """Count the pixels of an image, or of a video's frames: only their sum is limited."""
-        if not (most := self._limits.pixels):
+    def add_pixels(self, width: int, height: int, frames: int = 1) -> None:
+        """Count the pixels of an image or a video's frames; limit a video only by the total."""
+        if not (limit := self._limits.pixels):
             return
         if frames == 1:
-            self._hold(width * height, most, "pixels", PIXELS)
-        self._sums.pixels += width * height * frames
-        self._hold(self._sums.pixels, TOGETHER_PIXELS * most, f"pixels {SO_FAR}", PIXELS)
+            self._check(width * height, limit, "pixels", PIXELS_SETTING)
+        self._totals.pixels += width * height * frames
+        self._check(
+            self._totals.pixels, TOTAL_PIXELS_FACTOR * limit, f"pixels {SO_FAR}", PIXELS_SETTING
+        )
 
-    def bomb(self, pixels: int) -> InvalidInput:
-        """Return the error for an image that has more pixels than are ever taken."""
-        most = self._limits.pixels or pixels
-        return self._full(f"more than {pixels:,} pixels", most, PIXELS)
+    def too_many_pixels(self, pixels: int) -> InvalidInput:
+        """Return the error for an image with more pixels than Pillow opens."""
+        limit = self._limits.pixels or pixels
+        return self._limit_error(f"more than {pixels:,} pixels", limit, PIXELS_SETTING)
 
-    def unreadable(self, wanted: str) -> InvalidInput:
-        """Return the error for what can't be read."""
-        message = f"{self.name}: can't be read: Input should be {wanted}"
+    def unreadable_error(self, expected: str) -> InvalidInput:
+        """Return the error for a medium that can't be read."""
+        message = f"{self.name}: can't be read: Input should be {expected}"
         return InvalidInput(message, param=self.name)
 
-    def _hold(self, size: int, most: int, unit: str, setting: str) -> None:
-        if size > most:
-            raise self._full(f"{size:,} {unit}", most, setting)
+    def _check(self, size: int, limit: int, unit: str, setting: str) -> None:
+        if size > limit:
+            raise self._limit_error(f"{size:,} {unit}", limit, setting)
 
-    def _full(self, size: str, most: int, setting: str) -> InvalidInput:
-        message = f"{self.name}: {size}, and at most {most:,} are taken ({setting})"
+    def _limit_error(self, size: str, limit: int, setting: str) -> InvalidInput:
+        message = f"{self.name}: {size}, and at most {limit:,} are taken ({setting})"
         return InvalidInput(message, param=self.name)
 
 
-def decoded(kind: Kind, url: str, room: Room) -> tuple[Kind, list[bytes]]:
-    """Return the files in a ``data:`` URL, one or the images of a video, and their kind.
+def decode_data_url(
+    kind: MediaKind, url: str, budget: MediaBudget
+) -> tuple[MediaKind, list[bytes]]:
+    """Return the kind and the files of a ``data:`` URL: one file, or the images of a JPEG video.
 
     Raises:
-        InvalidInput: it is no base64, or too large.
+        InvalidInput: If the URL is not in base64, or a file is too large.
     """
     head, comma, data = url[len("data:") :].partition(",")
     type_, _, encoding = head.rpartition(";")
     if not comma or encoding != "base64":
-        raise room.unreadable("a data: URL in base64 (data:image/png;base64,...)")
-    if kind == "video" and type_.partition(";")[0].lower() == IN_A_ROW:
-        return "image", [from_base64(image, room) for image in data.split(",", MOST_IN_A_ROW)]
-    return kind, [from_base64(data, room)]
+        raise budget.unreadable_error("a data: URL in base64 (data:image/png;base64,...)")
+    if kind == "video" and type_.partition(";")[0].lower() == JPEG_FRAMES_TYPE:
+        return "image", [decode_base64(image, budget) for image in data.split(",", MAX_JPEG_FRAMES)]
+    return kind, [decode_base64(data, budget)]
 
 
-def from_base64(data: str, room: Room) -> bytes:
+def decode_base64(data: str, budget: MediaBudget) -> bytes:
     """Decode base64 as strictly as vLLM does.
 
     Raises:
-        InvalidInput: it is none, or too large.
+        InvalidInput: If the data is not base64, or too large.
     """
-    room.take(len(data) * 3 // 4)
+    budget.add_bytes(len(data) * 3 // 4)
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise room.unreadable("base64") from None
+        raise budget.unreadable_error("base64") from None
 
 
-def check(kind: Kind, file: bytes, room: Room) -> str:
-    """Return the type of a file that is within all limits; nothing but its head is decoded.
+def check_file(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
+    """Check a file against all limits and return its media type; decode nothing but its header.
 
     Raises:
-        InvalidInput: it is none of the known types, or has too many pixels.
+        InvalidInput: If the format is unknown, or the file has too many pixels.
     """
     if kind == "image":
-        return _check_image(file, room)
-    type_ = type_of(kind, file)
+        return _check_image(file, budget)
+    type_ = detect_type(kind, file)
     if type_ is None:
-        raise room.unreadable(KNOWN[kind])
+        raise budget.unreadable_error(SUPPORTED_FORMATS[kind])
     if type_ == "image/gif":
-        _check_image(file, room)
+        _check_image(file, budget)
     elif kind == "video":
-        _check_video(file, room)
+        _check_video(file, budget)
     return type_
 
 
-def _check_image(file: bytes, room: Room) -> str:
+def _check_image(file: bytes, budget: MediaBudget) -> str:
     try:
-        with Image.open(io.BytesIO(file), formats=IMAGES) as image:
+        with Image.open(io.BytesIO(file), formats=IMAGE_FORMATS) as image:
             width, height, format_ = image.width, image.height, image.format
     except Image.DecompressionBombError:
-        # Pillow does not say how many.
-        raise room.bomb(2 * (Image.MAX_IMAGE_PIXELS or 0)) from None
-    except UNREADABLE:
-        raise room.unreadable(KNOWN["image"]) from None
-    room.show(width, height)
+        # Pillow doesn't report the number of pixels.
+        raise budget.too_many_pixels(2 * (Image.MAX_IMAGE_PIXELS or 0)) from None
+    except PILLOW_ERRORS:
+        raise budget.unreadable_error(SUPPORTED_FORMATS["image"]) from None
+    budget.add_pixels(width, height)
     return Image.MIME.get(format_ or "", "image/png")
 
 
-def _check_video(file: bytes, room: Room) -> None:
+def _check_video(file: bytes, budget: MediaBudget) -> None:
     try:
         import cv2  # noqa: PLC0415 - vLLM reads videos with it; it takes long to import
     except ImportError:
         return
     source: Any = io.BytesIO(file)
-    patience = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, int(room.seconds * 1_000)]
-    video = cv2.VideoCapture(source, cv2.CAP_FFMPEG, patience)
+    options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, int(budget.timeout_s * 1_000)]
+    video = cv2.VideoCapture(source, cv2.CAP_FFMPEG, options)
     try:
         if not video.isOpened():
-            raise room.unreadable(KNOWN["video"])
+            raise budget.unreadable_error(SUPPORTED_FORMATS["video"])
         width, height, frames = (
             int(video.get(name))
             for name in (
@@ -211,4 +218,4 @@ def _check_video(file: bytes, room: Room) -> None:
         )
     finally:
         video.release()
-    room.show(width, height, max(2, min(frames, FRAMES)))
+    budget.add_pixels(width, height, max(2, min(frames, MAX_SAMPLED_FRAMES)))

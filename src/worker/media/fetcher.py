@@ -1,4 +1,4 @@
-"""Fetches media, and other files, from the public internet, and from nowhere else."""
+"""Fetches media and other files from the public internet only."""
 
 import socket
 from collections.abc import Callable, Collection
@@ -9,170 +9,178 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from worker.media.addresses import Unusable, is_public, parsed
+from worker.media.addresses import UnusableURL, is_public, parse_url
 
-MOST_REDIRECTS = 3
-REDIRECTS = (301, 302, 303, 307, 308)
+MAX_REDIRECTS = 3
+REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 CHUNK_BYTES = 64 * 1024
 
 HEADERS = {
     "User-Agent": "llm-worker",
-    # Else a small answer could become a large one.
+    # Without this a small compressed response could expand to a large one.
     "Accept-Encoding": "identity",
 }
-# What servers call files that they know nothing of.
-UNKNOWN = ("application/octet-stream", "binary/octet-stream")
-# One message for a name that nobody has, and one that only a network inside has.
-NO_HOST = "its host has no address on the public internet"
+# Content types that servers send for files of an unknown type.
+UNKNOWN_TYPES = ("application/octet-stream", "binary/octet-stream")
+# The same message for a name that doesn't exist and a name that only an internal network resolves,
+# so that callers can't probe that network.
+NO_PUBLIC_ADDRESS = "its host has no address on the public internet"
 
-# Says of a network address whether a connection to it is allowed.
-Allows = Callable[[str], bool]
+# Returns whether the worker may connect to a network address.
+AddressFilter = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Types:
-    """What is fetched, in servers' words.
+class ContentTypes:
+    """Content types that a fetcher accepts.
 
     Args:
-        prefixes: of the content types; the first stands for one that the server does not tell.
-        noun: what messages call it.
+        prefixes: Prefixes of the accepted types. The first is assumed if a response has no type.
+        noun: The kind of file, for messages.
     """
 
     prefixes: tuple[str, ...]
     noun: str
 
 
-MEDIA = Types(("image/", "video/", "audio/", *UNKNOWN), "an image, a video or audio")
+MEDIA_TYPES = ContentTypes(
+    ("image/", "video/", "audio/", *UNKNOWN_TYPES), "an image, a video or audio"
+)
 
 
-class Room(Protocol):
-    """How many bytes a file may still have; both raise an error for what is too large."""
+class SizeBudget(Protocol):
+    """The bytes that a file may have; both methods raise an error if the file is too large."""
 
-    def expect(self, count: int) -> None:
-        """Refuse so many further bytes before they arrive."""
+    def check_bytes(self, count: int) -> None:
+        """Raise an error if this number of further bytes would exceed the limit."""
 
-    def take(self, count: int) -> None:
+    def add_bytes(self, count: int) -> None:
         """Count bytes that have arrived."""
 
 
-class _Checked(AbstractResolver):
-    """Refuses a name that has any address that is not allowed."""
+class _FilteringResolver(AbstractResolver):
+    """A resolver that refuses a name if any of its addresses is not allowed."""
 
-    def __init__(self, resolver: AbstractResolver, allows: Allows) -> None:
+    def __init__(self, resolver: AbstractResolver, is_allowed: AddressFilter) -> None:
         self._resolver = resolver
-        self._allows = allows
+        self._is_allowed = is_allowed
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        if not found or not all(self._allows(one["host"]) for one in found):
-            raise Unusable(NO_HOST)
-        return found
+        results = await self._resolver.resolve(host, port, family)
+        if not results or not all(self._is_allowed(one["host"]) for one in results):
+            raise UnusableURL(NO_PUBLIC_ADDRESS)
+        return results
 
     async def close(self) -> None:
         await self._resolver.close()
 
 
 class Fetcher:
-    """Fetches one file after the other, each with a connection of its own.
+    """Fetches files, each over a new connection.
 
     Args:
-        domains: the only hosts that are allowed; empty for all.
-        allows: says which addresses are.
-        resolver: makes what looks names up.
-        types: what is fetched.
+        domains: The only hosts that are allowed. If empty, all hosts are allowed.
+        is_allowed: Returns whether the worker may connect to a network address.
+        create_resolver: Creates the resolver of host names.
+        types: The accepted content types.
     """
 
     def __init__(
         self,
         domains: Collection[str] = (),
         *,
-        allows: Allows = is_public,
-        resolver: Callable[[], AbstractResolver] = aiohttp.ThreadedResolver,
-        types: Types = MEDIA,
+        is_allowed: AddressFilter = is_public,
+        create_resolver: Callable[[], AbstractResolver] = aiohttp.ThreadedResolver,
+        types: ContentTypes = MEDIA_TYPES,
     ) -> None:
         self._domains = {domain.lower() for domain in domains}
-        self._allows = allows
-        self._resolver = resolver
+        self._is_allowed = is_allowed
+        self._create_resolver = create_resolver
         self._types = types
 
-    async def fetch(self, text: str, room: Room) -> bytes:
-        """Return what a URL names; see ``download``."""
+    async def fetch(self, url: str, budget: SizeBudget) -> bytes:
+        """Return the content of a URL. Errors are those of ``download``."""
         body = bytearray()
-        await self.download(text, room, body.extend)
+        await self.download(url, budget, body.extend)
         return bytes(body)
 
-    async def download(self, text: str, room: Room, write: Callable[[bytes], Any]) -> None:
-        """Fetch what a URL names, in parts. The caller bounds the time.
+    async def download(self, url: str, budget: SizeBudget, write: Callable[[bytes], Any]) -> None:
+        """Fetch the content of a URL in chunks. The caller sets the timeout.
 
         Args:
-            text: the URL.
-            room: how many bytes it may have.
-            write: takes each part.
+            url: The URL of the file.
+            budget: The bytes that the file may have.
+            write: Called with each chunk.
 
         Raises:
-            Unusable: with the reason, which holds nothing of the URL and no address.
+            UnusableURL: If the file can't be fetched. The message contains no part of the URL and
+                no address.
         """
         connector = aiohttp.TCPConnector(
-            resolver=_Checked(self._resolver(), self._allows),
+            resolver=_FilteringResolver(self._create_resolver(), self._is_allowed),
             use_dns_cache=False,
             force_close=True,
-            socket_factory=self._socket,
+            socket_factory=self._open_socket,
         )
         session = aiohttp.ClientSession(
             connector=connector,
             headers=HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            trust_env=False,  # neither a proxy nor passwords
+            trust_env=False,  # no proxies and no passwords from the environment
             timeout=aiohttp.ClientTimeout(total=None),
         )
         try:
             async with session:
-                await self._follow(session, self._parsed(text), room, write)
+                await self._follow_redirects(session, self._parse_url(url), budget, write)
         except aiohttp.ClientConnectorDNSError:
-            raise Unusable(NO_HOST) from None
+            raise UnusableURL(NO_PUBLIC_ADDRESS) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            if isinstance(error, Unusable):
+            if isinstance(error, UnusableURL):
                 raise
-            raise Unusable("it could not be fetched from its host") from None
+            raise UnusableURL("it could not be fetched from its host") from None
 
-    def _parsed(self, text: str) -> URL:
-        url = parsed(text)
+    def _parse_url(self, address: str) -> URL:
+        url = parse_url(address)
         host = (url.raw_host or "").lower().removesuffix(".")
         if self._domains and host not in self._domains:
-            raise Unusable("its host is none of ALLOWED_MEDIA_DOMAINS")
+            raise UnusableURL("its host is none of ALLOWED_MEDIA_DOMAINS")
         return url
 
-    def _socket(self, info: Any) -> socket.socket:
-        """Open a socket for an address: the last look at it, however it was found."""
+    def _open_socket(self, info: Any) -> socket.socket:
+        """Open a socket after a final check of the address, however it was resolved."""
         family, type_, protocol, _, address = info
-        if not self._allows(address[0]):
-            raise Unusable(NO_HOST)
+        if not self._is_allowed(address[0]):
+            raise UnusableURL(NO_PUBLIC_ADDRESS)
         return socket.socket(family, type_, protocol)
 
-    async def _follow(
-        self, session: aiohttp.ClientSession, url: URL, room: Room, write: Callable[[bytes], Any]
+    async def _follow_redirects(
+        self,
+        session: aiohttp.ClientSession,
+        url: URL,
+        budget: SizeBudget,
+        write: Callable[[bytes], Any],
     ) -> None:
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             async with session.get(url, allow_redirects=False) as response:
-                if response.status not in REDIRECTS:
-                    return await self._read(response, room, write)
+                if response.status not in REDIRECT_STATUSES:
+                    return await self._read_body(response, budget, write)
                 location = response.headers.get("Location", "")
-                url = self._parsed(str(url.join(URL(location, encoded=location.isascii()))))
-        raise Unusable(f"its host redirects more than {MOST_REDIRECTS} times")
+                url = self._parse_url(str(url.join(URL(location, encoded=location.isascii()))))
+        raise UnusableURL(f"its host redirects more than {MAX_REDIRECTS} times")
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, room: Room, write: Callable[[bytes], Any]
+    async def _read_body(
+        self, response: aiohttp.ClientResponse, budget: SizeBudget, write: Callable[[bytes], Any]
     ) -> None:
         if response.status != 200:
-            raise Unusable(f"its host answers {response.status}")
+            raise UnusableURL(f"its host answers {response.status}")
         types = self._types
         type_ = response.headers.get("Content-Type", types.prefixes[0]).strip().lower()
         if not type_.startswith(types.prefixes):
-            raise Unusable(f"its host does not say that it is {types.noun}")
-        room.expect(response.content_length or 0)
+            raise UnusableURL(f"its host does not say that it is {types.noun}")
+        budget.check_bytes(response.content_length or 0)
         async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-            room.take(len(chunk))
+            budget.add_bytes(len(chunk))
             write(chunk)

@@ -1,7 +1,7 @@
-"""Finds the media in a request's body, and refuses what must not stand where vLLM reads.
+"""Finds the media in a request's body and refuses keys that must not reach vLLM.
 
-Only places that vLLM reads are looked at: the schema of a tool, its arguments and the variables of
-a chat template may use any of these words.
+It examines only the places that vLLM reads. The schema of a tool, the arguments of a tool call and
+the variables of a chat template may use the same keys for other purposes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,200 +10,207 @@ from typing import Any, Literal
 
 from worker.errors import InvalidInput
 
-Kind = Literal["image", "video", "audio"]
-# Keys and indexes that lead to a value.
-Path = tuple[str | int, ...]
+MediaKind = Literal["image", "video", "audio"]
+# Keys and indexes that lead to a value in a body.
+ValuePath = tuple[str | int, ...]
 
-_PROCESSOR = "it is the operator's to set"
-_TENSORS = "this worker takes text, token ids and media"
-_TRANSFER = "this worker shares its cache with no other"
+_OPERATOR_ONLY = "it is the operator's to set"
+_NO_TENSORS = "this worker takes text, token ids and media"
+_NO_CACHE_TRANSFER = "this worker shares its cache with no other"
 
-# Keys of a body, and of the objects in it whose values vLLM merges with such keys: they reach the
-# libraries that decode media, or other machines, or set what the worker decides.
-DENIED = {
-    "mm_processor_kwargs": _PROCESSOR,
-    "media_io_kwargs": _PROCESSOR,
-    "use_audio_in_video": _PROCESSOR,
-    "prompt_embeds": _TENSORS,
-    "image_embeds": _TENSORS,
-    "audio_embeds": _TENSORS,
-    "video_embeds": _TENSORS,
-    "kv_transfer_params": _TRANSFER,
-    "ec_transfer_params": _TRANSFER,
+# Keys that are refused in a body, and in the objects of a body that vLLM merges into the same
+# options. They reach the libraries that decode media, reach other machines, or set options that the
+# worker decides on.
+DENIED_KEYS = {
+    "mm_processor_kwargs": _OPERATOR_ONLY,
+    "media_io_kwargs": _OPERATOR_ONLY,
+    "use_audio_in_video": _OPERATOR_ONLY,
+    "prompt_embeds": _NO_TENSORS,
+    "image_embeds": _NO_TENSORS,
+    "audio_embeds": _NO_TENSORS,
+    "video_embeds": _NO_TENSORS,
+    "kv_transfer_params": _NO_CACHE_TRANSFER,
+    "ec_transfer_params": _NO_CACHE_TRANSFER,
     "request_id": "it is the job's id",
 }
-HOLDERS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
+OBJECT_KEYS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
 
-# Keys of a part of a message, and values of its type.
-DENIED_IN_PARTS = {
-    # vLLM's caches know a medium by its uuid instead of by what it shows: whoever knows, or
-    # guesses, the uuid of another caller's image could read it, or put another in its place.
+# Keys that are refused in a part of a message. They are also refused as the type of the part.
+DENIED_PART_KEYS = {
+    # vLLM's caches identify a medium by its uuid instead of by its content. With the uuid of
+    # another caller's image, a caller could read that image or replace it.
     "uuid": "media are known by their contents",
-    "image_pil": _TENSORS,
-    **{name: reason for name, reason in DENIED.items() if name != "request_id"},
+    "image_pil": _NO_TENSORS,
+    **{name: reason for name, reason in DENIED_KEYS.items() if name != "request_id"},
 }
 
-# The keys of media that vLLM takes as URLs.
-URLS: dict[str, Kind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
-# Types of parts that have to have one.
-NEEDED = {**{name: name for name in URLS}, "input_image": "image_url"}
+# Keys of media that vLLM accepts as URLs.
+URL_KEYS: dict[str, MediaKind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
+# Types of parts that require a URL, and the key of the URL.
+REQUIRED_KEYS = {**{name: name for name in URL_KEYS}, "input_image": "image_url"}
 
-# Keys of a part that are looked at, and types of the parts that most messages have.
-READ = frozenset({*DENIED_IN_PARTS, *URLS, "input_audio"})
-TEXTS = ("text", "input_text", "output_text")
+# Keys that require an examination of a part, and types of parts with plain text.
+EXAMINED_KEYS = frozenset({*DENIED_PART_KEYS, *URL_KEYS, "input_audio"})
+TEXT_TYPES = ("text", "input_text", "output_text")
 
-# Keys of a message, of an item of a response's input, and of a text to be scored.
-WITH_PARTS = ("content", "output")
-# Lists of conversations are the deepest: a body, a list, a conversation, a message.
-DEPTH = 3
+# Keys of lists of parts: in a message, an item of a response's input, or a text to score.
+PARTS_KEYS = ("content", "output")
+# The deepest nesting is a list of conversations: a body, a list, a conversation, a message.
+MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """One image, video or audio.
+    """An image, a video or audio in a request.
 
     Args:
-        kind: what vLLM reads it as.
-        path: where its value stands in the body.
-        value: a URL or, if it is ``encoded``, base64.
-        encoded: whether vLLM makes the ``data:`` URL itself.
+        kind: The kind of media that vLLM reads it as.
+        path: The path of its value in the body.
+        value: A URL, or base64 data.
+        is_base64: Whether the value is base64 data, which vLLM converts to a ``data:`` URL.
     """
 
-    kind: Kind
-    path: Path
+    kind: MediaKind
+    path: ValuePath
     value: str
-    encoded: bool = False
+    is_base64: bool = False
 
     @property
     def name(self) -> str:
-        """Where it stands, for messages: ``messages.0.content.1.image_url.url``."""
+        """The path of its value, for messages: ``messages.0.content.1.image_url.url``."""
         return ".".join(map(str, self.path))
 
 
-def refuse(body: Mapping[str, Any]) -> None:
+def refuse_denied_keys(body: Mapping[str, Any]) -> None:
     """Refuse the keys of a request's body that callers must not set.
 
     Raises:
-        InvalidInput: naming the key.
+        InvalidInput: If the body has such a key. The error names the key.
     """
-    for holder in (body, *(body.get(name) for name in HOLDERS)):
-        if isinstance(holder, dict):
-            _refuse_in(holder, DENIED)
+    for container in (body, *(body.get(name) for name in OBJECT_KEYS)):
+        if isinstance(container, dict):
+            _refuse_keys(container, DENIED_KEYS)
 
 
-def find(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
-    """Return the media of a body, in its order.
+def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
+    """Return the media of a body in their order.
 
     Args:
-        body: of a request.
-        keys: those with texts, conversations, or objects with parts.
+        body: The body of a request.
+        keys: The keys of the body with texts, conversations, or objects with parts.
 
     Raises:
-        InvalidInput: a key of a part is refused, or a medium has no URL; naming the place.
+        InvalidInput: If a part has a refused key, or a medium has no URL. The error names the path.
     """
-    found: list[Medium] = []
+    media: list[Medium] = []
     for key in keys:
         # Anthropic's system prompt is a list of parts.
-        parts = _parts if key == "system" else _parts_of
+        parts = _parts_in_list if key == "system" else _nested_parts
         for path, part in parts(body.get(key), (key,)):
-            found += _media(part, path)
-    return found
+            media += _media_in_part(part, path)
+    return media
 
 
-def replaced(body: Mapping[str, Any], values: Mapping[Path, str]) -> dict[str, Any]:
-    """Return a copy of a body with other values in some places; it shares all other parts."""
-    changed = dict(body)
+def replace_values(body: Mapping[str, Any], values: Mapping[ValuePath, str]) -> dict[str, Any]:
+    """Return a copy of a body with new values at some paths; all other values are shared."""
+    copy = dict(body)
     for path, value in values.items():
-        changed = _with(changed, path, value)
-    return changed
+        copy = _copy_with(copy, path, value)
+    return copy
 
 
-def _with(holder: Any, path: Path, value: str) -> Any:
+def _copy_with(container: Any, path: ValuePath, value: str) -> Any:
     if not path:
         return value
-    copied = holder.copy()
-    copied[path[0]] = _with(holder[path[0]], path[1:], value)
-    return copied
+    copy = container.copy()
+    copy[path[0]] = _copy_with(container[path[0]], path[1:], value)
+    return copy
 
 
-def _refuse_in(holder: Mapping[str, Any], denied: Mapping[str, str], place: str = "") -> None:
-    if denied.keys().isdisjoint(holder):
+def _refuse_keys(container: Mapping[str, Any], denied: Mapping[str, str], place: str = "") -> None:
+    if denied.keys().isdisjoint(container):
         return
-    for name, value in holder.items():
+    for name, value in container.items():
         if name in denied and value is not None:
             field = f"{place}.{name}" if place else name
             raise InvalidInput(f"{field}: not in a request: {denied[name]}", param=field)
 
 
-def _parts_of(value: Any, path: Path, depth: int = DEPTH) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the parts of a message, an item, or an object with parts; of all in a list.
+def _nested_parts(
+    value: Any, path: ValuePath, depth: int = MAX_DEPTH
+) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
+    """Yield the parts of a message, an item or an object with parts, or of all those in a list.
 
-    Only those that are more than a text.
+    Parts that are plain text are skipped.
     """
     if isinstance(value, dict):
-        for key in WITH_PARTS:
-            yield from _parts(value.get(key), (*path, key))
-    # Token ids hold none, and may be many.
+        for key in PARTS_KEYS:
+            yield from _parts_in_list(value.get(key), (*path, key))
+    # A list of token ids contains no parts, and may be long.
     elif isinstance(value, list) and depth and set(map(type, value)) != {int}:
         for index, item in enumerate(value):
-            # Most are a text.
+            # Skip plain text early, as most items are text.
             if isinstance(item, list) or (
                 isinstance(item, dict)
-                and any(isinstance(item.get(key), list) for key in WITH_PARTS)
+                and any(isinstance(item.get(key), list) for key in PARTS_KEYS)
             ):
-                yield from _parts_of(item, (*path, index), depth - 1)
+                yield from _nested_parts(item, (*path, index), depth - 1)
 
 
-def _parts(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the parts in a list that are more than a text."""
+def _parts_in_list(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
+    """Yield the parts in a list that are not plain text."""
     for index, part in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(part, dict) and not (part.get("type") in TEXTS and READ.isdisjoint(part)):
+        if isinstance(part, dict) and not (
+            part.get("type") in TEXT_TYPES and EXAMINED_KEYS.isdisjoint(part)
+        ):
             yield (*path, index), part
             if part.get("type") == "tool_result":
-                yield from _parts(part.get("content"), (*path, index, "content"))
+                yield from _parts_in_list(part.get("content"), (*path, index, "content"))
 
 
-def _media(part: dict[str, Any], path: Path) -> Iterator[Medium]:
+def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     place = ".".join(map(str, path))
     type_ = part.get("type")
-    if isinstance(type_, str) and type_ in DENIED_IN_PARTS:
-        message = f"{place}.type: not in a request: {DENIED_IN_PARTS[type_]}"
+    if isinstance(type_, str) and type_ in DENIED_PART_KEYS:
+        message = f"{place}.type: not in a request: {DENIED_PART_KEYS[type_]}"
         raise InvalidInput(message, param=f"{place}.type")
-    _refuse_in(part, DENIED_IN_PARTS, place)
-    for key, kind in URLS.items():
+    _refuse_keys(part, DENIED_PART_KEYS, place)
+    for key, kind in URL_KEYS.items():
         if part.get(key) is not None:
-            yield _of_url(kind, part[key], (*path, key))
-    if isinstance(type_, str) and (key := NEEDED.get(type_, "")) and part.get(key) is None:
-        raise _without(f"{place}.{key}", "a URL")
+            yield _medium_from_url(kind, part[key], (*path, key))
+    if isinstance(type_, str) and (key := REQUIRED_KEYS.get(type_, "")) and part.get(key) is None:
+        raise _invalid_field(f"{place}.{key}", "a URL")
     if part.get("input_audio") is not None or type_ == "input_audio":
-        yield _of_object("audio", part.get("input_audio"), (*path, "input_audio"), "format")
+        yield _medium_from_object(
+            "audio", part.get("input_audio"), (*path, "input_audio"), "format"
+        )
     if type_ == "image":
         source = part.get("source")
         if isinstance(source, dict) and source.get("type") == "url":
-            yield _of_url("image", source, (*path, "source"))
+            yield _medium_from_url("image", source, (*path, "source"))
         else:
-            yield _of_object("image", source, (*path, "source"), "media_type")
+            yield _medium_from_object("image", source, (*path, "source"), "media_type")
 
 
-def _of_url(kind: Kind, value: Any, path: Path) -> Medium:
+def _medium_from_url(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
     if isinstance(value, dict):
         value, path = value.get("url"), (*path, "url")
     if not isinstance(value, str):
-        raise _without(".".join(map(str, path)), "a URL, as a string")
+        raise _invalid_field(".".join(map(str, path)), "a URL, as a string")
     return Medium(kind, path, value)
 
 
-def _of_object(kind: Kind, value: Any, path: Path, type_key: str) -> Medium:
-    """Read an object with base64, and the type of what is encoded."""
+def _medium_from_object(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
+    """Read an object with base64 data and the type of the data."""
     place = ".".join(map(str, path))
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):
-        raise _without(f"{place}.data", "base64, as a string")
+        raise _invalid_field(f"{place}.data", "base64, as a string")
     type_ = value.get(type_key, "")
-    # vLLM writes it into a URL.
+    # vLLM writes the type into a URL.
     if not isinstance(type_, str) or not all(c.isalnum() or c in "/.+-" for c in type_):
-        raise _without(f"{place}.{type_key}", "the type of the data")
-    return Medium(kind, (*path, "data"), value["data"], encoded=True)
+        raise _invalid_field(f"{place}.{type_key}", "the type of the data")
+    return Medium(kind, (*path, "data"), value["data"], is_base64=True)
 
 
-def _without(field: str, wanted: str) -> InvalidInput:
-    return InvalidInput(f"{field}: Input should be {wanted}", param=field)
+def _invalid_field(field: str, expected: str) -> InvalidInput:
+    return InvalidInput(f"{field}: Input should be {expected}", param=field)

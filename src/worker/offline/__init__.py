@@ -1,4 +1,4 @@
-"""``LLM``: the worker's engine for scripts, without the platform."""
+"""Runs the worker's engine in a script, without the platform."""
 
 import asyncio
 import contextlib
@@ -16,32 +16,33 @@ from worker.engine.seam.protocols import EngineInput
 from worker.job import RawJob
 from worker.offline.inputs import (
     Params,
-    check_known,
+    as_prompt_list,
+    check_argument_names,
     convert_distinct,
-    one_per_prompt,
-    prompt_list,
-    sampling_params_of,
-    warn_once,
+    expand_per_prompt,
+    to_sampling_params,
+    warn_no_effect,
 )
-from worker.settings.sources import gather
-from worker.settings.values import text
+from worker.settings.sources import gather_settings
+from worker.settings.values import format_value
 
 T = TypeVar("T")
 
 
 class LLM:
-    """One model for many prompts at once, with a worker's settings, engine and raw path.
+    """A model that processes many prompts concurrently, with a worker's settings and engine.
 
-    The engine runs until ``close()``, the end of a ``with`` block or of the process.
+    Prompts are processed as a worker processes raw jobs. The engine runs until ``close()``, until
+    the end of a ``with`` block, or until the process exits.
 
     Args:
-        model: a directory, or a repository on the Hugging Face hub.
-        engine_args: any other setting of the worker or option of vLLM, by its lower-case name.
+        model: A directory, or a repository on the Hugging Face hub.
+        engine_args: Other settings of the worker or options of vLLM, with lower-case names.
 
     Raises:
-        SettingsError: listing all wrong values.
-        StartFailed: with vLLM's message.
-        TypeError: neither the worker nor the installed vLLM has such an argument.
+        SettingsError: If settings are invalid. The message lists all of them.
+        StartFailed: If the engine fails to start. The message is vLLM's.
+        TypeError: If neither the worker nor the installed vLLM has such an argument.
     """
 
     def __init__(  # noqa: PLR0913 - the documented signature
@@ -71,7 +72,7 @@ class LLM:
             "skip_tokenizer_init": skip_tokenizer_init,
             "trust_remote_code": trust_remote_code,
             "tensor_parallel_size": tensor_parallel_size,
-            # Unset, it is the model's own, or one that any CPU can compute with.
+            # If unset, the dtype is the model's own, or on a CPU one that every CPU supports.
             "dtype": None if dtype == "auto" else dtype,
             "quantization": quantization,
             "revision": revision,
@@ -81,29 +82,30 @@ class LLM:
             "cpu_offload_gb": cpu_offload_gb,
             "enforce_eager": enforce_eager,
             "disable_custom_all_reduce": disable_custom_all_reduce,
-            # Who calls ``chat`` is the operator.
+            # The caller of ``chat`` is the operator, so its chat templates are trusted.
             "trust_request_chat_template": True,
             **engine_args,
         }
-        environ = {name.upper(): text(value) for name, value in values.items()}
-        ready = start.ready(gather(environ))
+        environ = {name.upper(): format_value(value) for name, value in values.items()}
+        ready = start.prepare_startup(gather_settings(environ))
         try:
-            check_known(engine_args, ready.options)
+            check_argument_names(engine_args, ready.option_names)
         except TypeError:
             ready.read_ahead.close()
             raise
-        # vLLM can be imported only now.
+        # vLLM must not be imported earlier than here.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
-        from worker.engine.start import launch  # noqa: PLC0415 - likewise
+        from worker.engine.start import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
         # Scripts have no embedder.
         ready = replace(ready, engines=ready.engines[:1])
-        engines = stack.enter_context(launch.launched(ready))
+        engines = stack.enter_context(launch.launch_engines(ready))
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main
         self._numbers = itertools.count()
-        # Also called when the process exits, which would otherwise wait for the engine's threads.
+        # ``finalize`` also runs when the process exits, which would otherwise wait for the engine's
+        # threads.
         self.close = weakref.finalize(self, stack.close)
 
     def __enter__(self) -> Self:
@@ -125,29 +127,30 @@ class LLM:
         """Complete prompts.
 
         Args:
-            prompts: one or several; each a text, a list of token ids, or one of vLLM's dicts.
-            sampling_params: one for all, or one for each prompt.
-            prompt_token_ids: the prompts as ids, the way older code passes them.
-            use_tqdm: whether to show a progress bar.
-            lora_request: one for all, or one (or None) for each prompt: vLLM's ``LoRARequest``, or
-                the name of an adapter in ``lora_modules``.
-            prompt_adapter_request: has no effect but a warning: vLLM has dropped it.
-            guided_options_request: constrains the texts (``guided_json`` and so on).
+            prompts: One prompt or several; each is a string, a list of token ids, or one of vLLM's
+                dicts.
+            sampling_params: One object for all prompts, or one for each prompt.
+            prompt_token_ids: The prompts as token ids, as older code passes them.
+            use_tqdm: Whether to display a progress bar.
+            lora_request: One adapter for all prompts, or one (or None) for each prompt: vLLM's
+                ``LoRARequest``, or the name of an adapter in ``lora_modules``.
+            prompt_adapter_request: Only causes a warning, as vLLM has dropped prompt adapters.
+            guided_options_request: Constraints on the output (``guided_json`` and so on).
 
         Returns:
             vLLM's ``RequestOutput``s in the order of the prompts.
 
         Raises:
-            ValueError: the lists have different lengths.
-            WorkerError: a prompt or a parameter is refused.
+            ValueError: If the lists have different lengths.
+            WorkerError: If a prompt or a parameter is invalid.
         """
         if prompt_adapter_request is not None:
-            warn_once("prompt_adapter_request", "vLLM has no prompt adapters any more")
+            warn_no_effect("prompt_adapter_request", "vLLM has no prompt adapters any more")
         values = prompts if prompt_token_ids is None else prompt_token_ids
         if values is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
         return self._complete(
-            self._renderings(values),
+            self._render_calls(values),
             sampling_params,
             lora_request,
             use_tqdm,
@@ -167,25 +170,25 @@ class LLM:
         chat_template_kwargs: dict[str, Any] | None = None,
         continue_final_message: bool = False,
     ) -> list[Any]:
-        """Answer a conversation, or a list of them.
+        """Answer a conversation or a list of conversations.
 
         Args:
-            messages: as in OpenAI's API, images included.
-            sampling_params: one for all, or one for each conversation.
-            use_tqdm: whether to show a progress bar.
-            lora_request: as in ``generate``.
-            chat_template: a Jinja template to use instead of the model's own.
-            add_generation_prompt: whether the template begins a turn of the assistant.
-            tools: functions that the template shows to the model.
-            chat_template_kwargs: variables for the template.
-            continue_final_message: whether the answer continues the last message.
+            messages: The messages in OpenAI's format, including images.
+            sampling_params: One object for all conversations, or one for each conversation.
+            use_tqdm: Whether to display a progress bar.
+            lora_request: The adapter or adapters, as in ``generate``.
+            chat_template: A Jinja template to use instead of the model's own.
+            add_generation_prompt: Whether the template begins a turn of the assistant.
+            tools: Functions that the template presents to the model.
+            chat_template_kwargs: Variables for the template.
+            continue_final_message: Whether the output continues the last message.
 
         Returns:
             vLLM's ``RequestOutput``s in the order of the conversations.
 
         Raises:
-            ValueError: the lists have different lengths.
-            WorkerError: a message or a parameter is refused.
+            ValueError: If the lists have different lengths.
+            WorkerError: If a message or a parameter is invalid.
         """
         conversations = messages if messages and isinstance(messages[0], list) else [messages]
         shared = {
@@ -203,13 +206,13 @@ class LLM:
         """Embed prompts with an embedding model (``runner="pooling"`` if it also generates).
 
         Returns:
-            vLLM's ``EmbeddingRequestOutput``s in the order of the prompts; the vector of each is
+            vLLM's ``EmbeddingRequestOutput``s in the order of the prompts. Each vector is in
             ``outputs.embedding``, a list of floats.
 
         Raises:
-            WorkerError: a prompt is refused, or the model does not embed.
+            WorkerError: If a prompt is invalid, or the model does not embed.
         """
-        renderings = self._renderings(prompts)
+        renderings = self._render_calls(prompts)
         adapters = self._load_adapters(lora_request, len(renderings))
         calls = [
             partial(self._engine.generation.embed, prompt, self._request_id(), adapter)
@@ -217,9 +220,9 @@ class LLM:
         ]
         return self._run(calls, use_tqdm)
 
-    def _renderings(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
+    def _render_calls(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
         render = self._engine.generation.prompts.render_prompt
-        return [partial(render, prompt) for prompt in prompt_list(prompts)]
+        return [partial(render, prompt) for prompt in as_prompt_list(prompts)]
 
     def _complete(
         self,
@@ -230,12 +233,12 @@ class LLM:
         guided: Any = None,
     ) -> list[Any]:
         generation = self._engine.generation
-        params = one_per_prompt(sampling_params, len(renderings), "sampling_params")
+        params = expand_per_prompt(sampling_params, len(renderings), "sampling_params")
         plans = convert_distinct(
-            params, lambda value: generation.plan(sampling_params_of(value, guided))
+            params, lambda value: generation.plan(to_sampling_params(value, guided))
         )
         adapters = self._load_adapters(lora_request, len(renderings))
-        # All prompts are rendered before the first request: the engine then begins with full steps.
+        # Render all prompts before the first request, so that the engine begins with full steps.
         prompts = self._run(renderings)
         calls = [
             partial(generation.complete, prompt, planned, self._request_id(), adapter)
@@ -244,7 +247,7 @@ class LLM:
         return self._run(calls, use_tqdm)
 
     def _load_adapters(self, lora_request: Any, count: int) -> list[Any]:
-        """Return vLLM's request of a loaded adapter, or None, for each prompt."""
+        """Return the loaded adapter, or None, for each prompt."""
         adapters = self._engine.generation.adapters
 
         def load(request: Any) -> Any:
@@ -253,23 +256,23 @@ class LLM:
             loading = adapters.get if isinstance(request, str) else adapters.load
             return self._run([partial(loading, request)])[0]
 
-        return convert_distinct(one_per_prompt(lora_request, count, "lora_request"), load)
+        return convert_distinct(expand_per_prompt(lora_request, count, "lora_request"), load)
 
     def _request_id(self) -> str:
         return f"offline-{next(self._numbers)}"
 
     def _run(self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool = False) -> list[T]:
-        """Run all calls at once on the engine's loop; the first failure cancels the others."""
+        """Run all calls concurrently on the engine's loop; the first failure cancels the others."""
 
         async def run() -> list[T]:
             with tqdm(total=len(calls), desc="Processed prompts", disable=not use_tqdm) as bar:
 
-                async def counted(call: Callable[[], Awaitable[T]]) -> T:
+                async def run_and_count(call: Callable[[], Awaitable[T]]) -> T:
                     result = await call()
                     bar.update()
                     return result
 
-                tasks = [asyncio.create_task(counted(call)) for call in calls]
+                tasks = [asyncio.create_task(run_and_count(call)) for call in calls]
                 try:
                     return await asyncio.gather(*tasks)
                 finally:
@@ -282,5 +285,5 @@ class LLM:
         try:
             return future.result()
         finally:
-            # After Ctrl-C the engine would go on.
+            # Without this the engine would continue after Ctrl-C.
             future.cancel()

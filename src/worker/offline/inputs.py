@@ -1,97 +1,103 @@
-"""Converts what a script passes to ``LLM``."""
+"""Converts the arguments that a script passes to ``LLM``."""
 
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from worker.engine.seam.locations import find
-from worker.job.sampling import Sampling, gathered
+from worker.engine.seam.locations import import_from_vllm
+from worker.job.sampling import Sampling, merge_top_level
 from worker.limits.parameters import check_parameters
-from worker.limits.spelling import STRUCTURED
+from worker.limits.spelling import STRUCTURED_OUTPUTS
 from worker.settings import Settings
-from worker.settings.names import SPECULATIVE, SPELLINGS, removed
-from worker.validation import SAMPLING, unknown_key
+from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal
+from worker.validation import SAMPLING_PARAMS, unknown_key
 
 T = TypeVar("T")
 
-# vLLM's SamplingParams, or a dict as in a job's ``sampling_params``.
+# vLLM's SamplingParams, or a dict with the keys of a job's ``sampling_params``.
 Params = Any
 
 
-def check_known(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
-    """Check the names of arguments; warn of those that vLLM has dropped.
+def check_argument_names(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Check the names of arguments, and warn of those that vLLM has dropped.
 
     Args:
-        engine_args: the script's.
-        options: the installed vLLM's, in upper case.
+        engine_args: The script's arguments.
+        options: The names of the installed vLLM's options, in upper case.
 
     Raises:
-        TypeError: an argument is unknown.
+        TypeError: If an argument is unknown.
     """
-    names = (*options, *Settings.model_fields, *SPELLINGS, *SPELLINGS.values(), *SPECULATIVE)
+    names = (
+        *options,
+        *Settings.model_fields,
+        *CANONICAL_NAMES,
+        *CANONICAL_NAMES.values(),
+        *SPECULATIVE_KEYS,
+    )
     known = {name.lower() for name in names}
     for name in engine_args.keys() - known:
-        if reason := removed(name.upper()):
-            warn_once(name, reason)
+        if reason := explain_removal(name.upper()):
+            warn_no_effect(name, reason)
         else:
             raise TypeError(f"LLM: {unknown_key(name, known)}")
 
 
 @functools.cache
-def warn_once(name: str, reason: str) -> None:
+def warn_no_effect(name: str, reason: str) -> None:
     warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
 
 
-def prompt_list(prompts: Any) -> list[Any]:
-    """Return a list of prompts, also for a single one: a text, a dict, or a list of token ids."""
-    several = [prompts] if isinstance(prompts, str | dict) else list(prompts)
-    return [several] if several and isinstance(several[0], int) else several
+def as_prompt_list(prompts: Any) -> list[Any]:
+    """Return a list of prompts; a single prompt is a string, a dict, or a list of token ids."""
+    items = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+    return [items] if items and isinstance(items[0], int) else items
 
 
 def convert_distinct(values: list[Any], convert: Callable[[Any], T]) -> list[T]:
-    """Convert each value, but an object that occurs several times only once."""
+    """Convert all values; an object that occurs several times is converted once."""
     distinct = {id(value): value for value in values}
     converted = {key: convert(value) for key, value in distinct.items()}
     return [converted[id(value)] for value in values]
 
 
-def sampling_params_of(params: Params, guided: Any) -> Any:
-    """Return a job's ``Sampling`` for a dict, and vLLM's own object as it is.
+def to_sampling_params(params: Params, guided: Any) -> Any:
+    """Return a ``Sampling`` for a dict; return vLLM's own object unchanged.
 
     Args:
-        params: None for the defaults.
-        guided: constrains the text: a dict, or an object with such attributes; None: it does not.
+        params: The sampling parameters. None for the defaults.
+        guided: Constraints on the output: a dict, an object with such attributes, or None.
 
     Raises:
-        InvalidInput: a parameter is refused.
-        TypeError: it is something else.
+        InvalidInput: If a parameter is invalid.
+        TypeError: If ``params`` has another type.
     """
     constraint = guided if guided is None or isinstance(guided, dict) else vars(guided)
     if params is None or isinstance(params, dict):
-        outside = {} if constraint is None else {"guided_options_request": constraint}
-        sampling = Sampling.read(gathered(params or {}, outside))
-        # Who trusts callers still keeps the engine alive.
-        check_parameters(sampling.body, SAMPLING)
+        extra = {} if constraint is None else {"guided_options_request": constraint}
+        sampling = Sampling.read(merge_top_level(params or {}, extra))
+        # Even parameters of a trusted caller must not crash the engine.
+        check_parameters(sampling.body, SAMPLING_PARAMS)
         return sampling
-    if not isinstance(params, find("SamplingParams")):
+    if not isinstance(params, import_from_vllm("SamplingParams")):
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
     if constraint is not None:
-        constrained = sampling_params_of({}, constraint)
-        if structured := constrained.vllm.get(STRUCTURED):
-            # Imported here, because it imports vLLM.
-            from worker.engine.run.generation.sampling import structured_outputs  # noqa: PLC0415 - see above
+        constrained = to_sampling_params({}, constraint)
+        if structured := constrained.vllm.get(STRUCTURED_OUTPUTS):
+            # Imported here because it imports vLLM.
+            from worker.engine.run.generation.sampling import build_structured_outputs  # noqa: PLC0415 - see above
 
             params = params.clone()
-            params.structured_outputs = structured_outputs(structured)
+            params.structured_outputs = build_structured_outputs(structured)
     return params
 
 
-def one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
-    """Return a list with a value for each prompt: the list itself, or one value for all.
+def expand_per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    """Return a list with one value for each prompt, repeating a single value.
 
     Raises:
-        ValueError: the list has another length.
+        ValueError: If a list has another length.
     """
     if not isinstance(value, list | tuple):
         return [value] * count

@@ -1,1 +1,1 @@
-"""What one process has and takes: memory, garbage, jobs at once, the phases of its start."""
+"""Resources of one process: memory, garbage collection, concurrent jobs, phases of its startup."""

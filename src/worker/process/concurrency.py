@@ -1,41 +1,42 @@
-"""How many jobs a worker takes, and how many may be inside it at once; pure."""
+"""How many jobs a worker takes from the queue and how many it runs concurrently; pure functions."""
 
-from worker.settings import Jobs
+from worker.settings import Concurrency
 
-MOST_WAITING = 32
-
-
-# Of a worker that only trains. One that waited in it would use up its own time, and an idle worker
-# could not take it; in the platform's queue it calls for a further worker.
-TRAININGS_AT_ONCE = 1
+MAX_WAITING_JOBS = 32
 
 
-def jobs_at_once(wanted: Jobs, slots: int) -> int:
-    """Return how many jobs a worker with an engine takes from the platform's queue at once.
-
-    Args:
-        wanted: MAX_CONCURRENCY.
-        slots: how many requests the engine computes at once.
-    """
-    return slots + _queue(slots) if wanted == "auto" else wanted
+# Limit for a worker that only trains. A second training would use up its own time limit while it
+# waits in this worker, and an idle worker could not take it. In the platform's queue it makes the
+# platform start another worker.
+MAX_CONCURRENT_TRAININGS = 1
 
 
-def most_inside(jobs: int, slots: int) -> int:
-    """Return how many jobs may be inside the worker, whichever way they came.
+def concurrent_queue_jobs(max_concurrency: Concurrency, slots: int) -> int:
+    """Return how many jobs a worker with an engine takes from the platform's queue concurrently.
 
     Args:
-        jobs: how many it takes from the platform's queue at once.
-        slots: how many requests the engine computes at once.
+        max_concurrency: Value of MAX_CONCURRENCY.
+        slots: Number of requests that the engine computes concurrently.
     """
-    return max(jobs, slots + _queue(slots))
+    return slots + _max_waiting_jobs(slots) if max_concurrency == "auto" else max_concurrency
 
 
-def _queue(slots: int) -> int:
+def max_jobs_in_worker(queue_jobs: int, slots: int) -> int:
+    """Return the maximum number of jobs in the worker, from the queue and over HTTP together.
+
+    Args:
+        queue_jobs: Number of jobs that the worker takes from the platform's queue concurrently.
+        slots: Number of requests that the engine computes concurrently.
+    """
+    return max(queue_jobs, slots + _max_waiting_jobs(slots))
+
+
+def _max_waiting_jobs(slots: int) -> int:
     """Return how many jobs may wait for a slot.
 
-    A waiting job fills a slot in the moment when it becomes free; without one the slot would be
-    empty for as long as the next job needs to get here. Equal jobs end together, so there is one
-    for every slot of a small engine. Of many slots few become free within that time, and a job that
-    waits here for longer is one that an idle worker lacks.
+    A waiting job fills a slot as soon as it is free. Without a waiting job the slot stays empty
+    until the next job arrives. Jobs of equal length finish together, so a small engine has one
+    waiting job for each slot. In a large engine few slots become free at a time, and a job that
+    waits here longer could have run on an idle worker.
     """
-    return min(slots, MOST_WAITING)
+    return min(slots, MAX_WAITING_JOBS)

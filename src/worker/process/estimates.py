@@ -1,51 +1,57 @@
-"""Estimates of memory that no library calculates, in bytes, with the source of each figure.
+"""Estimates of memory in bytes that no library calculates, with the source of each number.
 
-What texts take in an engine's cache is not among them: vLLM calculates that itself
-(``engine/cache_plan.py``), and how large weights are stands in the headers of their files.
+The memory for tokens in an engine's cache is not estimated here because vLLM calculates it
+(``engine/cache_plan.py``). The sizes of weights are read from the headers of their files.
 """
 
 from pydantic import BaseModel, ConfigDict
 
 GIB = 2**30
 
-# What an engine takes of a GPU besides weights and cache, which vLLM measures in a start. The first
+# GPU memory of an engine in addition to weights and cache, which vLLM measures at startup. The
+# first
 # is for the CUDA context with its libraries and for the activations of the largest batch, the
-# second for the CUDA graphs, which vLLM captures unless ENFORCE_EAGER is set. Measured on an H100
-# 80GB, vLLM 0.32, a model of 443 M parameters: 0.42 GiB context and libraries, 0.66 activations,
-# 0.42 CUDA graphs. The 0.5 GiB on top are for larger models, and for what NVML counts of a GPU's
-# memory beyond CUDA: there 79.6 GiB against 79.18. vLLM takes its share of CUDA's, the doctor,
-# which creates no CUDA context, of NVML's.
+# second
+# for the CUDA graphs, which vLLM captures unless ENFORCE_EAGER is set. Measured on an H100 80GB
+# with
+# vLLM 0.32 and a model of 443 M parameters: 0.42 GiB for context and libraries, 0.66 for
+# activations,
+# 0.42 for CUDA graphs. The additional 0.5 GiB are for larger models, and for the difference between
+# the total memory in NVML (79.6 GiB there) and in CUDA (79.18). vLLM takes its share of CUDA's
+# total.
+# The doctor creates no CUDA context and uses NVML's total.
 EAGER_RESERVE = int(1.25 * GIB)
-GRAPHS_RESERVE = int(0.75 * GIB)
-# How far a sum with such estimates in it may be off: it is too much for certain only beyond this.
-TOO_MUCH = 1.1
-# The share of a machine's own memory that weights and caches may take. A guess: Python and torch
+CUDA_GRAPHS_RESERVE = int(0.75 * GIB)
+# Factor by which a sum of such estimates may be off. Only a larger sum certainly doesn't fit.
+ERROR_MARGIN = 1.1
+# Share of a machine's memory that weights and caches may use. This is a guess: Python and torch
 # need the rest.
-FITS = 0.97
+USABLE_MEMORY_SHARE = 0.97
 
-# A training's process without a model. On a CPU, Python has 0.36 GiB once torch 2.13 and
-# transformers 5.19 are imported. On a GPU it has the CUDA context, which with vLLM's libraries took
-# the 0.42 GiB above; the rest is a guess.
-PROCESS = {"cpu": GIB // 2, "cuda": GIB}
-# A weight in the type that a training loads it in (``trainer/loading.py``): float32, or 16 bits.
-WEIGHT = {"cpu": 4, "cuda": 2}
-# A number that is computed with, in float32. Where weights have 16 bits, some have half of that;
-# normalisations and adapters compute in 32 bits all the same.
-NUMBER = 4
-# AdamW keeps a gradient and two averages of each number that it trains.
-OPTIMIZER = 3 * NUMBER
-# The shares of free memory that a training plans with: on a CPU others live there, too.
-SHARES = {"cuda": 0.9, "cpu": 0.5}
-# Numbers that a layer keeps of a token for the backward pass, in widths of the model and of its
-# feed-forward part: counted in a Llama with adapters on all projections, whose dropout keeps
-# copies. A test compares the estimate with what torch keeps.
-_HIDDEN, _INNER = 20, 5
-# Of a token for each word of the vocabulary: logits, their logarithms, both gradients.
-_WORD = 4 * NUMBER
+# Memory of a training process without a model. On a CPU, Python uses 0.36 GiB after importing torch
+# 2.13 and transformers 5.19. On a GPU, the process also has the CUDA context, which took the 0.42
+# GiB
+# above with vLLM's libraries; the rest is a guess.
+PROCESS_BYTES = {"cpu": GIB // 2, "cuda": GIB}
+# Bytes of a weight in the type in which a training loads it (``trainer/loading.py``).
+WEIGHT_BYTES = {"cpu": 4, "cuda": 2}
+# Bytes of a float32 number, the type of all computations. With 16-bit weights some numbers need
+# half of that, but normalisations and adapters still compute in 32 bits.
+FLOAT32_BYTES = 4
+# AdamW stores a gradient and two averages for each trained number.
+OPTIMIZER_BYTES = 3 * FLOAT32_BYTES
+# Shares of the free memory that a training may use. On a CPU, other processes share the memory.
+MEMORY_SHARES = {"cuda": 0.9, "cpu": 0.5}
+# Numbers per token that a layer stores for the backward pass, in multiples of the model's hidden
+# size and of its feed-forward size. Counted in a Llama model with adapters on all projections,
+# whose dropout stores copies. A test compares the estimate with the numbers that torch stores.
+_HIDDEN_WIDTHS, _INNER_WIDTHS = 20, 5
+# Bytes per token and vocabulary entry: logits, their logarithms and both gradients.
+_VOCABULARY_ENTRY_BYTES = 4 * FLOAT32_BYTES
 
 
 class ModelSizes(BaseModel):
-    """What the memory of a training depends on, in the names of a model's configuration."""
+    """The sizes that determine the memory of a training, named as in a model's configuration."""
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
@@ -55,21 +61,21 @@ class ModelSizes(BaseModel):
     intermediate_size: int | None = None
 
     @property
-    def inner(self) -> int:
+    def inner_size(self) -> int:
         return self.intermediate_size or 4 * self.hidden_size
 
     def token_bytes(self, *, recompute: bool) -> int:
-        """Return the bytes that a token of a row takes.
+        """Return the memory of one token of a training row in bytes.
 
         Args:
-            recompute: keep only what goes into each layer, and compute the rest again.
+            recompute: Whether only the input of each layer is stored and the rest is recomputed.
         """
-        layer = _HIDDEN * self.hidden_size + _INNER * self.inner
+        layer = _HIDDEN_WIDTHS * self.hidden_size + _INNER_WIDTHS * self.inner_size
         layers = self.num_hidden_layers
-        kept = layers * self.hidden_size + layer if recompute else layers * layer
-        return NUMBER * kept + _WORD * self.vocab_size
+        stored_numbers = layers * self.hidden_size + layer if recompute else layers * layer
+        return FLOAT32_BYTES * stored_numbers + _VOCABULARY_ENTRY_BYTES * self.vocab_size
 
     def adapter_elements(self, rank: int) -> int:
-        """Return about how many numbers an adapter on the usual layers has."""
-        attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.inner)
+        """Return the approximate number of parameters of an adapter on the usual layers."""
+        attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.inner_size)
         return self.num_hidden_layers * rank * (attention + mlp)

@@ -1,4 +1,4 @@
-"""Keeps the garbage collector away from what is built once and lasts as long as the process."""
+"""Excludes objects that live as long as the process from garbage collection."""
 
 import contextlib
 import gc
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Collect nothing in this block, and never look at what it has built.
+def pause_collection() -> Iterator[None]:
+    """Disable garbage collection in this block and permanently exclude the block's objects from it.
 
-    Imports make half a million objects, and hardly any garbage. A collector that goes through all
-    of them again and again takes a sixth of the time; later, each of its rounds would halt every
-    stream for a third of a second, and copy the memory that a fork shares with this process.
+    Imports create half a million objects and hardly any garbage. Scanning these objects again and
+    again takes a sixth of the import time. Later, each full collection would stop every stream for
+    a third of a second and copy the memory that a fork shares with this process.
     """
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
 def collect_in_forks() -> None:
-    """Let the next forks collect their own garbage, but not look at what they share."""
+    """Make later forks collect their own garbage, without scanning the objects that they share."""
     gc.freeze()
     os.register_at_fork(after_in_child=gc.enable)

@@ -1,17 +1,17 @@
-"""How much memory this process may use, and how much of it is free."""
+"""The memory limit of this process and its free memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-# Where the kernel has the limits of this process's control group.
+# Folder of this process's control group, which contains its limits.
 CGROUP = Path("/sys/fs/cgroup")
-# Largest share of the memory for weights in the page cache; the engine needs some, too.
+# Largest share of the memory for weights in the page cache; the engine needs memory, too.
 CACHE_SHARE = 0.8
-# In version 2 of control groups, and in version 1: the files of the limit on memory and of what is
-# used, and the file and the name of what is used but would be given up, the page cache.
-_VERSIONS = (
+# File names in versions 2 and 1 of control groups: the memory limit, the memory usage, the
+# statistics, and the field of the statistics with the page cache that the kernel can reclaim.
+_CGROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
         "memory/memory.limit_in_bytes",
@@ -23,40 +23,40 @@ _VERSIONS = (
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int:
-    """Return the bytes of memory that this process may use.
+    """Return how many bytes of memory this process may use.
 
-    That is the container's limit, or the physical memory where that is less.
+    This is the smaller of the container's limit and the physical memory.
     """
     physical: int = psutil.virtual_memory().total
     return min([physical, *_container_limits(cgroup)])
 
 
 def available_memory(cgroup: Path = CGROUP) -> int:
-    """Return the bytes that the page cache can take: what is free, or the limit if that is less."""
+    """Return how many bytes the page cache can use: the free memory, at most the memory limit."""
     free: int = psutil.virtual_memory().available
     return min(free, memory_limit(cgroup))
 
 
 def free_memory(cgroup: Path = CGROUP) -> int:
-    """Return the bytes that this process can still take, by the machine and by its container."""
+    """Return how many more bytes this process can use, limited by the machine and the container."""
     free: int = psutil.virtual_memory().available
-    return max(0, min([free, *_container_rests(cgroup)]))
+    return max(0, min([free, *_container_remainders(cgroup)]))
 
 
 def _container_limits(cgroup: Path) -> Iterator[int]:
-    for name, *_ in _VERSIONS:
+    for name, *_ in _CGROUP_FILES:
         file = cgroup / name
-        # Version 2 writes "max" where there is no limit, version 1 a number beyond any memory.
+        # Without a limit, version 2 writes "max", and version 1 a number larger than any memory.
         if file.is_file() and (limit := file.read_text().strip()).isdecimal():
             yield int(limit)
 
 
-def _container_rests(cgroup: Path) -> Iterator[int]:
+def _container_remainders(cgroup: Path) -> Iterator[int]:
     limits = list(_container_limits(cgroup))
-    for _, used, statistics, cache in _VERSIONS:
+    for _, used, statistics, cache in _CGROUP_FILES:
         if limits and (cgroup / used).is_file():
             # Some sandboxes have no statistics.
             counts = cgroup / statistics
             lines = counts.read_text().splitlines() if counts.is_file() else []
-            given_up = dict(line.split() for line in lines).get(cache, 0)
-            yield limits[0] - int((cgroup / used).read_text()) + int(given_up)
+            reclaimable = dict(line.split() for line in lines).get(cache, 0)
+            yield limits[0] - int((cgroup / used).read_text()) + int(reclaimable)

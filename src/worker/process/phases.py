@@ -1,4 +1,4 @@
-"""The phases of a start, logged with their seconds."""
+"""Measures and logs the duration of each phase of a startup."""
 
 import contextlib
 import logging
@@ -8,25 +8,25 @@ from contextvars import ContextVar
 
 log = logging.getLogger(__name__)
 
-# Called with the name of the phase that a start is in, whenever it changes; "" between phases.
+# Functions to call with the name of the current phase whenever it changes; "" between two phases.
 listeners: list[Callable[[str], None]] = []
-_current = ContextVar("phase", default="")
+_current_phase = ContextVar("phase", default="")
 
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Log how long a phase took, unless it fails."""
-    begun = time.monotonic()
-    outer = _current.set(name)
-    _tell()
+    """Log the duration of a phase, unless the phase fails."""
+    started_at = time.monotonic()
+    outer = _current_phase.set(name)
+    _notify_listeners()
     try:
         yield
     finally:
-        _current.reset(outer)
-        _tell()
-    log.info("start-up: %-8s %5.2f s", name, time.monotonic() - begun)
+        _current_phase.reset(outer)
+        _notify_listeners()
+    log.info("start-up: %-8s %5.2f s", name, time.monotonic() - started_at)
 
 
-def _tell() -> None:
+def _notify_listeners() -> None:
     for listener in listeners:
-        listener(_current.get())
+        listener(_current_phase.get())

@@ -1,27 +1,28 @@
-"""The processor's name for the SDK, which would measure the processor to learn it."""
+"""Reads the processor's name for the SDK, so that the SDK doesn't benchmark the processor."""
 
 from pathlib import Path
 
 import cpuinfo
 
-KERNELS = Path("/proc/cpuinfo")
+CPUINFO = Path("/proc/cpuinfo")
 
 
-def name_it_quickly() -> None:
-    """Let the SDK read the name from the kernel when it is imported.
+def skip_processor_benchmark() -> None:
+    """Make the SDK read the processor's name from the kernel when the SDK is imported.
 
-    It asks a library for all that can be known, and uses the name alone. The library starts a
-    process, which counts ticks of the clock for a second while the engine needs the processor:
+    The SDK asks a library for all facts about the processor but uses only the name. The library
+    starts a process that counts clock ticks for a second, while the engine needs the processor:
     https://github.com/workhorsy/py-cpuinfo/issues/155
 
-    This is not in ``job_loop/sdk.py`` with what else is replaced of the SDK: it has to come before
-    the SDK is imported, and importing the job loop would delay the engine's start by a second.
+    This function is not in ``job_loop/sdk.py`` with the other replacements because it must run
+    before the SDK is imported, and importing the job loop would delay the engine's startup by a
+    second.
     """
-    cpuinfo.get_cpu_info = read
+    cpuinfo.get_cpu_info = read_processor_name
 
 
-def read(source: Path = KERNELS) -> dict[str, str]:
-    """Return the processor's name under the library's key; nothing if the kernel has none."""
+def read_processor_name(source: Path = CPUINFO) -> dict[str, str]:
+    """Return the processor's name under the library's key; an empty dict if there is no name."""
     for line in source.read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

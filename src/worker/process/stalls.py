@@ -1,7 +1,7 @@
-"""Ends a start that does not move (``START_STALL_S``).
+"""Ends a startup that makes no progress (``START_STALL_S``).
 
-A fork of this process watches it: a start has no thread before its core is forked, and a thread
-would wait with everybody else for code in C that keeps the interpreter's lock.
+A forked process watches the startup. A thread can't: no thread may exist before the engine core is
+forked, and C code that holds the interpreter's lock would block a thread, too.
 """
 
 import contextlib
@@ -25,203 +25,227 @@ from worker.settings import Settings
 log = logging.getLogger("worker")
 
 SETTING = "START_STALL_S"
-# Prints the stacks of a process of the worker, and ends it with status 1.
-STOP = signal.SIGHUP
-# Looks within the time that is watched, and seconds between two of them at most.
-LOOKS = 20
-LONGEST_LOOK_S = 5.0
-# The watcher was frozen, or very busy, if it looks so late: the start may have been, too.
-LATE_S = 5.0
-# What does not count as a movement: a share of a processor, of each process, and bytes a second.
-# Those that wait look at clocks and sockets (gloo), and vLLM's say so once a minute. A worker that
-# waits for the download of another one reads more.
-WAITS = 0.05
-WAITS_BYTES_S = 16
-# Of a file that is mapped into memory some file systems count no bytes, only the major faults.
-BYTES_OF_FAULT = 4096
-# Fields of /proc/PID/io: bytes of reads and writes, and those from a disk, where a loader reads
-# around the page cache, or has the kernel read meanwhile.
-_COUNTED = ("rchar", "wchar", "read_bytes")
-# Scripts that are no helpers: the engine waits for what is read ahead, and what only begins as the
-# other one becomes another command.
-_NO_HELPERS = ("/ahead/reader.py", "/children/with_parent.py")
-# Seconds for a process to print its stacks and end.
-ENDS_S = 5.0
+# Makes a process of the worker print its stacks and exit with status 1.
+STOP_SIGNAL = signal.SIGHUP
+# Number of checks within the timeout, and the maximum seconds between two checks.
+CHECKS_PER_TIMEOUT = 20
+MAX_CHECK_INTERVAL_S = 5.0
+# A check that is this many seconds late means that the watcher was frozen or the machine very busy.
+# The startup may have been slowed down, too.
+LATE_CHECK_S = 5.0
+# Activity of a process that only waits: a share of one CPU, and bytes per second. Waiting processes
+# check clocks and sockets (gloo), and vLLM's processes log once a minute that they wait. A worker
+# that waits for another worker's download reads more.
+IDLE_CPU_SHARE = 0.05
+IDLE_BYTES_PER_S = 16
+# Some file systems count no bytes for reads from memory-mapped files, only major page faults.
+BYTES_PER_FAULT = 4096
+# Fields of /proc/PID/io: bytes read and written, and bytes read from a disk. A loader may bypass
+# the page cache or let the kernel read ahead; both count only in the last field.
+_IO_FIELDS = ("rchar", "wchar", "read_bytes")
+# Scripts of isolated child processes that belong to the startup: the engine waits for the
+# read-ahead, and with_parent.py becomes another command.
+_STARTUP_SCRIPTS = ("/ahead/reader.py", "/children/with_parent.py")
+# Seconds for a process to print its stacks and exit.
+EXIT_TIMEOUT_S = 5.0
 
-# Ends the watch, if there is one.
-_watch = contextlib.ExitStack()
+# Callbacks that stop the current watch.
+_watch_stack = contextlib.ExitStack()
 
 
-def begin(values: Mapping[str, str]) -> None:
-    """Watch this process from now on, and all that it starts, unless START_STALL_S is 0.
+def start_watch(values: Mapping[str, str]) -> None:
+    """Watch this process and its children, unless START_STALL_S is 0.
 
     Args:
-        values: the settings as text. One that can't be read is reported by the start itself.
+        values: The settings as strings. The startup itself reports a value that can't be parsed.
     """
-    patience_s: float = Settings.model_fields[SETTING.lower()].default
+    timeout_s: float = Settings.model_fields[SETTING.lower()].default
     with contextlib.suppress(ValueError):
-        patience_s = float(values.get(SETTING) or patience_s)
-    if patience_s <= 0:
+        timeout_s = float(values.get(SETTING) or timeout_s)
+    if timeout_s <= 0:
         return
-    # Shared with the watcher: the phase that the start is in.
+    # Memory shared with the watcher; it contains the current phase of the startup.
     shared = mmap.mmap(-1, mmap.PAGESIZE)
-    watcher = children.fork(partial(watch, os.getpid(), shared, patience_s))
-    _watch.callback(os.waitpid, watcher, 0)
-    _watch.callback(os.kill, watcher, signal.SIGKILL)
-    _watch.callback(signal.signal, STOP, signal.getsignal(STOP))
-    _watch.callback(faulthandler.unregister, STOP)
-    end_on_signal()
+    watcher = children.fork(partial(watch_startup, os.getpid(), shared, timeout_s))
+    _watch_stack.callback(os.waitpid, watcher, 0)
+    _watch_stack.callback(os.kill, watcher, signal.SIGKILL)
+    _watch_stack.callback(signal.signal, STOP_SIGNAL, signal.getsignal(STOP_SIGNAL))
+    _watch_stack.callback(faulthandler.unregister, STOP_SIGNAL)
+    exit_on_signal()
 
     def share(phase: str) -> None:
         shared[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
 
     phases.listeners.append(share)
-    _watch.callback(phases.listeners.remove, share)
+    _watch_stack.callback(phases.listeners.remove, share)
 
 
-def end() -> None:
-    """End the watch, if there is one: the start is over."""
-    _watch.close()
+def stop_watch() -> None:
+    """Stop the watch, if one is running, because the startup is over."""
+    _watch_stack.close()
 
 
-def end_on_signal() -> None:
-    """Let this process and its forks print their stacks and end, when the watcher's signal comes.
+def exit_on_signal() -> None:
+    """Make this process and its forks print their stacks and exit on the watcher's signal.
 
-    Both happen in C, in the signal's handler: also where no code of Python runs any more. The first
-    process of a container ignores what it handles not, SIGKILL among it.
+    The signal handler runs in C, so it also works when no Python code can run. A handler is
+    necessary because the first process of a container ignores all signals that it doesn't handle,
+    even SIGKILL from within the container.
     """
-    if signal.getsignal(STOP) is signal.SIG_IGN:
-        # As nohup has it: the worker is to outlive its terminal. The watcher kills it.
+    if signal.getsignal(STOP_SIGNAL) is signal.SIG_IGN:
+        # nohup ignores the signal so that the worker outlives its terminal. The watcher kills it
+        # instead.
         return
     libc = ctypes.CDLL(None)
-    # It is called with the signal's number, which becomes the status: that of SIGHUP is 1.
-    libc.signal(STOP, libc._exit)
-    faulthandler.register(STOP, file=2, all_threads=True, chain=True)
+    # The handler is called with the signal's number, which becomes the exit status: SIGHUP is 1.
+    libc.signal(STOP_SIGNAL, libc._exit)
+    faulthandler.register(STOP_SIGNAL, file=2, all_threads=True, chain=True)
 
 
-def bytes_moved(proc: Path) -> int:
-    """Return the bytes that a process has read and written, files, pipes and its log among them.
+def count_bytes(proc_folder: Path) -> int:
+    """Return the bytes that a process has read and written, including pipes and its log.
+
+    Args:
+        proc_folder: The process's folder in /proc.
 
     Raises:
-        OSError: it has ended, or this kernel counts none.
+        OSError: If the process no longer exists or the kernel doesn't count bytes.
     """
-    lines = (proc / "io").read_text().splitlines()
+    lines = (proc_folder / "io").read_text().splitlines()
     counts = dict(line.split(": ") for line in lines)
-    # Field 12 of stat: the second one, the name in parentheses, may hold anything.
-    faults = (proc / "stat").read_text().rpartition(")")[2].split()[12 - 3]
-    return sum(int(counts[name]) for name in _COUNTED) + int(faults) * BYTES_OF_FAULT
+    # Field 12 of stat. Split after the parentheses because the process name within them may contain
+    # spaces.
+    faults = (proc_folder / "stat").read_text().rpartition(")")[2].split()[12 - 3]
+    return sum(int(counts[name]) for name in _IO_FIELDS) + int(faults) * BYTES_PER_FAULT
 
 
-def processes_of(worker: psutil.Process) -> list[psutil.Process]:
-    """Return a process and all below it, without the watcher and the worker's other helpers.
+def startup_processes(worker: psutil.Process) -> list[psutil.Process]:
+    """Return a process and its descendants, without the watcher and the worker's other helpers.
 
-    What helpers do is no movement: they answer pings, or read what is printed.
+    The activity of helpers is not progress: they answer pings or read output.
 
     Raises:
-        psutil.NoSuchProcess: it has ended.
+        psutil.NoSuchProcess: If the process no longer exists.
     """
-    found = [worker]
+    processes = [worker]
     for process in worker.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             command = process.cmdline()
-            helps = command[1:3] == children.ISOLATED and not command[3].endswith(_NO_HELPERS)
-            if process.pid != os.getpid() and not helps:
-                found.append(process)
-    return found
+            is_helper = command[1:3] == children.ISOLATED and not command[3].endswith(
+                _STARTUP_SCRIPTS
+            )
+            if process.pid != os.getpid() and not is_helper:
+                processes.append(process)
+    return processes
 
 
-def used(
-    processes: list[psutil.Process], seen: dict[psutil.Process, tuple[float, int]]
+def measure_usage(
+    processes: list[psutil.Process], last_usage: dict[psutil.Process, tuple[float, int]]
 ) -> tuple[float, int]:
-    """Return what the processes of a start have used since the last look.
+    """Return the CPU seconds and the bytes that processes have used since the last check.
 
-    That is seconds of a processor, of one process on average, and bytes read and written.
-    ``seen``, what each had used at the last look, is brought up to date.
+    Args:
+        processes: Processes of the startup.
+        last_usage: CPU seconds and bytes of each process at the last check; updated in place.
+
+    Returns:
+        CPU seconds of an average process, and bytes read and written by all processes.
     """
-    used_s, moved = 0.0, 0
+    cpu_s, total_bytes = 0.0, 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            times, now = process.cpu_times(), bytes_moved(Path(f"/proc/{process.pid}"))
-            before_s, before = seen.get(process, (0.0, 0))
-            seen[process] = times.user + times.system, now
-            used_s += (times.user + times.system - before_s) / len(processes)
-            moved += now - before
-    return used_s, moved
+            times, bytes_now = process.cpu_times(), count_bytes(Path(f"/proc/{process.pid}"))
+            last_cpu_s, last_bytes = last_usage.get(process, (0.0, 0))
+            last_usage[process] = times.user + times.system, bytes_now
+            cpu_s += (times.user + times.system - last_cpu_s) / len(processes)
+            total_bytes += bytes_now - last_bytes
+    return cpu_s, total_bytes
 
 
-class Stillness:
-    """For how long nothing has moved; pure. The clock is ``time.monotonic``, in seconds."""
+class StallDetector:
+    """Measures for how long a startup has made no progress; pure. Times are ``time.monotonic``."""
 
     def __init__(self, now: float) -> None:
         self.phase = b""
-        self._looked_at = self._moved_at = now
-        # Used since the last movement.
-        self._processor_s, self._bytes = 0.0, 0
+        self._checked_at = self._active_at = now
+        # Usage since the last progress.
+        self._cpu_s, self._bytes = 0.0, 0
 
-    def look(self, now: float, phase: bytes, processor_s: float, bytes_moved: int) -> float:
-        """Return the seconds since the last movement; call it every ``LONGEST_LOOK_S``.
+    def check(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
+        """Return the seconds since the last progress.
 
-        A new phase is a movement. The figures are what ``used`` returns.
+        Call this method at least every ``MAX_CHECK_INTERVAL_S``. A change of the phase is progress.
+
+        Args:
+            now: Current time.
+            phase: Current phase of the startup.
+            cpu_s: CPU seconds from ``measure_usage``.
+            byte_count: Bytes from ``measure_usage``.
         """
-        self._processor_s += processor_s
-        self._bytes += bytes_moved
-        still_s = now - self._moved_at
+        self._cpu_s += cpu_s
+        self._bytes += byte_count
+        idle_s = now - self._active_at
         if (
             phase != self.phase
-            or now - self._looked_at > LONGEST_LOOK_S + LATE_S
-            or self._processor_s >= WAITS * still_s
-            or self._bytes >= WAITS_BYTES_S * still_s
+            or now - self._checked_at > MAX_CHECK_INTERVAL_S + LATE_CHECK_S
+            or self._cpu_s >= IDLE_CPU_SHARE * idle_s
+            or self._bytes >= IDLE_BYTES_PER_S * idle_s
         ):
-            self._moved_at, self._processor_s, self._bytes = now, 0.0, 0
-        self._looked_at, self.phase = now, phase
-        return now - self._moved_at
+            self._active_at, self._cpu_s, self._bytes = now, 0.0, 0
+        self._checked_at, self.phase = now, phase
+        return now - self._active_at
 
 
-def watch(pid: int, shared: mmap.mmap, patience_s: float) -> None:
-    """Watch a process until it does not move for so long, then end it.
+def watch_startup(pid: int, shared: mmap.mmap, timeout_s: float) -> None:
+    """Watch a process, and end it when it has made no progress for ``timeout_s``.
 
-    ``shared`` has the phase that its start is in.
+    Args:
+        pid: Id of the worker's process.
+        shared: Shared memory with the current phase of the startup.
+        timeout_s: Seconds without progress after which the startup is ended.
     """
     try:
-        bytes_moved(Path(f"/proc/{pid}"))
+        count_bytes(Path(f"/proc/{pid}"))
     except OSError as error:
         log.warning("a start that hangs is not noticed here, where /proc lacks: %s", error)
         return
-    worker, still_s, stillness = psutil.Process(pid), 0.0, Stillness(time.monotonic())
-    seen: dict[psutil.Process, tuple[float, int]] = {}
-    while still_s < patience_s:
-        time.sleep(min(patience_s / LOOKS, LONGEST_LOOK_S))
+    worker, idle_s, detector = psutil.Process(pid), 0.0, StallDetector(time.monotonic())
+    last_usage: dict[psutil.Process, tuple[float, int]] = {}
+    while idle_s < timeout_s:
+        time.sleep(min(timeout_s / CHECKS_PER_TIMEOUT, MAX_CHECK_INTERVAL_S))
         phase = shared[:].rstrip(b"\0")
-        still_s = stillness.look(time.monotonic(), phase, *used(processes_of(worker), seen))
-    end_start(processes_of(worker), stillness.phase.decode(), patience_s)
+        idle_s = detector.check(
+            time.monotonic(), phase, *measure_usage(startup_processes(worker), last_usage)
+        )
+    stop_startup(startup_processes(worker), detector.phase.decode(), timeout_s)
 
 
-def end_start(processes: list[psutil.Process], phase: str, patience_s: float) -> None:
-    """Say where a start hangs, and end all of its processes, the worker's own last."""
-    where = f"in its phase {phase!r}" if phase else "between two phases"
+def stop_startup(processes: list[psutil.Process], phase: str, timeout_s: float) -> None:
+    """Log where the startup hangs, and end all of its processes, the worker's own last."""
+    position = f"in its phase {phase!r}" if phase else "between two phases"
     log.critical(
         "the start has not moved for %g s %s: no processor time, no bytes read or written, "
         "nothing logged. It is taken for this machine's fault: it ends, and has taken no job. "
         "Where its processes are, the last call first (START_STALL_S=0: a start may take any "
         "time):",
-        patience_s,
-        where,
+        timeout_s,
+        position,
     )
     worker, *others = processes
-    # Or it would notice the end of its core, and begin to do something about it.
+    # Otherwise the worker would notice the end of its core and react to it.
     worker.suspend()
     for process in (*others, worker):
-        stop(process)
+        stop_process(process)
 
 
-def stop(process: psutil.Process) -> None:
-    """Let a process print its stacks and end; kill it if it can't."""
+def stop_process(process: psutil.Process) -> None:
+    """Make a process print its stacks and exit; kill it if it doesn't."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        title = "the worker" if process.pid == os.getppid() else process.name()
-        log.critical("%s (pid %d), %s:", title, process.pid, process.status())
-        process.send_signal(STOP)
+        process_name = "the worker" if process.pid == os.getppid() else process.name()
+        log.critical("%s (pid %d), %s:", process_name, process.pid, process.status())
+        process.send_signal(STOP_SIGNAL)
         process.resume()
-        deadline = time.monotonic() + ENDS_S
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
                 log.critical("pid %d does not answer: it is killed", process.pid)

@@ -1,1 +1,1 @@
-"""What all routes share: the row of a route, an answer, and what it is answered with."""
+"""The parts that all routes share: the table's row, the answer, and the worker's resources."""

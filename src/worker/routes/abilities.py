@@ -1,35 +1,37 @@
-"""Which models of a worker can answer a request, and what the others do instead."""
+"""Checks whether a model of the worker can answer a request."""
 
 from collections.abc import Sequence
 
 from worker.engine import Engine, Engines, Model
 from worker.errors import UnknownRoute
 
-# By vLLM's tasks; a model with several is known by the first.
+# Abilities by vLLM's tasks. A model with several tasks is described by the first.
 ABILITIES = {"generate": "generates text", "embed": "embeds", "classify": "classifies"}
 
 
-def ability(model: Model) -> str:
-    """Return what a model does, with its name: "'minilm' embeds"."""
-    does = next((does for task, does in ABILITIES.items() if task in model.tasks), "scores")
-    return f"{model.names[0]!r} {does}"
+def describe_ability(model: Model) -> str:
+    """Return a model's name and ability: "'minilm' embeds"."""
+    verb = next((does for task, does in ABILITIES.items() if task in model.tasks), "scores")
+    return f"{model.names[0]!r} {verb}"
 
 
-def refuse_unable(name: object, able: Sequence[Engine], engines: Engines, place: str) -> None:
-    """Refuse the name of a model that this worker serves for something else.
+def check_model_ability(
+    name: object, able_engines: Sequence[Engine], engines: Engines, target: str
+) -> None:
+    """Refuse a request to a model that this worker serves for another task.
 
     Args:
-        name: as the caller wrote it; None if there was none.
-        able: the engines that can answer.
-        engines: all of them.
-        place: what they can answer, for the message: a route.
+        name: The model's name as the caller wrote it, or None if it is absent.
+        able_engines: The engines that can answer the request.
+        engines: All engines of the worker.
+        target: The kind of request, for the message: a route.
 
     Raises:
-        UnknownRoute: naming those that can.
+        UnknownRoute: The model can't answer the request. The message names the models that can.
     """
-    known = {known for engine in able for known in engine.model.names}
+    able_names = {able_name for engine in able_engines for able_name in engine.model.names}
     for engine in engines:
-        if name in engine.model.names and name not in known:
-            can = ", ".join(engine.model.names[0] for engine in able)
-            message = f"{ability(engine.model)} and can't answer {place}; {can} can"
+        if name in engine.model.names and name not in able_names:
+            names = ", ".join(engine.model.names[0] for engine in able_engines)
+            message = f"{describe_ability(engine.model)} and can't answer {target}; {names} can"
             raise UnknownRoute(f"{message}.", param="model")

@@ -1,4 +1,4 @@
-"""An answer: where the pieces of it come from, and how yields of them are rendered."""
+"""Answers: the source of their pieces, and how their yields are rendered."""
 
 import contextlib
 import json
@@ -6,31 +6,31 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from worker.chunking import ONE_BY_ONE, ROOM_BYTES, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.record import Usage
 
 T = TypeVar("T")
 
-# json.dumps with an argument builds a new encoder at every call.
+# ``json.dumps`` with an argument creates a new encoder on each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """One call of the engine, not yet started.
+    """The answer to one job, which is not started until its pieces are iterated.
 
     Args:
-        stream: whether it is yielded in chunks; otherwise it is one yield.
-        pieces: called, iterated and closed on the engine's loop.
-        render: makes one yield of the values of some pieces.
-        render_error: makes a yield of an error's body for the reader of a stream that breaks, next
-            to the one that fails the job.
-        error_keys: keys that stand next to ``error`` in an error's body: ``{"type": "error"}``.
-        policy: how the answer is chunked, where the job's chunk keys do not apply.
-        by_worker: whether the worker answers by itself, without a slot of the engine.
-        progress: returns how many items are done: ``{"done": 3, "total": 200}``. None is reported
-            without it.
-        usage: the tokens so far, counted by the pieces.
+        stream: Whether the answer is yielded in chunks; otherwise it is one yield.
+        pieces: Returns the pieces. It is called, iterated and closed on the engine's loop.
+        render: Makes one yield from the values of some pieces.
+        render_error: Makes a yield from the body of an error, for the reader of a stream that
+            breaks. It precedes the error that fails the job.
+        error_keys: Keys next to ``error`` in the body of an error: ``{"type": "error"}``.
+        policy: How the answer is chunked, if the job's chunk keys do not apply.
+        is_by_worker: Whether the worker answers by itself, without a slot of the engine.
+        progress: Returns the number of finished items: ``{"done": 3, "total": 200}``. No progress
+            is reported without this function.
+        usage: The tokens so far, counted by the pieces.
     """
 
     stream: bool
@@ -39,37 +39,37 @@ class Answer(Generic[T]):
     render_error: Callable[[dict[str, Any]], Any] | None = None
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
-    by_worker: bool = False
+    is_by_worker: bool = False
     progress: Callable[[], dict[str, float]] | None = None
     usage: Usage = field(default_factory=Usage)
 
 
 def answer_by_worker(
-    answering: Callable[[], Awaitable[Any]],
+    make_result: Callable[[], Awaitable[Any]],
     *,
     progress: Callable[[], dict[str, float]] | None = None,
     usage: Usage | None = None,
 ) -> Answer[Any]:
-    """Return an answer of one yield, which the worker makes by itself: what is awaited."""
+    """Return an answer of one yield, the awaited result, which needs no slot of the engine."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        yield Piece(await answering(), weight=1, size=0)
+        yield Piece(await make_result(), weight=1, size=0)
 
     return Answer(
         stream=False,
         pieces=pieces,
         render=lambda values: values[0],
-        by_worker=True,
+        is_by_worker=True,
         progress=progress,
         usage=usage or Usage(),
     )
 
 
-def answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
-    """Return an answer of a yield for each part, which the worker makes by itself."""
+def answer_in_parts(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
+    """Return an answer with one yield for each part, which needs no slot of the engine."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        async with contextlib.aclosing(answering()) as parts:
+        async with contextlib.aclosing(make_parts()) as parts:
             async for part in parts:
                 yield Piece(part, weight=1, size=json_size(part))
 
@@ -78,20 +78,20 @@ def answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answe
         pieces=pieces,
         render=lambda values: values[0],
         policy=ONE_BY_ONE,
-        by_worker=True,
+        is_by_worker=True,
     )
 
 
 def json_size(value: Any) -> int:
-    """Return the bytes of a value in a POST, with the comma behind it."""
+    """Return the bytes of a value in the JSON of a POST, including the comma after it."""
     return len(_encode(value).encode(errors="replace")) + 2
 
 
-def text_parts(text: str) -> Iterator[str]:
-    """Cut a text into parts that a yield holds, between characters."""
-    if json_size(text) <= ROOM_BYTES:
+def split_text(text: str) -> Iterator[str]:
+    """Split a text between characters into parts that fit a yield."""
+    if json_size(text) <= PIECES_LIMIT_BYTES:
         yield text
         return
     middle = len(text) // 2
-    yield from text_parts(text[:middle])
-    yield from text_parts(text[middle:])
+    yield from split_text(text[:middle])
+    yield from split_text(text[middle:])

@@ -1,20 +1,23 @@
-"""Conversations in the bodies of requests: checked, and opened with SYSTEM_PROMPT.
+"""Prepares the conversations in requests' bodies: checks them and adds SYSTEM_PROMPT.
 
-Each function changes a body for vLLM's server. A route names its function in ``ROUTES``.
+Each function changes a body for vLLM's server. A row of ``ROUTES`` names its function.
 """
 
 from typing import Any
 
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.base import with_system_prompt
+from worker.job.base import add_system_prompt
 
 
-def chat(body: dict[str, Any], job: OpenAIJob, system: str | None) -> None:
-    """Complete ``messages``: a text is the user's, as is, without /v1, a message without a role.
+def prepare_chat(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
+    """Check ``messages`` and add the system prompt.
+
+    A string becomes a message of the user. If the route was written without /v1, messages without a
+    role become messages of the user, too.
 
     Raises:
-        InvalidInput: they are no list of objects.
+        InvalidInput: The messages are not a list of objects.
     """
     if "messages" not in body:
         return
@@ -22,22 +25,24 @@ def chat(body: dict[str, Any], job: OpenAIJob, system: str | None) -> None:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     _check_messages(messages)
-    role = {} if job.versioned else {"role": "user"}
-    body["messages"] = with_system_prompt([{**role, **message} for message in messages], system)
+    role = {} if job.has_version_prefix else {"role": "user"}
+    body["messages"] = add_system_prompt(
+        [{**role, **message} for message in messages], system_prompt
+    )
 
 
-def anthropic(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
-    """Complete ``system``."""
-    if system is not None:
-        body.setdefault("system", system)
+def prepare_anthropic(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+    """Set ``system`` unless the request has it."""
+    if system_prompt is not None:
+        body.setdefault("system", system_prompt)
 
 
-def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
-    """Complete ``instructions``, and make ``input`` readable to vLLM.
+def prepare_response(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+    """Set ``instructions`` unless the request has them, and convert ``input`` for vLLM.
 
     Raises:
-        InvalidInput: the input is neither a text nor a list, or has a file; tools are no list; or
-            the answer is to be fetched later.
+        InvalidInput: The input is neither a string nor a list, or contains a file; the tools are
+            not a list; or the request is to run in the background.
     """
     if body.get("background"):
         message = "this worker stores no responses that could be fetched later: leave it out"
@@ -47,56 +52,56 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
     if not isinstance(items, str | list):
         raise InvalidInput("input: Input should be a valid string or list", param="input")
     if isinstance(items, list):
-        body["input"] = [_readable(item) for item in items]
-    if system is not None and not _has_system(items):
-        body.setdefault("instructions", system)
+        body["input"] = [_simplify_parts(item) for item in items]
+    if system_prompt is not None and not _has_system(items):
+        body.setdefault("instructions", system_prompt)
 
 
 def _check_messages(messages: Any) -> None:
     _check_list("messages", messages)
     for index, message in enumerate(messages):
-        place = f"messages.{index}"
+        field = f"messages.{index}"
         if not isinstance(message, dict):
-            raise InvalidInput(f"{place}: Input should be a valid dictionary", param=place)
+            raise InvalidInput(f"{field}: Input should be a valid dictionary", param=field)
         if message.get("tool_calls") is not None:
-            _check_list(f"{place}.tool_calls", message["tool_calls"])
+            _check_list(f"{field}.tool_calls", message["tool_calls"])
 
 
-def _check_list(place: str, value: Any) -> None:
-    """Check a list that vLLM iterates over before its own checks: their error would be Python's."""
+def _check_list(field: str, value: Any) -> None:
+    """Check a list that vLLM iterates over before its own checks, which would raise a TypeError."""
     if not isinstance(value, list):
-        raise InvalidInput(f"{place}: Input should be a valid list", param=place)
+        raise InvalidInput(f"{field}: Input should be a valid list", param=field)
 
 
-def _readable(item: Any) -> Any:
-    """Join the parts of an earlier answer, or of a tool's output: vLLM reads only one text."""
+def _simplify_parts(item: Any) -> Any:
+    """Join the text parts of an earlier answer or of a tool's output: vLLM reads only one part."""
     if not isinstance(item, dict):
         return item
     for parts in (item.get("content"), item.get("output")):
-        if isinstance(parts, list) and any(_of_type(part, "input_file") for part in parts):
+        if isinstance(parts, list) and any(_has_type(part, "input_file") for part in parts):
             raise InvalidInput("input: this worker takes no files: send their text", param="input")
-    if item.get("type") == "function_call_output" and _is_text(item.get("output")):
-        return {**item, "output": _joined(item["output"])}
-    if item.get("role") == "assistant" and _is_text(item.get("content")):
-        text = {"type": "output_text", "text": _joined(item["content"]), "annotations": []}
-        return {**item, "content": [text]}
+    if item.get("type") == "function_call_output" and _has_only_text(item.get("output")):
+        return {**item, "output": _join_text(item["output"])}
+    if item.get("role") == "assistant" and _has_only_text(item.get("content")):
+        part = {"type": "output_text", "text": _join_text(item["content"]), "annotations": []}
+        return {**item, "content": [part]}
     return item
 
 
 def _has_system(items: Any) -> bool:
-    """Return whether an input has a system or developer message."""
-    turns = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return any(turn.get("role") in ("system", "developer") for turn in turns)
+    """Return whether an input contains a system or developer message."""
+    messages = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return any(message.get("role") in ("system", "developer") for message in messages)
 
 
-def _is_text(parts: Any) -> bool:
+def _has_only_text(parts: Any) -> bool:
     types = ("input_text", "output_text", "refusal")
-    return isinstance(parts, list) and all(_of_type(part, *types) for part in parts)
+    return isinstance(parts, list) and all(_has_type(part, *types) for part in parts)
 
 
-def _of_type(part: Any, *types: str) -> bool:
+def _has_type(part: Any, *types: str) -> bool:
     return isinstance(part, dict) and part.get("type") in types
 
 
-def _joined(parts: list[dict[str, Any]]) -> str:
+def _join_text(parts: list[dict[str, Any]]) -> str:
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)

@@ -1,6 +1,6 @@
-"""Server-sent events: a body cut into them, and how a stream that breaks ends.
+"""Server-sent events: splits a body into events, and makes the last events of a failed stream.
 
-An event is its text, with the blank line that ends it.
+An event is represented by its text, including the blank line at its end.
 """
 
 import json
@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.asgi import Head
+from worker.asgi import ResponseHead
 
-DATA = "data: "
-DONE = "data: [DONE]\n\n"
-END = b"\n\n"
-# How events begin that hold an error: those of OpenAI's older routes, and of all others.
-ERRORS = ('data: {"error"', "event: error\n")
-# How events begin that only announce what comes; the request may still be refused.
-ANNOUNCEMENTS = (
+DATA_PREFIX = "data: "
+DONE_EVENT = "data: [DONE]\n\n"
+SEPARATOR = b"\n\n"
+# Prefixes of events that contain an error: those of OpenAI's older routes, and of all others.
+ERROR_PREFIXES = ('data: {"error"', "event: error\n")
+# Prefixes of events that only announce content. After them, the request may still be refused.
+ANNOUNCEMENT_PREFIXES = (
     "event: response.created\n",
     "event: response.in_progress\n",
     "event: response.output_item.added\n",
@@ -25,75 +25,79 @@ ANNOUNCEMENTS = (
     "event: content_block_start\n",
     "event: ping\n",
 )
-# In the event that opens a choice of a chat.
-ROLE = '"delta":{"role":"assistant","content":""'
-# How the event begins that ends a response, and holds all of it.
-COMPLETED = "event: response.completed\n"
+# Part of the event that starts a choice of a chat.
+ROLE_DELTA = '"delta":{"role":"assistant","content":""'
+# Prefix of the event that ends a response of /v1/responses and contains all of it.
+COMPLETED_PREFIX = "event: response.completed\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """What the clients of an API take for an error.
+    """The format of errors that the clients of an API expect.
 
     Args:
-        last_events: makes the events that end a stream, of an error's body.
-        keys: keys that stand next to ``error`` in an error's body.
+        make_last_events: Makes the last events of a stream from the body of an error.
+        keys: Keys next to ``error`` in the body of an error.
     """
 
-    last_events: Callable[[dict[str, Any]], list[str]]
+    make_last_events: Callable[[dict[str, Any]], list[str]]
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
-async def events_in(parts: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[str, None]:
-    """Yield the events of a body; vLLM sends one a part today, but does not promise it."""
-    rest = b""
+async def split_events(
+    parts: AsyncGenerator[ResponseHead | bytes, None],
+) -> AsyncGenerator[str, None]:
+    """Yield the events of a body. vLLM sends one event in each part, but does not guarantee it."""
+    incomplete = b""
     async for part in parts:
-        assert isinstance(part, bytes)  # for the type checker: there is one head
-        *events, rest = (rest + part).split(END)
+        assert isinstance(part, bytes)  # For the type checker: only the first part is a head.
+        *events, incomplete = (incomplete + part).split(SEPARATOR)
         for event in events:
-            yield (event + END).decode()
-    if rest:
-        yield rest.decode()
+            yield (event + SEPARATOR).decode()
+    if incomplete:
+        yield incomplete.decode()
 
 
 def weight(event: str) -> int:
-    """Return what an event counts in a chunk: 1, or 0 if it has no part of the answer.
+    """Return an event's weight in a chunk: 1, or 0 if it has no part of the answer.
 
-    A chunk of such an event alone would delay the first token until the next chunk is full.
+    If a chunk could consist of such an event alone, the first token would wait for the next chunk.
     """
-    return 0 if event.startswith(ANNOUNCEMENTS) or ROLE in event else 1
+    return 0 if event.startswith(ANNOUNCEMENT_PREFIXES) or ROLE_DELTA in event else 1
 
 
-def decoded(events: list[str]) -> list[Any]:
-    """Return the data of events, without the closing mark, which has none."""
-    lines = [line for event in events for line in event.split("\n") if line.startswith(DATA)]
-    return [json.loads(line.removeprefix(DATA)) for line in lines if line != DONE.strip()]
+def decode_data(events: list[str]) -> list[Any]:
+    """Return the data of events, without the closing event, which has no data."""
+    lines = [line for event in events for line in event.split("\n") if line.startswith(DATA_PREFIX)]
+    return [
+        json.loads(line.removeprefix(DATA_PREFIX)) for line in lines if line != DONE_EVENT.strip()
+    ]
 
 
-def error_in(event: str) -> dict[str, Any]:
-    """Return the error of an event that holds one."""
-    (data,) = decoded([event])
+def parse_error(event: str) -> dict[str, Any]:
+    """Return the error that an event contains."""
+    (data,) = decode_data([event])
     error: dict[str, Any] = data.get("error") or data
     return error
 
 
-def _event(data: dict[str, Any], name: str = "") -> str:
-    return f"{name}{DATA}{json.dumps(data, ensure_ascii=False)}\n\n"
+def _event(data: dict[str, Any], prefix: str = "") -> str:
+    return f"{prefix}{DATA_PREFIX}{json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-def _openai(body: dict[str, Any]) -> list[str]:
-    return [_event(body), DONE]
+def _make_openai_events(body: dict[str, Any]) -> list[str]:
+    return [_event(body), DONE_EVENT]
 
 
-def _responses(body: dict[str, Any]) -> list[str]:
-    own = {key: body["error"][key] for key in ("code", "message", "param")}
-    return [_event({"type": "error", **own, **body}, "event: error\n")]
+def _make_responses_events(body: dict[str, Any]) -> list[str]:
+    details = {key: body["error"][key] for key in ("code", "message", "param")}
+    return [_event({"type": "error", **details, **body}, "event: error\n")]
 
 
-def _anthropic(body: dict[str, Any]) -> list[str]:
+def _make_anthropic_events(body: dict[str, Any]) -> list[str]:
     return [_event(body, "event: error\n")]
 
 
-OPENAI = ErrorFormat(_openai)
-RESPONSES = ErrorFormat(_responses)
-ANTHROPIC = ErrorFormat(_anthropic, keys={"type": "error"})
+OPENAI = ErrorFormat(_make_openai_events)
+RESPONSES = ErrorFormat(_make_responses_events)
+ANTHROPIC = ErrorFormat(_make_anthropic_events, keys={"type": "error"})

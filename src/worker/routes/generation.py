@@ -1,6 +1,6 @@
-"""One generation: a prompt or a conversation for the engine itself.
+"""Answers with one generation of the engine, for a prompt or a conversation.
 
-It answers the raw path, and LLM Engine's routes for completions.
+Raw jobs and LLM Engine's completion routes use them.
 """
 
 import contextlib
@@ -11,38 +11,38 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
+from worker.chunking import PIECES_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
-from worker.limits.shapes import RAW
-from worker.limits.table import Checked, check
+from worker.limits.shapes import RAW_SHAPE
+from worker.limits.table import CheckedRequest, check_request
 from worker.record import Usage
-from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
+from worker.routes.retries import retry_before_first_piece
 from worker.settings import Settings
-from worker.validation import SAMPLING
+from worker.validation import SAMPLING_PARAMS
 
-# Fields that are split when a delta is too large for one yield: those in one tuple at the same
-# index.
-DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
+# Fields that are split if a delta is too large for one yield. The fields of one tuple are split at
+# the same index.
+SPLIT_FIELDS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
-class Form(Protocol):
-    """One answer while it grows."""
+class AnswerFormatter(Protocol):
+    """Formats one answer while it is generated."""
 
     @property
     def policy(self) -> ChunkPolicy | None:
-        """How the answer is chunked, where the job's chunk keys do not apply."""
+        """How the answer is chunked, if the job's chunk keys do not apply."""
 
-    def grow(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return one yield: the output that is new since the last one."""
+    def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
+        """Return one yield: the output since the last call."""
 
-    def item(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return a whole answer as an item of a list."""
+    def format_item(self, deltas: list[Delta]) -> dict[str, Any]:
+        """Return a complete answer as an item of a list."""
 
 
-# Makes the form of one answer, of its job and the request's id.
-MakeForm = Callable[[RawJob, str], Form]
+# Makes the formatter of one answer from its job and the request's id.
+MakeFormatter = Callable[[RawJob, str], AnswerFormatter]
 
 
 def answer(
@@ -50,24 +50,33 @@ def answer(
     request_id: str,
     engine: Engine,
     settings: Settings,
-    form: MakeForm,
-    room: int = ROOM_BYTES,
+    make_formatter: MakeFormatter,
+    max_piece_bytes: int = PIECES_LIMIT_BYTES,
 ) -> Answer[Delta]:
-    """Return the answer to a raw job: a piece is a token in a stream, otherwise a whole choice.
+    """Return the answer to a raw job: a piece is a token of a stream, otherwise a whole choice.
 
     Args:
-        job: the raw job.
-        request_id: the job's id.
-        engine: answers it.
-        settings: the operator's.
-        form: how it is rendered.
-        room: bytes that a piece of a stream may have; a larger delta is several pieces.
+        job: The raw job.
+        request_id: The job's id.
+        engine: The engine that answers.
+        settings: The worker's settings.
+        make_formatter: Makes the formatter of the answer.
+        max_piece_bytes: Maximum bytes of a piece in a stream. A larger delta becomes several
+            pieces.
 
     Raises:
-        RequestError: it asks for too much.
+        RequestError: The job exceeds a limit.
     """
-    check(Checked(job.body, RAW, settings, SAMPLING, math.inf if job.streamed else ROOM_BYTES))
-    rendered = form(job, request_id)
+    check_request(
+        CheckedRequest(
+            job.body,
+            RAW_SHAPE,
+            settings,
+            SAMPLING_PARAMS,
+            math.inf if job.is_streamed else PIECES_LIMIT_BYTES,
+        )
+    )
+    formatter = make_formatter(job, request_id)
     usage = Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
@@ -76,45 +85,45 @@ def answer(
             async for delta in deltas:
                 output_tokens += delta.tokens
                 usage.prompt_tokens, usage.output_tokens = delta.prompt_tokens, output_tokens
-                usage.cut |= cut_by_default(job, delta)
-                for piece in _pieces(delta, room if job.streamed else math.inf):
+                usage.is_truncated |= is_cut_by_default(job, delta)
+                for piece in _split_delta(delta, max_piece_bytes if job.is_streamed else math.inf):
                     yield piece
 
     return Answer(
-        stream=job.streamed,
-        pieces=partial(unless_begun, engine, request_id, pieces),
-        render=rendered.grow,
-        policy=rendered.policy,
+        stream=job.is_streamed,
+        pieces=partial(retry_before_first_piece, engine, request_id, pieces),
+        render=formatter.format_chunk,
+        policy=formatter.policy,
         usage=usage,
     )
 
 
-def cut_by_default(job: RawJob, delta: Delta) -> bool:
-    """Whether a choice ended here because the job named no ``max_tokens``."""
+def is_cut_by_default(job: RawJob, delta: Delta) -> bool:
+    """Return whether a choice ended at the default length because the job has no ``max_tokens``."""
     return delta.finish_reason == "length" and "max_tokens" not in job.sampling_params.vllm
 
 
-def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:
+def _fields_size(delta: Delta, names: Iterable[str] = tuple(chain(*SPLIT_FIELDS))) -> int:
     return sum(json_size(part) for name in names if (part := getattr(delta, name)))
 
 
-def _pieces(delta: Delta, room: float) -> Iterator[Piece[Delta]]:
-    """Halve the largest fields until every part fits ``room``, in bytes.
+def _split_delta(delta: Delta, max_bytes: float) -> Iterator[Piece[Delta]]:
+    """Halve the largest fields until every part has at most ``max_bytes``.
 
-    A character or a token's log probabilities are never split.
+    A single character, or the log probabilities of a single token, are never split.
     """
-    size = _size(delta)
+    size = _fields_size(delta)
     largest = {}
-    if size > room:
-        names = max(DETAILS, key=partial(_size, delta))
+    if size > max_bytes:
+        names = max(SPLIT_FIELDS, key=partial(_fields_size, delta))
         largest = {name: part for name in names if (part := getattr(delta, name))}
-    half = max(map(len, largest.values()), default=0) // 2
-    if not half:
+    middle = max(map(len, largest.values()), default=0) // 2
+    if not middle:
         yield Piece(delta, weight=delta.tokens, size=size)
         return
-    # The other fields go with the second half.
+    # The other fields are sent with the second half.
     empty = Delta(delta.index, "", tokens=0, prompt_tokens=delta.prompt_tokens)
-    first = replace(empty, **{name: part[:half] for name, part in largest.items()})
-    second = replace(delta, **{name: part[half:] for name, part in largest.items()})
-    yield from _pieces(first, room)
-    yield from _pieces(second, room)
+    first_half = replace(empty, **{name: part[:middle] for name, part in largest.items()})
+    second_half = replace(delta, **{name: part[middle:] for name, part in largest.items()})
+    yield from _split_delta(first_half, max_bytes)
+    yield from _split_delta(second_half, max_bytes)

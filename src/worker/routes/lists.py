@@ -1,4 +1,4 @@
-"""Lists of prompts: every item is a request of its own, and many run at once."""
+"""Lists of prompts: each item is a separate request, and many run concurrently."""
 
 import asyncio
 import contextlib
@@ -7,90 +7,93 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from worker.chunking import ONE_BY_ONE, ROOM_BYTES, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import (
     AnswerTooLarge,
-    EngineAside,
     EngineDead,
+    EngineSuspended,
     RequestError,
     WorkerError,
-    defects_hidden,
+    hide_defects,
 )
 from worker.job import ListJob, RawJob
-from worker.limits.shapes import RAW
-from worker.limits.table import Checked, check
-from worker.limits.work import MOST_IN_LISTS, logprobs_at_once
+from worker.limits.shapes import RAW_SHAPE
+from worker.limits.table import CheckedRequest, check_request
+from worker.limits.work import MAX_LIST_LOGPROBS_PER_STEP, logprobs_per_step
 from worker.record import Usage
-from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
-from worker.routes.generation import MakeForm, cut_by_default
+from worker.routes.generation import MakeFormatter, is_cut_by_default
+from worker.routes.retries import retry_before_first_piece
 from worker.settings import Settings
-from worker.validation import SAMPLING
+from worker.validation import SAMPLING_PARAMS
 
-# Lists of so many prompts or more report their progress by default.
-LONG = 100
+# Minimum number of prompts in a list that reports its progress by default.
+MIN_ITEMS_FOR_PROGRESS = 100
 
-# As many results as one yield has room for.
-FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
+# Fills a yield with as many results as fit.
+FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 
-# An item's index in the list, and its result.
-Result = tuple[int, dict[str, Any]]
+# The index of an item in the list, and its result.
+IndexedResult = tuple[int, dict[str, Any]]
 
 
-class Room:
-    """Room for so many choices at once, given in the order in which it was asked for."""
+class ChoiceSlots:
+    """Limits the number of concurrent choices; slots are assigned in the order of requests."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self._free = asyncio.Semaphore(places)
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = asyncio.Semaphore(total)
         self._turn = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def taken(self, choices: int) -> AsyncGenerator[None, None]:
-        """Wait for room for some choices, and hold it; if there never is enough, all of it."""
-        held = 0
+    async def acquire(self, choices: int) -> AsyncGenerator[None, None]:
+        """Wait for a number of slots and hold them in the block; all slots if there are fewer."""
+        acquired = 0
         try:
-            # One at a time, or several could each hold a part and wait for the rest.
+            # One item at a time acquires slots: several could each hold some and wait for the rest.
             async with self._turn:
-                while held < min(choices, self.places):
+                while acquired < min(choices, self.total):
                     await self._free.acquire()
-                    held += 1
+                    acquired += 1
             yield
         finally:
-            for _ in range(held):
+            for _ in range(acquired):
                 self._free.release()
 
 
 def answer(
-    job: ListJob, request_id: str, engine: Engine, settings: Settings, form: MakeForm
-) -> Answer[Result]:
+    job: ListJob, request_id: str, engine: Engine, settings: Settings, make_formatter: MakeFormatter
+) -> Answer[IndexedResult]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 
-    In a stream results come as they are ready, one a yield; otherwise in the list's order, as many
-    in one yield as it has room for.
+    In a stream, results are yielded one at a time, as soon as they are ready. Otherwise they are in
+    the list's order, and a yield contains as many as fit.
 
     Raises:
-        RequestError: what all items share asks for too much.
+        RequestError: The parameters that all items share exceed a limit.
     """
-    check(Checked(job.shared.body, RAW, settings, SAMPLING))
+    check_request(CheckedRequest(job.shared.body, RAW_SHAPE, settings, SAMPLING_PARAMS))
     total, done = len(job.items), 0
     usage = Usage()
 
-    async def result(index: int, room: Room) -> Piece[Result]:
+    async def answer_item(index: int, slots: ChoiceSlots) -> Piece[IndexedResult]:
         nonlocal done
         item = job.items[index]
-        async with room.taken(_places(item, room.places)):
-            checked = _checked(item, job.shared, settings)
-            found, size = await _result(checked, f"{request_id}-{index}", engine, usage, form)
+        async with slots.acquire(_count_slots(item, slots.total)):
+            checked_item = _check_item(item, job.shared, settings)
+            result, size = await _make_result(
+                checked_item, f"{request_id}-{index}", engine, usage, make_formatter
+            )
         done += 1
-        return Piece((index, found), weight=1, size=size)
+        return Piece((index, result), weight=1, size=size)
 
-    async def pieces() -> AsyncGenerator[Piece[Result], None]:
-        await engine.check(job.shared)
-        # Enough to keep the engine full: more would wait in its queue, in front of other jobs.
-        room = Room(2 * engine.slots)
-        tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
+    async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
+        await engine.check_job(job.shared)
+        # Enough to keep the engine busy. More would wait in the engine's queue, ahead of other
+        # jobs.
+        slots = ChoiceSlots(2 * engine.slots)
+        tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
         try:
             for task in asyncio.as_completed(tasks) if job.stream else tasks:
                 yield await task
@@ -99,87 +102,100 @@ def answer(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    reports_progress = total >= LONG if job.use_tqdm is None else job.use_tqdm
+    reports_progress = total >= MIN_ITEMS_FOR_PROGRESS if job.use_tqdm is None else job.use_tqdm
     return Answer(
         stream=True,
-        pieces=partial(unless_begun, engine, request_id, pieces),
-        render=_item if job.stream else _outputs,
-        policy=ONE_BY_ONE if job.stream else FULL,
+        pieces=partial(retry_before_first_piece, engine, request_id, pieces),
+        render=_render_item if job.stream else _render_outputs,
+        policy=ONE_BY_ONE if job.stream else FULL_CHUNKS,
         usage=usage,
         progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
     )
 
 
-def _places(item: RawJob | WorkerError, all_places: int) -> int:
-    """Return the places for an item's choices, or for its log probabilities if they need more."""
+def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
+    """Return the number of slots that an item's choices or its log probabilities need."""
     if not isinstance(item, RawJob):
         return 1
-    logprobs = logprobs_at_once(item.sampling_params.body)
-    return max(item.sampling_params.width, math.ceil(all_places * logprobs / MOST_IN_LISTS))
+    logprobs = logprobs_per_step(item.sampling_params.body)
+    return max(
+        item.sampling_params.width, math.ceil(total_slots * logprobs / MAX_LIST_LOGPROBS_PER_STEP)
+    )
 
 
-def _checked(
+def _check_item(
     item: RawJob | WorkerError, shared: RawJob, settings: Settings
 ) -> RawJob | WorkerError:
-    """Return an item, or its refusal if what is its own asks for too much."""
+    """Return an item, or an error if its own parameters exceed a limit."""
     if not isinstance(item, RawJob):
         return item
     body = item.body
     if item.sampling_params is shared.sampling_params:
-        body = {key: value for key, value in body.items() if key in RAW.texts}
+        body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
     try:
-        check(Checked(body, RAW, settings, SAMPLING))
-    except RequestError as refused:
-        return refused
+        check_request(CheckedRequest(body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    except RequestError as error:
+        return error
     return item
 
 
-async def _result(
-    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage, form: MakeForm
+async def _make_result(
+    item: RawJob | WorkerError,
+    request_id: str,
+    engine: Engine,
+    usage: Usage,
+    make_formatter: MakeFormatter,
 ) -> tuple[dict[str, Any], int]:
-    """Return the result of one item, or its error, with its size in bytes as JSON.
+    """Return the result of one item or its error, and its size in bytes as JSON.
 
     Raises:
-        EngineAside, EngineDead: the whole job fails, since another worker can answer all of it.
+        EngineSuspended, EngineDead: The whole job fails, since another worker can answer all of it.
     """
     try:
-        with defects_hidden(request_id):
-            found = await _answer(item, request_id, engine, usage, form)
-    except (EngineAside, EngineDead):
+        with hide_defects(request_id):
+            result = await _generate(item, request_id, engine, usage, make_formatter)
+    except (EngineSuspended, EngineDead):
         raise
     except WorkerError as error:
-        found = error.body(request_id)
-    if (size := json_size(found)) > ROOM_BYTES:
+        result = error.body(request_id)
+    if (size := json_size(result)) > PIECES_LIMIT_BYTES:
         message = (
-            f"This result has {size:,} bytes and one yield holds {ROOM_BYTES:,}: "
+            f"This result has {size:,} bytes and one yield holds {PIECES_LIMIT_BYTES:,}: "
             "ask for fewer tokens or log probabilities."
         )
-        found = AnswerTooLarge(message).body(request_id)
-        size = json_size(found)
-    return found, size
+        result = AnswerTooLarge(message).body(request_id)
+        size = json_size(result)
+    return result, size
 
 
-async def _answer(
-    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage, form: MakeForm
+async def _generate(
+    item: RawJob | WorkerError,
+    request_id: str,
+    engine: Engine,
+    usage: Usage,
+    make_formatter: MakeFormatter,
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
-    rendered = form(item, request_id)
+    formatter = make_formatter(item, request_id)
     generate = partial(engine.generate, item, request_id, in_list=True)
-    generated = unless_begun(engine, request_id, generate)
-    async with contextlib.aclosing(generated) as deltas:
+    attempts = retry_before_first_piece(engine, request_id, generate)
+    async with contextlib.aclosing(attempts) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
-    usage.cut |= any(cut_by_default(item, choice) for choice in choices)
-    return rendered.item(choices)
+    usage.is_truncated |= any(is_cut_by_default(item, choice) for choice in choices)
+    return formatter.format_item(choices)
 
 
-def _item(results: list[Result]) -> dict[str, Any]:
-    ((index, found),) = results
-    return {"index": index, "result": found}
+def _render_item(results: list[IndexedResult]) -> dict[str, Any]:
+    ((index, result),) = results
+    return {"index": index, "result": result}
 
 
-def _outputs(results: list[Result]) -> dict[str, Any]:
-    """Return one yield of results in order; every one but the first has the index it begins at."""
-    first = results[0][0]
-    return {**({"index": first} if first else {}), "outputs": [found for _, found in results]}
+def _render_outputs(results: list[IndexedResult]) -> dict[str, Any]:
+    """Return one yield of results in order, with the index of the first one unless it is 0."""
+    first_index = results[0][0]
+    return {
+        **({"index": first_index} if first_index else {}),
+        "outputs": [result for _, result in results],
+    }

@@ -1,4 +1,4 @@
-"""Batches and fine-tunes as requests of every dialect create and cancel them."""
+"""Creates and cancels batches and fine-tunes, for the routes of all dialects."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
 from worker.routes import models
 from worker.routes.resources import Resources
-from worker.routes.route import Asked
+from worker.routes.route import RouteRequest
 from worker.routes.vllm import BATCH_PATHS
 
 if TYPE_CHECKING:
@@ -18,50 +18,61 @@ if TYPE_CHECKING:
 
 
 def check_endpoint(endpoint: str, engines: Engines) -> None:
-    """Refuse a batch of which every line would be refused.
+    """Refuse a batch if every line would be refused.
 
     Raises:
-        InvalidInput: lines can't go there, or no model that is served has the endpoint.
+        InvalidInput: Batches can't use this route, or no served model supports it.
     """
     if endpoint not in BATCH_PATHS:
         raise InvalidInput(f"endpoint: one of {', '.join(BATCH_PATHS)}", param="endpoint")
-    # vLLM's server has some of them without /v1.
+    # vLLM's server has some of these routes without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
-    if not any(engine.keys(path) is not None for engine in engines for path in paths):
-        names = ", ".join(base.model.names[0] for base in engines.bases)
-        message = f"endpoint: this is nothing that {names} can do"
+    if not any(engine.body_keys(path) is not None for engine in engines for path in paths):
+        names = ", ".join(base.model.names[0] for base in engines.base_models)
+        message = f"endpoint: {names} can't answer this route"
         raise InvalidInput(message, param="endpoint")
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
-    """Cancel a batch; return what callers have to send so that it ends, if they have to.
+    """Cancel a batch.
+
+    Returns:
+        An empty dict; or ``run_with``, the input of the job that the caller has to send so that the
+        batch ends.
 
     Raises:
-        Conflict: it has ended.
+        Conflict: The batch has already ended.
     """
     await asyncio.to_thread(batch.cancel)
-    ended = await asyncio.to_thread(resources.batches.settle, batch)
-    return {} if ended else await resources.begin(batch.work)
+    has_ended = await asyncio.to_thread(resources.batches.end_if_due, batch)
+    return {} if has_ended else await resources.start_jobs(batch.work)
 
 
 async def create_fine_tune(
-    request: CreateFineTune, asked: Asked
+    body: CreateFineTune, request: RouteRequest
 ) -> "tuple[FineTune, dict[str, Any]]":
-    """Create a fine-tune and start it; return what callers have to send, too, if they have to.
+    """Create a fine-tune and start its job.
+
+    Returns:
+        The fine-tune, and an empty dict; or ``run_with``, the input of the job that the caller has
+        to send, if it could not be started.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A field is invalid. The message names the field.
     """
-    resources, model = asked.resources, asked.engines.base.model
+    resources, model = request.resources, request.engines.base_model.model
     resources.check_training()
-    # A worker that trains none does without it.
-    from worker.fine_tunes.creation import Creator  # noqa: PLC0415 - see above
+    # A worker that does not train should not import this module.
+    from worker.fine_tunes.creation import FineTuneCreator  # noqa: PLC0415 - see above
 
     adapters = set[str]()
-    if request.model not in (*model.names, model.source):
-        # Only who names no base model needs an engine, which may make room for a training.
-        adapters = {card["id"] for card in await models.usable(asked) if card["parent"]}
-    creator = Creator.of(resources.fine_tunes, model, asked.settings)
-    id = resources.fine_tunes.id_of(asked.request_id)
-    fine_tune = await creator.acreate(request, id, adapters)
-    return fine_tune, await resources.begin(fine_tune.work)
+    if body.model not in (*model.names, model.source):
+        # Listing adapters needs the engine, which may be suspended for another training. A request
+        # that names the base model does not depend on it.
+        adapters = {
+            card["id"] for card in await models.list_usable_cards(request) if card["parent"]
+        }
+    creator = FineTuneCreator.from_settings(resources.fine_tunes, model, request.settings)
+    id = resources.fine_tunes.id_for_job(request.request_id)
+    fine_tune = await creator.create_in_thread(body, id, adapters)
+    return fine_tune, await resources.start_jobs(fine_tune.work)

@@ -1,63 +1,69 @@
-"""The models that callers can name: of each engine, and its adapters."""
+"""Lists the models that callers can name: the model of each engine and its adapters."""
 
 from typing import Any
 
-from worker.engine import Base
+from worker.engine import BaseModelHandle
 from worker.errors import EngineDead, UnknownRoute
-from worker.routes.route import Asked
+from worker.routes.route import RouteRequest
 
 
-async def usable(asked: Asked) -> list[dict[str, Any]]:
+async def list_usable_cards(request: RouteRequest) -> list[dict[str, Any]]:
     """Return the cards of the models that can answer.
 
     Raises:
-        EngineDead: no engine is alive.
+        EngineDead: No engine is alive.
     """
-    return [card for _, card in await cards(asked) if "problem" not in card]
+    return [card for _, card in await list_cards(request) if "problem" not in card]
 
 
-async def cards(asked: Asked) -> list[tuple[Base, dict[str, Any]]]:
-    """Return the cards of all models, each with its base model.
+async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[str, Any]]]:
+    """Return the cards of all models, each with the engine of its base model.
 
-    Those of adapters that can't be loaded have the reason under ``problem``.
+    The card of an adapter that can't be loaded has the reason under ``problem``.
 
     Raises:
-        EngineDead: no engine is alive.
+        EngineDead: No engine is alive.
     """
-    # An embedder that is being started again has none.
-    alive = [base for base in asked.engines.bases if not base.dead]
-    if not alive:
+    # An embedder that is being restarted has no cards.
+    alive_bases = [base for base in request.engines.base_models if not base.is_dead]
+    if not alive_bases:
         raise EngineDead
-    return [(base, card) for base in alive for card in await _cards(base, asked.request_id)]
+    return [
+        (base, card)
+        for base in alive_bases
+        for card in await _list_cards_of_base(base, request.request_id)
+    ]
 
 
-async def find_card(asked: Asked, name: str) -> tuple[Base, dict[str, Any]]:
-    """Return one of ``cards``.
+async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, dict[str, Any]]:
+    """Return the card of a model, with the engine of its base model.
 
     Raises:
-        UnknownRoute: there is no model of this name.
-        EngineDead: the engine that may have it is not alive.
+        UnknownRoute: There is no model of this name.
+        EngineDead: The engine that may have the model is dead.
     """
-    found = await cards(asked)
-    one = next(((base, card) for base, card in found if card["id"] == name), None)
-    if one is None and any(base.dead for base in asked.engines.bases):
+    all_cards = await list_cards(request)
+    match = next(((base, card) for base, card in all_cards if card["id"] == name), None)
+    if match is None and any(base.is_dead for base in request.engines.base_models):
         raise EngineDead
-    if one is None:
-        served = ", ".join(card["id"] for _, card in found)
-        raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
-    return one
+    if match is None:
+        names = ", ".join(card["id"] for _, card in all_cards)
+        raise UnknownRoute(f"There is no model {name!r}; this worker serves {names}.")
+    return match
 
 
-async def _cards(base: Base, request_id: str) -> list[dict[str, Any]]:
-    """Return the cards of a model, and such cards of adapters not loaded yet."""
-    # Without the path of an adapter, which is not for callers.
+async def _list_cards_of_base(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
+    """Return the cards of a base model and of all its adapters, whether loaded or not."""
+    # The path of an adapter is removed, since callers must not see it.
     cards = [
         {**card, "root": card["id"]} if card["parent"] else card
-        for card in await base.cards(request_id)
+        for card in await base.model_cards(request_id)
     ]
-    first, known = cards[0], {card["id"] for card in cards}
+    base_card, names = cards[0], {card["id"] for card in cards}
     for name, reason in (await base.adapters_on_volume()).items():
-        if name not in known:
-            broken = {"problem": reason} if reason else {}
-            cards.append({**first, "id": name, "root": name, "parent": first["id"], **broken})
+        if name not in names:
+            problem = {"problem": reason} if reason else {}
+            cards.append(
+                {**base_card, "id": name, "root": name, "parent": base_card["id"], **problem}
+            )
     return cards

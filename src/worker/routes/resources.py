@@ -1,4 +1,4 @@
-"""What routes answer with: the engines, the settings, and how long work is started."""
+"""The resources that routes use: the engines, the settings, the volume's records."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from worker.batches.finish import MakeOutput
+from worker.batches.finish import ExtraOutputFactory
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.engine import Engines
@@ -15,22 +15,22 @@ from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS, LongWork
 from worker.long_work.record import Record
-from worker.process.concurrency import jobs_at_once
+from worker.process.concurrency import concurrent_queue_jobs
 from worker.settings import Settings
 from worker.volume import Volume
 from worker.volume.links import Links
 
 if TYPE_CHECKING:
-    # A worker that meets no fine-tune does not import these.
+    # Imported on first use, since most workers never run a fine-tune.
     from worker.fine_tunes.record import FineTunes
-    from worker.fine_tunes.workshop import Workshop
+    from worker.fine_tunes.training_setup import TrainingSetup
 
-# Starts to run some work: in this process, or by a job that is sent to the endpoint.
-# Returns whether that could be done.
-Start = Callable[[LongWork], Awaitable[bool]]
+# Starts a job that runs long work, in this process or by sending it to the endpoint. Returns
+# whether this succeeded.
+StartWork = Callable[[LongWork], Awaitable[bool]]
 
 
-TRAINS_NONE = (
+TRAINING_OFF = (
     "This worker trains no adapters (FINE_TUNE=off, the default on a GPU): send the job to an "
     "endpoint whose workers are started with --train, with the same volume, or set "
     "FINE_TUNE=exclusive, with which the engine makes room for a training and answers nothing "
@@ -39,99 +39,110 @@ TRAINS_NONE = (
 
 
 class Resources:
-    """What a worker has.
+    """The engines of a worker, its settings, and its records on the volume.
 
     Args:
-        engines: loaded.
-        settings: the worker's.
-        others: returns how many requests that belong to no batch are in the engine.
-        start: starts long work; None: somebody has to send the job that runs it.
-        outputs: see ``Batches``.
+        engines: The loaded engines.
+        settings: The worker's settings.
+        count_other_requests: Returns the number of requests in the engine that belong to no batch.
+        start_work: Starts a job that runs long work; if None, the caller has to send this job.
+        outputs: Factories of extra batch outputs; see ``Batches``.
     """
 
     def __init__(
         self,
         engines: Engines,
         settings: Settings,
-        others: Callable[[], int] = lambda: 0,
-        start: Start | None = None,
-        outputs: Mapping[str, MakeOutput] = MappingProxyType({}),
+        count_other_requests: Callable[[], int] = lambda: 0,
+        start_work: StartWork | None = None,
+        outputs: Mapping[str, ExtraOutputFactory] = MappingProxyType({}),
     ) -> None:
         self.engines = engines
         self.settings = settings
         self.batches = Batches(settings, outputs)
-        # How many lines of batches are answered at once.
-        self.window = Window(jobs_at_once(settings.batch_concurrency, engines.base.slots), others)
-        # Makes addresses of files, for a server.
-        self.links = Links(Volume.of(settings))
-        self._start = start
-        # When the worker began to stop, by ``time.monotonic``.
+        # Limits the number of batch lines that are answered concurrently.
+        self.window = Window(
+            concurrent_queue_jobs(settings.batch_concurrency, engines.base_model.slots),
+            count_other_requests,
+        )
+        # Signed URLs of files, for the HTTP server.
+        self.links = Links(Volume.from_settings(settings))
+        self._start = start_work
+        # Time at which the worker began to stop (``time.monotonic``); infinite before that.
         self.closed_at = math.inf
 
     def close(self) -> None:
-        """Begin no further part of long work: the worker is being stopped. From any thread."""
+        """Start no more parts of long work, because the worker is stopping. Thread-safe."""
         self.closed_at = time.monotonic()
 
-    def attempt(self, work: Record, seconds: float) -> Attempt:
-        """Return a job's attempt at some work, which ends early if the worker is stopped."""
-        return Attempt(work, seconds, lambda: self.closed_at)
+    def attempt(self, work: Record, time_limit: float) -> Attempt:
+        """Return a job's attempt at long work, which ends early if the worker stops."""
+        return Attempt(work, time_limit, lambda: self.closed_at)
 
     @cached_property
     def fine_tunes(self) -> "FineTunes":
-        """Those of the volume."""
+        """The fine-tunes on the volume."""
         from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - see above
 
         return FineTunes(self.settings)
 
-    async def begin(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
-        """Start jobs that run some work; return what callers have to send, if this can't be."""
-        start = self._start
-        going = start is not None and all([await start(work) for _ in range(jobs)])
-        return {} if going else work.run_with
+    async def start_jobs(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
+        """Start jobs that run long work.
+
+        Returns:
+            An empty dict; or ``run_with``, the input of the job that the caller has to send, if the
+            jobs could not be started.
+        """
+        start_work = self._start
+        has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
+        return {} if has_started else work.run_with
 
     @property
-    def training(self) -> "Workshop":
-        """What adapters are trained with.
+    def training_setup(self) -> "TrainingSetup":
+        """The setup for training adapters.
 
         Raises:
-            InvalidInput: this worker trains none.
+            InvalidInput: This worker does not train.
         """
         self.check_training()
-        return self._workshop
+        return self._training_setup
 
     @cached_property
-    def _workshop(self) -> "Workshop":
-        from worker.fine_tunes.workshop import Workshop  # noqa: PLC0415 - see above
+    def _training_setup(self) -> "TrainingSetup":
+        from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - see above
 
-        return Workshop(
+        return TrainingSetup(
             self.fine_tunes,
-            self.engines.base,
+            self.engines.base_model,
             self.settings,
-            room=self.engines.aside if self._trains == "exclusive" else None,
-            nice=self._trains == "beside",
+            reserve_memory=self.engines.suspend if self._training_mode == "exclusive" else None,
+            low_priority=self._training_mode == "beside",
         )
 
     def check_training(self) -> None:
-        """Check that adapters are trained here.
+        """Check that this worker trains adapters.
 
         Raises:
-            InvalidInput: they are not.
+            InvalidInput: This worker does not train.
         """
-        if self._trains == "off":
-            raise InvalidInput(TRAINS_NONE)
+        if self._training_mode == "off":
+            raise InvalidInput(TRAINING_OFF)
 
     @property
-    def _trains(self) -> str:
-        if not self.engines.serve:
+    def _training_mode(self) -> str:
+        if not self.engines.has_engine:
             return "here"
-        on_cpu = self.engines.base.model.device == "cpu"
+        on_cpu = self.engines.base_model.model.device == "cpu"
         return self.settings.fine_tune or ("beside" if on_cpu else "off")
 
-    def unfinished(self) -> list[LongWork]:
-        """Return what jobs have to go on with here, the oldest of each kind first; for threads."""
+    def unfinished_work(self) -> list[LongWork]:
+        """Return the unfinished work that this worker can run, the oldest of each kind first.
+
+        Reads files, so call it in a thread.
+        """
         return [
-            one.work
+            record.work
             for kind in KINDS.values()
-            if (self._trains != "off" if kind.trains else self.engines.serve)
-            for one in kind.load_records(self.settings).unfinished()
+            if (self._training_mode != "off" if kind.needs_training else self.engines.has_engine)
+            for record in kind.load_records(self.settings).list_unfinished()
         ]

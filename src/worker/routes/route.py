@@ -1,4 +1,4 @@
-"""A route of the OpenAI path: a row of ``ROUTES``, with all in which routes differ."""
+"""The routes of the table ``ROUTES``, and the requests to them."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,28 +10,28 @@ from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
-from worker.limits.shapes import NONE, Shape
+from worker.limits.shapes import EMPTY_SHAPE, BodyShape
 from worker.routes import events
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 from worker.settings import Settings
 
-# Changes the body of a request; the last argument is SYSTEM_PROMPT.
-Complete = Callable[[dict[str, Any], OpenAIJob, str | None], None]
+# Prepares the conversation in the body of a request. The last argument is SYSTEM_PROMPT.
+PrepareConversation = Callable[[dict[str, Any], OpenAIJob, str | None], None]
 
-# The default of chats, where the model has none.
-CHAT_TEMPERATURE = 0.7
+# Default temperature of chats, if the model's generation_config has none.
+DEFAULT_CHAT_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RouteRequest:
     """A request to a route that the worker answers itself.
 
     Args:
-        job: the request.
-        request_id: the job's id.
-        resources: what it can be answered with.
-        parameters: the texts in the path, by their names in the route's.
+        job: The job with the request.
+        request_id: The job's id.
+        resources: The worker's engines, settings and records.
+        parameters: Values of the path's parameters, by their names in the route.
     """
 
     job: OpenAIJob
@@ -54,44 +54,46 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route, of vLLM's server or of the worker's own.
+    """A route of vLLM's server or of the worker itself.
 
     Args:
         method: "GET", "POST", "PUT" or "DELETE".
-        path: where vLLM's server has it. ``{name}`` is a part of it, ``{name:path}`` any text.
-        shape: what a body for vLLM's server holds.
-        own: answers the request in place of vLLM's server.
-        streams: whether a body with ``stream`` is answered by events; of the worker's own, whether
-            the answer comes in parts, each a yield.
-        complete: completes the conversation in a body.
-        temperature: the default, where the model's generation_config has none.
-        response_id: the id for the body, where vLLM does not take it from a header: "resp_{}".
-        errors: how clients of the route look for errors.
-        generate: makes the answer out of one generation of the engine, without vLLM's server.
+        path: Path of the route, for vLLM's routes the path on its server. ``{name}`` matches one
+            segment, ``{name:path}`` any text.
+        shape: The keys of a body for vLLM's server, for the limits of requests.
+        handler: Answers the request in place of vLLM's server.
+        streams: Whether the answer to a body with ``stream`` is a stream of events. With a handler,
+            whether the answer comes in parts, each of them a yield.
+        prepare_conversation: Prepares the conversation in a body.
+        temperature: Default temperature, if the model's generation_config has none.
+        response_id: Format of the id for the body, if vLLM does not read it from a header:
+            "resp_{}".
+        error_format: The format of errors that clients of the route expect.
+        generate: Makes the answer from one generation of the engine, without vLLM's server.
     """
 
     method: str
     path: str
-    own: Callable[[Asked], Awaitable[Any] | AsyncGenerator[Any, None]] | None = None
+    handler: Callable[[RouteRequest], Awaitable[Any] | AsyncGenerator[Any, None]] | None = None
     streams: bool = False
-    complete: Complete | None = None
+    prepare_conversation: PrepareConversation | None = None
     temperature: float | None = None
     response_id: str | None = None
-    errors: events.ErrorFormat = events.OPENAI
-    generate: Callable[[Asked], Answer[Any]] | None = None
-    shape: Shape = NONE
+    error_format: events.ErrorFormat = events.OPENAI
+    generate: Callable[[RouteRequest], Answer[Any]] | None = None
+    shape: BodyShape = EMPTY_SHAPE
 
     @property
     def template(self) -> str:
-        """The path as documents show it."""
+        """The path as the OpenAPI document displays it."""
         return compile_path(self.path)[1]
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return the parameters in a path without /v1; None: it is not this route's."""
-        found = _pattern(self.path).match(path)
-        return found and found.groupdict()
+        """Return the parameters in a path without /v1, or None if the path is another route's."""
+        match = _compile_pattern(self.path).match(path)
+        return match and match.groupdict()
 
 
 @cache
-def _pattern(path: str) -> re.Pattern[str]:
+def _compile_pattern(path: str) -> re.Pattern[str]:
     return compile_path(path.removeprefix("/v1"))[0]

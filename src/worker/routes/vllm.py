@@ -1,71 +1,85 @@
-"""The routes of vLLM's server that take a body: a row for each, from which all else is derived."""
+"""The routes of vLLM's server that take a body, one row for each."""
 
-from worker.limits.shapes import Shape
+from worker.limits.shapes import BodyShape
 from worker.routes import conversations, events
-from worker.routes.route import CHAT_TEMPERATURE, Route
+from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, Route
 
-_SCORED = tuple("queries documents items data_1 data_2 text_1 text_2 instruction".split())
+_SCORE_TEXTS = tuple("queries documents items data_1 data_2 text_1 text_2 instruction".split())
 
 ROUTES = (
     Route(
         "POST",
         "/v1/chat/completions",
-        shape=Shape(("messages",), batch=True),
+        shape=BodyShape(("messages",), is_batchable=True),
         streams=True,
-        complete=conversations.chat,
-        temperature=CHAT_TEMPERATURE,
+        prepare_conversation=conversations.prepare_chat,
+        temperature=DEFAULT_CHAT_TEMPERATURE,
     ),
     Route(
         "POST",
         "/v1/completions",
-        shape=Shape(("prompt",), continues=True, truncates=True, batch=True),
+        shape=BodyShape(("prompt",), accepts_token_ids=True, can_truncate=True, is_batchable=True),
         streams=True,
     ),
     Route(
         "POST",
         "/v1/responses",
-        shape=Shape(("instructions", "input", "previous_input_messages"), items=True, batch=True),
+        shape=BodyShape(
+            ("instructions", "input", "previous_input_messages"),
+            accepts_items=True,
+            is_batchable=True,
+        ),
         streams=True,
-        complete=conversations.response,
+        prepare_conversation=conversations.prepare_response,
         response_id="resp_{}",
-        errors=events.RESPONSES,
+        error_format=events.RESPONSES,
     ),
     Route(
         "POST",
         "/v1/messages",
-        shape=Shape(("system", "messages"), batch=True),
+        shape=BodyShape(("system", "messages"), is_batchable=True),
         streams=True,
-        complete=conversations.anthropic,
-        errors=events.ANTHROPIC,
+        prepare_conversation=conversations.prepare_anthropic,
+        error_format=events.ANTHROPIC,
     ),
     Route(
         "POST",
         "/v1/messages/count_tokens",
-        shape=Shape(("system", "messages")),
-        complete=conversations.anthropic,
-        errors=events.ANTHROPIC,
+        shape=BodyShape(("system", "messages")),
+        prepare_conversation=conversations.prepare_anthropic,
+        error_format=events.ANTHROPIC,
     ),
-    Route("POST", "/v1/embeddings", shape=Shape(("messages", "input"), truncates=True, batch=True)),
-    Route("POST", "/score", shape=Shape(_SCORED, truncates=True, batch=True)),
+    Route(
+        "POST",
+        "/v1/embeddings",
+        shape=BodyShape(("messages", "input"), can_truncate=True, is_batchable=True),
+    ),
+    Route("POST", "/score", shape=BodyShape(_SCORE_TEXTS, can_truncate=True, is_batchable=True)),
     Route(
         "POST",
         "/rerank",
-        shape=Shape(("query", "documents", "instruction"), truncates=True, batch=True),
+        shape=BodyShape(
+            ("query", "documents", "instruction"), can_truncate=True, is_batchable=True
+        ),
     ),
-    Route("POST", "/pooling", shape=Shape(("messages", "input"), truncates=True, batch=True)),
+    Route(
+        "POST",
+        "/pooling",
+        shape=BodyShape(("messages", "input"), can_truncate=True, is_batchable=True),
+    ),
     Route(
         "POST",
         "/tokenize",
-        shape=Shape(("messages", "prompt"), repeats=True),
-        complete=conversations.chat,
+        shape=BodyShape(("messages", "prompt"), echoes_input=True),
+        prepare_conversation=conversations.prepare_chat,
     ),
-    Route("POST", "/detokenize", shape=Shape(("tokens",), repeats=True)),
+    Route("POST", "/detokenize", shape=BodyShape(("tokens",), echoes_input=True)),
 )
 
-# Where lines of batches can go, as callers write it: with /v1 wherever they like.
+# Paths that lines of batches can use. Callers may write each of them with or without /v1.
 BATCH_PATHS = tuple(
     path
-    for row in ROUTES
-    if row.shape.batch
-    for path in dict.fromkeys((f"/v1{row.path.removeprefix('/v1')}", row.path))
+    for route in ROUTES
+    if route.shape.is_batchable
+    for path in dict.fromkeys((f"/v1{route.path.removeprefix('/v1')}", route.path))
 )

@@ -1,1 +1,1 @@
-"""The OpenAI path over plain HTTP, without a platform: every request is a job."""
+"""Serves the OpenAI API over plain HTTP, without a platform: every request becomes a job."""

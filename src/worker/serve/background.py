@@ -1,4 +1,4 @@
-"""Long work that runs in the background of a server: nobody's request waits for it."""
+"""Runs long work in the background of the HTTP server: no request waits for it."""
 
 import asyncio
 import contextlib
@@ -15,72 +15,76 @@ from worker.long_work.kinds import LongWork
 
 log = logging.getLogger(__name__)
 
-# Seconds until work goes on that a full volume or a busy engine has stopped.
+# Seconds until work is retried that a full volume or a busy engine has stopped.
 PAUSE_S = 60.0
 
 
-class Background:
-    """Runs each piece of work as a job of its own, once; nothing runs before ``live``."""
+class BackgroundWork:
+    """Runs pieces of long work, each in its own job and never twice concurrently.
+
+    Nothing runs before ``handle_lifespan`` is called.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: dict[LongWork, asyncio.Task[None]] = {}
-        self._again: set[LongWork] = set()
+        self._to_rerun: set[LongWork] = set()
 
-    async def live(self, worker: Worker, receive: Receive, send: Send) -> None:
-        """Answer an ASGI server's lifespan messages; between them the worker runs what is started.
+    async def handle_lifespan(self, worker: Worker, receive: Receive, send: Send) -> None:
+        """Handle an ASGI server's lifespan messages.
 
-        At startup it goes on with the work that was left when the server ended the last time.
+        At startup, resume the work that was unfinished when the server last stopped.
         """
         self._worker = worker
         while (await receive())["type"] == "lifespan.startup":
-            await self._begin()
+            await self._resume()
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _begin(self) -> None:
+    async def _resume(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            left = await asyncio.to_thread(self._worker.unfinished)
+            unfinished_work = await asyncio.to_thread(self._worker.unfinished_work)
         except WorkerError as error:
-            # A server without a volume has none.
+            # A server without a volume has no unfinished work.
             log.debug("nothing goes on: %s", error)
             return
-        for work in left:
+        for work in unfinished_work:
             log.info("%s goes on", work)
             self._run(work)
 
     async def start(self, work: LongWork) -> bool:
-        """Run some work, from any loop; return whether the server has begun to."""
+        """Run some work; callable from any loop. Return False before the server's startup."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._run, work)
         return self._loop is not None
 
     def _run(self, work: LongWork) -> None:
         if work in self._running:
-            # It may be about to end for a reason that is gone by now: it was paused.
-            self._again.add(work)
+            # The running job may be about to end because the work was paused, although it no longer
+            # is.
+            self._to_rerun.add(work)
             return
-        task = asyncio.create_task(self._answer(work))
+        task = asyncio.create_task(self._run_until_done(work))
         self._running[work] = task
-        task.add_done_callback(lambda ended: self._ended(work, cancelled=ended.cancelled()))
+        task.add_done_callback(lambda ended: self._finish(work, cancelled=ended.cancelled()))
 
-    def _ended(self, work: LongWork, *, cancelled: bool) -> None:
+    def _finish(self, work: LongWork, *, cancelled: bool) -> None:
         del self._running[work]
-        if work in self._again and not cancelled:
-            self._again.remove(work)
+        if work in self._to_rerun and not cancelled:
+            self._to_rerun.remove(work)
             self._run(work)
 
-    async def _answer(self, work: LongWork) -> None:
-        job = {"id": str(uuid.uuid4()), "input": work.input()}
-        while error := await self._error_of(job):
+    async def _run_until_done(self, work: LongWork) -> None:
+        job = {"id": str(uuid.uuid4()), "input": work.job_input()}
+        while error := await self._run_job(job):
             log.error("%s stops: %s", work, error["message"])
             if not error["retryable"] and error["code"] != VolumeError.status:
                 return
             await asyncio.sleep(PAUSE_S)
 
-    async def _error_of(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Run a job; return its error, if it fails."""
+    async def _run_job(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """Run a job; return its error, or None if it succeeds."""
         async with contextlib.aclosing(self._worker.handle(job)) as yields:
-            (found,) = [one async for one in yields]
-        return json.loads(found["error"])["error"] if "error" in found else None
+            (chunk,) = [one async for one in yields]
+        return json.loads(chunk["error"])["error"] if "error" in chunk else None

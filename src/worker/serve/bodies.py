@@ -1,4 +1,4 @@
-"""The bodies of requests: read within a size and a time, and parsed strictly."""
+"""Reads the bodies of requests, limited in size and time, and parses them strictly."""
 
 import asyncio
 import contextlib
@@ -11,90 +11,96 @@ from starlette.requests import Request
 
 from worker.errors import EngineBusy, InvalidInput, RequestError
 
-# Bytes a second: a body that comes slower is given up.
-SLOWEST = 10_000
-# Bodies of the largest size that are held at once.
-MOST_HELD = 8
+# Minimum rate in bytes per second; reading a slower body is aborted.
+MIN_BYTES_PER_S = 10_000
+# Maximum number of bodies of the maximum size in memory.
+MAX_BUFFERED_BODIES = 8
 
 
-class Refused(RequestError):
-    """A request whose body can't be a job's."""
+class InvalidBody(RequestError):
+    """The body of a request can't be a job's input."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Bodies:
-    """Reads bodies, of which all together have a size.
+class BodyReader:
+    """Reads bodies of requests, and limits the total size of those in memory.
 
     Args:
-        largest: bytes of one.
-        patience_s: seconds for one, besides those that its bytes may take.
-        setting: what bounds one.
+        max_bytes: Maximum size of a body.
+        timeout_s: Seconds to read a body, in addition to the time that its size allows.
+        setting: Name of the setting that limits the size, for messages.
     """
 
-    def __init__(self, largest: int, patience_s: float, setting: str = "MAX_INPUT_MB") -> None:
-        self._largest = largest
-        self._patience_s = patience_s
+    def __init__(self, max_bytes: int, timeout_s: float, setting: str = "MAX_INPUT_MB") -> None:
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
         self._setting = setting
-        self._held = 0
+        self._buffered = 0
 
     async def read(self, request: Request) -> bytes:
-        """Return a request's body; see ``parts``."""
+        """Return a request's body; raises the same errors as ``parts``."""
         async with contextlib.aclosing(self.parts(request)) as parts:
             return b"".join([part async for part in parts])
 
     async def parts(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """Yield a request's body as it comes; it counts as held until the end of this.
+        """Yield the parts of a request's body; it counts as in memory until the generator ends.
 
         Raises:
-            RequestError: it is too large, or too slow.
-            EngineBusy: there are too many.
+            RequestError: The body is too large or arrives too slowly.
+            EngineBusy: Too many bodies are in memory.
         """
         declared = request.headers.get("content-length", "")
         self._check(int(declared) if declared.isdecimal() else 0)
         stream, size = request.stream(), 0
-        until = asyncio.get_running_loop().time() + self._patience_s
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             while True:
-                async with asyncio.timeout_at(until + size / SLOWEST):
+                async with asyncio.timeout_at(deadline + size / MIN_BYTES_PER_S):
                     part = await anext(stream, None)
                 if part is None:
                     return
                 size += len(part)
-                self._held += len(part)
+                self._buffered += len(part)
                 self._check(size)
                 yield part
         except TimeoutError:
-            message = f"The body came slower than {SLOWEST:,} bytes a second (SERVE_TIMEOUT_S)."
-            raise Refused(408, message) from None
+            message = (
+                f"The body came slower than {MIN_BYTES_PER_S:,} bytes a second (SERVE_TIMEOUT_S)."
+            )
+            raise InvalidBody(408, message) from None
         finally:
-            self._held -= size
+            self._buffered -= size
 
     def _check(self, size: int) -> None:
-        if size > self._largest:
-            raise Refused(413, f"The body has more than {self._largest:,} bytes ({self._setting}).")
-        if self._held > MOST_HELD * self._largest:
+        if size > self._max_bytes:
+            raise InvalidBody(
+                413, f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
+            )
+        if self._buffered > MAX_BUFFERED_BODIES * self._max_bytes:
             raise EngineBusy
 
 
-def decoded(body: bytes, media_type: str) -> dict[str, Any]:
-    """Parse a body.
+def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
+    """Parse the body of a request.
 
     Args:
-        body: none is an object without keys.
-        media_type: its Content-Type.
+        body: The body; an empty body counts as an empty object.
+        media_type: The value of the Content-Type header.
 
     Raises:
-        RequestError: it is not a JSON object, or not one that all readers understand alike.
+        RequestError: The body is not a JSON object, or JSON parsers disagree on its meaning.
     """
     if not body:
         return {}
     if media_type.partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "Send the body as JSON, with the header Content-Type: application/json.")
+        raise InvalidBody(
+            415, "Send the body as JSON, with the header Content-Type: application/json."
+        )
     try:
-        parsed = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        parsed = json.loads(body, object_pairs_hook=_parse_object, parse_constant=_refuse_constant)
     except RecursionError:
         raise InvalidInput("The body is nested too deeply.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as broken:
@@ -107,11 +113,11 @@ def decoded(body: bytes, media_type: str) -> dict[str, Any]:
     return parsed
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) < len(pairs):
         raise InvalidInput("The body is broken JSON: an object has a key twice.")
-    return made
+    return parsed
 
 
 def _refuse_constant(name: str) -> Any:

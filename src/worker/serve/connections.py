@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and how long their clients may take."""
+"""Limits the number of connections, and the time that their clients may take."""
 
 import asyncio
 import json
@@ -10,120 +10,126 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.errors import EngineBusy
-from worker.serve.starting import LARGEST_HEAD, refusal
+from worker.serve.startup_server import MAX_HEAD_BYTES, service_unavailable
 
 _FULL = json.dumps(EngineBusy("The server has as many connections as it can hold.").body())
-# Before a request is read there is nothing that could answer it.
-_REFUSAL = refusal(_FULL.encode(), 1)
+# Before a request is parsed, no app can respond to it.
+_REFUSAL = service_unavailable(_FULL.encode(), 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of each port: how many connections; of each: seconds for what its client has to do."""
+class ConnectionLimits:
+    """Limits: connections per port, and seconds that a client has for each of its steps."""
 
     connections: int
-    patience_s: float
+    timeout_s: float
 
 
-class Port:
-    """The connections of a port: the open ones, and those that wait for a request in this order."""
+class PortConnections:
+    """The open connections of a port, and those that wait for a request, the oldest first."""
 
     def __init__(self) -> None:
-        self.open = set[Connection]()
-        self.waiting = dict[Connection, None]()
+        self.open = set[HttpConnection]()
+        self.waiting = dict[HttpConnection, None]()
 
 
-class Connection(H11Protocol):
-    """A connection that ends when its client is too slow, where uvicorn would wait for ever.
+class HttpConnection(H11Protocol):
+    """A connection that is closed when its client is too slow; uvicorn would wait forever.
 
-    The time counts for the head of a request, with the rest of a body that nobody wants; and for
-    reading, whenever the client has left so much unread that no more is written.
+    The timeout applies to the head of a request, including the unread rest of the previous body,
+    and to reading the response whenever unread data fills the buffer and writing pauses.
 
-    Who asks for nothing keeps nobody out: where a port is full, a new connection takes the place of
-    the one that has waited longest for a request. There is no bound for each peer, because behind
-    the platform's proxy all clients are one.
+    Idle clients don't block others: if a port is full, a new connection replaces the one that has
+    waited longest for a request. There is no limit per client address, because behind the
+    platform's proxy all clients share one address.
     """
 
-    def __init__(self, limits: Limits, ports: defaultdict[Any, Port], **of_uvicorn: Any) -> None:
-        super().__init__(**of_uvicorn)
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        ports: defaultdict[Any, PortConnections],
+        **uvicorn_options: Any,
+    ) -> None:
+        super().__init__(**uvicorn_options)
         self._limits = limits
         self._ports = ports
-        self._asking: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
-            # The kernel's part of it: what is written at the end is read in that time, too.
-            patience_ms = int(self._limits.patience_s * 1000)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+            # The timeout of the kernel: it covers data that is written just before the connection
+            # closes.
+            timeout_ms = int(self._limits.timeout_s * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         self._port = self._ports[self.server and self.server[1]]
         self._port.open.add(self)
-        self._watch_asking()
-        self._watch_waiting()
+        self._update_head_timer()
+        self._update_waiting()
         if len(self._port.open) > self._limits.connections:
-            self._make_room()
+            self._evict_oldest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._leave()
-        for timer in (self._asking, self._reading):
+        self._unregister()
+        for timer in (self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        # The parser bounds only heads that are not complete when it looks.
-        step = len(data) if self._is_answering() else LARGEST_HEAD // 2
+        # The parser limits only the size of heads that are incomplete when it parses.
+        step = len(data) if self._is_answering() else MAX_HEAD_BYTES // 2
         for start in range(0, len(data), step):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + step])
-        self._watch_asking()
-        self._watch_waiting()
+        self._update_head_timer()
+        self._update_waiting()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch_waiting()
+        self._update_waiting()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reading = self._soon_lost()
+        self._write_timer = self._start_abort_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def _make_room(self) -> None:
+    def _evict_oldest(self) -> None:
         """Close the connection that has waited longest, or refuse this one if no other waits."""
         oldest = next(iter(self._port.waiting))
-        oldest._leave()
+        oldest._unregister()
         if oldest is self:
             self.transport.write(_REFUSAL)
         oldest.transport.close()
 
-    def _leave(self) -> None:
+    def _unregister(self) -> None:
         self._port.open.discard(self)
         self._port.waiting.pop(self, None)
 
-    def _watch_waiting(self) -> None:
+    def _update_waiting(self) -> None:
         if self._is_answering():
             self._port.waiting.pop(self, None)
         elif self in self._port.open:
             self._port.waiting.setdefault(self)
 
-    def _watch_asking(self) -> None:
-        """Count the time from the first byte of a request, until its head is complete."""
+    def _update_head_timer(self) -> None:
+        """Run a timer from the first byte of a request until its head is complete."""
         if self._is_answering():
-            if self._asking is not None:
-                self._asking.cancel()
-                self._asking = None
-        elif self._asking is None:
-            self._asking = self._soon_lost()
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self._start_abort_timer()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _soon_lost(self) -> asyncio.TimerHandle:
-        return self.loop.call_later(self._limits.patience_s, self.transport.abort)
+    def _start_abort_timer(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._limits.timeout_s, self.transport.abort)

@@ -1,4 +1,4 @@
-"""The key that a request carries: each kind of client sends it in its own way."""
+"""Finds the key in a request's headers, where each kind of client sends it differently."""
 
 import base64
 import binascii
@@ -8,25 +8,25 @@ from pydantic import SecretStr
 from starlette.datastructures import Headers
 
 
-def right(headers: Headers, key: SecretStr) -> bool:
-    """Return whether a request carries a key: as Bearer, as x-api-key, or as the user of Basic."""
+def has_key(headers: Headers, key: SecretStr) -> bool:
+    """Return whether a request has a key: as Bearer, as x-api-key, or as the user name of Basic."""
     expected = key.get_secret_value().encode()
-    scheme, token = authorization(headers)
-    sent = [headers.get("x-api-key", "").encode("latin-1")]
+    scheme, token = parse_authorization(headers)
+    candidates = [headers.get("x-api-key", "").encode("latin-1")]
     if scheme == "bearer":
-        sent = [token.encode("latin-1")]
+        candidates = [token.encode("latin-1")]
     elif scheme == "basic":
-        sent.append(_user(token))
-    return any(secrets.compare_digest(one, expected) for one in sent)
+        candidates.append(_basic_user(token))
+    return any(secrets.compare_digest(one, expected) for one in candidates)
 
 
-def authorization(headers: Headers) -> tuple[str, str]:
-    """Return the scheme of a request's authorization, in small letters, and what follows it."""
+def parse_authorization(headers: Headers) -> tuple[str, str]:
+    """Return the Authorization header's scheme, in lower case, and the credentials after it."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return scheme.lower(), token
 
 
-def _user(token: str) -> bytes:
+def _basic_user(token: str) -> bytes:
     try:
         return base64.b64decode(token, validate=True).partition(b":")[0]
     except (binascii.Error, ValueError):

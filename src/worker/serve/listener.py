@@ -1,7 +1,7 @@
-"""The ports of ``--serve``: open from the first second, though the worker is far from ready.
+"""The ports of ``--serve``, which are open immediately, long before the worker is ready.
 
-Another process, ``starting``, holds them until then: a core that is forked meanwhile must not
-inherit them, or a port would stay open after the end of the worker.
+A child process, ``startup_server``, has the sockets during startup: a core that is forked meanwhile
+must not inherit them, or a port would stay open after the worker has exited.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from worker.children import Child, script
+from worker.children import Child, script_command
 from worker.errors import EngineBusy, MachineUnfit, StartFailed
-from worker.serve import starting
+from worker.serve import startup_server
 from worker.settings.mistakes import Mistake, SettingsError
 
 DEFAULT_PORT = 8000
 HIGHEST_PORT = 65_535
-# Seconds for the process that holds the ports to hand them over.
-HAND_OVER_S = 30.0
+# Seconds that the child process has to hand over the sockets.
+HAND_OVER_TIMEOUT_S = 30.0
 
 _BODY = json.dumps(
     EngineBusy("The worker is starting. Send the request again in some seconds.").body()
@@ -29,25 +29,25 @@ _BODY = json.dumps(
 
 @dataclass(frozen=True)
 class Ports:
-    """Where to listen; ``health`` is a port for ``/ping`` alone, None if there is none."""
+    """The ports to listen on; ``health`` is an optional port for ``/ping`` only."""
 
     main: int
     health: int | None = None
 
     @classmethod
-    def of(cls, named: int | None, environ: Mapping[str, str]) -> Self:
-        """Return the ports of the command line, or else of the platform's variables.
+    def choose(cls, port: int | None, environ: Mapping[str, str]) -> Self:
+        """Return the command line's port, or else the ports of the platform's variables.
 
         Raises:
-            SettingsError: a variable is no port.
+            SettingsError: The value of a variable is not a port.
         """
-        main = _port("PORT", environ) if named is None else named
-        health = _port("PORT_HEALTH", environ)
+        main = _read_port("PORT", environ) if port is None else port
+        health = _read_port("PORT_HEALTH", environ)
         main = DEFAULT_PORT if main is None else main
         return cls(main, None if health == main else health)
 
 
-def _port(name: str, environ: Mapping[str, str]) -> int | None:
+def _read_port(name: str, environ: Mapping[str, str]) -> int | None:
     value = environ.get(name, "").strip()
     if not value:
         return None
@@ -56,34 +56,34 @@ def _port(name: str, environ: Mapping[str, str]) -> int | None:
     return int(value)
 
 
-class Listener:
-    """Ports that are open, and answered by another process until they are taken.
+class StartupListener:
+    """Open ports, which a child process answers until ``take_sockets`` is called.
 
     Raises:
-        StartFailed: a port can't be opened.
+        StartFailed: A port can't be opened.
     """
 
     def __init__(self, host: str, ports: Ports) -> None:
         numbers = [ports.main, *([] if ports.health is None else [ports.health])]
-        opened = [_open(host, number) for number in numbers]
-        self._control, theirs = socket.socketpair()
-        passed = [theirs.fileno(), *(one.fileno() for one in opened)]
+        sockets = [_open(host, number) for number in numbers]
+        self._control, child_control = socket.socketpair()
+        passed = [child_control.fileno(), *(one.fileno() for one in sockets)]
         control, *fds = map(str, passed)
-        command = script(starting.__file__, control, _BODY, *fds)
+        command = script_command(startup_server.__file__, control, _BODY, *fds)
         self.holder = Child(command, pass_fds=passed)
-        self._count = len(opened)
-        for one in (theirs, *opened):
+        self._count = len(sockets)
+        for one in (child_control, *sockets):
             one.close()
 
-    def take(self) -> list[socket.socket]:
-        """Return the sockets, the health port's last; connections that wait are not lost.
+    def take_sockets(self) -> list[socket.socket]:
+        """Return the sockets, the health port's last; waiting connections are not lost.
 
         Raises:
-            MachineUnfit: the process that holds them has ended, or does not answer.
+            MachineUnfit: The child process has exited or does not respond.
         """
         fds: list[int] = []
-        self._control.settimeout(HAND_OVER_S)
-        # At its end nothing can be sent to it, or nothing comes back.
+        self._control.settimeout(HAND_OVER_TIMEOUT_S)
+        # If the child process has exited, sending fails or nothing is received.
         with contextlib.suppress(OSError):
             self._control.send(b".")
             _, fds, _, _ = socket.recv_fds(self._control, 1, self._count)
@@ -94,12 +94,13 @@ class Listener:
                 "The process that held the ports of --serve during the start was ended from "
                 "outside, or has stopped, and the ports went with it: start the worker again"
             )
-        # It answers whom it has accepted; by now threads are allowed.
+        # The child process still answers the connections that it has accepted. Threads are allowed
+        # now, after the core has been forked.
         threading.Thread(target=self.holder.wait, daemon=True).start()
         return [socket.socket(fileno=fd) for fd in fds]
 
     def close(self) -> None:
-        """Close the ports at once, unless they were taken: nobody is to wait for the worker."""
+        """Close the ports immediately, unless ``take_sockets`` was called; no client must wait."""
         self._control.close()
         self.holder.wait()
 
@@ -107,7 +108,7 @@ class Listener:
 def _open(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=starting.BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=startup_server.BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StartFailed(

@@ -1,4 +1,4 @@
-"""The ASGI apps: requests as jobs and answers as responses; or why the worker does not start."""
+"""The ASGI apps: one runs requests as jobs, the other reports why the worker failed to start."""
 
 import asyncio
 import contextlib
@@ -25,59 +25,63 @@ from worker.errors import (
     Unauthorized,
     WorkerError,
     WrongMethod,
+    hide_defects,
 )
-from worker.errors import defects_hidden as as_internal_error
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.route import Route
 from worker.serve import keys
-from worker.serve.background import Background
-from worker.serve.bodies import Bodies, decoded
-from worker.serve.transfers import Transfers, route_of
+from worker.serve.background import BackgroundWork
+from worker.serve.bodies import BodyReader, parse_body
+from worker.serve.transfers import FileTransfers, job_route
 from worker.settings import Settings
 
 PING = "/ping"
 # For load balancers, which have no key.
-OPEN_TO_ALL = (PING, "/health")
-READING = ("GET", "HEAD")
-WRITING = ("POST", "PUT")
-METHODS = (*READING, *WRITING, "DELETE")
-# The beginnings of events: no other text begins so.
-EVENTS = ("data:", "event:")
-JSON = "application/json"
-METRICS = "text/plain; version=0.0.4"
+PUBLIC_PATHS = (PING, "/health")
+READ_METHODS = ("GET", "HEAD")
+WRITE_METHODS = ("POST", "PUT")
+METHODS = (*READ_METHODS, *WRITE_METHODS, "DELETE")
+# Prefixes of event streams; no other text starts with them.
+EVENT_PREFIXES = ("data:", "event:")
+JSON_TYPE = "application/json"
+METRICS_TYPE = "text/plain; version=0.0.4"
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Service:
-    """Every path is a route for ``Worker.handle``, the only way to the engine."""
+    """Runs requests as jobs: every path is a route of ``Worker.handle``."""
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         self._engines = engines
         self._key = settings.serve_api_key
-        self._bodies = Bodies(round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s)
-        # A limit of yields, and decoded events, are for the platform's queue only.
+        self._bodies = BodyReader(
+            round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s
+        )
+        # Limits of yields and decoded events apply to the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         batches = Batches(settings)
-        self._transfers = Transfers(batches.files, settings)
-        self._background = Background()
+        self._transfers = FileTransfers(batches.files, settings)
+        self._background = BackgroundWork()
         start = self._background.start
-        # Nobody ends a job of a server for its time.
-        self._worker = Worker(engines, as_text, limit=math.inf, start=start, seconds=math.inf)
+        # No platform limits the time of a server's jobs.
+        self._worker = Worker(
+            engines, as_text, yield_limit=math.inf, start_work=start, timeout_s=math.inf
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._background.live(self._worker, receive, send)
+            await self._background.handle_lifespan(self._worker, receive, send)
             return
         request = Request(scope, receive)
         request_id = str(uuid.uuid4())
         try:
-            self._admit(request)
-            if route := self._transfers.take(request):
+            self._check_request(request)
+            if route := self._transfers.find_route(request):
                 await self._transfer(request, route, request_id, send)
                 return
-            # Before its body is read, which may take as long as an answer.
-            if request.method in WRITING and self._worker.full:
+            # Check this before reading the body, which may take as long as an answer.
+            if request.method in WRITE_METHODS and self._worker.is_full:
                 raise EngineBusy
             await self._respond(request, request_id, send)
         except ClientDisconnect:
@@ -85,36 +89,36 @@ class Service:
         except WorkerError as error:
             await error_response(error.body(request_id), scope)(scope, receive, send)
 
-    def _admit(self, request: Request) -> None:
+    def _check_request(self, request: Request) -> None:
         """Check a request's key and method, and for /ping that the engine is alive.
 
         Raises:
-            WorkerError: the key or the method is wrong, or the engine is dead.
+            WorkerError: The key or the method is wrong, or the engine is dead.
         """
         path = request.scope["path"]
-        open_to_all = path in OPEN_TO_ALL
-        if self._key and not open_to_all and not self._has_key(request, self._key):
+        is_public = path in PUBLIC_PATHS
+        if self._key and not is_public and not self._is_authorized(request, self._key):
             raise Unauthorized
-        # A body of anybody's is not read.
-        methods = READING if open_to_all else METHODS
+        # Don't read a body from clients without a key.
+        methods = READ_METHODS if is_public else METHODS
         if request.method not in methods:
-            taken = " or ".join(method for method in methods if method != "HEAD")
-            raise WrongMethod(f"{request.method} {path}: only {taken} is taken here.")
-        if path == PING and self._engines.base.dead:
+            allowed = " or ".join(method for method in methods if method != "HEAD")
+            raise WrongMethod(f"{request.method} {path}: only {allowed} is taken here.")
+        if path == PING and self._engines.base_model.is_dead:
             raise EngineDead
 
-    def _has_key(self, request: Request, key: SecretStr) -> bool:
-        if keys.right(request.headers, key):
+    def _is_authorized(self, request: Request, key: SecretStr) -> bool:
+        if keys.has_key(request.headers, key):
             return True
-        # A link to a file works without it.
+        # A link to a file needs no key.
         path, query = request.scope["path"], request.query_params
-        return request.method in READING and self._worker.links.right(path, query)
+        return request.method in READ_METHODS and self._worker.links.is_valid(path, query)
 
     async def _transfer(self, request: Request, route: Route, request_id: str, send: Send) -> None:
-        """Answer a request that is no job, but has a line in the log as one.
+        """Answer a request that is not a job; log a record for it as for a job.
 
         Raises:
-            WorkerError: it is refused.
+            WorkerError: The request is refused.
         """
         record = JobRecord(request_id, route=route.template, status=UNANSWERED)
         try:
@@ -129,20 +133,21 @@ class Service:
             record.write()
 
     async def _respond(self, request: Request, request_id: str, send: Send) -> None:
-        """Answer a request that is admitted.
+        """Answer a request that has passed the checks.
 
         Raises:
-            WorkerError: its body is refused.
+            WorkerError: The body is refused.
         """
         scope, receive = request.scope, request.receive
         if scope["path"] == PING:
             await Response(headers=_headers(request_id))(scope, receive, send)
             return
-        # Not starlette's own race: with servers of ASGI 2.4 it notices a client that leaves only
-        # when it sends something, and an answer that is not streamed would be computed to its end.
-        job = {"id": request_id, "input": await self._input(request)}
+        # StreamingResponse detects disconnects differently: with servers of ASGI 2.4 it notices one
+        # only when it sends something, and an answer that is not streamed would be computed to its
+        # end.
+        job = {"id": request_id, "input": await self._read_input(request)}
         answering = asyncio.create_task(self._answer(job, scope, receive, send))
-        leaving = asyncio.create_task(_disconnect(receive))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -153,18 +158,18 @@ class Service:
         if not answering.cancelled():
             answering.result()
 
-    async def _input(self, request: Request) -> dict[str, Any]:
-        """Return a request as a job's input.
+    async def _read_input(self, request: Request) -> dict[str, Any]:
+        """Return a job's input for a request.
 
         Raises:
-            WorkerError: the body is refused.
+            WorkerError: The body is refused.
         """
-        method, body = "GET" if request.method in READING else request.method, None
-        if method in WRITING:
+        method, body = "GET" if request.method in READ_METHODS else request.method, None
+        if method in WRITE_METHODS:
             content = await self._bodies.read(request)
-            body = decoded(content, request.headers.get("content-type", ""))
-        # Every event is sent as it comes: chunks that grow are for the platform's queue.
-        return {"route": route_of(request), "method": method, "body": body, "max_batch_size": 1}
+            body = parse_body(content, request.headers.get("content-type", ""))
+        # Send each event immediately: growing chunks are for the platform's queue.
+        return {"route": job_route(request), "method": method, "body": body, "max_batch_size": 1}
 
     async def _answer(
         self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send
@@ -172,21 +177,21 @@ class Service:
         async with contextlib.aclosing(self._worker.handle(job)) as chunks:
             # The status is sent first, and depends on whether the job fails.
             first = await anext(chunks, "")
-            if isinstance(first, str) and first.startswith(EVENTS):
+            if isinstance(first, str) and first.startswith(EVENT_PREFIXES):
                 headers, media_type = _headers(job["id"]), "text/event-stream"
                 stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
                 await stream.stream_response(send)
             else:
-                # NaN, which JSON has not, is a defect of whoever computed it.
-                with as_internal_error(job["id"]):
-                    whole = _response(first, job["id"], scope)
-                await whole(scope, receive, send)
+                # JSON has no NaN: computing it was a defect.
+                with hide_defects(job["id"]):
+                    response = _response(first, job["id"], scope)
+                await response(scope, receive, send)
 
 
-class Refusal:
-    """In place of a worker that can't start, every request is answered why.
+class FailedStartApp:
+    """Answers every request with the error of a worker that failed to start.
 
-    Callers with the key get 503 with the reason, load balancers without it 503 alone.
+    Callers with the key get 503 with the error's message; load balancers without it get only 503.
     """
 
     def __init__(self, error: StartFailed, key: SecretStr | None) -> None:
@@ -195,18 +200,18 @@ class Refusal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = str(uuid.uuid4())
-        if self._key is None or keys.right(Headers(scope=scope), self._key):
-            answer = error_response(self._error.body(request_id), scope)
-        elif scope["path"] in OPEN_TO_ALL:
-            answer = Response(status_code=self._error.status)
+        if self._key is None or keys.has_key(Headers(scope=scope), self._key):
+            response = error_response(self._error.body(request_id), scope)
+        elif scope["path"] in PUBLIC_PATHS:
+            response = Response(status_code=self._error.status)
         else:
-            answer = error_response(Unauthorized().body(request_id), scope)
-        # OpenAI's client would otherwise try a 503 again.
-        answer.headers["x-should-retry"] = "false"
-        await answer(scope, receive, send)
+            response = error_response(Unauthorized().body(request_id), scope)
+        # OpenAI's client would otherwise retry after a 503.
+        response.headers["x-should-retry"] = "false"
+        await response(scope, receive, send)
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -216,12 +221,12 @@ def _headers(request_id: str) -> dict[str, str]:
 
 
 def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
-    """Return the response for the one yield of an answer that is no stream, or of a failed job."""
+    """Return the response for the yield of an answer that isn't streamed, or of a failed job."""
     headers = _headers(request_id)
     if isinstance(chunk, str):
-        return Response(_as_bytes(chunk), media_type=METRICS, headers=headers)
+        return Response(_encode_text(chunk), media_type=METRICS_TYPE, headers=headers)
     if list(chunk) != ["error"]:
-        return Response(_as_bytes(_encode(chunk)), media_type=JSON, headers=headers)
+        return Response(_encode_text(_encode(chunk)), media_type=JSON_TYPE, headers=headers)
     return error_response(json.loads(chunk["error"]), scope)
 
 
@@ -231,19 +236,21 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
     status, headers = error["code"], _headers(error["request_id"])
     if error["retryable"]:
         headers["retry-after"] = str(error.get("retry_after", 1))
-    if llm_engine.asks(scope["path"], keys.authorization(Headers(scope=scope))[0]):
-        status, body = llm_engine.refusal(body)
-    return Response(_as_bytes(_encode(body)), status, headers, JSON)
+    if llm_engine.is_client_request(
+        scope["path"], keys.parse_authorization(Headers(scope=scope))[0]
+    ):
+        status, body = llm_engine.error_response(body)
+    return Response(_encode_text(_encode(body)), status, headers, JSON_TYPE)
 
 
 async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a stream; that its job has failed, its last event has said."""
-    yield _as_bytes(first)
+    """Yield the events of a stream; the last one already reports a failure of its job."""
+    yield _encode_text(first)
     async for chunk in chunks:
         if isinstance(chunk, str):
-            yield _as_bytes(chunk)
+            yield _encode_text(chunk)
 
 
-def _as_bytes(text: str) -> bytes:
-    # A text of vLLM's can have half of a surrogate pair, which UTF-8 has not.
+def _encode_text(text: str) -> bytes:
+    # vLLM's text may contain lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="replace")

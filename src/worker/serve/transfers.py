@@ -1,4 +1,4 @@
-"""Files over HTTP: uploads in forms, which jobs can't hold, and contents as bytes."""
+"""Transfers files over HTTP: uploads in forms, which don't fit into jobs, and contents as bytes."""
 
 import asyncio
 import contextlib
@@ -12,85 +12,88 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from worker.dialects.llm_engine.models import BASE_URL, DOWNLOAD, FILE
+from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
 from worker.dialects.openai import objects
-from worker.dialects.openai.files import CONTENT, FILES, LLM_ENGINE, Upload
-from worker.dialects.table import find
+from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, LLM_ENGINE_FORMAT, Upload
+from worker.dialects.table import find_route
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
 from worker.routes.route import Route
-from worker.serve.bodies import Bodies
-from worker.serve.keys import authorization
+from worker.serve.bodies import BodyReader
+from worker.serve.keys import parse_authorization
 from worker.settings import Settings
-from worker.volume import adapters, failures
+from worker.volume import adapters, translate_os_errors
 
-FORM = "multipart/form-data"
-# Of a form: fields besides the file, bytes of each, and of all that is not the file's content.
-MOST_FIELDS = 8
-LARGEST_FIELD = 4_096
-AROUND = 100_000
-# Bytes that are copied at once.
-STEP = 1_000_000
-BINARY = "application/octet-stream"
-# How forms spell an object's keys.
-NESTED = "expires_after["
-# What only bodies in JSON have.
-ELSEWHERE = ("content", "content_base64", "path")
+FORM_TYPE = "multipart/form-data"
+# Limits of a form: fields in addition to the file, bytes of each field, and bytes of everything
+# except the file's content.
+MAX_FIELDS = 8
+MAX_FIELD_BYTES = 4_096
+FORM_OVERHEAD_BYTES = 100_000
+# Number of bytes that are copied at a time.
+COPY_BYTES = 1_000_000
+BINARY_TYPE = "application/octet-stream"
+# Prefix of an object's keys in forms.
+EXPIRY_PREFIX = "expires_after["
+# Fields that are allowed only in JSON bodies.
+JSON_ONLY_FIELDS = ("content", "content_base64", "path")
 
 
-class Transfers:
-    """Answers requests whose bodies, or answers, are the contents of files.
+class FileTransfers:
+    """Answers requests whose bodies or responses are the contents of files.
 
     Args:
-        files: of the volume.
-        settings: the worker's.
+        files: The files on the volume.
+        settings: The worker's settings.
     """
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
         self._adapters = adapters.directory(settings.base_path)
-        largest = settings.files_max_mb * MEGABYTE + AROUND
-        self._bodies = Bodies(largest, settings.serve_timeout_s, "FILES_MAX_MB")
+        largest = settings.files_max_mb * MEGABYTE + FORM_OVERHEAD_BYTES
+        self._bodies = BodyReader(largest, settings.serve_timeout_s, "FILES_MAX_MB")
 
-    def take(self, request: Request) -> Route | None:
-        """Return the route of a request that is answered here; None: it becomes a job."""
-        route = _route(request)
+    def find_route(self, request: Request) -> Route | None:
+        """Return the route of a request that is answered here; None if it becomes a job."""
+        route = _find_file_route(request)
         if route is None:
             return None
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        is_form = route.path == FILES and route.method == "POST" and media_type == FORM
-        is_bytes = route.path == FILE or (route.path == CONTENT and not _wants_json(request))
+        is_form = route.path == FILES_PATH and route.method == "POST" and media_type == FORM_TYPE
+        is_bytes = route.path == FILE_PATH or (
+            route.path == CONTENT_PATH and not _wants_json(request)
+        )
         return route if is_form or is_bytes else None
 
     async def answer(self, request: Request, route: Route) -> Response:
-        """Answer a request that was taken.
+        """Answer a request for which ``find_route`` has returned a route.
 
         Raises:
-            WorkerError: it is refused.
+            WorkerError: The request is refused.
         """
-        if route.path == FILES:
-            return JSONResponse(await self._receive(request))
-        found = route.match(OpenAIJob(route=request.scope["path"]).path) or {}
-        if route.path == FILE:
-            return await asyncio.to_thread(self._of_adapter, found["name"], found["file"])
-        return await asyncio.to_thread(self._content, found["id"])
+        if route.path == FILES_PATH:
+            return JSONResponse(await self._receive_upload(request))
+        params = route.match(OpenAIJob(route=request.scope["path"]).path) or {}
+        if route.path == FILE_PATH:
+            return await asyncio.to_thread(self._adapter_file, params["name"], params["file"])
+        return await asyncio.to_thread(self._content, params["id"])
 
-    async def _receive(self, request: Request) -> dict[str, Any]:
-        form = await self._read(request)
+    async def _receive_upload(self, request: Request) -> dict[str, Any]:
+        form = await self._read_form(request)
         try:
-            upload, opened = _upload(form)
-            source = iter(lambda: opened.file.read(STEP), b"")
+            upload, opened = _parse_upload(form)
+            source = iter(lambda: opened.file.read(COPY_BYTES), b"")
             stored = await asyncio.to_thread(upload.receive, self._files, source)
         finally:
             await form.close()
         return objects.file(stored)
 
-    async def _read(self, request: Request) -> FormData:
-        """Read a form; the file in it is on the disk if it is large."""
+    async def _read_form(self, request: Request) -> FormData:
+        """Read a form; a large file in it is stored on the disk."""
         async with contextlib.aclosing(self._bodies.parts(request)) as parts:
             try:
-                return await _Form(request.headers, parts).parse()
+                return await _FormParser(request.headers, parts).parse()
             except MultiPartException as broken:
                 raise InvalidInput(f"The form is refused: {broken.message}") from None
             except OSError as error:
@@ -99,88 +102,92 @@ class Transfers:
 
     def _content(self, id: str) -> Response:
         file = self._files.get(id)
-        place = self._files.content(file)
-        with failures():
-            found = place.stat()
-        return FileResponse(place, media_type=BINARY, filename=file.filename, stat_result=found)
+        place = self._files.content_path(file)
+        with translate_os_errors():
+            file_status = place.stat()
+        return FileResponse(
+            place, media_type=BINARY_TYPE, filename=file.filename, stat_result=file_status
+        )
 
-    def _of_adapter(self, name: str, file: str) -> Response:
+    def _adapter_file(self, name: str, file: str) -> Response:
         place = adapters.adapter_files(self._adapters, name).get(file)
         if place is None:
             raise NoSuchObject(f"The adapter {name!r} has no file {file!r}.")
-        return FileResponse(place, media_type=BINARY, filename=file)
+        return FileResponse(place, media_type=BINARY_TYPE, filename=file)
 
 
-class _Form(MultiPartParser):
-    """A form, of which few fields are read, and which has to have its end."""
+class _FormParser(MultiPartParser):
+    """Parses a form with a limited number of fields; refuses a form that breaks off."""
 
     def __init__(self, headers: Headers, parts: AsyncGenerator[bytes, None]) -> None:
-        limits = {"max_files": 1, "max_fields": MOST_FIELDS, "max_part_size": LARGEST_FIELD}
-        super().__init__(headers, self._whole(parts), **limits)
+        limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
+        super().__init__(headers, self._check_complete(parts), **limits)
         self._ended = False
 
     def on_end(self) -> None:
         self._ended = True
 
-    async def _whole(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _check_complete(
+        self, parts: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
         async for part in parts:
             yield part
         if not self._ended:
             raise MultiPartException("It breaks off before its end.")
 
 
-def _upload(form: FormData) -> tuple[Upload, UploadFile]:
-    """Return what a form says of a file, and the file.
+def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
+    """Return the parameters of an upload in a form, and the file.
 
     Raises:
-        InvalidInput: naming the field that is wrong.
+        InvalidInput: A field is invalid; the message names it.
     """
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise InvalidInput("file: the form has no file of this name", param="file")
-    said: dict[str, Any] = {"filename": file.filename or None}
+    fields: dict[str, Any] = {"filename": file.filename or None}
     expires: dict[str, Any] = {}
     for name, value in form.multi_items():
-        if name.startswith(NESTED) and isinstance(value, str):
-            key = name.removeprefix(NESTED).removesuffix("]")
+        if name.startswith(EXPIRY_PREFIX) and isinstance(value, str):
+            key = name.removeprefix(EXPIRY_PREFIX).removesuffix("]")
             expires[key] = int(value) if value.isdecimal() else value
-        elif name in ELSEWHERE:
+        elif name in JSON_ONLY_FIELDS:
             raise InvalidInput(f"{name}: a form has its content in file", param=name)
         elif name != "file":
-            said[name] = value
-    return Upload.of_body({**said, "expires_after": expires or None}), file
+            fields[name] = value
+    return Upload.from_body({**fields, "expires_after": expires or None}), file
 
 
-def _route(request: Request) -> Route | None:
-    """Return the route of files that a request is for, if it is."""
+def _find_file_route(request: Request) -> Route | None:
+    """Return the route of a request for files; None for other requests."""
     path: str = request.scope["path"]
     if "files" not in path and not path.endswith("/download"):
         return None
     method = "GET" if request.method == "HEAD" else request.method
-    route = find(OpenAIJob(route=path, method=method))
+    route = find_route(OpenAIJob(route=path, method=method))
     return route if route and route.method == method else None
 
 
 def _wants_json(request: Request) -> bool:
-    """Return whether a content is asked for as LLM Engine's client does."""
-    basic = authorization(request.headers)[0] == "basic"
+    """Return whether the content is requested as JSON, as LLM Engine's client does."""
+    basic = parse_authorization(request.headers)[0] == "basic"
     return basic or "application/json" in request.headers.get("accept", "")
 
 
-def route_of(request: Request) -> str:
+def job_route(request: Request) -> str:
     """Return the route of the job that a request becomes, with its query string."""
-    # The path comes decoded, and a route is decoded again.
+    # The path is already decoded, and the job decodes its route again.
     path = request.scope["path"].replace("%", "%25").replace("?", "%3F")
     query = request.scope.get("query_string", b"").decode("latin-1")
-    route = _route(request)
-    if route is not None and route.path == CONTENT and _wants_json(request):
-        query = f"{query}&format={LLM_ENGINE}"
-    if route is not None and route.path == DOWNLOAD:
-        query = f"{query}&{urlencode({BASE_URL: _base_url(request)})}"
+    route = _find_file_route(request)
+    if route is not None and route.path == CONTENT_PATH and _wants_json(request):
+        query = f"{query}&format={LLM_ENGINE_FORMAT}"
+    if route is not None and route.path == DOWNLOAD_PATH:
+        query = f"{query}&{urlencode({BASE_URL_KEY: _base_url(request)})}"
     return f"{path}?{query}" if query else path
 
 
 def _base_url(request: Request) -> str:
-    """Return the address that the caller has of this server, also behind one that has the TLS."""
+    """Return this server's URL as the caller sees it, also behind a proxy that terminates TLS."""
     scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
     return str(request.base_url.replace(scheme=scheme))

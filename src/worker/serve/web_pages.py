@@ -1,4 +1,4 @@
-"""Keeps web pages out: any page in a browser on this machine could call a worker without a key."""
+"""Blocks web pages: any page in a browser on this machine could call a worker without a key."""
 
 import ipaddress
 import re
@@ -11,15 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from worker.errors import Forbidden
 from worker.serve.service import error_response
 
-# The name or address in a Host, which may have a port behind it.
+# The name or address in a Host header, which may be followed by a port.
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Names that the public DNS has not, such as host.docker.internal. Not .local: in a network anybody
-# may take such a name (mDNS).
-_LOCAL = (".localhost", ".internal")
+# Suffixes of names that don't exist in the public DNS, such as host.docker.internal. Not .local:
+# anyone on the network can claim such a name (mDNS).
+_LOCAL_SUFFIXES = (".localhost", ".internal")
 
 
-class WebPages:
-    """An app that only programs of this machine may call, and pages of the allowed origins."""
+class WebPageFilter:
+    """An app that only programs of this machine and web pages of the allowed origins may call."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
         self._app = app
@@ -36,14 +36,14 @@ class WebPages:
         await self._app(scope, receive, send)
 
     def _check(self, headers: Headers) -> None:
-        """Refuse other sites' pages, and names that may be such a site's.
+        """Refuse web pages of other sites, and host names that may belong to such a site.
 
-        A browser says in Sec-Fetch-Site whether a page of another site asks, and which one in the
-        Origin of a post. By a name of its own that has this machine's address, a page is of the
-        same site: so the Host counts, too, which no browser leaves out.
+        Browsers report in Sec-Fetch-Site whether a page of another site sends the request, and in
+        Origin which page sends a POST. A site can give this machine's address a name of its own,
+        and then its pages count as same-site; so Host is checked, too, which browsers always send.
 
         Raises:
-            Forbidden: it may be such a page.
+            Forbidden: The request may come from such a page.
         """
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not _is_local(host):
@@ -62,12 +62,13 @@ class WebPages:
 
 
 def _is_local(host: str) -> bool:
-    if not (found := _HOST.fullmatch(host)):
+    if not (match := _HOST.fullmatch(host)):
         return False
-    name = (found[1] or found[2]).lower()
+    name = (match[1] or match[2]).lower()
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return "." not in name or name.endswith(_LOCAL)
-    # 0.0.0.0 and the like lead here as well, and for them a browser says nothing of the site.
+        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
+    # 0.0.0.0 and similar addresses also lead to this machine, but browsers send no Sec-Fetch-Site
+    # to them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))

@@ -1,4 +1,4 @@
-"""The worker's own settings."""
+"""The worker's own settings, read from environment variables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,62 +17,64 @@ from pydantic import (
     WrapValidator,
 )
 
-from worker.settings.environment import EXPORTS, Default, export, paths_in
-from worker.settings.examples import example
+from worker.settings.environment import LIBRARY_DEFAULTS, Default, find_paths, set_defaults
+from worker.settings.examples import example_value
 from worker.settings.mistakes import Mistake, SettingsError
-from worker.settings.values import boolean, items, text, unfit
+from worker.settings.values import format_value, model_name_problem, parse_boolean, parse_list
 
-# Exported variables that an operator may wonder about, with the reason of each value.
-_REASONS = {
+# Exported variables that are logged for the operator, with the reason for each value.
+_LOGGED_REASONS = {
     "RUNPOD_LOG_LEVEL": "the SDK's own DEBUG prints every answer",
     "HF_HOME": "in BASE_PATH",
 }
 
 
 def _check_model(model: str) -> str:
-    if reason := unfit(model):
+    if reason := model_name_problem(model):
         raise ValueError(reason)
     return model
 
 
 ModelName = Annotated[str, AfterValidator(_check_model)]
-Flag = Annotated[bool, BeforeValidator(boolean)]
-Count = Annotated[int, Field(ge=1)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Boolean = Annotated[bool, BeforeValidator(parse_boolean)]
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _lower(value: Any) -> Any:
+def _lowercase(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+def _parse_concurrency(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     try:
-        return read(str(value).lower())
+        return handler(str(value).lower())
     except ValidationError:
-        # Pydantic has a complaint for each alternative.
+        # Pydantic raises an error for each alternative of the union.
         raise ValueError("a whole number of at least 1, or auto") from None
 
 
-# Routes that tell callers about the worker, and that no client needs.
-TELLING = ("/chat", "/metrics", "/openapi.json", "/version")
+# Routes that DISABLED_ROUTES may contain, since clients don't need them.
+DISABLEABLE_ROUTES = ("/chat", "/metrics", "/openapi.json", "/version")
 
 
-def _read_items(value: Any) -> tuple[Any, ...]:
-    return tuple(items(value) if isinstance(value, str) else value)
+def _parse_items(value: Any) -> tuple[Any, ...]:
+    return tuple(parse_list(value) if isinstance(value, str) else value)
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_read_items)]
+NameList = Annotated[tuple[str, ...], BeforeValidator(_parse_items)]
 
 
-def _read_routes(value: Any) -> tuple[str, ...]:
-    routes = _read_items(value)
-    if unknown := [route for route in routes if route not in TELLING]:
-        raise ValueError(f"{unknown[0]!r} can't be turned off, only {', '.join(TELLING)}")
+def _parse_routes(value: Any) -> tuple[str, ...]:
+    routes = _parse_items(value)
+    if unknown := [route for route in routes if route not in DISABLEABLE_ROUTES]:
+        raise ValueError(
+            f"{unknown[0]!r} can't be turned off, only {', '.join(DISABLEABLE_ROUTES)}"
+        )
     return routes
 
 
-Routes = Annotated[tuple[str, ...], BeforeValidator(_read_routes)]
+RouteList = Annotated[tuple[str, ...], BeforeValidator(_parse_routes)]
 
 
 def _check_directory(path: str) -> str:
@@ -83,84 +85,86 @@ def _check_directory(path: str) -> str:
 
 
 Directory = Annotated[str, AfterValidator(_check_directory)]
-Directories = Annotated[tuple[Directory, ...], BeforeValidator(_read_items)]
-# Where adapters are trained.
-Training = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lower)]
-Jobs = Annotated[Count | Literal["auto"], WrapValidator(_read_jobs)]
+DirectoryList = Annotated[tuple[Directory, ...], BeforeValidator(_parse_items)]
+# How adapters are trained: next to the running engine, while the engine is suspended, or not at
+# all.
+FineTuneMode = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lowercase)]
+Concurrency = Annotated[PositiveInt | Literal["auto"], WrapValidator(_parse_concurrency)]
 
 
 class Settings(BaseModel):
     """The worker's own settings: field ``x`` is the environment variable ``X``.
 
-    vLLM's options are not listed here, since the installed vLLM's parser knows them
+    vLLM's options are not listed here because the parser of the installed vLLM defines them
     (``worker.engine.options``). ``builder/table`` describes all settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     base_path: Path = Path("/runpod-volume")
-    compile_cache: Flag = True
-    fast_load: Flag = False
+    compile_cache: Boolean = True
+    fast_load: Boolean = False
     hf_token: SecretStr | None = None
     serve_api_key: SecretStr | None = None
-    serve_max_connections: Count = 1_000
-    serve_timeout_s: Size = 30
-    allowed_origins: Names = ()
+    serve_max_connections: PositiveInt = 1_000
+    serve_timeout_s: PositiveFloat = 30
+    allowed_origins: NameList = ()
     files_path: Path | None = None
-    files_input_paths: Directories = ("inbox", "uploads")
+    files_input_paths: DirectoryList = ("inbox", "uploads")
     files_output_path: Directory = "out"
-    files_max_mb: Count = 512
-    files_max_total_mb: Count = 20_000
-    files_retention_days: Amount = 30
+    files_max_mb: PositiveInt = 512
+    files_max_total_mb: PositiveInt = 20_000
+    files_retention_days: NonNegativeFloat = 30
     batch_api_key: SecretStr | None = None
-    batch_concurrency: Jobs = "auto"
-    batch_max_requests: Count = 50_000
-    # Unset: beside the engine on a CPU, off on a GPU, whose memory the engine takes.
-    fine_tune: Training | None = None
+    batch_concurrency: Concurrency = "auto"
+    batch_max_requests: PositiveInt = 50_000
+    # The default depends on the device: "beside" on a CPU, "off" on a GPU, whose memory the engine
+    # uses.
+    fine_tune: FineTuneMode | None = None
     fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
     wandb_api_key: SecretStr | None = None
-    execution_timeout_s: Size = 600
-    # Set by the platform: the endpoint that this worker belongs to, where jobs are sent to it, and
-    # its network volume.
+    execution_timeout_s: PositiveFloat = 600
+    # The platform sets these: the worker's endpoint, the base URL of the endpoints' API, and the
+    # network volume.
     runpod_endpoint_id: str | None = None
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None
-    max_concurrency: Jobs = 300
-    shutdown_grace_s: Amount = 25
-    allowed_xargs: Names = ()
-    max_input_mb: Size = 20
-    max_input_values: Count = 100_000
-    max_input_depth: Count = 64
-    max_input_items: Count = 10_000
-    min_model_len: Count = 1024
+    max_concurrency: Concurrency = 300
+    shutdown_grace_s: NonNegativeFloat = 25
+    allowed_xargs: NameList = ()
+    max_input_mb: PositiveFloat = 20
+    max_input_values: PositiveInt = 100_000
+    max_input_depth: PositiveInt = 64
+    max_input_items: PositiveInt = 10_000
+    min_model_len: PositiveInt = 1024
     max_engine_restarts: Annotated[int, Field(ge=0)] = 2
-    engine_hang_s: Amount = 8
-    default_batch_size: Count = 50
-    default_min_batch_size: Amount = 1
-    default_batch_size_growth_factor: Amount = 3
-    default_batch_max_delay_ms: Amount = 100
-    default_max_tokens: Count = 16
-    raw_openai_output: Flag = True
-    strict_requests: Flag = False
-    structured_compile_s: Amount = 30
-    structured_max_repetitions: Count = 10_000
-    structured_max_nesting: Count = 2
+    engine_hang_s: NonNegativeFloat = 8
+    default_batch_size: PositiveInt = 50
+    default_min_batch_size: NonNegativeFloat = 1
+    default_batch_size_growth_factor: NonNegativeFloat = 3
+    default_batch_max_delay_ms: NonNegativeFloat = 100
+    default_max_tokens: PositiveInt = 16
+    raw_openai_output: Boolean = True
+    strict_requests: Boolean = False
+    structured_compile_s: NonNegativeFloat = 30
+    structured_max_repetitions: PositiveInt = 10_000
+    structured_max_nesting: PositiveInt = 2
     system_prompt: str | None = None
-    disabled_routes: Routes = ()
-    allow_unload_lora_adapter: Flag = False
-    allow_remote_media: Flag = True
-    media_max_mb: Count = 20
-    media_max_parts: Count = 16
-    media_fetch_timeout_s: Size = 10
-    disable_log_stats: Flag = True
-    disable_log_requests: Flag = True
+    disabled_routes: RouteList = ()
+    allow_unload_lora_adapter: Boolean = False
+    allow_remote_media: Boolean = True
+    media_max_mb: PositiveInt = 20
+    media_max_parts: PositiveInt = 16
+    media_fetch_timeout_s: PositiveFloat = 10
+    disable_log_stats: Boolean = True
+    disable_log_requests: Boolean = True
 
-    # Only checked here. They are read elsewhere, from the text of all settings or the environment:
-    # the first two by worker.failed_start and worker.process.stalls, when others are wrong; the
-    # models by worker.engine.start.needs and vLLM's parser, the format by handler.py, the other two
-    # by worker.settings.sources.
-    answer_failed_start: Flag = True
-    start_stall_s: Amount = 900
+    # These settings are only validated here. Other code reads them from the raw values or from the
+    # environment: ``worker.failed_start`` and ``worker.process.stalls`` read the first two even if
+    # other settings are wrong, ``worker.engine.start.needs`` and vLLM's parser read the models,
+    # ``handler.py`` reads the format, and ``worker.settings.sources`` reads the last two.
+    answer_failed_start: Boolean = True
+    start_stall_s: NonNegativeFloat = 900
     model_name: ModelName
     embedding_model_name: ModelName | None = None
     log_format: Literal["text", "json"] = "text"
@@ -174,41 +178,43 @@ class Settings(BaseModel):
         """Read the worker's settings; a blank value counts as unset.
 
         Raises:
-            SettingsError: all mistakes at once.
+            SettingsError: One or more settings are wrong; the error lists all mistakes.
         """
-        texts = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
+        raw_values = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
         try:
-            settings = cls.model_validate({name: value for name, value in texts.items() if value})
+            settings = cls.model_validate(
+                {name: value for name, value in raw_values.items() if value}
+            )
         except ValidationError as invalid:
-            mistakes = [cls._mistake(error, texts) for error in invalid.errors()]
+            mistakes = [cls._to_mistake(error, raw_values) for error in invalid.errors()]
             raise SettingsError(mistakes) from None
-        settings._paths = paths_in(environ)
+        settings._paths = find_paths(environ)
         return settings
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All paths that the values of variables name: models, caches, adapters and others."""
+        """All paths in the values of environment variables: models, caches, adapters and others."""
         return self._paths
 
     @classmethod
-    def _mistake(cls, error: Any, texts: Mapping[str, str]) -> Mistake:
+    def _to_mistake(cls, error: Any, raw_values: Mapping[str, str]) -> Mistake:
         name = str(error["loc"][0])
         if error["type"] == "missing":
-            return Mistake(name.upper(), None, "it is required", example(name.upper()))
+            return Mistake(name.upper(), None, "it is required", example_value(name.upper()))
         field = cls.model_fields[name]
-        secret = field.annotation == SecretStr | None
+        is_secret = field.annotation == SecretStr | None
         advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-        default = None if field.is_required() else text(field.default)
-        accepted = example(name.upper()) or default or None
-        return Mistake(name.upper(), "***" if secret else texts[name], advice, accepted)
+        default = None if field.is_required() else format_value(field.default)
+        accepted = example_value(name.upper()) or default or None
+        return Mistake(name.upper(), "***" if is_secret else raw_values[name], advice, accepted)
 
-    def secrets(self) -> list[str]:
+    def secret_values(self) -> list[str]:
         """Return the values of all settings that are secrets."""
         values = (getattr(self, name) for name in type(self).model_fields)
         return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
-    def idle(self) -> dict[str, str]:
-        """Return the reasons why settings have no effect next to others, by name."""
+    def ineffective_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect because of other settings, with the reasons."""
         constant = f"every chunk holds DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
         if self.default_min_batch_size >= self.default_batch_size:
             reason = f"it is not below DEFAULT_BATCH_SIZE, so {constant}"
@@ -218,20 +224,23 @@ class Settings(BaseModel):
             return {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": reason}
         return {}
 
-    def export(self) -> list[Default]:
-        """Write variables that the SDK and Hugging Face's libraries read, where they are unset.
+    def export_variables(self) -> list[Default]:
+        """Set unset environment variables that the SDK and Hugging Face's libraries read.
 
-        The hub's cache is in BASE_PATH, where the platform puts its own cached models, if that
-        directory exists or is set. Return the values that an operator may want to know of.
+        The hub's cache is placed in BASE_PATH, where the platform stores its own cached models, if
+        that directory exists or the operator has set BASE_PATH.
+
+        Returns:
+            The new values that are worth logging for the operator.
         """
-        values = dict(EXPORTS)
+        values = dict(LIBRARY_DEFAULTS)
         if self.hf_token:
             values["HF_TOKEN"] = self.hf_token.get_secret_value()
         if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
-        written = export(values)
+        changed = set_defaults(values)
         return [
-            Default(name, written[name], reason)
-            for name, reason in _REASONS.items()
-            if name in written
+            Default(name, changed[name], reason)
+            for name, reason in _LOGGED_REASONS.items()
+            if name in changed
         ]

@@ -1,4 +1,4 @@
-"""Reads and writes the process's environment; no other module does."""
+"""Reads and writes the process's environment; other modules must not access it directly."""
 
 import ctypes
 import os
@@ -7,26 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Values for variables that libraries read, where the operator left them unset.
-EXPORTS = {
-    # The SDK's own default, DEBUG, prints every chunk of every answer.
+# Defaults for environment variables that libraries read; values set by the operator override them.
+LIBRARY_DEFAULTS = {
+    # With the SDK's own default, DEBUG, it prints every chunk of every response.
     "RUNPOD_LOG_LEVEL": "INFO",
-    # The SDK's GPU checks would create a second CUDA context, and its network check needs the
-    # internet; the worker registers its own check instead: a generated token.
+    # The SDK's GPU check would create a second CUDA context, and its network check needs the
+    # internet. The worker registers its own check instead, which generates a token.
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
-    # Standard output is for the worker's own output: the yields of a local run.
+    # Standard output is reserved for the worker's own output: the results of a local run.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    # Looking up where to send usage statistics would delay the start of an offline worker.
+    # vLLM would look up where to send usage statistics, which delays the startup of an offline
+    # worker.
     "VLLM_NO_USAGE_STATS": "1",
 }
 
 HUB_TOKEN = "HF_TOKEN"
 SDK_KEY = "RUNPOD_AI_API_KEY"
-# Of Weights & Biases.
+# The API key of Weights & Biases.
 WANDB_KEY = "WANDB_API_KEY"
-# Variables that hold secrets, with the names that operators use by mistake.
-SECRETS = (
+# Environment variables with secrets, including names that operators set by mistake.
+SECRET_VARIABLES = (
     HUB_TOKEN,
     SDK_KEY,
     "SERVE_API_KEY",
@@ -37,19 +38,26 @@ SECRETS = (
     WANDB_KEY,
 )
 
-# How many threads a library starts, and where: chosen for the engine, which computes beside.
-THREADS = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+# Variables that set the number of a library's threads and their CPUs. They are tuned for the
+# engine, which runs at the same time.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+)
 
-# Paths among other words: in quotes they may have any character.
-_PATHS = re.compile(r""""(/[^"]+)"|([/~$][^\s"',:;=]*)""")
+# Paths within other text; a path in quotes may contain any character.
+_PATH_PATTERN = re.compile(r""""(/[^"]+)"|([/~$][^\s"',:;=]*)""")
 
-# Those that were taken out of the environment.
-_taken: dict[str, str] = {}
+# Secrets removed from the environment, by variable name.
+_secrets: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Default:
-    """A value that the worker chose for a setting that the operator left unset, and why."""
+    """A value that the worker chose for a setting that the operator left unset, with the reason."""
 
     name: str
     value: str
@@ -60,121 +68,130 @@ class Default:
 
 
 def process_environ() -> Mapping[str, str]:
-    """Return the process's environment: what the operator set, and what was exported since."""
+    """Return the process's environment, including variables that the worker has set."""
     return os.environ
 
 
-def given_environ() -> Mapping[str, str]:
-    """Return the process's environment with the secrets that were taken out of it."""
-    return {**_taken, **os.environ}
+def environ_with_secrets() -> Mapping[str, str]:
+    """Return the process's environment plus the secrets that ``pop_secrets`` removed."""
+    return {**_secrets, **os.environ}
 
 
-def take_secrets() -> list[str]:
-    """Take the secrets out of the environment, so that no child has them; return their values.
+def pop_secrets() -> list[str]:
+    """Remove the secrets from the environment, so that child processes don't inherit them.
 
-    Call this before the first thread.
+    Call this before the first thread starts.
+
+    Returns:
+        The values of the secrets.
     """
-    find = ctypes.CDLL(None).getenv
-    find.restype = ctypes.c_void_p
-    for name in SECRETS:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    for name in SECRET_VARIABLES:
         if value := os.environ.get(name):
-            _taken[name] = value
-            # The variables that a process was started with stay in its memory when they are unset,
-            # where /proc/<pid>/environ shows them, also of each process that is forked from it.
-            if place := find(name.encode()):
-                ctypes.memset(place, ord("*"), len(os.fsencode(value)))
+            _secrets[name] = value
+            # Unsetting a variable leaves its original value in the memory that /proc/<pid>/environ
+            # displays, for this process and for every process forked from it.
+            if address := getenv(name.encode()):
+                ctypes.memset(address, ord("*"), len(os.fsencode(value)))
             del os.environ[name]
-    return [*_taken.values()]
+    return [*_secrets.values()]
 
 
-def give_sdk_its_key() -> None:
-    """Let the SDK read the platform's key, where processes that are started anew don't see it."""
-    if key := _taken.get(SDK_KEY):
+def restore_sdk_key() -> None:
+    """Make the platform's key visible to the SDK, but not to child processes."""
+    if key := _secrets.get(SDK_KEY):
         os.environ[SDK_KEY] = key
-        # Of the environment that children inherit, not of the mapping that Python reads.
+        # This unsets the variable only in the environment that children inherit; Python's mapping
+        # keeps it.
         os.unsetenv(SDK_KEY)
 
 
-def remove(name: str) -> None:
-    """Remove a variable, if it is set."""
+def unset_variable(name: str) -> None:
     os.environ.pop(name, None)
 
 
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in SECRETS}
+def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
 
 
-def trainers_environ(*, wandb: bool) -> dict[str, str]:
-    """Return the environment of a process that trains: offline, on all cores, with no secrets.
+def trainer_environ(*, wandb: bool) -> dict[str, str]:
+    """Return the environment for a training process: offline, with all cores and without secrets.
 
-    With ``wandb`` it has the key of Weights & Biases, if there is one.
+    Args:
+        wandb: Whether to include the API key of Weights & Biases, if it is set.
     """
-    environ = without_secrets(os.environ)
-    for name in THREADS:
+    environ = environ_without_secrets(os.environ)
+    for name in THREAD_VARIABLES:
         environ.pop(name, None)
-    # Threads that spin while they wait would take the engine's time.
+    # Threads that spin while they wait would use CPU time that the engine needs.
     environ |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
-    # The first GPU is then the one whose memory was asked for: the driver's tool counts them so.
+    # With this order, the first GPU is the GPU whose memory was checked: nvidia-smi uses the same
+    # order.
     environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    if wandb and WANDB_KEY in _taken:
-        environ[WANDB_KEY] = _taken[WANDB_KEY]
+    if wandb and WANDB_KEY in _secrets:
+        environ[WANDB_KEY] = _secrets[WANDB_KEY]
     return environ
 
 
-def first_gpu() -> str | None:
-    """Return the number or the id of a process's first GPU; None: it is the machine's first."""
+def first_visible_gpu() -> str | None:
+    """Return the number or id of the first GPU in ``CUDA_VISIBLE_DEVICES``; None if it is unset."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
 
 
-def export(values: Mapping[str, str]) -> dict[str, str]:
-    """Write variables that are unset or blank; return those that were written."""
-    left_open = {name: value for name, value in values.items() if not is_set(name)}
-    os.environ.update(left_open)
-    return left_open
+def set_defaults(values: Mapping[str, str]) -> dict[str, str]:
+    """Set variables that are unset or blank, and return the variables that were set."""
+    unset = {name: value for name, value in values.items() if not is_set(name)}
+    os.environ.update(unset)
+    return unset
 
 
-def overwrite(name: str, value: str) -> None:
-    """Write a variable even if it is set: for those that vLLM itself changes."""
+def set_variable(name: str, value: str) -> None:
+    """Set a variable, even if it is already set; meant for variables that vLLM itself changes."""
     os.environ[name] = value
 
 
 def is_set(name: str) -> bool:
-    """True if a variable is set to more than blanks."""
+    """Return whether a variable is set to a value that is not blank."""
     return bool(os.environ.get(name, "").strip())
 
 
-def queue_around() -> bool:
-    """True if the environment tells the SDK where to take jobs, and it will."""
-    return "RUNPOD_WEBHOOK_GET_JOB" in os.environ and not port_around()
+def has_job_queue() -> bool:
+    """Return whether the environment names a job queue that the SDK will poll."""
+    return "RUNPOD_WEBHOOK_GET_JOB" in os.environ and not has_realtime_port()
 
 
-def port_around() -> bool:
-    """True if the environment tells the SDK a port to serve, in place of a queue."""
+def has_realtime_port() -> bool:
+    """Return whether the environment makes the SDK serve a port instead of polling a queue."""
     return os.environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the hub's cache, by the rules of the hub's library."""
-    for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-        if place := environ.get(name, "").strip():
-            return _expanded(place) / below
-    return _expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+    """Return the directory of the Hugging Face cache, by the same rules as ``huggingface_hub``."""
+    for name, subdirectory in (
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+    ):
+        if path := environ.get(name, "").strip():
+            return _expand_path(path) / subdirectory
+    return _expand_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
-def paths_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the paths in the values of variables: of models, caches, adapters and whatever else.
+def find_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the paths in the values of variables, such as models, caches and adapters.
 
-    A value may be a path, or have some among other words, as a list or JSON. The hub's library
-    and vLLM take relative paths, too. Where callers' files are, and the shell's own directories,
-    are left out.
+    A value may be a path, or contain paths within other text, such as a list or JSON. Relative
+    values are included because ``huggingface_hub`` and vLLM accept relative paths. The directories
+    of callers' files and the shell's own directories are excluded.
     """
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for name, value in environ.items():
         if "/" in value and "\0" not in value and not name.startswith(("FILES_", "PWD", "OLDPWD")):
-            several = (quoted or plain for quoted, plain in _PATHS.findall(value))
-            found |= {Path.cwd() / _expanded(text) for text in (value.strip(), *several)}
-    return tuple(found)
+            matches = (quoted or plain for quoted, plain in _PATH_PATTERN.findall(value))
+            paths |= {Path.cwd() / _expand_path(text) for text in (value.strip(), *matches)}
+    return tuple(paths)
 
 
-def _expanded(place: str) -> Path:
-    return Path(os.path.expandvars(os.path.expanduser(place)))  # noqa: PTH111 - of "~x", which nobody is, pathlib raises
+def _expand_path(path: str) -> Path:
+    return Path(os.path.expandvars(os.path.expanduser(path)))  # noqa: PTH111 - pathlib raises for "~x" if there is no user x

@@ -1,8 +1,8 @@
 """Example values of settings, for messages and for the documentation."""
 
-from worker.settings.names import canonical
+from worker.settings.names import canonical_name
 
-# Where the example that all settings of a type share would mislead.
+# Settings for which the generic example of their type would be misleading.
 EXAMPLES = {
     "MODEL_NAME": "Qwen/Qwen3-0.6B",
     "MODEL_REVISION": "main",
@@ -76,6 +76,9 @@ EXAMPLES = {
 }
 
 
-def example(name: str) -> str | None:
-    """Return the example of a setting, by any of its names; None if that of its type is enough."""
-    return EXAMPLES.get(canonical(name))
+def example_value(name: str) -> str | None:
+    """Return the example value of a setting, by any of its names.
+
+    Returns None if the setting has only the generic example of its type.
+    """
+    return EXAMPLES.get(canonical_name(name))

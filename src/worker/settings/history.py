@@ -1,6 +1,6 @@
-"""What releases of vLLM have removed, and what only newer ones have, for messages.
+"""Options, choices and architectures that vLLM's releases removed or added, for messages.
 
-``builder/vllm_history.py`` keeps the record, which is of some of vLLM's releases rather than all.
+``builder/vllm_history.py`` maintains the record. It covers some of vLLM's releases, not all.
 """
 
 import json
@@ -9,41 +9,46 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-RECORD = Path(__file__).with_name("history.json")
+HISTORY_FILE = Path(__file__).with_name("history.json")
 
-Kind = Literal["options", "choices", "architectures"]
+EntryKind = Literal["options", "choices", "architectures"]
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The last release seen with something, and the first one seen without it."""
+    """The removal of an option, choice or architecture from vLLM.
+
+    Attributes:
+        last: The last checked release that has it.
+        first_without: The first checked release that lacks it.
+    """
 
     last: str
     first_without: str
 
     @property
     def since(self) -> str:
-        """The series of releases (0.18) without it: not every release was looked at."""
+        """The first series of releases without it, such as 0.18; not all releases were checked."""
         return ".".join(self.first_without.split(".")[:2])
 
 
-def removal(kind: Kind, name: str) -> Removal | None:
-    """Return when vLLM removed something, or None if it is not known to have.
+def find_removal(kind: EntryKind, name: str) -> Removal | None:
+    """Return when vLLM removed an option, choice or architecture; None if unknown.
 
-    An option's name is that of the variable (``SWAP_SPACE``). A choice has its option before it
-    (``QUANTIZATION=aqlm``).
+    An option's name is the name of its variable (``SWAP_SPACE``). A choice is prefixed with its
+    option (``QUANTIZATION=aqlm``).
     """
-    releases = record()["removed"][kind].get(name)
+    releases = load_history()["removed"][kind].get(name)
     return Removal(*releases.split()) if releases else None
 
 
 def first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
-    """Return the first release seen with an option or an architecture that older ones lack."""
-    return record()["added"][kind].get(name)
+    """Return the first checked release with an option or architecture; None if unknown."""
+    return load_history()["added"][kind].get(name)
 
 
 @cache
-def record() -> dict[str, dict[str, dict[str, str]]]:
-    """Read the record: ``removed`` ("LAST FIRST_WITHOUT") and ``added`` ("FIRST"), by kind."""
-    content: dict[str, dict[str, dict[str, str]]] = json.loads(RECORD.read_text())
+def load_history() -> dict[str, dict[str, dict[str, str]]]:
+    """Load the record: ``removed`` ("LAST FIRST_WITHOUT") and ``added`` ("FIRST"), by kind."""
+    content: dict[str, dict[str, dict[str, str]]] = json.loads(HISTORY_FILE.read_text())
     return content

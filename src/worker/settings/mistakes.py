@@ -1,4 +1,4 @@
-"""Mistakes in settings: collected where they are found, and reported together."""
+"""Mistakes in settings, which are collected and then reported together."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,12 @@ from worker.errors import StartFailed
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong setting: its name, its value, and what is accepted instead.
+    """A wrong setting: its name, its value, and advice on accepted values.
 
-    ``value`` is None if the setting is missing, and masked if it is a secret. ``example`` is an
-    accepted value.
+    Attributes:
+        value: The wrong value, masked if it is a secret; None if the setting is missing.
+        advice: The reason and the accepted values.
+        example: An accepted value.
     """
 
     name: str
@@ -21,15 +23,17 @@ class Mistake:
     example: str | None = None
 
     def __str__(self) -> str:
-        found = "is not set" if self.value is None else f"= {self.value!r}"
-        shown = f", for example {self.name}={self.example}" if self.example else ""
-        return f"{self.name} {found}: {self.advice}{shown}"
+        state = "is not set" if self.value is None else f"= {self.value!r}"
+        suggestion = f", for example {self.name}={self.example}" if self.example else ""
+        return f"{self.name} {state}: {self.advice}{suggestion}"
 
 
 class SettingsError(StartFailed):
-    """The worker does not start: all mistakes in its settings in one message.
+    """The worker can't start because of wrong settings; the message lists all mistakes.
 
-    ``warnings`` are of settings that have no effect, which may be part of a mistake.
+    Attributes:
+        mistakes: The mistakes, sorted by their messages.
+        warnings: Warnings about settings without effect, which may be related to a mistake.
     """
 
     def __init__(self, mistakes: list[Mistake], warnings: Sequence[str] = ()) -> None:
@@ -43,8 +47,8 @@ class SettingsError(StartFailed):
 
 
 @contextlib.contextmanager
-def collected(mistakes: list[Mistake]) -> Iterator[None]:
-    """Add a block's mistakes to the list, so that those of several blocks are raised together."""
+def collect_mistakes(mistakes: list[Mistake]) -> Iterator[None]:
+    """Catch a ``SettingsError`` of the block and add its mistakes to the list."""
     try:
         yield
     except SettingsError as error:

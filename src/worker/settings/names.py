@@ -1,4 +1,4 @@
-"""The names of settings: aliases and removed ones, and checks of the names that are set."""
+"""The names of settings: aliases, removed settings, and checks for unknown names."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +8,8 @@ from functools import cached_property
 from worker.settings import history
 from worker.settings.mistakes import Mistake
 
-# Settings whose value goes to an option of vLLM that has another name.
-ALIASES = {
+# Settings that set an option of vLLM with another name.
+OPTION_BY_SETTING = {
     "MODEL_NAME": "MODEL",
     "MODEL_REVISION": "REVISION",
     "TOKENIZER_NAME": "TOKENIZER",
@@ -18,8 +18,9 @@ ALIASES = {
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "SERVED_MODEL_NAME",
 }
 
-# Other names of settings: vLLM's own, and those of earlier workers.
-SPELLINGS = {option: name for name, option in ALIASES.items()} | {
+# Alternative names of settings, with their canonical names: vLLM's names and those of earlier
+# workers.
+CANONICAL_NAMES = {option: name for name, option in OPTION_BY_SETTING.items()} | {
     "MIN_BATCH_SIZE": "DEFAULT_MIN_BATCH_SIZE",
     "BATCH_SIZE_GROWTH_FACTOR": "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
     "DISABLE_LOGGING_REQUEST": "DISABLE_LOG_REQUESTS",
@@ -27,11 +28,11 @@ SPELLINGS = {option: name for name, option in ALIASES.items()} | {
     "VLLM_ATTENTION_BACKEND": "ATTENTION_BACKEND",
 }
 
-# Aliases with the opposite meaning: ENABLE_X=1 is DISABLE_X=0.
-OPPOSITES = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
+# Aliases with the opposite meaning: ENABLE_X=1 equals DISABLE_X=0.
+NEGATED_SETTINGS = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
 
-# Variables that were replaced by SPECULATIVE_CONFIG, and its keys.
-SPECULATIVE = {
+# Variables that SPECULATIVE_CONFIG replaces, with its keys.
+SPECULATIVE_KEYS = {
     "SPECULATIVE_METHOD": "method",
     "SPECULATIVE_MODEL": "model",
     "SPECULATIVE_MODEL_REVISION": "revision",
@@ -56,8 +57,8 @@ _PROMPT_ADAPTERS = "prompt adapters have gone from vLLM; adapters are LoRAs (ENA
 _SPECULATIVE = "set it in SPECULATIVE_CONFIG"
 _BUILD = "the image is built with one version of each library, which vLLM's release decides"
 
-# Settings that are accepted without effect, and what replaces them.
-REMOVED = {
+# Settings that are accepted but have no effect, with their replacements.
+REMOVED_SETTINGS = {
     "API_KEY": "the platform checks keys; SERVE_API_KEY is the key with --serve",
     "CALCULATE_KV_SCALES": "scales of an FP8 KV cache are read from the checkpoint",
     "CUDA_GRAPH_SIZES": "set CUDAGRAPH_CAPTURE_SIZES",
@@ -121,8 +122,8 @@ REMOVED = {
     "WORKER_USE_RAY": _RAY,
 }
 
-# Variables of libraries that operators set together with settings.
-FOR_LIBRARIES = frozenset(
+# Environment variables of libraries that operators commonly set.
+LIBRARY_VARIABLES = frozenset(
     """
     CUDA_VISIBLE_DEVICES HF_ENDPOINT HF_HOME HF_HUB_CACHE HF_HUB_DISABLE_XET HF_HUB_OFFLINE
     HF_XET_HIGH_PERFORMANCE HUGGINGFACE_HUB_CACHE OMP_NUM_THREADS RUNPOD_INIT_TIMEOUT
@@ -130,11 +131,11 @@ FOR_LIBRARIES = frozenset(
     """.split()
 )
 
-# Options of vLLM that a worker does not take; other programs use variables of these names, too.
-FOREIGN = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT", "PORT_HEALTH"})
+# Options of vLLM that the worker doesn't accept. Other programs use variables with the same names.
+FOREIGN_OPTIONS = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT", "PORT_HEALTH"})
 
-# Common wrong names that are not similar to the right one.
-MEANT = {
+# Common wrong names that don't resemble the right names, with the right names.
+CORRECTIONS = {
     "BATCH_SIZE": "DEFAULT_BATCH_SIZE",
     "CONTEXT_LENGTH": "MAX_MODEL_LEN",
     "ENABLE_AUTO_TOOLS": "ENABLE_AUTO_TOOL_CHOICE",
@@ -164,117 +165,141 @@ MEANT = {
     "VLLM_CONFIG": "VLLM_CONFIG_FILE",
 }
 
-# A name at least this similar to a known one is a misspelling (difflib's ratio, 0 to 1).
-NEAR_MISS = 0.86
+# Minimum similarity (``difflib`` ratio, 0 to 1) of a misspelled name to a known name.
+SIMILARITY_CUTOFF = 0.86
 
 _PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
 
-# Prefix of the names of an embedder's settings.
-EMBEDDER = "EMBEDDING_"
+# Prefix of the settings of the embedder.
+EMBEDDER_PREFIX = "EMBEDDING_"
 
 
-def canonical(name: str) -> str:
-    """Return the canonical name of a setting, given any of its names."""
-    bare = name.removeprefix(EMBEDDER)
-    if bare in SPELLINGS:
-        return name.removesuffix(bare) + SPELLINGS[bare]
+def canonical_name(name: str) -> str:
+    """Return the canonical name of a setting."""
+    bare = name.removeprefix(EMBEDDER_PREFIX)
+    if bare in CANONICAL_NAMES:
+        return name.removesuffix(bare) + CANONICAL_NAMES[bare]
     return name
 
 
-def removed(name: str) -> str | None:
-    """Return since when a setting has no effect and what replaces it; None if it never was one."""
-    removal = history.removal("options", name)
-    if name not in REMOVED and not removal:
+def explain_removal(name: str) -> str | None:
+    """Return since when a setting has no effect, and its replacement.
+
+    Returns None if no setting of this name was removed.
+    """
+    removal = history.find_removal("options", name)
+    if name not in REMOVED_SETTINGS and not removal:
         return None
     since = f"vLLM has had no such option since {removal.since}" if removal else ""
-    return "; ".join(filter(None, (since, REMOVED.get(name))))
+    return "; ".join(filter(None, (since, REMOVED_SETTINGS.get(name))))
 
 
-def meant(name: str, names: Iterable[str]) -> str | None:
-    """Guess which setting an unknown name was meant to be."""
+def guess_setting(name: str, names: Iterable[str]) -> str | None:
+    """Return the setting that an unknown name was probably meant to be, or None."""
     names = set(names)
-    if name in MEANT:
-        return MEANT[name]
-    # vLLM's own variables begin so, its options don't.
-    if (without := name.removeprefix("VLLM_")) != name and without in names:
-        return without
-    near = difflib.get_close_matches(name, names, n=1, cutoff=NEAR_MISS)
+    if name in CORRECTIONS:
+        return CORRECTIONS[name]
+    # The names of vLLM's own variables have this prefix; the names of its options don't.
+    if (unprefixed := name.removeprefix("VLLM_")) != name and unprefixed in names:
+        return unprefixed
+    near = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_CUTOFF)
     return near[0] if near else None
 
 
 @dataclass(frozen=True)
-class Names:
-    """The names of the worker's own settings, of vLLM's options and of variables that vLLM reads.
+class SettingNames:
+    """The names of all settings.
 
-    ``idle`` has those of settings that have no effect, each with the reason.
+    Attributes:
+        worker_settings: Names of the worker's own settings.
+        vllm_options: Names of vLLM's options.
+        ineffective: Reasons why settings have no effect, by name.
+        vllm_variables: Names of environment variables that vLLM reads itself.
     """
 
-    own: frozenset[str]
-    options: frozenset[str]
-    idle: Mapping[str, str]
-    variables: frozenset[str]
+    worker_settings: frozenset[str]
+    vllm_options: frozenset[str]
+    ineffective: Mapping[str, str]
+    vllm_variables: frozenset[str]
 
     @cached_property
-    def settings(self) -> set[str]:
-        """Names of all settings, in any spelling."""
-        return {*self._of_engines, *self._of_embedders, *OPPOSITES, *self.own}
+    def all_settings(self) -> set[str]:
+        """Names of all settings, including aliases."""
+        return {
+            *self._engine_settings,
+            *self._embedder_settings,
+            *NEGATED_SETTINGS,
+            *self.worker_settings,
+        }
 
     @cached_property
-    def _of_engines(self) -> set[str]:
-        """Names of settings that each engine has, in any spelling."""
-        return {*self.options, *SPELLINGS, *SPECULATIVE} - self.own | ALIASES.keys()
+    def _engine_settings(self) -> set[str]:
+        """Names of the settings that every engine has, including aliases."""
+        names = {*self.vllm_options, *CANONICAL_NAMES, *SPECULATIVE_KEYS}
+        return names - self.worker_settings | OPTION_BY_SETTING.keys()
 
     @cached_property
-    def _of_embedders(self) -> set[str]:
-        return {EMBEDDER + name for name in self._of_engines}
+    def _embedder_settings(self) -> set[str]:
+        return {EMBEDDER_PREFIX + name for name in self._engine_settings}
 
-    def problems(
-        self, written: Iterable[str], in_files: Iterable[str]
+    def find_problems(
+        self, spellings: Iterable[str], names_in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
-        """Find names that are no settings, and settings that have no effect.
+        """Find unknown names, and settings that have no effect.
 
-        The names of all variables are as they are spelled, those in files canonical. Return
-        mistakes in files, and warnings, each with the name that it is about.
+        Args:
+            spellings: Names of all variables, as the operator spelled them.
+            names_in_files: Canonical names of the settings in files.
+
+        Returns:
+            Mistakes in files, and pairs of a setting's name and a warning about it.
         """
-        given = set(written)
-        found = {name: f"has no effect: {self.idle[name]}" for name in given & self.idle.keys()}
-        if f"{EMBEDDER}MODEL_NAME" not in map(canonical, given):
-            reason = f"has no effect without {EMBEDDER}MODEL_NAME"
-            found |= dict.fromkeys(self._of_embedders & given, reason)
-        for name in given - self.settings.union(FOR_LIBRARIES, self.variables, self.idle, FOREIGN):
-            if reason := self._unknown(name):
-                found[name] = reason
-        warnings = [(name, f"{name} {reason}") for name, reason in sorted(found.items())]
-        return [*self._unknown_in_files(in_files)], warnings
+        names = set(spellings)
+        reasons = {
+            name: f"has no effect: {self.ineffective[name]}"
+            for name in names & self.ineffective.keys()
+        }
+        if f"{EMBEDDER_PREFIX}MODEL_NAME" not in map(canonical_name, names):
+            reason = f"has no effect without {EMBEDDER_PREFIX}MODEL_NAME"
+            reasons |= dict.fromkeys(self._embedder_settings & names, reason)
+        for name in names - self.all_settings.union(
+            LIBRARY_VARIABLES, self.vllm_variables, self.ineffective, FOREIGN_OPTIONS
+        ):
+            if reason := self._explain_unknown(name):
+                reasons[name] = reason
+        warnings = [(name, f"{name} {reason}") for name, reason in sorted(reasons.items())]
+        return [*self._find_unknown_in_files(names_in_files)], warnings
 
-    def _unknown(self, name: str) -> str:
-        """Say what is wrong with an unknown variable; blank if it is none of the worker's."""
-        bare = name.removeprefix(EMBEDDER)
-        upper = name.strip("-").replace("-", "_").upper()
-        if bare != name and bare in self.own:
+    def _explain_unknown(self, name: str) -> str:
+        """Return the problem of an unknown variable; blank if the worker doesn't use it."""
+        bare = name.removeprefix(EMBEDDER_PREFIX)
+        normalized = name.strip("-").replace("-", "_").upper()
+        if bare != name and bare in self.worker_settings:
             return f"has no effect: {bare} holds for both engines"
-        if why := removed(bare) or removed(name.removeprefix("VLLM_")):
-            return f"has no effect: {why}"
-        if first := history.first_release("options", bare):
-            return f"has no effect: vLLM has it from {first} on"
+        if reason := explain_removal(bare) or explain_removal(name.removeprefix("VLLM_")):
+            return f"has no effect: {reason}"
+        if release := history.first_release("options", bare):
+            return f"has no effect: vLLM has it from {release} on"
         # Other variables of libraries resemble many names that are not settings.
         libraries = {
             variable
-            for variable in FOR_LIBRARIES | self.variables
+            for variable in LIBRARY_VARIABLES | self.vllm_variables
             if variable.startswith(_PREFIXES)
         }
-        right = upper if upper in self.settings else meant(name, self.settings | libraries)
-        return f"is not a setting: did you mean {right}?" if right else ""
+        known = self.all_settings
+        suggestion = normalized if normalized in known else guess_setting(name, known | libraries)
+        return f"is not a setting: did you mean {suggestion}?" if suggestion else ""
 
-    def _unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
-        """Check the names that files set: unlike the environment, a file is for the worker only."""
-        known = {*self.own, *self.options, *ALIASES, *SPECULATIVE}
-        known |= {EMBEDDER + name for name in known} | FOREIGN | self.idle.keys()
+    def _find_unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+        """Yield a mistake for each unknown name in files, which only the worker reads."""
+        known = {*self.worker_settings, *self.vllm_options, *OPTION_BY_SETTING, *SPECULATIVE_KEYS}
+        known |= {EMBEDDER_PREFIX + name for name in known}
+        known |= FOREIGN_OPTIONS | self.ineffective.keys()
         for name in set(names) - known:
-            if name in FOR_LIBRARIES:
+            if name in LIBRARY_VARIABLES:
                 yield Mistake(name, "...", "only the environment can set it")
-            elif not removed(name):
-                right = meant(name, known)
-                advice = f"no setting: did you mean {right}?" if right else "no setting"
-                # The value may be anything, also a secret.
+            elif not explain_removal(name):
+                suggestion = guess_setting(name, known)
+                advice = f"no setting: did you mean {suggestion}?" if suggestion else "no setting"
+                # The value may be a secret.
                 yield Mistake(name, "...", advice)

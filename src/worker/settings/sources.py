@@ -1,4 +1,7 @@
-"""The sources of settings: the environment, then a baked model's file, then a config file."""
+"""Merges the sources of settings: environment variables, the baked model's file and a config file.
+
+The environment takes precedence over the baked model's file, and that file over the config file.
+"""
 
 import json
 import shlex
@@ -10,151 +13,169 @@ from pathlib import Path
 
 import yaml
 
-from worker.settings.mistakes import Mistake, SettingsError, collected
-from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, canonical
+from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
+from worker.settings.names import (
+    EMBEDDER_PREFIX,
+    NEGATED_SETTINGS,
+    OPTION_BY_SETTING,
+    SPECULATIVE_KEYS,
+    canonical_name,
+)
 from worker.settings.values import (
-    opposite,
+    equals_boolean,
+    format_value,
+    is_same_value,
+    negate_boolean,
+    parse_scalar,
     redact,
     redact_line,
     redact_setting,
-    same,
-    says,
-    scalar,
-    text,
 )
 
-# The file that describes a model in the image, written when the image is built.
-BAKED = Path("/local_model_args.json")
+# The file that the image build writes to describe the model in the image.
+BAKED_MODEL_FILE = Path("/local_model_args.json")
 CONFIG_FILE = "VLLM_CONFIG_FILE"
 DEFAULT_CONFIG_FILE = Path("/vllm_config.yaml")
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
-# Settings that can't be in a file: the log begins before files are read.
+# Settings that files can't contain: logging starts before files are read.
 ENVIRONMENT_ONLY = (CONFIG_FILE, EXTRA_ARGS, "LOG_FORMAT")
-EXTRA_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
+EXTRA_ARGS_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
 
 
 @dataclass(frozen=True)
-class Given:
-    """All settings that are set, as text.
+class RawSettings:
+    """All settings that are set, as strings.
 
     Attributes:
-        values: by canonical name, from the source that wins.
-        written: the operator's spelling of each name.
-        files: the file that a value comes from, for those that are not from the environment.
-        extra: the words of VLLM_EXTRA_ARGS.
-        mistakes: files that can't be read, and two spellings of a setting with different values.
+        values: Values by canonical name, from the source with the highest precedence.
+        spellings: The operator's spelling of each name.
+        files: The file of each value that is not from the environment.
+        extra_args: The words of VLLM_EXTRA_ARGS.
+        mistakes: Mistakes about unreadable files, and about settings that have different values
+            under two names.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
-    written: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
-    extra: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
 
     @cached_property
-    def main(self) -> dict[str, str]:
-        """What may be options of the model's engine, by vLLM's own names of them."""
-        return self._options("")
+    def main_options(self) -> dict[str, str]:
+        """Settings that may be options of the main model's engine, by vLLM's names."""
+        return self._engine_options("")
 
     @cached_property
-    def embedder(self) -> dict[str, str]:
-        """What may be options of an embedder's engine, likewise."""
-        return self._options(EMBEDDER)
+    def embedder_options(self) -> dict[str, str]:
+        """Settings that may be options of the embedder's engine, by vLLM's names."""
+        return self._engine_options(EMBEDDER_PREFIX)
 
     @cached_property
-    def from_extra(self) -> dict[str, str]:
-        """The options in VLLM_EXTRA_ARGS, for the model's engine, as ``options_of`` reads them."""
-        return options_of(self.extra)
+    def extra_options(self) -> dict[str, str]:
+        """The options in VLLM_EXTRA_ARGS for the main model's engine, read by ``parse_options``."""
+        return parse_options(self.extra_args)
 
-    def _options(self, prefix: str) -> dict[str, str]:
+    def _engine_options(self, prefix: str) -> dict[str, str]:
         bare = {
             name.removeprefix(prefix): value
             for name, value in self.values.items()
             if name.startswith(prefix)
         }
-        # The worker's setting holds for every engine.
-        if says(self.values.get("DISABLE_LOG_REQUESTS"), False):
+        # The worker's setting applies to every engine.
+        if equals_boolean(self.values.get("DISABLE_LOG_REQUESTS"), False):
             bare["ENABLE_LOG_REQUESTS"] = "1"
-        return {ALIASES.get(name, name): value for name, value in bare.items()}
+        return {OPTION_BY_SETTING.get(name, name): value for name, value in bare.items()}
 
-    def without(self, names: Collection[str]) -> "Given":
-        """Return the settings without some of them, in the operator's spelling of their names."""
-        left = {name for name, written in self.written.items() if written not in names}
-        values = {name: value for name, value in self.values.items() if name in left}
-        extra = () if EXTRA_ARGS in names else self.extra
-        return replace(self, values=values, extra=extra, mistakes=())
+    def exclude(self, names: Collection[str]) -> "RawSettings":
+        """Return the settings without some, by their names in the operator's spelling."""
+        remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
+        values = {name: value for name, value in self.values.items() if name in remaining}
+        extra_args = () if EXTRA_ARGS in names else self.extra_args
+        return replace(self, values=values, extra_args=extra_args, mistakes=())
 
-    def as_written(self, mistake: Mistake) -> Mistake:
-        """Return a mistake with the operator's spelling of the name, and the file it is in."""
-        name = canonical(mistake.name)
-        written = self.written.get(name, name)
-        place = f"(in {self.files[name]}) " if name in self.files else ""
-        found = replace(mistake, name=written, advice=f"{place}{mistake.advice}")
-        if "SPECULATIVE_" in written and written != name:
-            # Joined from several variables: an example of the whole fits none of them.
-            return replace(found, value=self.values[name], example=None)
-        return found
+    def restore_spelling(self, mistake: Mistake) -> Mistake:
+        """Return a mistake with the operator's spelling of the name, and with its file."""
+        name = canonical_name(mistake.name)
+        spelling = self.spellings.get(name, name)
+        location = f"(in {self.files[name]}) " if name in self.files else ""
+        restored = replace(mistake, name=spelling, advice=f"{location}{mistake.advice}")
+        if "SPECULATIVE_" in spelling and spelling != name:
+            # The value is merged from several variables, so an example of the merged value fits
+            # none of them.
+            return replace(restored, value=self.values[name], example=None)
+        return restored
 
 
-def gather(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
-    """Gather the settings from all sources; blank values count as unset."""
+def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_FILE) -> RawSettings:
+    """Merge the settings of all sources; blank values count as unset."""
     mistakes: list[Mistake] = []
     values: dict[str, str] = {}
-    written: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     files: dict[str, Path] = {}
-    extra: tuple[str, ...] = ()
-    line = environ.get(EXTRA_ARGS, "")
+    extra_args: tuple[str, ...] = ()
+    command_line = environ.get(EXTRA_ARGS, "")
     try:
-        extra = tuple(shlex.split(line))
+        extra_args = tuple(shlex.split(command_line))
     except ValueError as error:
-        mistakes.append(Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_EXAMPLE))
-    for source, variables in _sources(environ, extra, baked, mistakes):
-        for name, (spelling, value) in _by_canonical_name(variables, mistakes).items():
-            values[name], written[name] = value, spelling
+        mistakes.append(
+            Mistake(EXTRA_ARGS, redact_line(command_line), str(error), EXTRA_ARGS_EXAMPLE)
+        )
+    for source, variables in _iter_sources(environ, extra_args, baked_file, mistakes):
+        for name, (spelling, value) in _index_by_canonical_name(variables, mistakes).items():
+            values[name], spellings[name] = value, spelling
             files.pop(name, None)
             if source:
                 files[name] = source
-    for prefix in ("", EMBEDDER):
-        mistakes += _join_speculative(prefix, values, written)
-    return Given(values, written, files, extra, tuple(mistakes))
+    for prefix in ("", EMBEDDER_PREFIX):
+        mistakes += _join_speculative(prefix, values, spellings)
+    return RawSettings(values, spellings, files, extra_args, tuple(mistakes))
 
 
-def _sources(
-    environ: Mapping[str, str], extra: Sequence[str], baked: Path, mistakes: list[Mistake]
+def _iter_sources(
+    environ: Mapping[str, str], extra_args: Sequence[str], baked_file: Path, mistakes: list[Mistake]
 ) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
-    """Yield the variables of each source with its file, weakest first; the environment has none."""
-    named = environ.get(CONFIG_FILE, "").strip()
-    config = Path(named) if named else DEFAULT_CONFIG_FILE
-    if named or config.is_file():
-        with collected(mistakes):
-            yield config, _read(CONFIG_FILE, config)
-    if baked.is_file():
-        with collected(mistakes):
-            yield baked, _for_baked_model(environ, extra, _read(str(baked), baked))
+    """Yield each source's file and variables, lowest precedence first.
+
+    The environment, which is the last source, has no file.
+    """
+    config_name = environ.get(CONFIG_FILE, "").strip()
+    config = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
+    if config_name or config.is_file():
+        with collect_mistakes(mistakes):
+            yield config, _read_file(CONFIG_FILE, config)
+    if baked_file.is_file():
+        with collect_mistakes(mistakes):
+            yield (
+                baked_file,
+                _filter_baked_settings(
+                    environ, extra_args, _read_file(str(baked_file), baked_file)
+                ),
+            )
     yield None, environ
 
 
-def _for_baked_model(
-    environ: Mapping[str, str], extra: Sequence[str], values: Mapping[str, str]
+def _filter_baked_settings(
+    environ: Mapping[str, str], extra_args: Sequence[str], values: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Drop the settings of the image if another model than the one in it is named."""
+    """Drop the image's settings if the operator selects a model other than the image's model."""
     models = [
-        options_of(extra).get("MODEL", ""),
+        parse_options(extra_args).get("MODEL", ""),
         *(environ.get(name, "").strip() for name in ("MODEL_NAME", "MODEL")),
     ]
-    # The extra arguments win; blank names are skipped.
-    named = next((model for model in models if model not in {"", "None"}), None)
-    if named is None or values.get("MODEL_NAME", named) == named:
+    # The extra arguments take precedence. Blank names are skipped.
+    named_model = next((model for model in models if model not in {"", "None"}), None)
+    if named_model is None or values.get("MODEL_NAME", named_model) == named_model:
         return values
-    # The worker requires a MODEL_NAME, also where the extra arguments name the model.
+    # The worker requires MODEL_NAME even if the extra arguments name the model.
     return {"MODEL_NAME": values["MODEL_NAME"]}
 
 
-def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Read options from command line words, without vLLM's parser, by their names as settings.
+def parse_options(words: Sequence[str]) -> dict[str, str]:
+    """Read options from command line words without vLLM's parser, by their names as settings.
 
-    The word after an option is taken for its value: whether the option has one, only the parser
-    knows.
+    The word after an option is treated as its value, since only the parser knows which options
+    take a value.
     """
     options: dict[str, str] = {}
     for word, following in pairwise((*words, "")):
@@ -166,82 +187,89 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _read(name: str, file: Path) -> dict[str, str]:
+def _read_file(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
     Raises:
-        SettingsError: the file can't be read, or holds something else.
+        SettingsError: The file can't be read or contains no settings, or a setting in it is not
+            allowed or has two values.
     """
     example = "it holds lines such as max-model-len: 4096"
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        advice = f"can't be read: {_reason(error)}; {example}"
+        advice = f"can't be read: {_describe_error(error)}; {example}"
         raise SettingsError([Mistake(name, str(file), advice)]) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise SettingsError([Mistake(name, str(file), f"holds no settings; {example}")])
-    # The file in an image also lists the places of its models.
+    # The file in an image also lists the directories of its models.
     settings = content["settings"] if isinstance(content.get("settings"), dict) else content
     values: dict[str, str] = {}
     for key, value in settings.items():
         setting = str(key).upper().replace("-", "_")
         if setting in ENVIRONMENT_ONLY:
             advice = f"stands in {file}, but only the environment can set it"
-            raise SettingsError([Mistake(setting, redact_line(text(value)), advice)])
-        if values.setdefault(setting, text(value)) != text(value):
+            raise SettingsError([Mistake(setting, redact_line(format_value(value)), advice)])
+        if values.setdefault(setting, format_value(value)) != format_value(value):
             advice = f"stands in {file} twice, with two values"
-            shown = redact(redact_setting(setting, text(value)))
-            raise SettingsError([Mistake(setting, shown, advice)])
+            redacted = redact(redact_setting(setting, format_value(value)))
+            raise SettingsError([Mistake(setting, redacted, advice)])
     return values
 
 
-def _reason(error: Exception) -> str:
-    """Return why a file can't be read, without the wrong line, which may hold a secret."""
+def _describe_error(error: Exception) -> str:
+    """Return why a file can't be read, without the invalid line, which may contain a secret."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
     return str(error)
 
 
-def _by_canonical_name(
+def _index_by_canonical_name(
     variables: Mapping[str, str], mistakes: list[Mistake]
 ) -> dict[str, tuple[str, str]]:
-    """Return the operator's spellings and the values of one source, by canonical name.
+    """Return the operator's spelling and the value of each setting of a source, by canonical name.
 
-    Different values of one setting are added to the mistakes.
+    If two names of a setting have different values, a mistake is added to ``mistakes``.
     """
-    renamed: dict[str, tuple[str, str]] = {}
+    by_name: dict[str, tuple[str, str]] = {}
     for spelling in sorted(variables):
         # Some consoles write None for an unset value.
         if (value := variables[spelling].strip()) and value != "None":
-            name = canonical(spelling)
-            if spelling in OPPOSITES:
-                name, value = OPPOSITES[spelling], opposite(value)
-            other, before = renamed.get(name, (spelling, value))
-            if not same(before, value):
-                shown_before = redact_setting(other, variables[other].strip())
-                advice = f"{other}={shown_before} is the same setting: set one of them"
-                shown_value = redact_setting(spelling, variables[spelling].strip())
-                mistakes.append(Mistake(spelling, shown_value, advice))
-            renamed[name] = (spelling, value)
-    return renamed
+            name = canonical_name(spelling)
+            if spelling in NEGATED_SETTINGS:
+                name, value = NEGATED_SETTINGS[spelling], negate_boolean(value)
+            previous_spelling, previous_value = by_name.get(name, (spelling, value))
+            if not is_same_value(previous_value, value):
+                redacted_previous = redact_setting(
+                    previous_spelling, variables[previous_spelling].strip()
+                )
+                advice = (
+                    f"{previous_spelling}={redacted_previous} is the same setting: set one of them"
+                )
+                redacted_value = redact_setting(spelling, variables[spelling].strip())
+                mistakes.append(Mistake(spelling, redacted_value, advice))
+            by_name[name] = (spelling, value)
+    return by_name
 
 
 def _join_speculative(
-    prefix: str, values: dict[str, str], written: dict[str, str]
+    prefix: str, values: dict[str, str], spellings: dict[str, str]
 ) -> list[Mistake]:
-    """Replace the variables of speculative decoding by one SPECULATIVE_CONFIG.
+    """Merge the variables of speculative decoding into SPECULATIVE_CONFIG.
 
-    It is a mistake if that is set, too.
+    Returns mistakes if SPECULATIVE_CONFIG itself is set, too.
     """
-    whole = f"{prefix}SPECULATIVE_CONFIG"
-    parts = {f"{prefix}{name}": key for name, key in SPECULATIVE.items()}
-    given = {name: values.pop(name) for name in parts if name in values}
-    if given and whole in values:
-        advice = f"{whole} is given, too: set it in there"
-        return [Mistake(name, value, advice) for name, value in given.items()]
-    if given:
-        written[whole] = ", ".join(given)
-        values[whole] = json.dumps({parts[name]: scalar(value) for name, value in given.items()})
+    combined_name = f"{prefix}SPECULATIVE_CONFIG"
+    keys = {f"{prefix}{name}": key for name, key in SPECULATIVE_KEYS.items()}
+    speculative = {name: values.pop(name) for name in keys if name in values}
+    if speculative and combined_name in values:
+        advice = f"{combined_name} is given, too: set it in there"
+        return [Mistake(name, value, advice) for name, value in speculative.items()]
+    if speculative:
+        spellings[combined_name] = ", ".join(speculative)
+        values[combined_name] = json.dumps(
+            {keys[name]: parse_scalar(value) for name, value in speculative.items()}
+        )
     return []

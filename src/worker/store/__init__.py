@@ -1,26 +1,34 @@
-"""Models on the disk: where they lie, whether they are complete, and how they are downloaded.
+"""Models on the disk: finds them, checks whether they are complete, and downloads them.
 
-What this package exports imports no huggingface_hub, which reads the environment when it is
-imported; a start that finds everything on the disk needs none.
+This package's exports don't import huggingface_hub, which reads the environment on import; a worker
+that finds all models on the disk does not need it.
 """
 
 from worker.store.places import BakedModel, Places
-from worker.store.refusals import ACCESS, Reason, Unavailable
+from worker.store.refusals import ACCESS_REASONS, ModelUnavailable, Reason
 from worker.store.resolve import resolve
-from worker.store.snapshot import File, Found, Kind, NotFound, Origin, Snapshot, Wanted
+from worker.store.snapshot import (
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    File,
+    MissingArtifact,
+    Origin,
+    Snapshot,
+)
 
 __all__ = [
-    "ACCESS",
+    "ACCESS_REASONS",
+    "Artifact",
+    "ArtifactKind",
+    "ArtifactLocation",
     "BakedModel",
     "File",
-    "Found",
-    "Kind",
-    "NotFound",
+    "MissingArtifact",
+    "ModelUnavailable",
     "Origin",
     "Places",
     "Reason",
     "Snapshot",
-    "Unavailable",
-    "Wanted",
     "resolve",
 ]

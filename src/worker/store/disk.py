@@ -1,4 +1,4 @@
-"""Models in directories: which files they have, and whether these look complete."""
+"""Describes models in directories: lists their files and checks whether these look complete."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,63 +9,66 @@ from safetensors import SafetensorError, safe_open
 
 from worker.store import files
 from worker.store.files import CONFIG, INDEX
-from worker.store.snapshot import File, Found, Kind, Origin, Snapshot, Wanted
+from worker.store.snapshot import Artifact, ArtifactKind, ArtifactLocation, File, Origin, Snapshot
 
-# What safetensors says of a file whose size is not that of its header's tensors.
+# Part of safetensors' message about a file whose size does not match its header.
 _INCOMPLETE = "incomplete metadata"
 
 
-def describe(found: Found) -> Snapshot:
-    """Describe the model in a directory, by its files, its config and its headers."""
-    paths = dict(_files(found.place))
-    named = files.weights(paths, text(paths.get(INDEX)), found.wanted)
+def describe(location: ArtifactLocation) -> Snapshot:
+    """Describe the model in a directory by its files, its config.json and the weights' headers."""
+    paths = dict(_files(location.directory))
+    named = files.weight_files(paths, read_text(paths.get(INDEX)), location.artifact)
     weights = [name for name in named if name in paths]
 
-    def listed(names: list[str]) -> tuple[File, ...]:
+    def to_files(names: list[str]) -> tuple[File, ...]:
         return tuple(File(name, paths[name].stat().st_size) for name in names)
 
     tensors, damaged = count_elements([paths[name] for name in weights])
     return Snapshot(
-        model=found.wanted.model,
-        origin=found.origin,
-        place=found.place,
-        commit=found.commit,
-        weights=listed(weights),
-        others=listed(files.others(paths)),
-        lacking=tuple(name for name in named if name not in paths),
-        config=files.json_object(text(paths.get(CONFIG))),
+        model=location.artifact.model,
+        origin=location.origin,
+        directory=location.directory,
+        commit=location.commit,
+        weights=to_files(weights),
+        others=to_files(files.other_files(paths)),
+        absent_weights=tuple(name for name in named if name not in paths),
+        config=files.json_object(read_text(paths.get(CONFIG))),
         tensors=tensors,
-        damaged=damaged,
-        passed=found.passed,
+        damage=damaged,
+        skipped=location.skipped,
     )
 
 
-def lacks(place: Path, wanted: Wanted) -> str | None:
+def loading_problem(directory: Path, artifact: Artifact) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
-    found = describe(Found(wanted, place, Origin.DIRECTORY))
-    weights = [file.name for file in found.weights]
-    # Names of shards say how many there are, in place of an index, or of shards that it names.
-    if lacking := [*found.lacking, *files.shards_lacking(weights)]:
+    snapshot = describe(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
+    weights = [file.name for file in snapshot.weights]
+    # The names of shards contain their number. This check covers weights without an index, and
+    # shards that the index omits.
+    if lacking := [*snapshot.absent_weights, *files.missing_shards(weights)]:
         return f"{lacking[0]} is missing"
-    if found.damaged:
-        return found.damaged
-    names = [file.name for file in (*found.weights, *found.others)]
-    if not files.loadable(names, wanted):
-        return nothing_to_load(wanted)
-    if wanted.kind is Kind.MODEL and not found.config:
+    if snapshot.damage:
+        return snapshot.damage
+    names = [file.name for file in (*snapshot.weights, *snapshot.others)]
+    if not files.can_load(names, artifact):
+        return nothing_to_load_message(artifact)
+    if artifact.kind is ArtifactKind.MODEL and not snapshot.config:
         return f"{CONFIG} is missing"
     return None
 
 
-def nothing_to_load(wanted: Wanted) -> str:
-    """Return the message for a directory without anything to load."""
-    return f"there is no {'tokenizer' if wanted.kind is Kind.TOKENIZER else 'model'} in it"
+def nothing_to_load_message(artifact: Artifact) -> str:
+    """Return the message for a directory without the files to load."""
+    return (
+        f"there is no {'tokenizer' if artifact.kind is ArtifactKind.TOKENIZER else 'model'} in it"
+    )
 
 
 def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
-    """Return the number of elements of weights by the format's names of types, and what is damaged.
+    """Return the number of elements of the weights by type, and a description of any damage.
 
-    Both are None for formats other than safetensors.
+    The types have safetensors' names. For formats other than safetensors, return None twice.
     """
     if not paths or any(path.suffix != ".safetensors" for path in paths):
         return None, None
@@ -73,7 +76,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     for path in paths:
         try:
             with safe_open(path, "np") as opened:
-                for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
                     tensor = opened.get_slice(name)
                     counted[tensor.get_dtype()] += prod(tensor.get_shape())
         except (OSError, SafetensorError) as error:
@@ -82,22 +85,24 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     return counted, None
 
 
-def text(path: Path | None) -> str:
-    """Return the text of a file; an empty one, if there is no file."""
+def read_text(path: Path | None) -> str:
+    """Return the text of a file; an empty string if there is no file."""
     return path.read_text(errors="replace") if path and path.is_file() else ""
 
 
-def weights(place: Path, wanted: Wanted) -> list[Path]:
-    """Return the files of the weights that are loaded from a directory, in the loader's order."""
-    # Not the whole tree: the directory may be the operator's, with anything else below it.
-    paths = [path for pattern in ("*", "*/*.safetensors") for path in place.glob(pattern)]
-    found = {path.relative_to(place).as_posix(): path for path in paths if path.is_file()}
-    named = files.weights(found, text(found.get(INDEX)), wanted)
-    return [found[name] for name in named if name in found]
+def weight_paths(directory: Path, artifact: Artifact) -> list[Path]:
+    """Return the paths of the weights that are loaded from a directory, in the loader's order."""
+    # Don't search the whole tree: the operator may have put anything below the directory.
+    paths = [path for pattern in ("*", "*/*.safetensors") for path in directory.glob(pattern)]
+    paths_by_name = {
+        path.relative_to(directory).as_posix(): path for path in paths if path.is_file()
+    }
+    named = files.weight_files(paths_by_name, read_text(paths_by_name.get(INDEX)), artifact)
+    return [paths_by_name[name] for name in named if name in paths_by_name]
 
 
-def _files(place: Path) -> Iterator[tuple[str, Path]]:
-    for path in place.rglob("*"):
-        # Dangling links are skipped.
+def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+    for path in directory.rglob("*"):
+        # Skip dangling links.
         if path.is_file():
-            yield path.relative_to(place).as_posix(), path
+            yield path.relative_to(directory).as_posix(), path

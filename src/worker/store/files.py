@@ -1,4 +1,4 @@
-"""Which files of a repository vLLM loads: weights in one format, configuration, tokenizer, code."""
+"""Selects the files that vLLM loads: weights in one format, configuration, tokenizer and code."""
 
 import json
 import re
@@ -7,15 +7,15 @@ from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any
 
-from worker.store.snapshot import Kind, Wanted
+from worker.store.snapshot import Artifact, ArtifactKind
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
-# Files that may refer to code.
+# Configuration files that may refer to code.
 CONFIGS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 
-# Patterns of weights by LOAD_FORMAT: vLLM loads the first that matches. Mistral's own format wins
-# over Hugging Face's where a repository has both.
+# Patterns of weights by LOAD_FORMAT; vLLM loads the files of the first pattern that matches. If a
+# repository has both formats, Mistral's own precedes Hugging Face's.
 _PATTERNS = {
     "auto": ("consolidated*.safetensors", "*.safetensors", "*.bin", "*.pt"),
     "mistral": ("consolidated*.safetensors",),
@@ -30,62 +30,72 @@ _PATTERNS = {
 }
 _HUGGING_FACE = ("*.safetensors", "*.bin", "*.pt")
 
-# Files that trainers leave behind, never loaded.
-_TRAINING = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
+# Files of trainers, which are never loaded.
+_TRAINING_FILES = {
+    "training_args.bin",
+    "optimizer.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+}
 
-# Configurations, tokenizers and templates.
-_OTHERS = (".codes", ".json", ".jinja", ".model", ".tiktoken", ".txt")
-# Mistral's tokenizers have their version after the suffix.
-_VERSIONED = re.compile(r"tokenizer\.model\.v\d+(m\d+)?")
-_CODE = ".py"
-# Folders of the same model in other formats, and of training.
-_ELSEWHERE = re.compile(r"onnx|openvino|original|coreml|gguf|runs|checkpoint-\d+|\..*")
+# Suffixes of configurations, tokenizers and templates.
+_OTHER_SUFFIXES = (".codes", ".json", ".jinja", ".model", ".tiktoken", ".txt")
+# Mistral's tokenizers have a version after the suffix.
+_VERSIONED_TOKENIZER = re.compile(r"tokenizer\.model\.v\d+(m\d+)?")
+_CODE_SUFFIX = ".py"
+# Folders with other formats of the same model, and with data of its training.
+_SKIPPED_FOLDERS = re.compile(r"onnx|openvino|original|coreml|gguf|runs|checkpoint-\d+|\..*")
 # Layers that sentence-transformers adds to a model: 2_Dense/model.safetensors.
 _LAYER = re.compile(r"\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
 
 # Files that some of vLLM's models read by name, in addition to their weights.
-_NAMED = re.compile(
+_EXTRA_WEIGHTS = re.compile(
     r"adapters/[^/]+/adapter_model\.safetensors|whisper-large-v3/[^/]+\.safetensors"
     r"|joint_head\.safetensors|(mask_embedding|sparse_linear|colbert_linear)\.pt"
 )
-# Weights of models that have none at the root: transformer/, vae_encoder/.
-_NESTED = "[tv]*er/*.safetensors"
+# Weights of models without weights in the root folder: transformer/, vae_encoder/.
+_NESTED_WEIGHTS = "[tv]*er/*.safetensors"
 # One of several shards: model-00001-of-00002.safetensors.
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\..*)")
 
-# A tokenizer's files have one of these words in their names, or one of these suffixes.
+# Words in, and suffixes of, the names of a tokenizer's files.
 _TOKENIZER_WORDS = ("tok", "vocab", "tekken")
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
 
 
-def needed(names: Collection[str], index: str, wanted: Wanted) -> list[str]:
-    """Return the names of all files that are loaded; the index may name some that don't exist.
+def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
+    """Return the names of all files to load; the index may contain names of files that don't exist.
 
     Args:
-        names: all files of the repository, as paths in it.
-        index: the text of its ``model.safetensors.index.json``; empty if there is none.
-        wanted: what is loaded of it.
+        names: Names of all files of the repository, as paths in it.
+        index: Text of its ``model.safetensors.index.json``; empty without such a file.
+        artifact: The part of the repository to load.
     """
-    named = filter(_NAMED.fullmatch, names) if wanted.kind is Kind.MODEL else ()
-    loaded = [*weights(names, index, wanted), *named, *others(names, code=wanted.code)]
+    extra = filter(_EXTRA_WEIGHTS.fullmatch, names) if artifact.kind is ArtifactKind.MODEL else ()
+    loaded = [
+        *weight_files(names, index, artifact),
+        *extra,
+        *other_files(names, code=artifact.code),
+    ]
     return [*dict.fromkeys(loaded)]
 
 
-def weights(names: Collection[str], index: str, wanted: Wanted) -> list[str]:
-    """Return the names of the weights that are loaded, sorted; as in ``needed``."""
-    if wanted.kind in {Kind.TOKENIZER, Kind.CODE}:
+def weight_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
+    """Return the sorted names of the weights to load; the arguments are as in ``needed_files``."""
+    if artifact.kind in {ArtifactKind.TOKENIZER, ArtifactKind.CODE}:
         return []
-    roots = [name for name in names if "/" not in name and name not in _TRAINING]
-    for pattern in _PATTERNS.get(wanted.load_format, _HUGGING_FACE):
-        if found := [name for name in roots if fnmatch(name, pattern)]:
+    roots = [name for name in names if "/" not in name and name not in _TRAINING_FILES]
+    for pattern in _PATTERNS.get(artifact.load_format, _HUGGING_FACE):
+        if matches := [name for name in roots if fnmatch(name, pattern)]:
             indexed = _files_in_index(index) if pattern == "*.safetensors" else set()
-            return sorted(indexed or found)
-    nested = [name for name in names if fnmatch(name, _NESTED)]
-    return sorted(nested) if wanted.load_format == "auto" else []
+            return sorted(indexed or matches)
+    nested = [name for name in names if fnmatch(name, _NESTED_WEIGHTS)]
+    return sorted(nested) if artifact.load_format == "auto" else []
 
 
-def shards_lacking(names: Collection[str]) -> list[str]:
-    """Return the names of missing shards: the names of the others say how many there are."""
+def missing_shards(names: Collection[str]) -> list[str]:
+    """Return the names of missing shards; the names of the others contain their total number."""
     shards = [match for name in names if (match := _SHARD.fullmatch(name))]
     expected = {
         f"{first}{number:0{len(digits)}}{between}{total}{rest}"
@@ -95,40 +105,47 @@ def shards_lacking(names: Collection[str]) -> list[str]:
     return sorted(expected - set(names))
 
 
-def others(names: Collection[str], code: bool = True) -> list[str]:
-    """Return the names of what is loaded besides weights, sorted; with the model's code or not."""
-    suffixes = (*_OTHERS, _CODE) if code else _OTHERS
+def other_files(names: Collection[str], code: bool = True) -> list[str]:
+    """Return the sorted names of the files to load in addition to the weights.
+
+    ``code`` is whether to include the model's Python code.
+    """
+    suffixes = (*_OTHER_SUFFIXES, _CODE_SUFFIX) if code else _OTHER_SUFFIXES
     return sorted(
         name
         for name in names
-        if not any(map(_ELSEWHERE.fullmatch, name.split("/")[:-1]))
-        and (name.endswith(suffixes) or _LAYER.fullmatch(name) or _VERSIONED.fullmatch(name))
+        if not any(map(_SKIPPED_FOLDERS.fullmatch, name.split("/")[:-1]))
+        and (
+            name.endswith(suffixes)
+            or _LAYER.fullmatch(name)
+            or _VERSIONED_TOKENIZER.fullmatch(name)
+        )
     )
 
 
-def loadable(names: Iterable[str], wanted: Wanted) -> bool:
-    """Return whether the needed files include what the kind and the format can't do without."""
-    if wanted.kind is Kind.TOKENIZER:
-        return any(map(_is_tokenizers, names))
-    if wanted.kind is Kind.CODE:
-        return any(name.endswith(_CODE) for name in names)
-    if wanted.load_format == "dummy":
+def can_load(names: Iterable[str], artifact: Artifact) -> bool:
+    """Return whether the files include those that the artifact's kind and load format require."""
+    if artifact.kind is ArtifactKind.TOKENIZER:
+        return any(map(_is_tokenizer_file, names))
+    if artifact.kind is ArtifactKind.CODE:
+        return any(name.endswith(_CODE_SUFFIX) for name in names)
+    if artifact.load_format == "dummy":
         return CONFIG in names
-    return bool(weights(tuple(names), "", wanted))
+    return bool(weight_files(tuple(names), "", artifact))
 
 
-def _is_tokenizers(name: str) -> bool:
+def _is_tokenizer_file(name: str) -> bool:
     return name.endswith(_TOKENIZER_SUFFIXES) or any(word in name for word in _TOKENIZER_WORDS)
 
 
-def code_elsewhere(configuration: str) -> set[str]:
+def code_repositories(configuration: str) -> set[str]:
     """Return the other repositories whose code a configuration's text refers to.
 
     An ``auto_map`` names their classes as ``owner/name--file.Class``.
     """
     mapped = json_object(configuration).get("auto_map")
     values = mapped.values() if isinstance(mapped, dict) else ()
-    # A tokenizer's value is a list: the slow and the fast class.
+    # A tokenizer's value is a list with its slow and its fast class.
     names = [name for value in values for name in (value if isinstance(value, list) else [value])]
     return {name.partition("--")[0] for name in names if isinstance(name, str) and "--" in name}
 
@@ -139,8 +156,8 @@ def _files_in_index(index: str) -> set[str]:
     return {name for name in values if isinstance(name, str)}
 
 
-def inside(name: str) -> bool:
-    """Return whether a name, taken as a path in a folder, stays in that folder."""
+def is_inside_folder(name: str) -> bool:
+    """Return whether a name, interpreted as a path in a folder, stays inside the folder."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
 

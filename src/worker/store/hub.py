@@ -1,4 +1,4 @@
-"""Asks the hub about a model, and translates its errors. Writes nothing to the cache."""
+"""Queries the hub about a model, and translates the hub's errors. Writes nothing to the cache."""
 
 import errno
 import random
@@ -20,30 +20,32 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
 from worker.store.places import HASH, Places, repository_folder, repository_folders
-from worker.store.refusals import Reason, Unavailable, WrongChecksumError
+from worker.store.refusals import ModelUnavailable, Reason, WrongChecksumError
 from worker.store.resolve import resolve
-from worker.store.snapshot import File, Found, Origin, Snapshot, Wanted
+from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, Snapshot
 
 log = getLogger(__name__)
 T = TypeVar("T")
 
-# Which HTTP library's error it is depends on the release of huggingface_hub.
-HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # for its own use
+# The HTTP library that defines this error depends on the release of huggingface_hub.
+HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # imported for internal use
 
-# Seconds until the hub begins to answer.
-PATIENCE_S = 4.0
-# Seconds between tries, at most: a random part of each, or all workers would ask again at once.
-PAUSES_S = (1.0, 2.0, 4.0)
-# The characters that an HTTP header can carry.
+# Seconds to wait for the hub's response.
+TIMEOUT_S = 4.0
+# Maximum seconds of each pause between attempts. Pauses are random, so that not all workers retry
+# at the same time.
+MAX_PAUSES_S = (1.0, 2.0, 4.0)
+# Matches the characters that an HTTP header can contain.
 _TOKEN = re.compile(r"[!-~]*")
-# Headers of safetensors files read at once, and the most that are read at all.
+# Number of safetensors headers that are read concurrently, and the maximum number of headers to
+# read.
 _PARALLEL_HEADERS = 16
-_MOST_HEADERS = 64
+_MAX_HEADERS = 64
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A repository's files at a commit, by name; ``name`` is the repository's current one."""
+class RepositoryListing:
+    """A repository's files at a commit, by name; ``name`` is the repository's current name."""
 
     name: str
     commit: str
@@ -51,81 +53,90 @@ class Listing:
     gated: bool
 
 
-def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listing:
-    """Return the commit that a revision has now, and its files.
+def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> RepositoryListing:
+    """Return the current commit of a revision, and its files.
 
     Raises:
-        Exception: what ``translated`` translates.
+        Exception: Any error that ``translate_errors`` translates.
     """
     if not api.endpoint.isprintable():
-        # The HTTP library raises an error of no common kind for it.
+        # For such an address the HTTP library raises an error outside its own hierarchy.
         raise ValueError("no address")
     info = api.model_info(
-        wanted.model, revision=wanted.revision, files_metadata=True, timeout=patience_s
+        artifact.model, revision=artifact.revision, files_metadata=True, timeout=timeout_s
     )
-    siblings = [sibling for sibling in info.siblings or () if files.inside(sibling.rfilename)]
+    siblings = [
+        sibling for sibling in info.siblings or () if files.is_inside_folder(sibling.rfilename)
+    ]
     listed = {sibling.rfilename: _file(sibling) for sibling in siblings}
     hashes = [str(info.sha), *(str(file.blob) for file in listed.values())]
     if not all(map(HASH.fullmatch, hashes)):
-        # They become names of files on the disk.
+        # The hashes become file names on the disk.
         raise ValueError("no hashes")
-    return Listing(info.id, str(info.sha), listed, bool(info.gated))
+    return RepositoryListing(info.id, str(info.sha), listed, bool(info.gated))
 
 
-def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snapshot:
-    """Describe a model as a start would find it, without downloading it: on the disk or the hub.
+def locate(artifact: Artifact, places: Places, endpoint: str | None = None) -> Snapshot:
+    """Find a model on the disk or on the hub, as a worker does at startup, without downloading it.
 
-    ``endpoint`` is the address of another hub than the library's own.
+    ``endpoint`` is the address of a hub other than the library's default.
 
     Raises:
-        Unavailable: the model is neither on the disk nor on the hub, or the hub refuses it.
+        ModelUnavailable: The model is neither on the disk nor on the hub, or the hub denies access.
     """
-    found = resolve(wanted, places)
-    if isinstance(found, Found):
-        return disk.describe(found)
+    location = resolve(artifact, places)
+    if isinstance(location, ArtifactLocation):
+        return disk.describe(location)
     api = HfApi(endpoint=endpoint)
-    with translated(wanted):
-        listed = listing(api, wanted)
-        commit = _Commit(api, wanted, listed.commit, places)
-        # Everybody may list a gated repository's files: reading one shows who has access.
-        config = files.json_object(commit.text(CONFIG, listed.files))
-        named = files.weights(listed.files, commit.text(INDEX, listed.files), wanted)
-        weights = tuple(listed.files[name] for name in named if name in listed.files)
+    with translate_errors(artifact):
+        listed_files = list_files(api, artifact)
+        commit = _HubCommit(api, artifact, listed_files.commit, places)
+        # Listing a gated repository's files needs no access to it, but reading a file does.
+        config = files.json_object(commit.read_text(CONFIG, listed_files.files))
+        named = files.weight_files(
+            listed_files.files, commit.read_text(INDEX, listed_files.files), artifact
+        )
+        weights = tuple(listed_files.files[name] for name in named if name in listed_files.files)
         tensors, damaged = commit.count_elements(weights)
-        others = tuple(listed.files[name] for name in files.others(listed.files, wanted.code))
+        others = tuple(
+            listed_files.files[name]
+            for name in files.other_files(listed_files.files, artifact.code)
+        )
         return Snapshot(
-            model=wanted.model,
+            model=artifact.model,
             origin=Origin.DOWNLOAD,
-            place=repository_folder(places.cache(wanted), wanted.model),
-            commit=listed.commit,
+            directory=repository_folder(places.cache(artifact), artifact.model),
+            commit=listed_files.commit,
             weights=weights,
             others=others,
-            missing=commit.missing(weights + others),
-            lacking=tuple(name for name in named if name not in listed.files),
+            not_downloaded=commit.missing_files(weights + others),
+            absent_weights=tuple(name for name in named if name not in listed_files.files),
             config=config,
             tensors=tensors,
-            damaged=damaged,
-            gated=listed.gated,
-            passed=found.passed,
+            damage=damaged,
+            gated=listed_files.gated,
+            skipped=location.skipped,
         )
 
 
-def retry(call: Callable[[], T], failure: type[Exception], permanent: Callable[[Any], bool]) -> T:
-    """Return what a call returns; call again after a failure, with growing pauses, up to 4 times.
+def retry(
+    call: Callable[[], T], failure: type[Exception], is_permanent: Callable[[Any], bool]
+) -> T:
+    """Return the result of a call; after failures, pause and call again, up to 4 calls in total.
 
     Args:
-        call: takes no arguments.
-        failure: the exception to try again after.
-        permanent: returns whether such an exception would only come again.
+        call: Function without arguments.
+        failure: Exception type after which to try again.
+        is_permanent: Returns whether retrying after such an exception is useless.
 
     Raises:
-        Exception: the last failure, or any other.
+        Exception: The last failure, or any other exception.
     """
-    for longest_s in PAUSES_S:
+    for longest_s in MAX_PAUSES_S:
         try:
             return call()
         except failure as error:
-            if permanent(error):
+            if is_permanent(error):
                 raise
             pause_s = random.uniform(0, longest_s)
             log.warning("%s; tried again in %.1f s", error, pause_s)
@@ -142,38 +153,42 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (errors.RevisionNotFoundError, Reason.REVISION_MISSING),
     (WrongChecksumError, Reason.WRONG_CHECKSUM),
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def translated(wanted: Wanted) -> Iterator[None]:
+def translate_errors(artifact: Artifact) -> Iterator[None]:
     """Translate errors of the hub and of the disk.
 
     Raises:
-        Unavailable: in place of what was raised.
+        ModelUnavailable: The block raised such an error.
     """
     try:
         yield
     except (HTTPError, OSError, ValueError) as error:
-        # ValueError: no address, no header, or an answer that is no JSON.
+        # ValueError: invalid address or header, or a response that is not JSON.
         reason = _reason(error)
-        of_disk = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
+        is_disk_error = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
         parts = [getattr(error, name, None) for name in ("strerror", "filename")]
-        detail = ": ".join(str(part) for part in parts if part) if of_disk else ""
-        raise Unavailable(wanted, reason, detail) from error
+        detail = ": ".join(str(part) for part in parts if part) if is_disk_error else ""
+        raise ModelUnavailable(artifact, reason, detail) from error
 
 
 def _reason(error: Exception) -> Reason:
-    found = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
+    known_reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
     number = getattr(error, "errno", None)
-    if found is None and number and not isinstance(error, HTTPError):
-        return Reason.NO_SPACE if number in _FULL else Reason.UNWRITABLE
+    if known_reason is None and number and not isinstance(error, HTTPError):
+        return Reason.NO_SPACE if number in _DISK_FULL else Reason.UNWRITABLE
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    found = found or _reason_by_status(status)
-    return Reason.TOKEN_MISSING if found is Reason.NO_ACCESS and not get_token() else found
+    known_reason = known_reason or _reason_by_status(status)
+    return (
+        Reason.TOKEN_MISSING
+        if known_reason is Reason.NO_ACCESS and not get_token()
+        else known_reason
+    )
 
 
-# For answers without an error code of the hub's.
+# Reasons for responses without one of the hub's error codes.
 _BY_STATUS: dict[int, Reason] = {
     HTTPStatus.FORBIDDEN: Reason.NO_ACCESS,
     HTTPStatus.NOT_FOUND: Reason.MISSING,
@@ -186,7 +201,7 @@ _BY_STATUS: dict[int, Reason] = {
 def _reason_by_status(status: int) -> Reason:
     if status == HTTPStatus.UNAUTHORIZED:
         return Reason.BAD_TOKEN
-    # A request with such a token is not even sent.
+    # huggingface_hub can't send a request with such a token.
     if not _TOKEN.fullmatch(get_token() or ""):
         return Reason.ODD_TOKEN
     if status in _BY_STATUS:
@@ -195,47 +210,47 @@ def _reason_by_status(status: int) -> Reason:
 
 
 @dataclass(frozen=True)
-class _Commit:
-    """One commit of a repository on the hub, and what the cache has of it."""
+class _HubCommit:
+    """One commit of a repository on the hub, and its files in the cache."""
 
     api: HfApi
-    wanted: Wanted
+    artifact: Artifact
     commit: str
     places: Places
 
-    def text(self, name: str, listed: Mapping[str, File]) -> str:
-        """Return the text of a small file; an empty one, if the repository doesn't have it."""
-        if name not in listed:
+    def read_text(self, name: str, repository_files: Mapping[str, File]) -> str:
+        """Return the text of a small file; an empty string if the repository lacks the file."""
+        if name not in repository_files:
             return ""
-        if path := self._cached(name):
+        if path := self._cached_path(name):
             return path.read_text(errors="replace")
         with tempfile.TemporaryDirectory() as folder:
             copy = hf_hub_download(
-                self.wanted.model,
+                self.artifact.model,
                 name,
                 revision=self.commit,
                 cache_dir=folder,
                 endpoint=self.api.endpoint,
-                etag_timeout=PATIENCE_S,
+                etag_timeout=TIMEOUT_S,
             )
             return Path(copy).read_text(errors="replace")
 
-    def missing(self, needed: tuple[File, ...]) -> tuple[File, ...]:
-        """Return the files to download: those that the cache has of no commit."""
+    def missing_files(self, needed: tuple[File, ...]) -> tuple[File, ...]:
+        """Return the files to download: those that the cache doesn't have, in any commit."""
 
-        def cached(file: File) -> bool:
+        def is_cached(file: File) -> bool:
             blobs = [folder / "blobs" / (file.blob or "?") for folder in self._folders()]
-            return bool(self._cached(file.name)) or any(blob.is_file() for blob in blobs)
+            return bool(self._cached_path(file.name)) or any(blob.is_file() for blob in blobs)
 
-        return tuple(file for file in needed if not cached(file))
+        return tuple(file for file in needed if not is_cached(file))
 
     def count_elements(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
-        """Return what ``disk.count_elements`` does, from headers on the hub if need be."""
-        cached = [self._cached(file.name) for file in weights]
+        """Return the same as ``disk.count_elements``, reading headers from the hub if necessary."""
+        cached = [self._cached_path(file.name) for file in weights]
         if all(cached):
             return disk.count_elements([path for path in cached if path])
-        of_another_format = not all(file.name.endswith(".safetensors") for file in weights)
-        if of_another_format or len(weights) > _MOST_HEADERS:
+        is_other_format = not all(file.name.endswith(".safetensors") for file in weights)
+        if is_other_format or len(weights) > _MAX_HEADERS:
             return None, None
         total: Counter[str] = Counter()
         try:
@@ -248,16 +263,16 @@ class _Commit:
 
     def _header(self, file: File) -> dict[str, int]:
         metadata = self.api.parse_safetensors_file_metadata(
-            self.wanted.model, file.name, revision=self.commit, timeout=PATIENCE_S
+            self.artifact.model, file.name, revision=self.commit, timeout=TIMEOUT_S
         )
         return {str(dtype): count for dtype, count in metadata.parameter_count.items()}
 
-    def _cached(self, name: str) -> Path | None:
+    def _cached_path(self, name: str) -> Path | None:
         paths = [folder / "snapshots" / self.commit / name for folder in self._folders()]
         return next((path for path in paths if path.is_file()), None)
 
     def _folders(self) -> list[Path]:
-        return repository_folders(self.places.cache(self.wanted), self.wanted.model)
+        return repository_folders(self.places.cache(self.artifact), self.artifact.model)
 
 
 def _file(sibling: Any) -> File:

@@ -1,7 +1,7 @@
 """Manifests: the sizes of all files that a repository has at a commit, downloaded or not.
 
-A manifest is written after the last file: its snapshot is complete. Folders are those of
-repositories in a cache, commits are whole hashes.
+A manifest is written after the last file, so a snapshot with a manifest is complete. The ``folder``
+arguments are repository folders in a cache; commits are full hashes.
 """
 
 import json
@@ -11,16 +11,16 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from worker import volume
-from worker.store.places import STATE
+from worker.store.places import STATE_FOLDER
 
 _SIZES = TypeAdapter(dict[str, int])
 
 _FOLDER = "manifests"
-_BEGUN = ".begun"
+_BEGUN_SUFFIX = ".begun"
 
 
 def read(folder: Path, commit: str) -> dict[str, int] | None:
-    """Return the bytes of each file; None, if there is no manifest that can be read."""
+    """Return the sizes of the files in bytes; None if there is no valid manifest."""
     try:
         return _SIZES.validate_json(_path(folder, commit).read_bytes())
     except (OSError, ValidationError):
@@ -29,28 +29,28 @@ def read(folder: Path, commit: str) -> dict[str, int] | None:
 
 def write(folder: Path, commit: str, sizes: Mapping[str, int]) -> None:
     """Mark a commit's download as complete."""
-    volume.write(_path(folder, commit), json.dumps(sizes, indent=1).encode())
+    volume.write_file(_path(folder, commit), json.dumps(sizes, indent=1).encode())
 
 
 def mark_begun(folder: Path, commit: str) -> None:
     """Mark a commit as incomplete until it has a manifest."""
-    path = _path(folder, commit).with_suffix(_BEGUN)
+    path = _path(folder, commit).with_suffix(_BEGUN_SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
-def was_begun(folder: Path, commit: str) -> bool:
-    """Return whether a worker has begun to download a commit; it may have completed it."""
+def has_download_begun(folder: Path, commit: str) -> bool:
+    """Return whether a worker has begun to download a commit, which may be complete by now."""
     path = _path(folder, commit)
-    return path.exists() or path.with_suffix(_BEGUN).exists()
+    return path.exists() or path.with_suffix(_BEGUN_SUFFIX).exists()
 
 
-def forget(folder: Path) -> None:
-    """Remove the marks of downloads that were begun, for a repository without any files."""
-    for path in (folder / STATE / _FOLDER).glob(f"*{_BEGUN}"):
+def remove_begun_marks(folder: Path) -> None:
+    """Remove the marks of started downloads from a repository without files."""
+    for path in (folder / STATE_FOLDER / _FOLDER).glob(f"*{_BEGUN_SUFFIX}"):
         path.unlink(missing_ok=True)
-    (folder / STATE / _FOLDER).rmdir()
+    (folder / STATE_FOLDER / _FOLDER).rmdir()
 
 
 def _path(folder: Path, commit: str) -> Path:
-    return folder / STATE / _FOLDER / f"{commit}.json"
+    return folder / STATE_FOLDER / _FOLDER / f"{commit}.json"

@@ -1,4 +1,4 @@
-"""Where models lie: in the image, in the platform's cache, on the volume."""
+"""The places of models: the image, the platform's cache and the volume."""
 
 import re
 from dataclasses import dataclass
@@ -6,21 +6,22 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.store.snapshot import Wanted
+from worker.store.snapshot import Artifact
 
-# The cache, in the hub's layout, to which the platform downloads a model chosen in its console.
-PLATFORM = Path("/runpod-volume/huggingface-cache/hub")
+# The cache, in the hub's layout, to which the platform downloads the model that its console
+# selects.
+PLATFORM_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
-# Names of commits and blobs, SHA-1 or SHA-256: safe as parts of a path.
+# Matches names of commits and blobs (SHA-1 or SHA-256), which are safe in paths.
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
-# The worker's own folder in a repository's: manifests and leases.
-STATE = ".worker"
+# Name of the worker's folder in a repository's folder, for manifests and leases.
+STATE_FOLDER = ".worker"
 
 
 @dataclass(frozen=True)
 class BakedModel:
-    """A repository that was put into the image when it was built."""
+    """A repository that was added to the image when the image was built."""
 
     model: str
     revision: str | None
@@ -29,36 +30,36 @@ class BakedModel:
 
 
 @dataclass(frozen=True)
-class _Image:
-    """The part of the image's manifest that lists its models; the rest are settings."""
+class _ImageManifest:
+    """The image's manifest, without its settings."""
 
     models: tuple[BakedModel, ...] = ()
 
 
-_IMAGE = TypeAdapter(_Image)
+_IMAGE = TypeAdapter(_ImageManifest)
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places that are searched.
+    """The places to search for models.
 
     Args:
-        volume: cache in the hub's layout, to which the worker downloads.
-        platform: the same, but filled by the platform.
-        baked: the models in the image.
+        volume: Cache in the hub's layout, to which the worker downloads.
+        platform: Cache in the hub's layout, to which the platform downloads.
+        baked: The models in the image.
     """
 
     volume: Path
-    platform: Path = PLATFORM
+    platform: Path = PLATFORM_CACHE
     baked: tuple[BakedModel, ...] = ()
 
-    def cache(self, wanted: Wanted) -> Path:
-        """Return the cache that a model is downloaded to."""
-        return wanted.download_dir or self.volume
+    def cache(self, artifact: Artifact) -> Path:
+        """Return the cache to which an artifact is downloaded."""
+        return artifact.download_dir or self.volume
 
 
 def baked_models(manifest: Path) -> tuple[BakedModel, ...]:
-    """Read which models are in the image; none, if the file is missing or lists none."""
+    """Return the models in the image; empty if the manifest is missing or lists none."""
     try:
         return _IMAGE.validate_json(manifest.read_bytes()).models
     except (OSError, ValidationError):
@@ -71,12 +72,15 @@ def repository_folder(cache: Path, model: str) -> Path:
 
 
 def repository_folders(cache: Path, model: str) -> list[Path]:
-    """Return the folders that a repository may lie in: the platform may use lower case."""
+    """Return the possible folders of a repository in a cache: the platform may use lower case."""
     names = dict.fromkeys([model, model.lower()])
     return [repository_folder(cache, name) for name in names]
 
 
-def on_own_disk(place: Path) -> bool:
-    """True if a path, which need not exist yet, is on the container's disk: no worker shares it."""
+def is_on_container_disk(place: Path) -> bool:
+    """Return whether a path is on the container's own disk, which no other worker shares.
+
+    The path need not exist yet.
+    """
     existing = next(path for path in (place, *place.absolute().parents) if path.exists())
     return existing.stat().st_dev == Path("/").stat().st_dev

@@ -1,15 +1,16 @@
-"""Why a model is unavailable, as an error that names the setting to change."""
+"""Reasons why a model is unavailable, and the error that names the setting to change."""
 
 from enum import Enum
 
 from worker.errors import StartFailed
-from worker.store.snapshot import Wanted
+from worker.store.snapshot import Artifact
 
 
 class Reason(Enum):
-    """Why a model is unavailable: the problem, and the remedy.
+    """Why a model is unavailable: descriptions of the problem and of the remedy.
 
-    {setting} is the setting that names the model, {revision} its revision's.
+    {setting} is replaced by the name of the model's setting, {revision} by the name of its
+    revision's setting.
     """
 
     NOT_A_REPOSITORY = (
@@ -72,8 +73,8 @@ class Reason(Enum):
     )
 
 
-# What another worker may not meet, or this one in a minute.
-PASSING = frozenset(
+# Reasons that may not apply to another worker, or to this one a minute later.
+TEMPORARY_REASONS = frozenset(
     {
         Reason.UNREACHABLE,
         Reason.RATE_LIMITED,
@@ -82,34 +83,36 @@ PASSING = frozenset(
         Reason.FULL_DISK,
     }
 )
-# What is about who may read the repository.
-ACCESS = frozenset({Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN})
+# Reasons that concern access to the repository.
+ACCESS_REASONS = frozenset(
+    {Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN}
+)
 
 
 class WrongChecksumError(OSError):
-    """A file that the hub has sent is not the one that it had announced."""
+    """The content of a file differs from the size or checksum that the hub announced."""
 
 
-class Unavailable(StartFailed):
-    """A model is neither on the disk nor to be downloaded.
+class ModelUnavailable(StartFailed):
+    """A model is neither on the disk nor downloadable.
 
-    ``problem`` names the model and says what is wrong, ``remedy`` what can be done.
+    ``problem`` names the model and the cause, ``remedy`` says how to solve the problem.
 
     Args:
-        wanted: the model.
-        reason: chooses the message.
-        detail: added to the problem, in brackets.
+        artifact: The model.
+        reason: The reason, which has the messages.
+        detail: Text to add to the problem, in brackets.
     """
 
-    def __init__(self, wanted: Wanted, reason: Reason, detail: str = "") -> None:
+    def __init__(self, artifact: Artifact, reason: Reason, detail: str = "") -> None:
         problem, remedy = reason.value
-        setting = wanted.setting
+        setting = artifact.setting
         revision = setting.replace("_NAME", "_REVISION")
         if revision == setting:
-            # Draft models and adapters have no setting for the revision alone.
+            # Draft models and adapters have no separate setting for the revision.
             revision = f"the revision in {setting}"
-        self.problem = f"{wanted}: {problem}{detail and f' ({detail})'}"
+        self.problem = f"{artifact}: {problem}{detail and f' ({detail})'}"
         self.remedy = remedy.format(setting=setting, revision=revision)
         super().__init__(f"{self.problem}: {self.remedy}")
-        self.everywhere = reason not in PASSING
-        self.wanted, self.reason, self.detail = wanted, reason, detail
+        self.affects_all_workers = reason not in TEMPORARY_REASONS
+        self.artifact, self.reason, self.detail = artifact, reason, detail

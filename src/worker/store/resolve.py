@@ -1,7 +1,7 @@
-"""Finds what is on the disk: the first place that has all of it wins. The hub is not asked.
+"""Finds artifacts on the disk: in the first place that has all files. Sends no requests to the hub.
 
-A snapshot in a cache must be complete: by its manifest if a worker has downloaded it, by its files
-if the platform or huggingface_hub has.
+A snapshot in a cache must be complete: according to its manifest if a worker downloaded it, or
+according to its files if the platform or huggingface_hub downloaded it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,42 +11,42 @@ from pathlib import Path
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
 from worker.store.places import HASH, BakedModel, Places, repository_folders
-from worker.store.snapshot import Found, NotFound, Origin, Wanted
+from worker.store.snapshot import Artifact, ArtifactLocation, MissingArtifact, Origin
 
 DEFAULT_REVISION = "main"
 
 
-class _PassedOverError(Exception):
-    """Why a place does not have what is wanted."""
+class _PlaceSkippedError(Exception):
+    """A place doesn't have the artifact; the message says why."""
 
 
-def resolve(wanted: Wanted, places: Places) -> Found | NotFound:
-    """Search the disk for what is wanted, place by place."""
-    passed: list[str] = []
-    for origin, look in _looks(wanted, places):
+def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | MissingArtifact:
+    """Search the disk for an artifact, place by place."""
+    skipped: list[str] = []
+    for origin, search in _searches(artifact, places):
         try:
-            place, commit = look()
-        except _PassedOverError as why:
-            passed.append(f"{origin}: {why}")
+            directory, commit = search()
+        except _PlaceSkippedError as why:
+            skipped.append(f"{origin}: {why}")
         except OSError as error:
-            passed.append(f"{origin}: can't be read: {error.strerror}")
+            skipped.append(f"{origin}: can't be read: {error.strerror}")
         else:
-            return Found(wanted, place, origin, commit, tuple(passed))
-    return NotFound(wanted, tuple(passed))
+            return ArtifactLocation(artifact, directory, origin, commit, tuple(skipped))
+    return MissingArtifact(artifact, tuple(skipped))
 
 
-_Look = Callable[[], tuple[Path, str | None]]
+_Search = Callable[[], tuple[Path, str | None]]
 
 
-def _looks(wanted: Wanted, places: Places) -> Iterator[tuple[Origin, _Look]]:
-    if path := _directory(wanted.model):
+def _searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
+    if path := _directory(artifact.model):
         yield Origin.DIRECTORY, lambda: (path, None)
-    cache = places.cache(wanted)
-    if places.baked and not wanted.by_name:
-        yield Origin.BAKED, partial(_baked, wanted, places)
-    if places.platform != cache and not wanted.by_name:
-        yield Origin.PLATFORM, partial(_cached, wanted, places.platform)
-    yield Origin.VOLUME, partial(_cached, wanted, cache)
+    cache = places.cache(artifact)
+    if places.baked and not artifact.loaded_by_name:
+        yield Origin.BAKED, partial(_find_baked, artifact, places)
+    if places.platform != cache and not artifact.loaded_by_name:
+        yield Origin.PLATFORM, partial(_find_cached, artifact, places.platform)
+    yield Origin.VOLUME, partial(_find_cached, artifact, cache)
 
 
 def _directory(model: str) -> Path | None:
@@ -54,49 +54,51 @@ def _directory(model: str) -> Path | None:
         path = Path(model).expanduser()
         return path if path.is_dir() else None
     except (OSError, RuntimeError):
-        # The name is too long, or the home of an unknown user.
+        # The name is too long, or starts with the home directory of an unknown user.
         return None
 
 
-def _baked(wanted: Wanted, places: Places) -> tuple[Path, str]:
+def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
     for baked in places.baked:
-        if baked.model != wanted.model or not _same_revision(wanted.revision, baked):
+        if baked.model != artifact.model or not _same_revision(artifact.revision, baked):
             continue
         if not baked.place.is_dir():
-            # A volume may be mounted where the image has it.
-            raise _PassedOverError(f"{baked.place} is gone, or hidden by what is mounted over it")
-        if lacks := _lacks(baked.place.parents[1], baked.place, baked.commit, wanted):
-            raise _PassedOverError(lacks)
+            # A volume may be mounted over the model's path in the image.
+            raise _PlaceSkippedError(f"{baked.place} is gone, or hidden by what is mounted over it")
+        if problem := _snapshot_problem(
+            baked.place.parents[1], baked.place, baked.commit, artifact
+        ):
+            raise _PlaceSkippedError(problem)
         return baked.place, baked.commit
-    held = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
-    raise _PassedOverError(f"it holds {held}")
+    models = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
+    raise _PlaceSkippedError(f"it holds {models}")
 
 
-def _same_revision(wanted: str | None, baked: BakedModel) -> bool:
-    same_name = (wanted or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
-    return same_name or wanted == baked.commit
+def _same_revision(revision: str | None, baked: BakedModel) -> bool:
+    same_name = (revision or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
+    return same_name or revision == baked.commit
 
 
-def _cached(wanted: Wanted, cache: Path) -> tuple[Path, str]:
-    lacks = f"it does not have {wanted.model}"
-    for folder in repository_folders(cache, wanted.model):
+def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str]:
+    problem = f"it does not have {artifact.model}"
+    for folder in repository_folders(cache, artifact.model):
         if not folder.is_dir():
             continue
-        commit = commit_of(folder, wanted.revision)
+        commit = cached_commit(folder, artifact.revision)
         if commit is None:
-            lacks = f"it does not have revision {wanted.revision or DEFAULT_REVISION}"
+            problem = f"it does not have revision {artifact.revision or DEFAULT_REVISION}"
             continue
-        place = folder / "snapshots" / commit
-        if not (why := _lacks(folder, place, commit, wanted)):
-            return place, commit
-        lacks = why
-    raise _PassedOverError(lacks)
+        directory = folder / "snapshots" / commit
+        if not (why := _snapshot_problem(folder, directory, commit, artifact)):
+            return directory, commit
+        problem = why
+    raise _PlaceSkippedError(problem)
 
 
-def commit_of(folder: Path, revision: str | None) -> str | None:
-    """Return the commit that a revision had when it was downloaded, if its snapshot exists."""
+def cached_commit(folder: Path, revision: str | None) -> str | None:
+    """Return the commit of a revision at the time of its download, if its snapshot exists."""
     revision = revision or DEFAULT_REVISION
-    if not files.inside(revision):
+    if not files.is_inside_folder(revision):
         return None
     ref = folder / "refs" / revision
     commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
@@ -104,22 +106,22 @@ def commit_of(folder: Path, revision: str | None) -> str | None:
     return commit if exists else None
 
 
-def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None:
+def _snapshot_problem(folder: Path, directory: Path, commit: str, artifact: Artifact) -> str | None:
     """Return why a snapshot can't be loaded, or None."""
     if sizes := manifest.read(folder, commit):
-        return _difference(place, sizes, wanted)
-    if manifest.was_begun(folder, commit):
+        return _manifest_problem(directory, sizes, artifact)
+    if manifest.has_download_begun(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
-    return disk.lacks(place, wanted)
+    return disk.loading_problem(directory, artifact)
 
 
-def _difference(place: Path, sizes: Mapping[str, int], wanted: Wanted) -> str | None:
-    """Return how a snapshot differs from its manifest, in the files that are loaded; or None."""
-    names = files.needed(sizes, disk.text(place / INDEX), wanted)
-    if not files.loadable(names, wanted):
-        return disk.nothing_to_load(wanted)
+def _manifest_problem(directory: Path, sizes: Mapping[str, int], artifact: Artifact) -> str | None:
+    """Return how the files to load differ from the manifest, or None."""
+    names = files.needed_files(sizes, disk.read_text(directory / INDEX), artifact)
+    if not files.can_load(names, artifact):
+        return disk.nothing_to_load_message(artifact)
     for name in names:
-        path = place / name
+        path = directory / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != sizes.get(name):

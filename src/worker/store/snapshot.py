@@ -1,4 +1,4 @@
-"""The store's nouns: what is wanted, where it was found, and a model as it is described."""
+"""The store's data types: artifacts to load, their locations, and descriptions of models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,76 +17,79 @@ class Origin(StrEnum):
     DOWNLOAD = "download"
 
 
-class Kind(StrEnum):
-    """Which part of a repository is loaded."""
+class ArtifactKind(StrEnum):
+    """The part of a repository that is loaded."""
 
     MODEL = "model"
     TOKENIZER = "tokenizer"
     ADAPTER = "adapter"
-    # Python files that another repository's configuration refers to.
+    # Python files to which another repository's configuration refers.
     CODE = "code"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A directory or a repository that is to be loaded, and how.
+class Artifact:
+    """A directory or a repository to load, and how to load it.
 
     Args:
-        model: a directory, or a repository's name.
-        revision: branch, tag or commit; None is the main branch.
-        load_format: vLLM's option.
-        download_dir: cache for downloads, in place of the volume's.
-        kind: which part of the repository is loaded.
-        code: whether code of the repository may run, and is thus loaded, too.
-        by_name: whether libraries look for it by its name, in their own cache.
-        setting: name of the setting that wants it, for messages.
+        model: A directory, or a repository's name.
+        revision: Branch, tag or commit; None for the main branch.
+        load_format: Value of vLLM's option.
+        download_dir: Cache for downloads, instead of the volume's.
+        kind: The part of the repository to load.
+        code: Whether the repository's code may run, and is loaded, too.
+        loaded_by_name: Whether libraries load it by its name, from their own cache.
+        setting: Name of the setting that configures it, for messages.
     """
 
     model: str
     revision: str | None = None
     load_format: str = "auto"
     download_dir: Path | None = None
-    kind: Kind = Kind.MODEL
+    kind: ArtifactKind = ArtifactKind.MODEL
     code: bool = False
-    by_name: bool = False
+    loaded_by_name: bool = False
     setting: str = field(default="MODEL_NAME", compare=False)
 
     def __str__(self) -> str:
         text = f"{self.model}@{self.revision}" if self.revision else self.model
-        # A message stays one line.
+        # Keep messages on one line.
         return text if text.isprintable() else repr(text)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The directory with all that is wanted; ``passed`` says why earlier places won't do."""
+class ArtifactLocation:
+    """The directory with all files of an artifact.
 
-    wanted: Wanted
-    place: Path
+    ``skipped`` contains the reasons why places with precedence were skipped.
+    """
+
+    artifact: Artifact
+    directory: Path
     origin: Origin
     commit: str | None = None
-    passed: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.origin is Origin.DIRECTORY:
-            return f"{self.wanted.model} is a directory"
+            return f"{self.artifact.model} is a directory"
         where = "downloaded" if self.origin is Origin.DOWNLOAD else f"from the {self.origin}"
         commit = f", commit {self.commit[:12]}" if self.commit else ""
-        passed = f"; passed over: {'; '.join(self.passed)}" if self.passed else ""
-        return f"{self.wanted.model} {where}{commit}: {self.place}{passed}"
+        passed = f"; passed over: {'; '.join(self.skipped)}" if self.skipped else ""
+        return f"{self.artifact.model} {where}{commit}: {self.directory}{passed}"
 
 
 @dataclass(frozen=True)
-class NotFound:
-    """No place has all that is wanted; ``passed`` says why, place by place."""
+class MissingArtifact:
+    """An artifact that no place has completely; ``skipped`` contains the reason of each place."""
 
-    wanted: Wanted
-    passed: tuple[str, ...]
+    artifact: Artifact
+    skipped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a repository; ``size`` in bytes, ``blob`` the hash that names its content."""
+    """A file of a repository; ``size`` is in bytes, ``blob`` is the hash that names its content."""
 
     name: str
     size: int
@@ -95,36 +98,43 @@ class File:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a model's repository, or a directory: its files, and what they say of it.
+    """A commit of a model's repository, or a directory: its files and their properties.
 
     Args:
-        place: the directory; of a model on the hub, its folder in the cache.
-        weights, others: the files that vLLM loads.
-        missing: those of them that are not downloaded yet.
-        lacking: names of weights that the index lists, but that exist neither here nor on the hub.
-        tensors: number of elements by the safetensors' name of their type; None if unknown.
-        damaged: says which weights on the disk can't be read.
-        passed: says why places that come before its own were passed over.
+        model: A directory, or a repository's name.
+        origin: Where the model comes from.
+        directory: The model's directory; for a model on the hub, its repository's folder in the
+            cache.
+        commit: Hash of the commit; None for a directory.
+        weights: The weights that vLLM loads.
+        others: The other files that vLLM loads.
+        not_downloaded: The files that must still be downloaded.
+        absent_weights: Names in the index of weights that exist neither here nor on the hub.
+        config: Contents of config.json; empty if it is missing or invalid.
+        tensors: Number of elements by type, with safetensors' names of types; None if unknown.
+        damage: Description of weights on the disk that can't be read; None without damage.
+        gated: Whether reading the repository needs permission.
+        skipped: Reasons why places with precedence were skipped.
     """
 
     model: str
     origin: Origin
-    place: Path
+    directory: Path
     commit: str | None = None
     weights: tuple[File, ...] = ()
     others: tuple[File, ...] = ()
-    missing: tuple[File, ...] = ()
-    lacking: tuple[str, ...] = ()
+    not_downloaded: tuple[File, ...] = ()
+    absent_weights: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, int] | None = None
-    damaged: str | None = None
+    damage: str | None = None
     gated: bool = False
-    passed: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     @property
     def weights_size(self) -> int:
         return sum(file.size for file in self.weights)
 
     @property
-    def missing_size(self) -> int:
-        return sum(file.size for file in self.missing)
+    def download_size(self) -> int:
+        return sum(file.size for file in self.not_downloaded)

@@ -1,6 +1,7 @@
-"""What workers keep on the network volume: where it lies, and how it is written.
+"""Paths on the network volume, and functions that write files to it.
 
-Every file has one writer and is written once, under a temporary name first, or is only appended to.
+Each file has only one writer. A file is written once, under a temporary name that is then renamed,
+or it is only appended to.
 """
 
 import contextlib
@@ -15,18 +16,19 @@ from uuid import uuid4
 from worker.errors import InvalidInput, VolumeError
 
 if TYPE_CHECKING:
-    # The image's build has the lease and no settings.
+    # The image build includes the leases, but not the settings.
     from worker.settings import Settings
 
-# Directories in the root.
-KEPT = "worker"
-ADAPTERS = "adapters"
-# Directories in the root that no caller may name: the worker's own, and what it runs.
-PRIVATE = (KEPT, "huggingface-cache", "compile-cache", ADAPTERS)
-S3 = "s3://"
-# Bytes of the disk that stay free for the worker's own small files: a part of it, at most so many.
-RESERVED_PART = 20
-RESERVED = 200_000_000
+# Directories in the volume's root.
+WORKER_DIRECTORY = "worker"
+ADAPTERS_DIRECTORY = "adapters"
+# Directories in the root that callers may not name: the worker's own data, and the models and
+# compiled code that it runs.
+PRIVATE_DIRECTORIES = (WORKER_DIRECTORY, "huggingface-cache", "compile-cache", ADAPTERS_DIRECTORY)
+S3_SCHEME = "s3://"
+# Disk space reserved for the worker's own small files: 1/20 of the disk, up to this many bytes.
+RESERVED_DIVISOR = 20
+MAX_RESERVED_BYTES = 200_000_000
 
 _REASONS = {
     errno.ENOSPC: "the volume is full",
@@ -39,138 +41,146 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """The network volume, or another directory in its place.
+    """The network volume, or another directory that is used instead.
 
     Args:
-        root: what callers' paths are relative to.
-        bucket: the volume's id, which is its bucket in the platform's S3 API; None: unknown.
-        optional: whether the root may have to be made: it is no mounted volume.
-        inputs: directories of the root in which callers may name files, besides ``output``.
-        output: the directory of the root in which callers may have files written.
-        private: what no caller may name wherever it is: the operator's, and the worker's own.
+        root: Directory that callers' paths are relative to.
+        bucket: Id of the volume, which is its bucket name in the platform's S3 API; None if
+            unknown.
+        may_create_root: Whether the root may be created; False for a mounted volume.
+        input_directories: Directories in the root that callers may name files in, in addition to
+            ``output_directory``.
+        output_directory: Directory in the root that callers may have files written to.
+        private_paths: Paths of the operator and of the worker that callers may not name.
     """
 
     root: Path
     bucket: str | None = None
-    optional: bool = True
-    inputs: tuple[str, ...] = ("inbox", "uploads")
-    output: str = "out"
-    private: tuple[Path, ...] = ()
+    may_create_root: bool = True
+    input_directories: tuple[str, ...] = ("inbox", "uploads")
+    output_directory: str = "out"
+    private_paths: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, settings: "Settings") -> "Volume":
+    def from_settings(cls, settings: "Settings") -> "Volume":
         base, bucket = settings.base_path, settings.runpod_volume_id
         root = settings.files_path or base
-        own = [directory / name for directory in {root, base} for name in PRIVATE]
-        # A directory around the root names no part of it.
-        named = (base, *settings.paths)
-        others = [path for path in named if not _real(root).is_relative_to(_real(path))]
+        worker_paths = [
+            directory / name for directory in {root, base} for name in PRIVATE_DIRECTORIES
+        ]
+        # A parent directory of the root would make the whole root private.
+        configured = (base, *settings.paths)
+        other_paths = [
+            path for path in configured if not _real_path(root).is_relative_to(_real_path(path))
+        ]
         return cls(
             root,
             bucket,
-            optional=settings.files_path is not None,
-            inputs=settings.files_input_paths,
-            output=settings.files_output_path,
-            private=(*own, *others),
+            may_create_root=settings.files_path is not None,
+            input_directories=settings.files_input_paths,
+            output_directory=settings.files_output_path,
+            private_paths=(*worker_paths, *other_paths),
         )
 
     def directory(self, name: str) -> Path:
-        """Return a directory of the worker's own.
+        """Return a directory for the worker's own data.
 
         Raises:
-            VolumeError: there is no volume.
+            VolumeError: There is no volume.
         """
-        if not (self.optional or self.root.is_dir()):
+        if not (self.may_create_root or self.root.is_dir()):
             raise VolumeError(
                 "this worker has no network volume to keep files on: "
                 "its operator attaches one, or sets FILES_PATH"
             )
-        return self.root / KEPT / name
+        return self.root / WORKER_DIRECTORY / name
 
-    def input(self, path: str) -> Path:
-        """Return where a file is that a caller names.
+    def input_path(self, path: str) -> Path:
+        """Return the resolved path of an input file that a caller names.
 
         Args:
-            path: relative to the root, absolute, or ``s3://<volume's id>/key``.
+            path: Path relative to the root, absolute path, or ``s3://<volume id>/key``.
 
         Raises:
-            InvalidInput: it leads out of the directories that callers may name.
-            VolumeError: there is no volume.
+            InvalidInput: The path leads out of the directories that callers may name.
+            VolumeError: There is no volume.
         """
-        return self._place(path, (*self.inputs, self.output), "FILES_INPUT_PATHS")
+        return self._resolve_allowed(
+            path, (*self.input_directories, self.output_directory), "FILES_INPUT_PATHS"
+        )
 
-    def written(self, path: str) -> Path:
-        """Return where a file is to be written that a caller names; see ``input``."""
-        return self._place(path, (self.output,), "FILES_OUTPUT_PATH")
+    def output_path(self, path: str) -> Path:
+        """Return the resolved path of a file that a caller wants written; see ``input_path``."""
+        return self._resolve_allowed(path, (self.output_directory,), "FILES_OUTPUT_PATH")
 
-    def _place(self, path: str, directories: Sequence[str], setting: str) -> Path:
+    def _resolve_allowed(self, path: str, directories: Sequence[str], setting: str) -> Path:
         self.directory("")
-        root, place = self.root.resolve(), self._resolved(path)
-        if place == root or not place.is_relative_to(root):
+        root, resolved = self.root.resolve(), self._resolve(path)
+        if resolved == root or not resolved.is_relative_to(root):
             raise InvalidInput(f"{path}: the path leads out of the volume")
-        allowed = {_real(root / name) for name in directories}
-        # A link of the operator's leads no further than to another part of the volume.
+        allowed = {_real_path(root / name) for name in directories}
+        # An allowed directory may be a symlink, but only to another directory in the volume.
         if not any(
-            directory in place.parents and root in directory.parents for directory in allowed
+            directory in resolved.parents and root in directory.parents for directory in allowed
         ):
             names = ", ".join(f"{name}/" for name in directories)
             raise InvalidInput(f"{path}: callers' paths are below {names} ({setting})")
-        if any(part.startswith(".") for part in place.relative_to(root).parts):
+        if any(part.startswith(".") for part in resolved.relative_to(root).parts):
             raise InvalidInput(f"{path}: no part of a path begins with a dot")
-        for private in map(_real, self.private):
-            # What is around a directory that does not exist yet would be in its way.
-            if place.is_relative_to(private) or private.is_relative_to(place):
+        for private_path in map(_real_path, self.private_paths):
+            # A file at the path of a parent would prevent the creation of a private directory.
+            if resolved.is_relative_to(private_path) or private_path.is_relative_to(resolved):
                 raise InvalidInput(f"{path}: this part of the volume is the operator's own")
-        return place
+        return resolved
 
-    def _resolved(self, path: str) -> Path:
-        """Return where a path leads, anywhere on the machine.
+    def _resolve(self, path: str) -> Path:
+        """Resolve a path, even if it leads out of the volume.
 
         Raises:
-            InvalidInput: it leads nowhere, or to another bucket.
+            InvalidInput: The path is empty, can't exist, or names another bucket.
         """
         key = path
-        if path.startswith(S3):
-            bucket, _, key = path.removeprefix(S3).partition("/")
+        if path.startswith(S3_SCHEME):
+            bucket, _, key = path.removeprefix(S3_SCHEME).partition("/")
             if bucket != self.bucket:
                 raise InvalidInput(f"{path}: this worker has no other bucket than its volume's")
         if not key or "\0" in key:
             raise InvalidInput("a path names a file on the volume")
         try:
-            place = (self.root.resolve() / key).resolve()
-            place.is_file()
+            resolved = (self.root.resolve() / key).resolve()
+            resolved.is_file()
         except (OSError, RuntimeError, UnicodeEncodeError):
-            # Links in a circle, names that are too long, or halves of surrogate pairs.
+            # The path has a symlink loop, a name that is too long, or an unpaired surrogate.
             raise InvalidInput("the path leads to nothing that there can be") from None
-        return place
+        return resolved
 
 
-def _real(path: Path) -> Path:
-    """Resolve a path, also one whose links go in a circle."""
+def _real_path(path: Path) -> Path:
+    """Resolve a path, even if its symlinks form a loop."""
     return Path(os.path.realpath(path))
 
 
-def check_space(directory: Path, wanted: int = 0) -> None:
-    """Check that something may be written: a part of the disk stays free for what must be.
+def check_space(directory: Path, size: int = 0) -> None:
+    """Check that a file fits on the disk, without using the reserved disk space.
 
     Args:
-        directory: on the disk; it need not exist.
-        wanted: bytes of it.
+        directory: Directory on the disk; it doesn't need to exist.
+        size: Size of the file in bytes.
 
     Raises:
-        VolumeError: the disk is full, but for that part.
+        VolumeError: The disk is full, except for the reserved space.
     """
-    there = next(place for place in (directory, *directory.parents) if place.exists())
-    with failures():
-        disk = os.statvfs(there)
-    reserved = min(RESERVED, disk.f_blocks * disk.f_frsize // RESERVED_PART)
-    if disk.f_bavail * disk.f_frsize < reserved + wanted:
+    existing = next(place for place in (directory, *directory.parents) if place.exists())
+    with translate_os_errors():
+        disk = os.statvfs(existing)
+    reserved = min(MAX_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // RESERVED_DIVISOR)
+    if disk.f_bavail * disk.f_frsize < reserved + size:
         raise VolumeError(f"the volume is full: {reserved // 1_000_000:,} MB of it stay free")
 
 
 @contextlib.contextmanager
-def failures() -> Iterator[None]:
-    """Raise ``VolumeError`` for what the file system refuses: what it says has paths in it."""
+def translate_os_errors() -> Iterator[None]:
+    """Raise ``VolumeError`` instead of ``OSError``, whose message contains paths."""
     try:
         yield
     except OSError as error:
@@ -178,44 +188,45 @@ def failures() -> Iterator[None]:
         raise VolumeError(_REASONS.get(error.errno or 0, f"the volume fails: {text}")) from error
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a small file: readers see the old one or the new one.
+def write_file(path: Path, content: bytes) -> None:
+    """Write a small file atomically: readers see either the old or the new content.
 
     Raises:
-        OSError: it can't be written; then nothing is left.
+        OSError: The file can't be written; no temporary file is left.
     """
     write_parts(path, (content,))
 
 
 def write_parts(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file of any size: readers see the old one or the new one.
+    """Write a file of any size atomically: readers see either the old or the new content.
 
     Raises:
-        OSError: it can't be written; then nothing is left.
+        OSError: The file can't be written; no temporary file is left.
     """
-    with _temporary(path, parts) as temporary:
+    with _temporary_file(path, parts) as temporary:
         temporary.replace(path)
     sync_directory(path.parent)
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Write a small file that is never written again.
+    """Write a small file unless it exists.
 
     Returns:
-        False if it is there already; then it stays as it is.
+        Whether the file was written; an existing file stays unchanged.
 
     Raises:
-        OSError: it can't be written; then nothing is left.
+        OSError: The file can't be written; no temporary file is left.
     """
     if path.exists():
         return False
-    with _temporary(path, (content,)) as temporary:
+    with _temporary_file(path, (content,)) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
             return False
         except OSError as error:
-            # Not every network disk has links; then two may both write, one after the other.
+            # Some network disks have no hard links. There, two workers may both write the file in
+            # turn.
             if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
                 raise
             temporary.replace(path)
@@ -224,16 +235,16 @@ def write_once(path: Path, content: bytes) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory with those above it. The worker's own is for no other user."""
-    for place in (directory, *directory.parents):
-        if place.name == KEPT and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.mkdir(mode=0o700, exist_ok=True)
+    """Create a directory and its parents; no other user may access the worker's own directory."""
+    for parent in (directory, *directory.parents):
+        if parent.name == WORKER_DIRECTORY and not parent.exists():
+            parent.parent.mkdir(parents=True, exist_ok=True)
+            parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(parents=True, exist_ok=True)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -242,8 +253,11 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
-    """Write a durable file beside a path, which is gone after the block unless it was renamed."""
+def _temporary_file(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
+    """Write a durable temporary file next to a path.
+
+    It is removed after the block unless it was renamed.
+    """
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

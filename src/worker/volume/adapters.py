@@ -9,37 +9,37 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from worker.errors import NoSuchObject
-from worker.volume import ADAPTERS, failures
-from worker.volume.directories import vanish
+from worker.volume import ADAPTERS_DIRECTORY, translate_os_errors
+from worker.volume.directories import remove_directory
 
 CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
-# Beside both files of an adapter that a fine-tune has made.
-MADE = "fine_tune.json"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# File next to the two files of an adapter if a fine-tune created the adapter.
+ORIGIN_FILE = "fine_tune.json"
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class Made(BaseModel):
-    """What ``MADE`` holds: the id of the fine-tune."""
+class AdapterOrigin(BaseModel):
+    """Content of ``ORIGIN_FILE``: the id of the fine-tune that created the adapter."""
 
     id: str
 
 
-# Each file's modification time in ns, size in bytes and inode; None for one that is missing.
-Version = tuple[tuple[int, int, int] | None, ...]
+# Modification time in ns, size in bytes and inode of each file; None for a missing file.
+AdapterVersion = tuple[tuple[int, int, int] | None, ...]
 
 
 def directory(volume: Path) -> Path:
-    """Return where the adapters of a volume are."""
-    return volume / ADAPTERS
+    """Return the directory of all adapters on a volume."""
+    return volume / ADAPTERS_DIRECTORY
 
 
 def adapter_names(root: Path) -> list[str]:
-    """Return the names of the adapters under a directory that have both files, sorted."""
+    """Return the sorted names of the adapters in a directory that have both files."""
     return [*adapter_versions(root)]
 
 
-def adapter_versions(root: Path) -> dict[str, Version]:
-    """Return the versions of the adapters that have both files, by their names, sorted."""
+def adapter_versions(root: Path) -> dict[str, AdapterVersion]:
+    """Return the versions of the adapters that have both files, by name and sorted."""
     versions = {}
     with contextlib.suppress(OSError):
         for folder in root.iterdir():
@@ -50,18 +50,18 @@ def adapter_versions(root: Path) -> dict[str, Version]:
     return dict(sorted(versions.items()))
 
 
-def adapter_version(root: Path, name: str) -> Version | None:
-    """Return the version of an adapter's files; None if there is no such directory under ``root``.
+def adapter_version(root: Path, name: str) -> AdapterVersion | None:
+    """Return the version of an adapter's files; None if ``root`` has no such directory.
 
     Raises:
-        OSError: the volume can't be read.
+        OSError: The volume can't be read.
     """
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         return None
     try:
         top, folder = root.resolve(), (root / name).resolve()
         files = [(folder / file).resolve() for file in FILES]
-    except RuntimeError:  # links in a circle
+    except RuntimeError:  # symlink loop
         return None
     if not folder.is_dir() or not all(path.is_relative_to(top) for path in (folder, *files)):
         return None
@@ -69,61 +69,67 @@ def adapter_version(root: Path, name: str) -> Version | None:
     return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-def maker(root: Path, name: str) -> str | None:
-    """Return the id of the fine-tune that has made an adapter; None: none has, or there is none.
+def origin_id(root: Path, name: str) -> str | None:
+    """Return the id of the fine-tune that created an adapter.
+
+    Returns:
+        None if the adapter doesn't exist, or if no fine-tune created it.
 
     Raises:
-        VolumeError: the volume can't be read.
+        VolumeError: The volume can't be read.
     """
-    with failures(), contextlib.suppress(FileNotFoundError, NotADirectoryError, ValidationError):
+    with (
+        translate_os_errors(),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError, ValidationError),
+    ):
         if adapter_version(root, name) is not None:
-            return Made.model_validate_json((root / name / MADE).read_bytes()).id
+            return AdapterOrigin.model_validate_json((root / name / ORIGIN_FILE).read_bytes()).id
     return None
 
 
 def adapter_files(root: Path, name: str) -> dict[str, Path]:
-    """Return all files of an adapter by their names, also what lies beside the two it needs.
+    """Return all files of an adapter by name, including additional files in its directory.
 
     Raises:
-        NoSuchObject: there is no such adapter.
-        VolumeError: the volume can't be read.
+        NoSuchObject: The adapter doesn't exist.
+        VolumeError: The volume can't be read.
     """
-    with failures():
+    with translate_os_errors():
         if adapter_version(root, name) is None:
             raise NoSuchObject(f"There is no adapter {name!r} on the volume.")
         top = root.resolve()
-        found = {file.name: file.resolve() for file in sorted((root / name).iterdir())}
+        paths = {file.name: file.resolve() for file in sorted((root / name).iterdir())}
         return {
-            file: place
-            for file, place in found.items()
-            if NAME.fullmatch(file) and place.is_file() and place.is_relative_to(top)
+            file: path
+            for file, path in paths.items()
+            if NAME_PATTERN.fullmatch(file) and path.is_file() and path.is_relative_to(top)
         }
 
 
-def remove(root: Path, name: str) -> None:
-    """Remove an adapter, at once for all workers; where its name is a link, only the link.
+def remove_adapter(root: Path, name: str) -> None:
+    """Remove an adapter atomically for all workers; if its name is a symlink, remove only the link.
 
     Raises:
-        NoSuchObject: there is no such adapter.
-        VolumeError: the volume can't be written to.
+        NoSuchObject: The adapter doesn't exist.
+        VolumeError: The volume can't be written to.
     """
-    with failures():
+    with translate_os_errors():
         if adapter_version(root, name) is None:
             raise NoSuchObject(f"There is no adapter {name!r} on the volume.")
-        vanish(root / name)
+        remove_directory(root / name)
 
 
-def copy(source: Path, folder: Path, base: str) -> None:
+def copy_adapter(source: Path, target: Path, base_model: str) -> None:
     """Copy the two files of an adapter.
 
     Args:
-        source: has them.
-        folder: gets them.
-        base: the name of the base model, to be in the copy's configuration.
+        source: Directory of the adapter.
+        target: Directory of the copy.
+        base_model: Name of the base model for the copy's configuration.
 
     Raises:
-        OSError: they can't be read or written.
+        OSError: The files can't be read or written.
     """
-    shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
-    config = {**json.loads((source / CONFIG).read_bytes()), "base_model_name_or_path": base}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
+    shutil.copyfile(source / WEIGHTS, target / WEIGHTS)
+    config = {**json.loads((source / CONFIG).read_bytes()), "base_model_name_or_path": base_model}
+    (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))

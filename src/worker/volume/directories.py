@@ -1,4 +1,4 @@
-"""Directories that appear under their names when they are whole, and disappear at once."""
+"""Directories that appear and disappear atomically."""
 
 import contextlib
 import os
@@ -11,16 +11,16 @@ from worker.volume import make_directory, sync_directory
 
 
 @contextlib.contextmanager
-def appear(place: Path) -> Iterator[Path]:
-    """Yield a hidden directory for files, which gets its name when the block ends.
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield a hidden directory that is renamed to ``path`` after the block.
 
-    Its files are durable by then. An exception leaves nothing of it. If another attempt was faster,
-    the directory that has the name stays.
+    Its files are durable by then. If the block raises, the hidden directory is removed. If another
+    attempt was faster, the existing directory stays.
 
     Raises:
-        OSError: it can't be written.
+        OSError: The directory can't be written.
     """
-    hidden = _hidden(place)
+    hidden = _hidden_path(path)
     try:
         make_directory(hidden)
         yield hidden
@@ -29,30 +29,30 @@ def appear(place: Path) -> Iterator[Path]:
                 os.fsync(opened.fileno())
         sync_directory(hidden)
         try:
-            hidden.rename(place)
+            hidden.rename(path)
         except OSError:
-            if not place.is_dir():
+            if not path.is_dir():
                 raise
-        sync_directory(place.parent)
+        sync_directory(path.parent)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def vanish(place: Path) -> None:
-    """Remove a directory, at once for all who look for it; of a link only the link.
+def remove_directory(path: Path) -> None:
+    """Remove a directory atomically; if the path is a symlink, remove only the link.
 
     Raises:
-        OSError: it can't be removed. It may be only hidden then.
+        OSError: The directory can't be removed. It may already be hidden.
     """
-    hidden = _hidden(place)
+    hidden = _hidden_path(path)
     with contextlib.suppress(FileNotFoundError):
-        place.rename(hidden)
-        sync_directory(place.parent)
+        path.rename(hidden)
+        sync_directory(path.parent)
         if hidden.is_symlink():
             hidden.unlink()
         else:
             shutil.rmtree(hidden)
 
 
-def _hidden(place: Path) -> Path:
-    return place.with_name(f".{place.name}.{uuid4().hex}")
+def _hidden_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4().hex}")

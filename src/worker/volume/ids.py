@@ -1,4 +1,4 @@
-"""Ids of what is kept on the volume: a prefix, and letters and digits that nobody can guess."""
+"""Ids of objects on the volume: a prefix, and letters and digits that can't be guessed."""
 
 import base64
 import hashlib
@@ -6,23 +6,25 @@ import re
 import secrets
 
 # 120 bits in base 32.
-_FORM = re.compile(r"[a-z0-9]{24}")
+_SUFFIX = re.compile(r"[a-z0-9]{24}")
 
 
-def new(prefix: str) -> str:
-    """Return an id that nothing has: ``file-...``, ``batch_...``."""
-    return prefix + _text(secrets.token_bytes(15))
+def new_id(prefix: str) -> str:
+    """Return a new random id, for example ``file-...`` or ``batch_...``."""
+    return prefix + _encode(secrets.token_bytes(15))
 
 
-def derived(prefix: str, *origin: str) -> str:
-    """Return the id that always follows from the same origin, where a retry must mean resume."""
-    return prefix + _text(hashlib.sha256("\0".join(origin).encode(errors="replace")).digest()[:15])
+def derive_id(prefix: str, *sources: str) -> str:
+    """Return an id that depends only on the sources, so that a retry gets the same id."""
+    return prefix + _encode(
+        hashlib.sha256("\0".join(sources).encode(errors="replace")).digest()[:15]
+    )
 
 
-def fits(prefix: str, text: str) -> bool:
-    """Return whether a text has the form of an id: it is then safe as a file's name."""
-    return text.startswith(prefix) and _FORM.fullmatch(text[len(prefix) :]) is not None
+def is_id(prefix: str, value: str) -> bool:
+    """Return whether a string has the form of an id; such a string is safe as a file name."""
+    return value.startswith(prefix) and _SUFFIX.fullmatch(value[len(prefix) :]) is not None
 
 
-def _text(random: bytes) -> str:
-    return base64.b32encode(random).decode().lower()
+def _encode(data: bytes) -> str:
+    return base64.b32encode(data).decode().lower()

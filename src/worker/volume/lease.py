@@ -1,9 +1,9 @@
-"""Leases: of many workers that share a volume, exactly one holds one at a time.
+"""Leases: of all workers that share a volume, only one owns a lease at a time.
 
-Locks on a network disk can't be trusted, exclusive creation of a file can. A lease is a numbered
-file that its owner rewrites every few seconds. A worker that sees no change for a while takes over
-by creating the file of the next number. No clocks are compared, neither of two machines nor of one
-that was paused: only looks without a change are counted.
+Locks on a network disk are unreliable, but exclusive creation of a file works. A lease is a
+numbered file that its owner rewrites every few seconds. A worker that sees no change for a number
+of polls takes over by creating the file with the next number. Clocks are never compared, neither
+between machines nor on a machine that was paused: only polls without a change are counted.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 _PREFIX = "lease-"
 
-# Seconds between two heartbeats of an owner, and between two looks of the others.
-BEAT_S = 2.0
-LOOK_S = 1.0
-# Looks without a change after which an owner counts as dead.
-PATIENCE = 15
+# Seconds between two heartbeats of an owner, and between two polls of the other workers.
+HEARTBEAT_S = 2.0
+POLL_S = 1.0
+# Consecutive polls without a change after which an owner counts as dead.
+MAX_UNCHANGED_POLLS = 15
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a lease: its owner, and how far the owner has come, in its own unit."""
+    """The content of a lease: its owner, and the owner's progress in the unit of its work."""
 
     owner: str
     host: str
@@ -39,27 +39,27 @@ class Claim:
     total: int = 0
 
 
-_JSON = TypeAdapter(Claim)
+_CLAIM_JSON = TypeAdapter(Claim)
 
-# The leases that this process holds.
-_held: set["Lease"] = set()
+# Leases that this process owns.
+_leases: set["Lease"] = set()
 
 
 def release_all() -> None:
-    """Release all leases of this process, which is about to end."""
-    for lease in tuple(_held):
+    """Release all leases of this process, which is about to exit."""
+    for lease in tuple(_leases):
         lease.release()
 
 
 class Lease:
-    """A lease that this process holds, kept alive by a thread until ``release``.
+    """A lease that this process owns. A thread renews it until ``release``.
 
-    ``lost`` is set when another worker has taken over: the work that it protects must end.
+    ``lost`` is set when another worker has taken over: the work that the lease protects must stop.
 
     Args:
-        path: the file, which this process has just created.
-        attempt: its number.
-        progress: returns how much is done, and how much there is to do.
+        path: The lease file, which this process has just created.
+        attempt: Number of the lease file.
+        progress: Returns the completed and the total amount of work.
     """
 
     def __init__(self, path: Path, attempt: int, progress: Callable[[], tuple[int, int]]) -> None:
@@ -69,36 +69,36 @@ class Lease:
         self._progress = progress
         self.owner = uuid4().hex
         self._beat = 0
-        self._ended = threading.Event()
+        self._released = threading.Event()
         self._write()
-        _held.add(self)
+        _leases.add(self)
         self._thread = threading.Thread(target=self.keep_alive, name="lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Let another worker take the lease at once."""
-        self._ended.set()
-        _held.discard(self)
+        """Release the lease, so that another worker can acquire it immediately."""
+        self._released.set()
+        _leases.discard(self)
         with contextlib.suppress(OSError):
-            if self._is_mine():
+            if self._is_owned():
                 self._path.unlink(missing_ok=True)
 
-    def _is_mine(self) -> bool:
-        """Return whether no other worker has taken over, since then or with the same number."""
-        newest = _newest(self._path.parent) == self.attempt
-        return newest and self.owner.encode() in self._path.read_bytes()
+    def _is_owned(self) -> bool:
+        """Return whether no other worker has taken over, with a higher or the same number."""
+        is_newest = _newest_number(self._path.parent) == self.attempt
+        return is_newest and self.owner.encode() in self._path.read_bytes()
 
     def keep_alive(self) -> None:
-        """Rewrite the lease every ``BEAT_S`` seconds, until it is released or lost."""
-        while not self._ended.wait(BEAT_S):
+        """Rewrite the lease every ``HEARTBEAT_S`` seconds until it is released or lost."""
+        while not self._released.wait(HEARTBEAT_S):
             try:
-                if not self._is_mine():
+                if not self._is_owned():
                     break
                 self._write()
             except OSError:
-                # If it lasts, another worker takes over.
+                # If the error persists, another worker takes over.
                 continue
-        if not self._ended.is_set():
+        if not self._released.is_set():
             self.lost.set()
 
     def _write(self) -> None:
@@ -107,93 +107,94 @@ class Lease:
         claim = Claim(
             self.owner, socket.gethostname(), os.getpid(), self.attempt, self._beat, done, total
         )
-        # In place: a reader that opens the file anew sees it, also on a network disk.
+        # Written in place: a reader that opens the file again sees the change, also on a network
+        # disk.
         with self._path.open("r+b") as opened:
-            opened.write(_JSON.dump_json(claim))
+            opened.write(_CLAIM_JSON.dump_json(claim))
             opened.truncate()
 
 
 class Leases:
-    """The leases in a directory, as one worker sees them while it waits for its own.
+    """The leases in a directory, as seen by a worker that waits for its own.
 
     Args:
-        directory: created if it doesn't exist.
-        patience: looks without a change after which an owner counts as dead.
+        directory: Directory of the lease files; created if it doesn't exist.
+        max_unchanged: Consecutive polls without a change after which an owner counts as dead.
     """
 
-    def __init__(self, directory: Path, patience: int = PATIENCE) -> None:
+    def __init__(self, directory: Path, max_unchanged: int = MAX_UNCHANGED_POLLS) -> None:
         self._directory = directory
-        self._patience = patience
-        self._seen: tuple[int, bytes] | None = None
+        self._max_unchanged = max_unchanged
+        self._last_poll: tuple[int, bytes] | None = None
         self._unchanged = 0
 
     @contextlib.contextmanager
-    def taken(
+    def acquire(
         self, progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
     ) -> Iterator[Lease | None]:
-        """Take the lease for the block, or yield None if a living owner has it.
+        """Acquire the lease for the block; yield None if a living owner has it.
 
         Args:
-            progress: returns how much is done and how much there is to do, for others to read.
+            progress: Returns the completed and the total amount of work, for other workers to read.
 
         Raises:
-            OSError: the directory can't be written to.
+            OSError: The directory can't be written to.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        newest = _newest(self._directory)
+        newest = _newest_number(self._directory)
         attempt = newest + 1
-        if newest and not self._dead(newest):
+        if newest and not self._is_owner_dead(newest):
             yield None
             return
         path = self._directory / f"{_PREFIX}{attempt}"
         try:
             path.open("xb").close()
         except (FileExistsError, FileNotFoundError):
-            # Another worker was faster: it took the lease, or removed the empty directory.
+            # Another worker was faster: it acquired the lease, or removed the empty directory.
             yield None
             return
         try:
             lease = Lease(path, attempt, progress)
         except OSError:
-            # A full disk has room for the file, but not for its content.
+            # A full disk may have space for the file, but not for its content.
             path.unlink(missing_ok=True)
             raise
         try:
-            _remove_before(self._directory, attempt)
+            _remove_older(self._directory, attempt)
             yield lease
         finally:
             lease.release()
 
-    def look(self) -> Claim | None:
-        """Return the owner's claim, if there is one. To be called every ``LOOK_S`` seconds."""
-        attempt = _newest(self._directory)
+    def poll(self) -> Claim | None:
+        """Return the owner's claim, if there is one. Call this every ``POLL_S`` seconds."""
+        attempt = _newest_number(self._directory)
         try:
             content = (self._directory / f"{_PREFIX}{attempt}").read_bytes()
         except OSError:
             self._unchanged = 0
             return None
-        unchanged = self._seen == (attempt, content)
+        unchanged = self._last_poll == (attempt, content)
         self._unchanged = self._unchanged + 1 if unchanged else 0
-        self._seen = attempt, content
+        self._last_poll = attempt, content
         try:
-            return _JSON.validate_json(content)
+            return _CLAIM_JSON.validate_json(content)
         except ValidationError:
-            # It is being written.
+            # The owner is writing the file.
             return None
 
-    def _dead(self, attempt: int) -> bool:
-        """Return whether the owner of this attempt, not of an earlier one, was silent too long."""
-        seen = self._seen is not None and self._seen[0] == attempt
-        return seen and self._unchanged >= self._patience
+    def _is_owner_dead(self, attempt: int) -> bool:
+        """Return whether the owner with this number has been silent for too many polls."""
+        is_polled = self._last_poll is not None and self._last_poll[0] == attempt
+        return is_polled and self._unchanged >= self._max_unchanged
 
 
-def _newest(directory: Path) -> int:
-    """Return the number of the newest lease; 0, if there is none."""
+def _newest_number(directory: Path) -> int:
+    """Return the number of the newest lease; 0 if the directory has no leases."""
     numbers = [path.name.removeprefix(_PREFIX) for path in directory.glob(f"{_PREFIX}*")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
-def _remove_before(directory: Path, attempt: int) -> None:
+def _remove_older(directory: Path, attempt: int) -> None:
     for path in directory.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
         if number.isdecimal() and int(number) < attempt:

@@ -1,4 +1,4 @@
-"""Lists of objects on the volume, a page at a time: newest or oldest first, after a given one."""
+"""Paginated lists of objects on the volume, newest or oldest first."""
 
 import json
 from collections.abc import Iterable
@@ -7,65 +7,66 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from worker.errors import NoSuchObject
 
-# Objects on a page, at most, and their bytes as JSON: a job's answer is one yield.
-LARGEST = 10_000
-LARGEST_BYTES = 500_000
+# Maximum number of objects on a page, and their maximum size in bytes of JSON: a job returns a page
+# as one chunk.
+MAX_OBJECTS = 10_000
+MAX_BYTES = 500_000
 
 
-class Listed(Protocol):
-    """An object that lists have."""
+class Listable(Protocol):
+    """An object that can be listed."""
 
     @property
     def id(self) -> str: ...
 
     @property
     def created_at(self) -> int:
-        """Seconds since 1970."""
+        """Creation time in seconds since 1970."""
 
 
-T = TypeVar("T", bound=Listed)
+T = TypeVar("T", bound=Listable)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some objects of a list, and whether there are more after them."""
+    """One page of a list, and whether more objects follow."""
 
     data: tuple[T, ...]
     has_more: bool
 
 
-def fitting(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first objects that have ``LARGEST_BYTES`` together, or the first one."""
-    found: list[dict[str, Any]] = []
+def take_fitting(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first objects whose JSON fits into ``MAX_BYTES``, at least one object."""
+    fitting: list[dict[str, Any]] = []
     size = 0
-    for one in objects:
-        size += len(json.dumps(one))
-        if found and size > LARGEST_BYTES:
+    for item in objects:
+        size += len(json.dumps(item))
+        if fitting and size > MAX_BYTES:
             break
-        found.append(one)
-    return found
+        fitting.append(item)
+    return fitting
 
 
-def page(
-    found: Iterable[T], *, after: str | None = None, limit: int = LARGEST, order: str = "desc"
+def paginate(
+    objects: Iterable[T], *, after: str | None = None, limit: int = MAX_OBJECTS, order: str = "desc"
 ) -> Page[T]:
-    """Return a page of objects, sorted by when they were created, then by their ids.
+    """Return a page of objects, sorted by creation time and then by id.
 
     Args:
-        found: all of them, in any order.
-        after: the id of the last one on the page before; None: the first page.
-        limit: how many, from 1 to ``LARGEST``.
-        order: "desc": newest first; "asc": oldest first.
+        objects: All objects of the list, in any order.
+        after: Id of the last object on the previous page; None for the first page.
+        limit: Maximum number of objects on the page, from 1 to ``MAX_OBJECTS``.
+        order: "desc" for newest first, "asc" for oldest first.
 
     Raises:
-        NoSuchObject: nothing has the id ``after``.
+        NoSuchObject: No object has the id ``after``.
     """
-    sorted_all = sorted(found, key=lambda one: (one.created_at, one.id), reverse=order == "desc")
+    in_order = sorted(objects, key=lambda one: (one.created_at, one.id), reverse=order == "desc")
     start = 0
     if after is not None:
-        places = {one.id: place for place, one in enumerate(sorted_all)}
-        if after not in places:
+        positions = {one.id: place for place, one in enumerate(in_order)}
+        if after not in positions:
             raise NoSuchObject("after: nothing in this list has this id", param="after")
-        start = places[after] + 1
+        start = positions[after] + 1
     end = start + limit
-    return Page(tuple(sorted_all[start:end]), has_more=end < len(sorted_all))
+    return Page(tuple(in_order[start:end]), has_more=end < len(in_order))

@@ -1,4 +1,4 @@
-"""Batches whose workers are killed, frozen, doubled, timed out, stopped and cancelled."""
+"""Batches whose workers are killed, frozen, duplicated, timed out, stopped and cancelled."""
 
 import asyncio
 import random
@@ -8,145 +8,166 @@ from collections.abc import Awaitable, Callable
 
 from support.processes.background import HUNG_S
 
-from chaos.long_work.crew import add_takeovers, empty
-from chaos.long_work.lane import Lane, lane
+from chaos.long_work.crew import add_takeovers, make_empty_folder
+from chaos.long_work.lane import Lane, open_lane
 from chaos.report import Report, percentile
 from emulator.faults import Action, Call, Fault
 from emulator.state.job import Policy
 from worker.batches.parts import GROUP_LINES, GROUP_S
 
 LANES = 4
-LINES_A_DEATH = 700
-REAL_LINES_A_DEATH = 600
-LATEST_S = 3.0  # so long after it has begun a worker is killed at most
-# A commit on a busy disk, in seconds.
+LINES_PER_KILL = 700
+REAL_LINES_PER_KILL = 600
+MAX_KILL_DELAY_S = 3.0  # from the worker's first progress to its kill
+# Seconds for a commit on a busy disk.
 COMMIT_S = 1.0
 TIMEOUT_MS = 5000
 
 Scenario = Callable[[Lane, random.Random, int], Awaitable[str]]
 
 
-async def killed(made: Lane, rng: random.Random, deaths: int) -> str:
-    """Kill workers one after the other: the platform's retry, or another worker goes on."""
-    job = made.send(made.write_input())
-    name = made.start()
-    for number in range(deaths):
-        await made.progress()
+async def kill_workers(lane: Lane, rng: random.Random, kills: int) -> str:
+    """Kill workers sequentially; a retry by the platform or another worker continues the batch."""
+    job = lane.send(lane.write_input())
+    name = lane.start()
+    for number in range(kills):
+        await lane.wait_for_progress()
         waiting = None
-        if number % 2 and not made.real:
-            made.go_on()
-            waiting = made.start()
-            await made.ready(waiting)
-        await asyncio.sleep(rng.uniform(0, LATEST_S))
-        async with made.takeover():
-            await made.kill(name)
-            name = waiting or made.start()
-    await made.ended(job)
+        if number % 2 and not lane.real_engine:
+            lane.resume_batch()
+            waiting = lane.start()
+            await lane.wait_until_ready(waiting)
+        await asyncio.sleep(rng.uniform(0, MAX_KILL_DELAY_S))
+        async with lane.measure_takeover():
+            await lane.kill(name)
+            name = waiting or lane.start()
+    await lane.wait_for_jobs(job)
     return "completed"
 
 
-async def zombie(made: Lane, rng: random.Random, _: int) -> str:
-    """Stop a worker until another one has taken over, and let it go on in the middle of that."""
-    await made.two()
-    first = made.send(made.write_input())
-    await made.progress(50)
-    stopped = first.worker or ""
-    async with made.takeover():
-        made.emulator.freeze(stopped, HUNG_S)
-        job = made.go_on()
-    made.check(job.worker not in (None, stopped), "no other worker")
-    # The time begins anew: until the thaw.
-    made.emulator.freeze(stopped, rng.uniform(0, 2))
-    await made.ended(job, first)
+async def resume_stopped_worker(lane: Lane, rng: random.Random, _: int) -> str:
+    """Freeze a worker until another one has taken over, then thaw it while that one works."""
+    await lane.start_two()
+    first = lane.send(lane.write_input())
+    await lane.wait_for_progress(50)
+    stopped_id = first.worker_id or ""
+    async with lane.measure_takeover():
+        lane.emulator.freeze(stopped_id, HUNG_S)
+        job = lane.resume_batch()
+    lane.check(job.worker_id not in (None, stopped_id), "no other worker")
+    # This restarts the freeze, which now ends within two seconds.
+    lane.emulator.freeze(stopped_id, rng.uniform(0, 2))
+    await lane.wait_for_jobs(job, first)
     return "completed"
 
 
-async def doubled(made: Lane, _: random.Random, __: int) -> str:
-    """Deliver one job to two workers at once, which share its shards."""
-    names = await made.two()
-    made.emulator.faults.add(Fault(on=Call.TAKE, do=Action.DUPLICATE, calls=1))
-    job = made.send(made.write_input(jobs=2))
-    await made.ended(job)
-    # Of two workers one may say so before.
-    await made.until(made.batch.ended, "it does not end")
-    taken = [made.emulator.queue.worker(name).jobs for name in names]
-    answered = {pid for _, pid, _ in made.answered()}
-    both = taken == [1, 1] and len(answered) == len(names)
-    made.check(both, f"{taken} jobs, {len(answered)} answered")
+async def deliver_job_twice(lane: Lane, _: random.Random, __: int) -> str:
+    """Deliver one job to two workers, which then share its shards."""
+    workers = await lane.start_two()
+    lane.emulator.faults.add(Fault(on=Call.TAKE, do=Action.DUPLICATE, calls=1))
+    job = lane.send(lane.write_input(jobs=2))
+    await lane.wait_for_jobs(job)
+    # One of the two workers may report the end before the other has finished.
+    await lane.wait_until(lane.batch.has_ended, "it does not end")
+    job_counts = [lane.emulator.queue.get_worker(name).jobs for name in workers]
+    answered = {pid for _, pid, _ in lane.answered_lines()}
+    is_shared = job_counts == [1, 1] and len(answered) == len(workers)
+    lane.check(is_shared, f"{job_counts} jobs, {len(answered)} answered")
     return "completed"
 
 
-async def timed_out(made: Lane, _: random.Random, __: int) -> str:
-    """Let the platform end the job by its time, and have it sent again."""
-    await made.ready(made.start())
+async def exceed_execution_timeout(lane: Lane, _: random.Random, __: int) -> str:
+    """Let the platform end the job at its execution timeout; then submit it again."""
+    await lane.wait_until_ready(lane.start())
     policy = Policy.model_validate({"executionTimeout": TIMEOUT_MS})
-    job = made.emulator.queue.submit({"input": made.write_input()}, policy)
-    await made.ended(job)
-    async with made.takeover():
-        again = made.go_on()
-    await made.ended(again)
+    job = lane.emulator.queue.submit({"input": lane.write_input()}, policy)
+    await lane.wait_for_jobs(job)
+    async with lane.measure_takeover():
+        next_job = lane.resume_batch()
+    await lane.wait_for_jobs(next_job)
     return "completed"
 
 
-async def stopped(made: Lane, _: random.Random, __: int) -> str:
-    """Stop the worker as the platform does, with SIGTERM, while another one waits."""
-    await made.two()
-    job = made.send(made.write_input())
-    await made.progress(50)
-    name = job.worker or ""
-    again = made.go_on()
-    running = made.workers.pop(name)
-    async with made.takeover():
+async def stop_worker(lane: Lane, _: random.Random, __: int) -> str:
+    """Stop the worker with SIGTERM, as the platform does, while another one is waiting."""
+    await lane.start_two()
+    job = lane.send(lane.write_input())
+    await lane.wait_for_progress(50)
+    name = job.worker_id or ""
+    next_job = lane.resume_batch()
+    running = lane.workers.pop(name)
+    async with lane.measure_takeover():
         running.process.terminate()
-    await asyncio.to_thread(running.ended)
-    made.emulator.queue.lose(made.emulator.queue.worker(name))
-    await made.ended(again)
+    await asyncio.to_thread(running.wait_for_exit)
+    lane.emulator.queue.handle_worker_exit(lane.emulator.queue.get_worker(name))
+    await lane.wait_for_jobs(next_job)
     return "completed"
 
 
-async def cancelled(made: Lane, _: random.Random, __: int) -> str:
-    """Cancel in the middle, and after the end."""
-    await made.two()
-    job = made.send(made.write_input())
-    await made.progress(50)
-    cancel = {"route": f"/v1/batches/{made.batch.id}/cancel", "method": "POST"}
-    asked = made.send(cancel)
-    await made.ended(asked, job)
-    late = made.send(cancel)
-    await made.ended(late)
-    made.check("can't be cancelled" in str(late.error), f"a cancel after the end: {late.status}")
+async def cancel_batch(lane: Lane, _: random.Random, __: int) -> str:
+    """Cancel the batch while it runs, and again after its end."""
+    await lane.start_two()
+    job = lane.send(lane.write_input())
+    await lane.wait_for_progress(50)
+    cancel = {"route": f"/v1/batches/{lane.batch.id}/cancel", "method": "POST"}
+    cancel_job = lane.send(cancel)
+    await lane.wait_for_jobs(cancel_job, job)
+    late_job = lane.send(cancel)
+    await lane.wait_for_jobs(late_job)
+    lane.check(
+        "can't be cancelled" in str(late_job.error), f"a cancel after the end: {late_job.status}"
+    )
     return "cancelled"
 
 
-OTHERS: tuple[Scenario, ...] = (zombie, doubled, timed_out, stopped, cancelled)
+OTHER_SCENARIOS: tuple[Scenario, ...] = (
+    resume_stopped_worker,
+    deliver_job_twice,
+    exceed_execution_timeout,
+    stop_worker,
+    cancel_batch,
+)
 
 
 async def run(args: Namespace) -> Report:
-    """Kill so many workers of scripted engines and of real ones, and disturb others otherwise."""
-    deaths, seed = args.kills, args.seed
-    report = Report(f"batches, {deaths} and {args.real_kills} deaths, seed {seed}")
-    place = empty(args.logs / "batches")
+    """Kill workers with scripted and with real engines, and run the other scenarios."""
+    kill_count, seed = args.kills, args.seed
+    report = Report(f"batches, {kill_count} and {args.real_kills} kills, seed {seed}")
+    folder = make_empty_folder(args.logs / "batches")
 
-    async def ran(name: str, scenario: Scenario, share: int = 1, *, real: bool = False) -> Lane:
-        count = share * (REAL_LINES_A_DEATH if real else LINES_A_DEATH) + 200
-        async with lane(place / name, report, count, real=real) as made:
-            status = await scenario(made, random.Random(f"{seed}/{name}"), share)
-            made.check_end(status)
-        return made
+    async def run_scenario(
+        name: str, scenario: Scenario, share: int = 1, *, real_engine: bool = False
+    ) -> Lane:
+        count = share * (REAL_LINES_PER_KILL if real_engine else LINES_PER_KILL) + 200
+        async with open_lane(folder / name, report, count, real_engine=real_engine) as lane:
+            status = await scenario(lane, random.Random(f"{seed}/{name}"), share)
+            lane.check_end(status)
+        return lane
 
-    shares = [deaths // LANES + (index < deaths % LANES) for index in range(LANES)]
-    kills = [ran(f"kills-{index}", killed, share) for index, share in enumerate(shares) if share]
-    kills += [ran("real", killed, args.real_kills, real=True)] if args.real_kills else []
-    lanes = [*await asyncio.gather(*kills)]
-    lanes += await asyncio.gather(*(ran(one.__name__, one) for one in OTHERS))
-    lost = [pair for made in lanes for pair in zip(made.lost, made.oldest_s, strict=True)]
+    shares = [kill_count // LANES + (index < kill_count % LANES) for index in range(LANES)]
+    runs = [
+        run_scenario(f"kills-{index}", kill_workers, share)
+        for index, share in enumerate(shares)
+        if share
+    ]
+    if args.real_kills:
+        runs.append(run_scenario("real", kill_workers, args.real_kills, real_engine=True))
+    lanes = [*await asyncio.gather(*runs)]
+    lanes += await asyncio.gather(
+        *(run_scenario(scenario.__name__, scenario) for scenario in OTHER_SCENARIOS)
+    )
+    lost = [
+        pair for lane in lanes for pair in zip(lane.lost_lines, lane.oldest_lost_s, strict=True)
+    ]
     for number, age in lost:
-        holds = number <= GROUP_LINES or age <= GROUP_S + COMMIT_S
-        report.check(holds, f"a death: {number} lines lost, {age:.1f} s")
+        is_ok = number <= GROUP_LINES or age <= GROUP_S + COMMIT_S
+        report.check(is_ok, f"a kill lost {number} lines, the oldest {age:.1f} s old")
     numbers = [number for number, _ in lost]
-    middle, most = percentile(numbers, 0.5), max(numbers, default=0)
-    report.figures.append(f"lines lost a death p50 {middle:g}, max {most}")
-    for is_real, what in ((False, "scripted takeovers"), (True, "real takeovers")):
-        add_takeovers(report, what, [made for made in lanes if made.real is is_real])
-    shutil.rmtree(place, ignore_errors=True)
+    median, maximum = percentile(numbers, 0.5), max(numbers, default=0)
+    report.figures.append(f"lines lost per kill p50 {median:g}, max {maximum}")
+    for has_real_engine, title in ((False, "scripted takeovers"), (True, "real takeovers")):
+        add_takeovers(
+            report, title, [lane for lane in lanes if lane.real_engine is has_real_engine]
+        )
+    shutil.rmtree(folder, ignore_errors=True)
     return report

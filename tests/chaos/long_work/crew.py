@@ -1,4 +1,4 @@
-"""Workers on one volume, behind an emulator of their own, that a scenario disturbs."""
+"""Workers on one volume, behind their own emulator, that a scenario disturbs."""
 
 import asyncio
 import shutil
@@ -10,134 +10,138 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from support.processes.background import HUNG_S, Background, background
+from support.processes.background import HUNG_S, BackgroundProcess, start_command
 from support.processes.emulated_endpoint import BackgroundWorker
 
 from chaos.report import Report, percentile
-from emulator import Emulator, Job, LostAs, Options
+from emulator import Emulator, Job, LostJobHandling, Options
 
 
 class Stuck(Exception):
-    """What a scenario waits for does not come."""
+    """An event that a scenario waits for does not occur."""
 
 
 @dataclass
 class Crew(ABC):
-    """Workers of one volume. Times are time.monotonic's.
+    """Workers of one volume. Times are those of ``time.monotonic``.
 
     Args:
-        root: of the volume; its name stands in messages.
-        emulator: whose jobs they run.
-        report: what it adds to.
+        root: Directory of the volume; its name appears in messages.
+        emulator: The emulator whose jobs the workers run.
+        report: The report to which the crew adds its findings.
     """
 
     root: Path
     emulator: Emulator
     report: Report
-    workers: dict[str, Background] = field(default_factory=dict)
+    workers: dict[str, BackgroundProcess] = field(default_factory=dict)
     takeovers_s: list[float] = field(default_factory=list)
-    # Between two looks at the volume.
-    look_s: float = 0.05
-    _exits: ExitStack = field(default_factory=ExitStack)
-    _started: int = 0
+    # Seconds between two polls of the volume.
+    poll_s: float = 0.05
+    _exit_stack: ExitStack = field(default_factory=ExitStack)
+    _worker_count: int = 0
 
     @abstractmethod
     def start(self) -> str:
-        """Start a further worker, and return its id."""
+        """Start another worker and return its id."""
 
     def begin_worker(
-        self, command: Sequence[str | Path], environ: dict[str, str], *, asks: bool = True
+        self, command: Sequence[str | Path], environ: dict[str, str], *, takes_jobs: bool = True
     ) -> str:
-        """Start a further worker, and return its id; one that asks for no jobs is no endpoint's."""
-        self._started += 1
-        name = f"worker-{self._started}"
-        platform = self.emulator.worker_environ(name) if asks else {}
+        """Start another worker and return its id; it joins the endpoint only if it takes jobs."""
+        self._worker_count += 1
+        name = f"worker-{self._worker_count}"
+        platform = self.emulator.worker_environ(name) if takes_jobs else {}
         log = self.root.with_name(f"{self.root.name}-{name}.log")
-        running = self._exits.enter_context(background(command, {**environ, **platform}, log))
+        running = self._exit_stack.enter_context(
+            start_command(command, {**environ, **platform}, log)
+        )
         self.workers[name] = running
-        if asks:
-            self.emulator.queue.worker(name).process = BackgroundWorker(running)
+        if takes_jobs:
+            self.emulator.queue.get_worker(name).process = BackgroundWorker(running)
         return name
 
-    async def ready(self, name: str) -> None:
-        """Wait until a worker has asked for jobs."""
-        worker = self.emulator.queue.worker(name)
+    async def wait_until_ready(self, name: str) -> None:
+        """Wait until a worker has requested jobs."""
+        worker = self.emulator.queue.get_worker(name)
         ready = await worker.changed.wait_for(lambda: worker.ready, HUNG_S)
         self.check(ready, f"{name} never asked for a job")
 
-    async def two(self) -> tuple[str, str]:
-        """Start two workers, and wait until both ask for jobs."""
+    async def start_two(self) -> tuple[str, str]:
+        """Start two workers and wait until both have requested jobs."""
         names = self.start(), self.start()
         for name in names:
-            await self.ready(name)
+            await self.wait_until_ready(name)
         return names
 
-    async def kill(self, name: str) -> Background:
-        """Kill a worker, and give its jobs back to the queue."""
+    async def kill(self, name: str) -> BackgroundProcess:
+        """Kill a worker and return its jobs to the queue."""
         running = self.workers.pop(name)
         await asyncio.to_thread(running.kill)
-        self.emulator.queue.lose(self.emulator.queue.worker(name))
+        self.emulator.queue.handle_worker_exit(self.emulator.queue.get_worker(name))
         return running
 
     def send(self, payload: dict[str, Any]) -> Job:
         return self.emulator.queue.submit({"input": payload})
 
-    async def ended(self, *jobs: Job) -> None:
+    async def wait_for_jobs(self, *jobs: Job) -> None:
         """Wait until jobs have ended.
 
         Raises:
-            Stuck: one does not end.
+            Stuck: If a job does not end.
         """
         for job in jobs:
-            if not await job.wait_ended(HUNG_S):
+            if not await job.wait_for_end(HUNG_S):
                 raise Stuck(f"a job is {job.status} for ever")
 
-    def check(self, holds: object, otherwise: str) -> None:
-        self.report.check(holds, f"{self.root.name}: {otherwise}")
+    def check(self, is_ok: object, problem: str) -> None:
+        self.report.check(is_ok, f"{self.root.name}: {problem}")
 
-    async def until(self, condition: Callable[[], object], otherwise: str) -> None:
-        """Wait for what is on the volume.
+    async def wait_until(self, condition: Callable[[], object], problem: str) -> None:
+        """Poll until a condition on the volume holds.
 
         Raises:
-            Stuck: it does not come.
+            Stuck: If the condition doesn't become true in time.
         """
         deadline = time.monotonic() + HUNG_S
         while not condition():
             if time.monotonic() > deadline:
-                raise Stuck(otherwise)
-            await asyncio.sleep(self.look_s)
+                raise Stuck(problem)
+            await asyncio.sleep(self.poll_s)
 
     def close(self) -> None:
         for running in self.workers.values():
             running.kill()
-        self._exits.close()
+        self._exit_stack.close()
 
 
-Made = TypeVar("Made", bound=Crew)
+AnyCrew = TypeVar("AnyCrew", bound=Crew)
 
 
 @asynccontextmanager
-async def crew(kind: type[Made], root: Path, report: Report, **more: Any) -> AsyncIterator[Made]:
-    """Make a volume, and an emulator; leaving ends the workers. What does not come is reported."""
+async def open_crew(
+    crew_type: type[AnyCrew], root: Path, report: Report, **options: Any
+) -> AsyncIterator[AnyCrew]:
+    """Create a volume and an emulator; on exit, report a stuck scenario and stop the workers."""
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    async with Emulator(Options(take_poll_s=1, lost_as=LostAs.REQUEUED)) as emulator:
-        made = kind(root, emulator, report, **more)
+    async with Emulator(Options(take_poll_s=1, lost_as=LostJobHandling.REQUEUED)) as emulator:
+        crew = crew_type(root, emulator, report, **options)
         try:
-            yield made
+            yield crew
         except Stuck as stuck:
-            made.check(False, str(stuck))
+            crew.check(False, str(stuck))
         finally:
-            await asyncio.to_thread(made.close)
+            await asyncio.to_thread(crew.close)
 
 
-def empty(place: Path) -> Path:
-    """Make a folder that holds nothing."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    return place
+def make_empty_folder(folder: Path) -> Path:
+    """Create an empty folder; remove an existing one first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
 
 
-def add_takeovers(report: Report, what: str, ran: Sequence[Crew]) -> None:
-    took_s = [one for made in ran for one in made.takeovers_s]
-    middle, longest = percentile(took_s, 0.5), max(took_s, default=0)
-    report.figures.append(f"{len(took_s)} {what} p50 {middle:.1f} s, max {longest:.1f}")
+def add_takeovers(report: Report, title: str, crews: Sequence[Crew]) -> None:
+    seconds = [seconds_ for crew in crews for seconds_ in crew.takeovers_s]
+    middle, longest = percentile(seconds, 0.5), max(seconds, default=0)
+    report.figures.append(f"{len(seconds)} {title} p50 {middle:.1f} s, max {longest:.1f}")

@@ -1,6 +1,7 @@
-"""Fine-tunes whose trainers and workers are killed, frozen, doubled and cancelled.
+"""Fine-tunes whose trainers and workers are killed, frozen, duplicated and cancelled.
 
-Full disks, and several at one worker: unit/trainer/test_process.py, unit/fine_tunes/test_step.py.
+Full disks are tested in unit/trainer/test_process.py, and several fine-tunes at one worker in
+unit/fine_tunes/test_step.py.
 """
 
 import asyncio
@@ -14,207 +15,225 @@ from collections.abc import Awaitable, Callable
 import psutil
 from support.fine_tunes import records_of
 
-from chaos.long_work.crew import add_takeovers, empty
-from chaos.long_work.tuning import Numbers, Tuning, lives, moments, own_memory, tuning
+from chaos.long_work.crew import add_takeovers, make_empty_folder
+from chaos.long_work.tuning import (
+    TrainingResult,
+    Tuning,
+    is_alive,
+    moment_checks,
+    open_tuning,
+    private_memory,
+)
 from chaos.report import Report
 from trainer.spec import CHECKPOINTS
 from worker.errors import Conflict
 from worker.fine_tunes.record import FineTune
 
 MIB = 2**20
-# What a training may add to the memory of the process that serves, in bytes.
-GROWTH = 5 * MIB
-# Seconds until one that is cancelled has ended, and until a trainer that was thawed is gone.
+# Bytes by which a training may increase the memory of the serving process.
+MAX_GROWTH = 5 * MIB
+# Seconds within which a cancelled fine-tune must end and a thawed trainer must exit.
 CANCEL_S = 5.0
-# Who is killed, and when. "any": within half of the time that a fine-tune takes; "writing": a
-# checkpoint, one or two epochs after the one before the last kill.
-RETRIED = ("trainer checking", "worker any", "trainer writing", "worker publishing")
-TAKEN_OVER = ("worker checking", "trainer any", "worker writing")
-RESTARTED = ("trainer writing", "worker any", "worker writing")
+# The process to kill and the moment. "any": within half of the duration of a fine-tune. "writing":
+# while it writes a checkpoint, one or two epochs after the checkpoint before the last kill.
+RETRY_KILLS = ("trainer checking", "worker any", "trainer writing", "worker publishing")
+TAKEOVER_KILLS = ("worker checking", "trainer any", "worker writing")
+RESTART_KILLS = ("trainer writing", "worker any", "worker writing")
 SERVE = ("--train", "--serve", "--port", "0")
 
-Scenario = Callable[[Tuning, random.Random, Numbers], Awaitable[None]]
+Scenario = Callable[[Tuning, random.Random, TrainingResult], Awaitable[None]]
 
 
-async def undisturbed(made: Tuning) -> tuple[Numbers, str]:
-    """Run a fine-tune beside an engine; return its numbers, and what the memory was."""
-    name = made.start("--serve", "--port", "0")
-    fine_tune = await made.served(name)
-    worker = psutil.Process(made.workers[name].process.pid)
-    before = highest = own_memory(worker)
-    while not fine_tune.ended():
+async def run_undisturbed(tuning: Tuning) -> tuple[TrainingResult, str]:
+    """Run a fine-tune next to an engine; return its result and a description of the memory use."""
+    name = tuning.start("--serve", "--port", "0")
+    fine_tune = await tuning.create_over_http(name)
+    worker = psutil.Process(tuning.workers[name].process.pid)
+    before = highest = private_memory(worker)
+    while not fine_tune.has_ended():
         await asyncio.sleep(0.1)
-        highest = max(highest, own_memory(worker))
-    grown = own_memory(worker) - before
-    made.check(grown < GROWTH, f"the worker has grown by {grown / MIB:.1f} MB")
-    text = (
-        f"{before / MIB:.0f} MB, {(highest - before) / MIB:+.1f} during, {grown / MIB:+.1f} after"
+        highest = max(highest, private_memory(worker))
+    growth = private_memory(worker) - before
+    tuning.check(growth < MAX_GROWTH, f"the worker has grown by {growth / MIB:.1f} MB")
+    memory_text = (
+        f"{before / MIB:.0f} MB, {(highest - before) / MIB:+.1f} during, {growth / MIB:+.1f} after"
     )
-    return made.numbers(fine_tune), text
+    return tuning.read_result(fine_tune), memory_text
 
 
-async def retried(made: Tuning, rng: random.Random, reference: Numbers) -> None:
-    """Kill one after the other; the platform sends the job again, to another worker."""
-    made.start()
-    job, fine_tune = await made.begin()
-    await _killed(made, rng, reference, fine_tune, RETRIED)
-    await made.ended(job)
+async def retry_after_kills(tuning: Tuning, rng: random.Random, reference: TrainingResult) -> None:
+    """Kill processes sequentially; the platform delivers the job again to another worker."""
+    tuning.start()
+    job, fine_tune = await tuning.create_by_job()
+    await _kill_repeatedly(tuning, rng, reference, fine_tune, RETRY_KILLS)
+    await tuning.wait_for_jobs(job)
 
 
-async def taken_over(made: Tuning, rng: random.Random, reference: Numbers) -> None:
-    """Kill likewise, while another worker waits with a further job."""
-    await made.two()
-    job, fine_tune = await made.begin()
-    again = made.submit(id=fine_tune.id)
-    await _killed(made, rng, reference, fine_tune, TAKEN_OVER)
-    await made.ended(job, again)
+async def take_over_after_kills(
+    tuning: Tuning, rng: random.Random, reference: TrainingResult
+) -> None:
+    """Kill processes sequentially while another worker is waiting with a second job."""
+    await tuning.start_two()
+    job, fine_tune = await tuning.create_by_job()
+    second_job = tuning.submit(id=fine_tune.id)
+    await _kill_repeatedly(tuning, rng, reference, fine_tune, TAKEOVER_KILLS)
+    await tuning.wait_for_jobs(job, second_job)
 
 
-async def restarted(made: Tuning, rng: random.Random, reference: Numbers) -> None:
-    """Kill likewise a server, which is started again and goes on by itself."""
-    fine_tune = await made.served(made.start(*SERVE))
-    await _killed(made, rng, reference, fine_tune, RESTARTED, *SERVE)
-    await made.until(fine_tune.ended, "it does not end")
+async def restart_after_kills(
+    tuning: Tuning, rng: random.Random, reference: TrainingResult
+) -> None:
+    """Kill the processes of a server sequentially; a restarted server resumes the fine-tune."""
+    fine_tune = await tuning.create_over_http(tuning.start(*SERVE))
+    await _kill_repeatedly(tuning, rng, reference, fine_tune, RESTART_KILLS, *SERVE)
+    await tuning.wait_until(fine_tune.has_ended, "it does not end")
 
 
-async def _killed(
-    made: Tuning,
+async def _kill_repeatedly(
+    tuning: Tuning,
     rng: random.Random,
-    reference: Numbers,
+    reference: TrainingResult,
     fine_tune: FineTune,
     kills: tuple[str, ...],
     *options: str,
 ) -> None:
     before = 0
     for kill in kills:
-        who, when = kill.split()
-        if when == "writing":
-            await made.further(fine_tune, rng.choice((1, 2)))
-        reached = moments(fine_tune, before)["begun" if when == "any" else when]
-        await made.until(reached, f"{kill}: never")
-        if when == "any":
-            await made.pause(fine_tune, rng.uniform(0, reference.seconds / 2))
+        process_name, moment = kill.split()
+        if moment == "writing":
+            await tuning.wait_for_checkpoint(fine_tune, rng.choice((1, 2)))
+        is_reached = moment_checks(fine_tune, before)["begun" if moment == "any" else moment]
+        await tuning.wait_until(is_reached, f"{kill}: never")
+        if moment == "any":
+            await tuning.wait_unless_publishing(fine_tune, rng.uniform(0, reference.seconds / 2))
         before = len(fine_tune.attempts())
-        if who == "trainer":
-            made.kill_trainer()
+        if process_name == "trainer":
+            tuning.kill_trainer()
         else:
-            await made.kill(made.holder(fine_tune))
-            made.start(*options)
-        made.check(not fine_tune.ended(), f"it ended before the kill of the {kill}")
-        if when != "publishing":
-            await made.taken_over(fine_tune, before)
+            await tuning.kill(tuning.find_holder(fine_tune))
+            tuning.start(*options)
+        tuning.check(not fine_tune.has_ended(), f"it ended before the kill of the {kill}")
+        if moment != "publishing":
+            await tuning.wait_for_takeover(fine_tune, before)
 
 
-async def cancelled(made: Tuning, rng: random.Random, reference: Numbers) -> None:
-    """Cancel in each state; while an adapter is published that is refused."""
-    await made.ready(made.start())
+async def cancel_in_each_state(
+    tuning: Tuning, rng: random.Random, reference: TrainingResult
+) -> None:
+    """Cancel in each state; during the publication of an adapter the cancel is refused."""
+    await tuning.wait_until_ready(tuning.start())
     for status in ("validating_files", "running", "queued", "paused"):
-        await _cancelled_in(made, status, rng.uniform(0, reference.seconds / 2))
-    job, fine_tune = await made.begin()
-    await made.until(lambda: fine_tune.publishing, "it is never published")
+        await _cancel_in_state(tuning, status, rng.uniform(0, reference.seconds / 2))
+    job, fine_tune = await tuning.create_by_job()
+    await tuning.wait_until(lambda: fine_tune.publishing, "it is never published")
     try:
         fine_tune.cancel()
-        made.check(False, "cancelled while it was published")
-    except Conflict as refusal:
-        made.check("is being published" in str(refusal), f"it ended before the cancel: {refusal}")
-    await made.ended(job)
+        tuning.check(False, "cancelled while it was published")
+    except Conflict as error:
+        tuning.check("is being published" in str(error), f"it ended before the cancel: {error}")
+    await tuning.wait_for_jobs(job)
 
 
-async def _cancelled_in(made: Tuning, status: str, seconds: float) -> None:
-    job, fine_tune = await made.begin()
-    first = "validating_files" if status == "validating_files" else "running"
-    await made.until(lambda: fine_tune.status == first, f"never {first}")
+async def _cancel_in_state(tuning: Tuning, status: str, seconds: float) -> None:
+    job, fine_tune = await tuning.create_by_job()
+    first_status = "validating_files" if status == "validating_files" else "running"
+    await tuning.wait_until(lambda: fine_tune.status == first_status, f"never {first_status}")
     if status == "running":
-        await made.pause(fine_tune, seconds)
+        await tuning.wait_unless_publishing(fine_tune, seconds)
     elif status == "paused":
         fine_tune.pause()
-        await made.ended(job)
+        await tuning.wait_for_jobs(job)
     elif status == "queued":
         fine_tune.pause()
-        await made.ended(job)
-        # Nobody has a job for it.
+        await tuning.wait_for_jobs(job)
+        # There is no job for it, so it stays queued.
         fine_tune.resume()
-    made.check(fine_tune.status == status, f"{fine_tune.status}, not {status}")
-    await _cancel(made, fine_tune)
-    await made.ended(job)
+    tuning.check(fine_tune.status == status, f"{fine_tune.status}, not {status}")
+    await _cancel(tuning, fine_tune)
+    await tuning.wait_for_jobs(job)
 
 
-async def _cancel(made: Tuning, fine_tune: FineTune) -> None:
-    since = time.monotonic()
-    # As a route does it.
+async def _cancel(tuning: Tuning, fine_tune: FineTune) -> None:
+    started_at = time.monotonic()
+    # The route does the same.
     fine_tune.cancel()
-    records_of(fine_tune).settle(fine_tune)
-    await made.until(fine_tune.ended, "it does not end")
-    await made.until(lambda: not made.trainers(fine_tune), "its trainer does not end")
-    took_s = time.monotonic() - since
-    made.check(took_s < CANCEL_S, f"cancelled after {took_s:.1f} s")
+    records_of(fine_tune).end_if_due(fine_tune)
+    await tuning.wait_until(fine_tune.has_ended, "it does not end")
+    await tuning.wait_until(lambda: not tuning.find_trainers(fine_tune), "its trainer does not end")
+    seconds = time.monotonic() - started_at
+    tuning.check(seconds < CANCEL_S, f"cancelled after {seconds:.1f} s")
     result = fine_tune.result
-    holds = result is not None and (result.status, result.adapter) == ("cancelled", None)
-    made.check(holds, f"not cancelled: {result}")
+    is_ok = result is not None and (result.status, result.adapter) == ("cancelled", None)
+    tuning.check(is_ok, f"not cancelled: {result}")
 
 
-async def frozen(made: Tuning, rng: random.Random, _: Numbers) -> None:
-    """Stop a worker with its trainer until another one has taken over, and let both go on."""
-    await made.two()
-    job, fine_tune = await made.begin()
-    again = made.submit(id=fine_tune.id)
-    await made.until(lambda: any(fine_tune.directory.glob(f"*/*/{CHECKPOINTS}/*")), "no checkpoint")
-    worker = psutil.Process(made.workers[made.holder(fine_tune)].process.pid)
-    stopped = [worker, *worker.children(recursive=True)]
-    for one in stopped:
-        one.send_signal(signal.SIGSTOP)
-    await made.taken_over(fine_tune, 1)
+async def freeze_worker(tuning: Tuning, rng: random.Random, _: TrainingResult) -> None:
+    """Stop a worker and its trainer until another worker has taken over, then continue both."""
+    await tuning.start_two()
+    job, fine_tune = await tuning.create_by_job()
+    second_job = tuning.submit(id=fine_tune.id)
+    await tuning.wait_until(
+        lambda: any(fine_tune.directory.glob(f"*/*/{CHECKPOINTS}/*")), "no checkpoint"
+    )
+    worker = psutil.Process(tuning.workers[tuning.find_holder(fine_tune)].process.pid)
+    processes = [worker, *worker.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    await tuning.wait_for_takeover(fine_tune, 1)
     await asyncio.sleep(rng.uniform(0, 2))
-    for one in rng.sample(stopped, len(stopped)):
-        one.send_signal(signal.SIGCONT)
-    trainers = [one for one in stopped if one in made.trainers(fine_tune)]
-    since = time.monotonic()
-    await made.until(lambda: not any(map(lives, trainers)), "the thawed trainer does not end")
-    took_s = time.monotonic() - since
-    made.check(took_s < CANCEL_S, f"a thawed trainer lived for {took_s:.1f} s")
-    await made.ended(job, again)
+    for process in rng.sample(processes, len(processes)):
+        process.send_signal(signal.SIGCONT)
+    trainers = [process for process in processes if process in tuning.find_trainers(fine_tune)]
+    started_at = time.monotonic()
+    await tuning.wait_until(
+        lambda: not any(map(is_alive, trainers)), "the thawed trainer does not end"
+    )
+    seconds = time.monotonic() - started_at
+    tuning.check(seconds < CANCEL_S, f"a thawed trainer lived for {seconds:.1f} s")
+    await tuning.wait_for_jobs(job, second_job)
 
 
-async def doubled(made: Tuning, _: random.Random, __: Numbers) -> None:
-    """Send two jobs for one fine-tune, to two workers."""
-    names = await made.two()
-    job, fine_tune = await made.begin()
-    await made.ended(job, made.submit(id=fine_tune.id))
-    taken = [made.emulator.queue.worker(name).jobs for name in names]
+async def run_job_twice(tuning: Tuning, _: random.Random, __: TrainingResult) -> None:
+    """Send two jobs for one fine-tune to two workers."""
+    names = await tuning.start_two()
+    job, fine_tune = await tuning.create_by_job()
+    await tuning.wait_for_jobs(job, tuning.submit(id=fine_tune.id))
+    job_counts = [tuning.emulator.queue.get_worker(name).jobs for name in names]
     attempts = len(fine_tune.attempts())
-    made.check((taken, attempts) == ([1, 1], 1), f"{taken} jobs, {attempts} begun")
+    tuning.check((job_counts, attempts) == ([1, 1], 1), f"{job_counts} jobs, {attempts} begun")
 
 
-# Those of a line run at once.
+# The scenarios of a stage run concurrently.
 STAGES: tuple[tuple[Scenario, ...], ...] = (
-    (retried, taken_over, restarted),
-    (cancelled, frozen, doubled),
+    (retry_after_kills, take_over_after_kills, restart_after_kills),
+    (cancel_in_each_state, freeze_worker, run_job_twice),
 )
 
 
 async def run(args: Namespace) -> Report:
-    """Run one undisturbed, and disturb others, whose results have to be the same."""
+    """Run one undisturbed fine-tune and disturbed ones, whose results must be the same."""
     report = Report(f"fine-tunes, seed {args.seed}")
-    place = empty(args.logs / "fine-tunes")
-    async with tuning(place / "undisturbed", report) as made:
-        reference, memory = await undisturbed(made)
-        made.check_end(reference)
+    folder = make_empty_folder(args.logs / "fine-tunes")
+    async with open_tuning(folder / "undisturbed", report) as tuning:
+        reference, memory = await run_undisturbed(tuning)
+        tuning.check_end(reference)
 
-    async def ran(scenario: Scenario) -> Tuning:
-        async with tuning(place / scenario.__name__, report) as made:
-            await scenario(made, random.Random(f"{args.seed}/{made.root.name}"), reference)
-            made.check_end(reference)
-        return made
+    async def run_scenario(scenario: Scenario) -> Tuning:
+        async with open_tuning(folder / scenario.__name__, report) as tuning:
+            await scenario(tuning, random.Random(f"{args.seed}/{tuning.root.name}"), reference)
+            tuning.check_end(reference)
+        return tuning
 
-    lanes = [made]
+    tunings = [tuning]
     for stage in STAGES:
-        lanes += await asyncio.gather(*map(ran, stage))
+        tunings += await asyncio.gather(*map(run_scenario, stage))
+    count, attempts = sum(each.count for each in tunings), sum(each.attempts for each in tunings)
     report.figures += [
         f"{reference.steps} steps in {reference.seconds:.0f} s",
         f"memory {memory}",
-        f"{sum(one.count for one in lanes)} fine-tunes in {sum(one.attempts for one in lanes)}"
-        f" attempts, losses apart {max(one.apart for one in lanes):.1g}",
+        f"{count} fine-tunes in {attempts} attempts",
+        f"losses differ by up to {max(each.loss_difference for each in tunings):.1g}",
     ]
-    add_takeovers(report, "takeovers", lanes)
-    shutil.rmtree(place, ignore_errors=True)
+    add_takeovers(report, "takeovers", tunings)
+    shutil.rmtree(folder, ignore_errors=True)
     return report

@@ -14,32 +14,32 @@ from typing import Any
 import psutil
 from support.engine.scripted import settings
 from support.processes.commands import SCRIPT, WORKER
-from support.processes.http_worker import Served
+from support.processes.http_worker import ServerProcess
 
-from chaos.long_work.crew import Crew, crew
+from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job
-from trainer.spec import CHECKED, CHECKPOINTS, EVENTS, WRITING
+from trainer.spec import CHECK_RESULT, CHECKPOINTS, EVENTS, WRITING
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
-from worker.volume.adapters import FILES, MADE, WEIGHTS
+from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
 from worker.volume.lease import Leases
 
 TRAINER = "trainer"
 ROWS, EPOCHS, BATCH = 400, 5, 4
-# The part of the rows that is not held out.
-TRAINED = 0.9
+# The share of the rows that is used for training; the rest is for validation.
+TRAINING_SHARE = 0.9
 INPUT = "inbox/rows.jsonl"
-# What losses may differ by from those of a run that nobody disturbed.
-NEAR = 1e-3
+# Maximum difference of a loss from the same loss of the undisturbed run.
+MAX_LOSS_DIFFERENCE = 1e-3
 LOSSES = ("train_loss", "valid_loss")
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What a training came to.
+class TrainingResult:
+    """The result of a training.
 
-    ``losses`` are by step and name, ``seconds`` from its request to its end.
+    ``losses`` are by step and name; ``seconds`` are the time from the request to the end.
     """
 
     steps: int
@@ -47,40 +47,40 @@ class Numbers:
     weights: bytes
     seconds: float
 
-    def distance(self, other: "Numbers") -> float:
-        """Return the most that a loss differs by; infinite if one lacks steps."""
+    def distance(self, other: "TrainingResult") -> float:
+        """Return the largest difference between two losses; infinity if steps are missing."""
         if self.losses.keys() != other.losses.keys():
             return math.inf
         return max(abs(loss - other.losses[key]) for key, loss in self.losses.items())
 
 
-def trainers(place: Path) -> list[psutil.Process]:
-    """Return the processes that train, or check rows, below a directory."""
+def find_trainers_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes that train or check rows in a directory."""
     found = []
     for one in psutil.process_iter():
         with suppress(psutil.Error):
             command = one.cmdline()
-            ours = TRAINER in command
-            if ours and any(part.startswith(str(place)) for part in command):
+            is_trainer = TRAINER in command
+            if is_trainer and any(part.startswith(str(folder)) for part in command):
                 found.append(one)
     return found
 
 
-def lives(process: psutil.Process) -> bool:
-    """Return whether a process has not ended; a zombie has."""
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process is running; a zombie isn't."""
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
-def own_memory(process: psutil.Process) -> int:
-    """Return the bytes that are in memory, but for what files are mapped, as libraries are."""
+def private_memory(process: psutil.Process) -> int:
+    """Return the resident bytes without mapped files such as libraries."""
     memory = process.memory_info()
     return int(memory.rss - memory.shared)
 
 
-def moments(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bool]]:
-    """Return how it is seen that an attempt after so many others is in the middle of something."""
+def moment_checks(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bool]]:
+    """Return a check for each moment of the attempts after the first ``before`` attempts."""
 
     def newest(*names: str) -> bool:
         attempts = fine_tune.attempts()
@@ -93,7 +93,7 @@ def moments(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bool]]:
 
     return {
         "begun": lambda: newest(EVENTS),
-        "checking": lambda: newest(EVENTS) and not newest(CHECKED),
+        "checking": lambda: newest(EVENTS) and not newest(CHECK_RESULT),
         "writing": writing,
         "publishing": lambda: fine_tune.publishing is not None,
     }
@@ -101,102 +101,106 @@ def moments(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bool]]:
 
 @dataclass
 class Tuning(Crew):
-    """A volume, its fine-tunes and its workers."""
+    """A volume with its fine-tunes and workers."""
 
-    # Some moments are short.
-    look_s: float = 0.001
+    # Seconds between two polls; some moments are short.
+    poll_s: float = 0.001
     count: int = 0
     attempts: int = 0
-    # The most that a loss differs by from that of a run that nobody disturbed.
-    apart: float = 0.0
+    # The largest difference of a loss from the undisturbed run.
+    loss_difference: float = 0.0
 
     def start(self, *options: str) -> str:
-        """Start a further worker, and return its id; with options one that is no endpoint's."""
+        """Start another worker and return its id; one with options takes no jobs."""
         environ = {**WORKER, "BASE_PATH": str(self.root), "ENABLE_LORA": "1"}
-        return self.begin_worker([SCRIPT, *(options or ["--train"])], environ, asks=not options)
+        return self.begin_worker(
+            [SCRIPT, *(options or ["--train"])], environ, takes_jobs=not options
+        )
 
     def submit(self, **spec: Any) -> Job:
-        """Submit a job that creates a fine-tune, or runs the one that is named."""
+        """Submit a job that creates a fine-tune, or runs an existing one if ``spec`` names it."""
         hyperparameters = {"epochs": EPOCHS, "batch_size": BATCH}
         created = {"training_path": INPUT, "hyperparameters": hyperparameters}
         return self.send({"fine_tune": spec or created})
 
-    async def served(self, name: str) -> FineTune:
-        """Wait until a worker serves HTTP, and create a fine-tune there."""
+    async def create_over_http(self, name: str) -> FineTune:
+        """Wait until a worker serves HTTP, then create a fine-tune there."""
         running = self.workers[name]
         await asyncio.to_thread(running.wait_for_output, "Uvicorn running on ")
         parameters = {"n_epochs": EPOCHS, "batch_size": BATCH}
         body = {"model": "demo", "training_file": INPUT, "hyperparameters": parameters}
         request = urllib.request.Request(
-            f"{Served(running.process, running.log).url}/v1/fine_tuning/jobs",
+            f"{ServerProcess(running.process, running.log).url}/v1/fine_tuning/jobs",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
         await asyncio.to_thread(lambda: urllib.request.urlopen(request).close())
-        (fine_tune,) = self.all()
+        (fine_tune,) = self.list_fine_tunes()
         return fine_tune
 
-    async def begin(self) -> tuple[Job, FineTune]:
-        """Submit a job that creates a fine-tune, and wait until that is there."""
-        before = {one.id for one in self.all()}
+    async def create_by_job(self) -> tuple[Job, FineTune]:
+        """Submit a job that creates a fine-tune; wait until that exists."""
+        before = {one.id for one in self.list_fine_tunes()}
         job = self.submit()
-        await self.until(lambda: len(self.all()) > len(before), "no fine-tune is created")
-        (made,) = (one for one in self.all() if one.id not in before)
-        return job, made
+        await self.wait_until(
+            lambda: len(self.list_fine_tunes()) > len(before), "no fine-tune is created"
+        )
+        (tuning,) = (one for one in self.list_fine_tunes() if one.id not in before)
+        return job, tuning
 
-    def all(self) -> list[FineTune]:
-        return FineTunes(settings(BASE_PATH=str(self.root))).all()
+    def list_fine_tunes(self) -> list[FineTune]:
+        return FineTunes(settings(BASE_PATH=str(self.root))).list_all()
 
-    async def ended(self, *jobs: Job) -> None:
-        """Wait until jobs have ended, and check that they have not failed."""
-        await super().ended(*jobs)
+    async def wait_for_jobs(self, *jobs: Job) -> None:
+        """Wait until jobs have ended, and check that none of them failed."""
+        await super().wait_for_jobs(*jobs)
         for job in jobs:
             self.check(job.error is None, f"a job failed: {job.error}")
 
-    def trainers(self, fine_tune: FineTune | None = None) -> list[psutil.Process]:
-        """Return the processes that train, and check rows, of all or one on this volume."""
-        return trainers(fine_tune.directory if fine_tune else self.root)
+    def find_trainers(self, fine_tune: FineTune | None = None) -> list[psutil.Process]:
+        """Return the processes that train or check rows, for one fine-tune or for the volume."""
+        return find_trainers_in(fine_tune.directory if fine_tune else self.root)
 
-    def holder(self, fine_tune: FineTune) -> str:
-        """Return the worker that works on a fine-tune."""
-        claim = Leases(fine_tune.leases("run")).look()
+    def find_holder(self, fine_tune: FineTune) -> str:
+        """Return the id of the worker that holds the lease of a fine-tune."""
+        claim = Leases(fine_tune.lease_directory("run")).poll()
         assert claim, "nobody has its lease"
         return next(name for name, one in self.workers.items() if one.process.pid == claim.pid)
 
-    async def pause(self, fine_tune: FineTune, seconds: float) -> None:
-        """Wait for so long, but not until its adapter is being published."""
+    async def wait_unless_publishing(self, fine_tune: FineTune, seconds: float) -> None:
+        """Wait for some seconds, or until the adapter is being published."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and fine_tune.publishing is None:
-            await asyncio.sleep(self.look_s)
+            await asyncio.sleep(self.poll_s)
 
-    async def further(self, fine_tune: FineTune, epochs: int) -> None:
-        """Wait for a checkpoint so many epochs after the newest, but not for the last but one.
+    async def wait_for_checkpoint(self, fine_tune: FineTune, epochs: int) -> None:
+        """Wait for a checkpoint some epochs after the newest one, at most for the third to last.
 
         Raises:
-            Stuck: there is none.
+            Stuck: If there is no such checkpoint in time.
         """
-        steps = math.ceil(ROWS * TRAINED / BATCH)
+        steps = math.ceil(ROWS * TRAINING_SHARE / BATCH)
         done = fine_tune.durable_step() + epochs * steps
         wanted = min(done, (EPOCHS - 2) * steps)
-        await self.until(lambda: fine_tune.durable_step() >= wanted, f"no checkpoint {wanted}")
+        await self.wait_until(lambda: fine_tune.durable_step() >= wanted, f"no checkpoint {wanted}")
 
-    async def taken_over(self, fine_tune: FineTune, before: int) -> None:
-        """Wait for an attempt after so many others; note how long that took.
+    async def wait_for_takeover(self, fine_tune: FineTune, before: int) -> None:
+        """Wait until there are more than ``before`` attempts; record how long that took.
 
         Raises:
-            Stuck: there is none, and it has not ended.
+            Stuck: If no other attempt begins.
         """
         since = time.monotonic()
-        await self.until(lambda: len(fine_tune.attempts()) > before, "nobody goes on")
+        await self.wait_until(lambda: len(fine_tune.attempts()) > before, "nobody goes on")
         self.takeovers_s.append(time.monotonic() - since)
 
     def kill_trainer(self) -> None:
-        for one in self.trainers():
+        for one in self.find_trainers():
             with suppress(psutil.Error):
                 if TRAINER in one.cmdline():
                     one.kill()
 
-    def numbers(self, fine_tune: FineTune) -> Numbers:
+    def read_result(self, fine_tune: FineTune) -> TrainingResult:
         result = fine_tune.result
         assert result, fine_tune.id
         found = {
@@ -207,45 +211,45 @@ class Tuning(Crew):
         }
         weights = self.root / "adapters" / (result.adapter or "-") / WEIGHTS
         content = weights.read_bytes() if weights.exists() else b""
-        return Numbers(result.steps, found, content, result.at - fine_tune.created_at)
+        return TrainingResult(result.steps, found, content, result.at - fine_tune.created_at)
 
     def _check_succeeded(
-        self, fine_tune: FineTune, result: FineTuneResult, reference: Numbers
+        self, fine_tune: FineTune, result: FineTuneResult, reference: TrainingResult
     ) -> None:
-        """Check that it has ended as one that nobody has disturbed."""
-        found = self.numbers(fine_tune)
+        """Check that a fine-tune ended like the undisturbed one."""
+        found = self.read_result(fine_tune)
         self.check(found.steps == reference.steps, f"{found.steps} steps, not {reference.steps}")
-        apart = found.distance(reference)
-        self.apart = max(self.apart, apart)
-        self.check(apart < NEAR, f"losses differ by {apart:g}")
+        loss_difference = found.distance(reference)
+        self.loss_difference = max(self.loss_difference, loss_difference)
+        self.check(loss_difference < MAX_LOSS_DIFFERENCE, f"losses differ by {loss_difference:g}")
         for name in (result.adapter, *(one.name for one in result.checkpoints)):
-            place = self.root / "adapters" / (name or "-")
-            files = {file.name for file in place.iterdir()} if place.is_dir() else set()
-            whole = files == {*FILES, MADE} and len(found.weights) == _size(place / WEIGHTS)
+            folder = self.root / "adapters" / (name or "-")
+            files = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+            whole = files == {*FILES, ORIGIN_FILE} and len(found.weights) == _size(folder / WEIGHTS)
             self.check(whole, f"the adapter {name} has {sorted(files)}")
 
-    def check_end(self, reference: Numbers) -> None:
-        """Check that all have ended, as one that nobody has disturbed, or been cancelled.
+    def check_end(self, reference: TrainingResult) -> None:
+        """Check that each fine-tune was cancelled or ended like the undisturbed one.
 
-        Nothing is left but the results: no process, no other adapter, nothing hidden.
+        Only the results may remain: no processes, no other adapters, no hidden files.
         """
-        for one in self.all():
+        for one in self.list_fine_tunes():
             self.count += 1
             self.attempts += len(one.attempts())
             result = one.result
             if result and result.status == "succeeded":
                 self._check_succeeded(one, result, reference)
             else:
-                holds = result is not None and result.status == "cancelled"
-                self.check(holds, f"{one.status}: {result and result.error}")
-        left = [one.pid for one in self.trainers()]
+                is_ok = result is not None and result.status == "cancelled"
+                self.check(is_ok, f"{one.status}: {result and result.error}")
+        left = [one.pid for one in self.find_trainers()]
         self.check(not left, f"processes are left: {left}")
-        results = [result for one in self.all() if (result := one.result)]
+        results = [result for one in self.list_fine_tunes() if (result := one.result)]
         expected = {one.name for result in results for one in result.checkpoints}
         expected |= {result.adapter for result in results}
         adapters = self.root / "adapters"
-        there = {path.name for path in adapters.iterdir()} if adapters.is_dir() else set()
-        wrong = there ^ {name for name in expected if name}
+        existing = {path.name for path in adapters.iterdir()} if adapters.is_dir() else set()
+        wrong = existing ^ {name for name in expected if name}
         self.check(not wrong, f"adapters too many or missing: {sorted(wrong)}")
 
 
@@ -254,10 +258,10 @@ def _size(path: Path) -> int:
 
 
 @asynccontextmanager
-async def tuning(root: Path, report: Report) -> AsyncIterator[Tuning]:
-    """Make a volume with rows, and an emulator; leaving ends the workers."""
-    async with crew(Tuning, root, report) as made:
+async def open_tuning(root: Path, report: Report) -> AsyncIterator[Tuning]:
+    """Create a volume with rows and an emulator; on exit, stop the workers."""
+    async with open_crew(Tuning, root, report) as tuning:
         pairs = ({"prompt": f"Say {n % 7}.", "response": f"It is {n % 7}."} for n in range(ROWS))
         (root / "inbox").mkdir(exist_ok=True)
         (root / INPUT).write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
-        yield made
+        yield tuning

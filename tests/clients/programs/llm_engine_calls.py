@@ -1,7 +1,7 @@
-"""What docs/llm-engine.md does not show of Scale LLM Engine's client.
+"""Calls of Scale LLM Engine's client that are not in docs/llm-engine.md.
 
-`python -m clients.programs.llm_engine_calls PARTS BASE...`: parts of REFUSED, with commas between
-them. Under each base the models are listed; the last one stays.
+`python -m clients.programs.llm_engine_calls PARTS BASE...`: PARTS are keys of REFUSED, separated by
+commas. The program lists the models under each base, and keeps the last base.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from llmengine import Completion, File, FineTune, Model
 STORY = "Once upon a time there was a small worker"
 DESCRIBE = "<|im_start|>user\nDescribe the worker as JSON.<|im_end|>\n<|im_start|>assistant\n"
 PLAIN = {"model": "demo", "prompt": STORY, "max_new_tokens": 16, "temperature": 0.0}
-# As the client sends it: what is null in a schema is a value.
+# The client also sends null values in a schema.
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -38,22 +38,22 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def created(**keys: Any) -> Callable[[], Any]:
+def completion_call(**keys: Any) -> Callable[[], Any]:
     return lambda: Completion.create(**{**PLAIN, **keys})
 
 
 def each_way(**keys: Any) -> dict[str, Callable[[], object]]:
-    """Return a completion at once and streamed, without asyncio and with it."""
-    asked = {**PLAIN, **keys}
+    """Return calls for a whole and a streamed completion, each with and without asyncio."""
+    params = {**PLAIN, **keys}
 
     async def read() -> None:
-        async for _ in await Completion.acreate(stream=True, **asked):
+        async for _ in await Completion.acreate(stream=True, **params):
             pass
 
     return {
-        "sync": created(**keys),
-        "stream": lambda: list(Completion.create(stream=True, **asked)),
-        "async": lambda: asyncio.run(Completion.acreate(**asked)),
+        "sync": completion_call(**keys),
+        "stream": lambda: list(Completion.create(stream=True, **params)),
+        "async": lambda: asyncio.run(Completion.acreate(**params)),
         "async stream": lambda: asyncio.run(read()),
     }
 
@@ -61,10 +61,10 @@ def each_way(**keys: Any) -> dict[str, Callable[[], object]]:
 REFUSED: dict[str, dict[str, Callable[[], object]]] = {
     "unknown model": each_way(model="org/none"),
     "other values": {
-        "wrong regex": created(guided_regex="("),
-        "too long": created(prompt="word " * 5000),
-        # 413 elsewhere.
-        "too large": created(prompt="word " * 5_000_000),
+        "wrong regex": completion_call(guided_regex="("),
+        "too long": completion_call(prompt="word " * 5000),
+        # Other servers refuse it with 413.
+        "too large": completion_call(prompt="word " * 5_000_000),
     },
     "not there": {
         "content": lambda: File.download("file-none"),
@@ -79,14 +79,17 @@ REFUSED: dict[str, dict[str, Callable[[], object]]] = {
 def completion(name: str) -> dict[str, Any]:
     events = Completion.create(stream=True, **{**PLAIN, **COMPLETIONS[name]})
     pieces = [event.output.text for event in events]
-    return {"whole": created(**COMPLETIONS[name])().output.text, "streamed": "".join(pieces)}
+    return {
+        "whole": completion_call(**COMPLETIONS[name])().output.text,
+        "streamed": "".join(pieces),
+    }
 
 
 def refusal(call: Callable[[], object]) -> tuple[str, str]:
-    """Return which exception a call raises, and its message."""
+    """Return the class and message of the exception that a call raises."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001  # which one it is is the result
+    except Exception as error:  # noqa: BLE001 - its class is the result
         return type(error).__name__, str(error)
     sys.exit("What should be refused was answered")
 

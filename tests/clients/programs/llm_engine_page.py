@@ -1,6 +1,6 @@
-"""Runs the examples of docs/llm-engine.md: Python on stdin as a JSON list, in one module.
+"""Runs the examples of docs/llm-engine.md in one module; reads them from stdin as a JSON list.
 
-Prints what each has printed.
+Prints the output of each example as JSON.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ def main() -> None:
     module: dict[str, Any] = {"__name__": "examples"}
     for number, example in enumerate(json.load(sys.stdin)):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(example, f"example {number + 1}", "exec"), module)  # the page's
+            exec(compile(example, f"example {number + 1}", "exec"), module)  # code of the page
         outputs.append(printed.getvalue())
     json.dump({"outputs": outputs}, sys.stdout)
 

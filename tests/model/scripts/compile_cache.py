@@ -1,24 +1,24 @@
-"""Starts an engine that compiles, as a worker with a volume does."""
+"""Starts an engine that compiles code, like a worker with a volume."""
 
 import logging
 import sys
 import threading
 
 from worker.engine import start
-from worker.settings.sources import gather
+from worker.settings.sources import gather_settings
 
 
 def main(model: str, volume: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     environ = {"MODEL_NAME": model, "BASE_PATH": volume}
-    given = gather({**environ, "ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"})
-    ready = start.ready(given)
-    # Imported here, as in production: vLLM reads the environment.
+    raw_settings = gather_settings({**environ, "ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"})
+    ready = start.prepare_startup(raw_settings)
+    # vLLM reads the environment on import, so it is imported as late as in production.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
-    with launch.launched(ready):
-        # It publishes in the background, and a worker has all the time for it.
+    with launch.launch_engines(ready):
+        # The engine publishes its cache in the background. A worker runs long enough for that.
         for thread in threading.enumerate():
             if thread.name == "compile-cache":
                 thread.join()

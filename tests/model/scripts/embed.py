@@ -1,4 +1,4 @@
-"""Embeds with a model that can also generate, and closes the engine."""
+"""Creates embeddings with a model that can also generate text, and closes the engine."""
 
 import json
 import multiprocessing
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model.scripts.shared import check_refusal, failures, report
+from model.scripts.shared import check_refusal, collect_failures, report
 from support.processes.background import HUNG_S
 
 from worker.offline import LLM
 
 
-def vectors_come_in_the_order_of_the_prompts(llm: LLM, model: str) -> None:
+def vectors_are_in_the_order_of_the_prompts(llm: LLM, model: str) -> None:
     def vectors(prompts: Any) -> list[Any]:
         return [one.outputs.embedding for one in llm.embed(prompts, use_tqdm=False)]
 
@@ -30,8 +30,8 @@ def vectors_come_in_the_order_of_the_prompts(llm: LLM, model: str) -> None:
     assert vectors("b")[0] == pytest.approx(alone, abs=1e-4)
 
 
-def leaving_the_block_has_ended_the_engine(llm: LLM) -> None:
-    # vLLM kills its core without waiting for its end, if that takes the core long.
+def leaving_the_with_block_stops_the_engine(llm: LLM) -> None:
+    # vLLM kills a core that exits slowly, without waiting for its exit.
     for process in multiprocessing.active_children():
         process.join(HUNG_S)
     assert not multiprocessing.active_children()
@@ -40,9 +40,9 @@ def leaving_the_block_has_ended_the_engine(llm: LLM) -> None:
 
 def main(model: str) -> None:
     with LLM(model, runner="pooling", max_model_len=512) as llm:
-        failed = failures(partial(vectors_come_in_the_order_of_the_prompts, llm, model))
+        failed = collect_failures(partial(vectors_are_in_the_order_of_the_prompts, llm, model))
         assert multiprocessing.active_children()
-    report(failed=failed | failures(partial(leaving_the_block_has_ended_the_engine, llm)))
+    report(failed=failed | collect_failures(partial(leaving_the_with_block_stops_the_engine, llm)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Uses `LLM` in every way for generation, chats and adapters; never closes it."""
+"""Uses `LLM` in many ways for generation, chats and adapters; never closes it."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 from demo_model import ANSWERS, MEMORY, PASSAGE
-from model.scripts.shared import check_refusal, failures, raw, report, texts
+from model.scripts.shared import check_refusal, collect_failures, report, run_job, texts
 from support.engine.requests import text_of
 
 from worker.offline import LLM
@@ -20,7 +20,7 @@ START, ENDING = PASSAGE
 QUESTION, ANSWER = next(iter(ANSWERS.items()))
 
 
-def user(content: str) -> list[dict[str, str]]:
+def user_message(content: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
 
@@ -28,33 +28,33 @@ def wrong_arguments_are_refused(model: str) -> None:
     refused = partial(check_refusal, partial(LLM, model))
     unknown = "'max_model_length': did you mean 'max_model_len'?"
     refused("TypeError", unknown, max_model_length=512)
-    # What is refused reads no weights ahead.
+    # Refused arguments start no read-ahead process.
     assert not psutil.Process().children()
     wrong = ("DTYPE = 'int3'", "MAX_MODEL_LEN = 'many'")
     refused("SettingsError", *wrong, max_model_len="many", dtype="int3", swap_space=4)
-    everywhere = ("MAX_CONCURRENCY = '0'", "MAX_MODEL_LEN = 'many'")
-    refused("SettingsError", *everywhere, max_model_len="many", max_concurrency=0)
+    other_source = ("MAX_CONCURRENCY = '0'", "MAX_MODEL_LEN = 'many'")
+    refused("SettingsError", *other_source, max_model_len="many", max_concurrency=0)
     check_refusal(LLM, "SettingsError", "there is no such directory", model=f"{model}/nowhere")
     refused("StartFailed", "max_model_len (10000000)", max_model_len=10_000_000)
 
 
-def prompts_come_in_every_form(llm: LLM) -> None:
+def prompts_may_have_every_form(llm: LLM) -> None:
     generate = partial(llm.generate, sampling_params=GREEDY, use_tqdm=False)
     (first,) = generate(START)
     ids = first.prompt_token_ids
     forms = [START, ids, {"prompt": START}, {"prompt_token_ids": ids}]
     assert [texts(generate(form)) for form in forms] == [[ENDING]] * 4
     assert texts(generate(forms)) == [ENDING] * 4
-    # As older code passes them.
+    # The forms of older code.
     assert texts(generate(prompt_token_ids=[ids, ids])) == [ENDING] * 2
     assert texts(llm.generate(None, GREEDY, ids, use_tqdm=False)) == [ENDING]
     assert generate([]) == []
-    # Twice, with one warning.
+    # Two calls cause one warning.
     assert texts(generate(START, prompt_adapter_request=object())) == [ENDING]
     assert texts(generate(START, prompt_adapter_request=object())) == [ENDING]
 
 
-def parameters_are_a_dict_or_vllms_and_one_or_one_for_each(llm: LLM) -> None:
+def parameters_are_a_dict_or_an_object_and_shared_or_one_per_prompt(llm: LLM) -> None:
     from vllm import SamplingParams  # noqa: PLC0415 - after the engine has been started
 
     def lengths(sampling_params: Any, count: int = 1) -> list[int]:
@@ -63,7 +63,7 @@ def parameters_are_a_dict_or_vllms_and_one_or_one_for_each(llm: LLM) -> None:
 
     vllms = SamplingParams(temperature=0, max_tokens=5, n=1)
     before = repr(vllms)
-    # Sampled answers may end early.
+    # Sampled answers may stop early.
     assert max(lengths(None, 9)) == 16
     several = [{"max_tokens": 1}, vllms, {"max_tokens": 16, "ignore_eos": True}]
     assert lengths(several, 3) == [1, 5, 16]
@@ -94,7 +94,7 @@ def structured_outputs_are_a_dict_or_an_object(llm: LLM) -> None:
     assert vllms.structured_outputs is None
 
 
-def a_refusal_ends_the_other_requests_and_the_engine_answers_on(llm: LLM) -> None:
+def a_refusal_aborts_the_other_requests_and_the_engine_continues(llm: LLM) -> None:
     long = {**GREEDY, "ignore_eos": True, "max_tokens": 900}
     generate = partial(llm.generate, sampling_params=long, use_tqdm=False)
     before: list[Any] = [START] * 3
@@ -107,11 +107,13 @@ def a_refusal_ends_the_other_requests_and_the_engine_answers_on(llm: LLM) -> Non
 
 def conversations_are_answered(llm: LLM) -> None:
     chat = partial(llm.chat, sampling_params=GREEDY, use_tqdm=False)
-    messages = user(QUESTION)
+    messages = user_message(QUESTION)
     remembered = MEMORY.messages[:3]
     assert texts(chat(messages)) == [ANSWER]
-    # In the order of the prompts.
-    assert texts(chat([user(question) for question in ANSWERS] * 2)) == [*ANSWERS.values()] * 2
+    # Answers have the order of the prompts.
+    assert (
+        texts(chat([user_message(question) for question in ANSWERS] * 2)) == [*ANSWERS.values()] * 2
+    )
     assert texts(chat([remembered, messages])) == [MEMORY.messages[3]["content"], ANSWER]
     assert texts(chat(messages, chat_template="<|begin_of_text|>" + START)) == [ENDING]
     begun = ANSWER.index(" Face")  # between two tokens
@@ -123,17 +125,17 @@ def conversations_are_answered(llm: LLM) -> None:
     check_refusal(llm.chat, "ValueError", count, messages=[messages] * 2, sampling_params=[GREEDY])
 
 
-def a_bar_is_shown_where_it_is_wanted(llm: LLM) -> None:
-    def shown(*, use_tqdm: bool) -> str:
+def a_progress_bar_is_printed_on_request(llm: LLM) -> None:
+    def read_stderr(*, use_tqdm: bool) -> str:
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             llm.generate([START] * 3, GREEDY, use_tqdm=use_tqdm)
         return stderr.getvalue()
 
-    assert "3/3" in shown(use_tqdm=True)
-    assert shown(use_tqdm=False) == ""
+    assert "3/3" in read_stderr(use_tqdm=True)
+    assert read_stderr(use_tqdm=False) == ""
 
 
-def an_adapter_changes_the_answers_of_just_its_prompts(llm: LLM, folder: Path) -> None:
+def an_adapter_changes_only_the_answers_of_its_prompts(llm: LLM, folder: Path) -> None:
     from vllm.lora.request import LoRARequest  # noqa: PLC0415 - after the engine has been started
 
     short = {"temperature": 0, "max_tokens": 10}
@@ -146,49 +148,54 @@ def an_adapter_changes_the_answers_of_just_its_prompts(llm: LLM, folder: Path) -
         return LoRARequest(name, id_, str(folder / name))
 
     whisper = request("whisper", 7)
-    (plain,) = answers(None)
+    (base_answer,) = answers(None)
     changed, again = answers(whisper, 2)
     *_, shout = several = answers([None, whisper, None, request("shout", 1)], 4)
-    assert ENDING.startswith(plain)
+    assert ENDING.startswith(base_answer)
     assert changed == again
-    assert len({plain, changed, shout}) == 3
-    assert several == [plain, changed, plain, shout]
+    assert len({base_answer, changed, shout}) == 3
+    assert several == [base_answer, changed, base_answer, shout]
     count = "lora_request: 1 of them for 2 prompts"
     check_refusal(answers, "ValueError", count, requests=[whisper], count=2)
     check_refusal(answers, 404, "No adapter found", requests=request("missing", 8))
     broken = [None, request("broken", 9)]
     check_refusal(answers, "RefusedByEngine", "deserializing header", requests=broken, count=2)
-    assert answers([None, whisper], 2) == [plain, changed]
-    # The one of the arguments has its name.
-    job = raw(llm, {"prompt": START, "sampling_params": short, "model": "shout"})
+    assert answers([None, whisper], 2) == [base_answer, changed]
+    # The adapter in the arguments is served under its name.
+    job = run_job(llm, {"prompt": START, "sampling_params": short, "model": "shout"})
     assert text_of(job) == shout
-    hello, other = texts(llm.chat([user("Hello!")] * 2, short, False, lora_request=[None, whisper]))
+    hello, other = texts(
+        llm.chat([user_message("Hello!")] * 2, short, False, lora_request=[None, whisper])
+    )
     assert ANSWERS["Hello!"].startswith(hello)
     assert other != hello
 
 
 def main(model: str, folder: Path) -> None:
-    failed = failures(partial(wrong_arguments_are_refused, model))
+    failed = collect_failures(partial(wrong_arguments_are_refused, model))
     llm = LLM(
         model,
         max_model_len=1024,
         swap_space=4,
         enable_lora=True,
         max_lora_rank=8,
-        # One more than there are: on a CPU vLLM uses the last slot for requests without an adapter.
+        # One slot more than adapters: on a CPU, vLLM uses the last slot for requests without an
+        # adapter.
         max_loras=3,
         lora_modules=[{"name": "shout", "path": str(folder / "shout")}],
     )
     parts = (
-        prompts_come_in_every_form,
-        parameters_are_a_dict_or_vllms_and_one_or_one_for_each,
+        prompts_may_have_every_form,
+        parameters_are_a_dict_or_an_object_and_shared_or_one_per_prompt,
         structured_outputs_are_a_dict_or_an_object,
-        a_refusal_ends_the_other_requests_and_the_engine_answers_on,
+        a_refusal_aborts_the_other_requests_and_the_engine_continues,
         conversations_are_answered,
-        a_bar_is_shown_where_it_is_wanted,
+        a_progress_bar_is_printed_on_request,
     )
-    failed |= failures(*(partial(part, llm) for part in parts))
-    failed |= failures(partial(an_adapter_changes_the_answers_of_just_its_prompts, llm, folder))
+    failed |= collect_failures(*(partial(part, llm) for part in parts))
+    failed |= collect_failures(
+        partial(an_adapter_changes_only_the_answers_of_its_prompts, llm, folder)
+    )
     report(failed=failed)
 
 

@@ -1,10 +1,10 @@
-"""Runs an engine without a tokenizer, on ids alone; never closes it."""
+"""Runs an engine without a tokenizer, on token ids only; never closes it."""
 
 import sys
 from functools import partial
 from typing import Any
 
-from model.scripts.shared import check_refusal, failures, raw, report
+from model.scripts.shared import check_refusal, collect_failures, report, run_job
 from support.engine.scripted import failure
 
 from worker.offline import LLM
@@ -12,9 +12,9 @@ from worker.offline import LLM
 IDS = [0, 40, 50, 60]
 PARAMS = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 NO_TOKENIZER = "send the prompt as a list of token ids"
-# Jobs that are refused, each with a part of the message.
+# Refused jobs, each with a part of the error message.
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    # The first failure: it must not kill the engine.
+    # The first failure must not kill the engine.
     ({"prompt": [10**6]}, "out of vocabulary"),
     ({"prompt": "Hi"}, NO_TOKENIZER),
     ({"messages": [{"role": "user", "content": "Hi"}]}, NO_TOKENIZER),
@@ -30,7 +30,7 @@ def ids_are_answered_with_ids(llm: LLM) -> None:
     assert first.token_ids == second.token_ids
     assert (len(first.token_ids), first.text) == (12, "")
     job = {"prompt": IDS, "sampling_params": PARAMS}
-    (whole,), chunks = raw(llm, job), raw(llm, {**job, "stream": True})
+    (whole,), chunks = run_job(llm, job), run_job(llm, {**job, "stream": True})
     assert whole["choices"][0]["token_ids"] == [*first.token_ids]
     assert len(chunks) > 1
     streamed = [id_ for chunk in chunks for id_ in chunk["choices"][0]["token_ids"]]
@@ -38,18 +38,18 @@ def ids_are_answered_with_ids(llm: LLM) -> None:
     assert whole["usage"] == chunks[-1]["usage"] == {"input": 4, "output": 12}
 
 
-def what_needs_a_tokenizer_is_refused(llm: LLM) -> None:
+def requests_that_need_a_tokenizer_are_refused(llm: LLM) -> None:
     for payload, message in REFUSED:
-        beside = {} if "messages" in payload else {"prompt": IDS}
-        error = failure(raw(llm, {"sampling_params": PARAMS, **beside, **payload}))
+        prompt = {} if "messages" in payload else {"prompt": IDS}
+        error = failure(run_job(llm, {"sampling_params": PARAMS, **prompt, **payload}))
         assert (error["code"], message in error["message"]) == (400, True), (payload, error)
     check_refusal(llm.generate, 400, NO_TOKENIZER, prompts=["Hi"], use_tqdm=False)
 
 
 def main(model: str) -> None:
     llm = LLM(model, skip_tokenizer_init=True, max_model_len=512)
-    parts = (what_needs_a_tokenizer_is_refused, ids_are_answered_with_ids)
-    report(failed=failures(*(partial(part, llm) for part in parts)))
+    parts = (requests_that_need_a_tokenizer_are_refused, ids_are_answered_with_ids)
+    report(failed=collect_failures(*(partial(part, llm) for part in parts)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shows images to a model that sees: as data, and from a host that plays the internet."""
+"""Sends images to a vision model, as data and from a stand-in for a host on the internet."""
 
 import http.server
 import sys
@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from aiohttp.abc import AbstractResolver
-from model.scripts.shared import failures, raw, report
+from model.scripts.shared import collect_failures, report, run_job
 from support.engine.scripted import CHAT, failure
 from support.media import data_url, image
-from support.network import Names
+from support.network import TableResolver
 
-from worker.media import Limits, Media
+from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import Fetcher
 from worker.offline import LLM
 
@@ -22,17 +22,17 @@ HOST = "127.0.0.9"
 
 
 class Images(http.server.BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
+    requested_paths: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
+        self.requested_paths.append(self.path)
         self.send_response(200)
         self.send_header("Content-Type", "image/png")
         self.end_headers()
         self.wfile.write(image(colour=self.path.removeprefix("/")))
 
     def log_message(self, *_: Any) -> None:
-        """Print nothing."""
+        """Log nothing."""
 
 
 def listen(address: str) -> int:
@@ -59,7 +59,7 @@ def route(path: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"openai_route": path, "openai_input": body}
 
 
-# The jobs that show the image of a URL, and what in their answers depends on it.
+# Functions that create a job with the image of a URL and that extract the answer of the job.
 JOBS: list[tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = [
     (
         lambda url: {**chat(url), "sampling_params": TOKENS},
@@ -76,51 +76,51 @@ JOBS: list[tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = [
 ]
 
 
-def attacks_are_the_callers_mistake(llm: LLM, port: int) -> None:
+def attacks_are_refused(llm: LLM, port: int) -> None:
     url = f"http://127.0.0.1:{port}/red"
-    inside, image_data = chat(url), data_url()
+    loopback_image, image_data = chat(url), data_url()
     kwargs = {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {}}}
     no_address = "its host has no address on the public internet"
     attacks: list[tuple[dict[str, Any], str]] = [
-        (inside, no_address),
-        (route(CHAT, {**inside}), no_address),
+        (loopback_image, no_address),
+        (route(CHAT, {**loopback_image}), no_address),
         (route(CHAT, chat(image_data, uuid="invoice-1")), "uuid: not in a request"),
         (route(CHAT, chat(image_data, audio_url={"url": url})), "this model takes text and image"),
         (kwargs, "mm_processor_kwargs: not in a request"),
     ]
-    errors = [(failure(raw(llm, attack)), message) for attack, message in attacks]
-    (listed,) = raw(llm, {"messages_list": [inside["messages"]]})
+    errors = [(failure(run_job(llm, attack)), message) for attack, message in attacks]
+    (listed,) = run_job(llm, {"messages_list": [loopback_image["messages"]]})
     for error, message in (*errors, (listed["outputs"][0]["error"], no_address)):
         assert (error["code"], message in error["message"]) == (400, True), error
 
 
-def a_fetched_image_is_seen_like_the_same_image_as_data(llm: LLM, port: int) -> None:
+def a_fetched_image_has_the_answer_of_the_same_image_as_data(llm: LLM, port: int) -> None:
     server = llm._engine.generation._server
     assert server.media._kinds == {"image"}
 
     def names() -> AbstractResolver:
-        return Names({"host.example": [[HOST]]})
+        return TableResolver({"host.example": [[HOST]]})
 
-    fetcher = Fetcher(resolver=names, allows=lambda address: address == HOST)
-    server.media = Media(Limits(), fetcher, server.media._kinds)
-    for job, part in JOBS:
+    fetcher = Fetcher(create_resolver=names, is_allowed=lambda address: address == HOST)
+    server.media = MediaLoader(MediaLimits(), fetcher, server.media._kinds)
+    for job, extract in JOBS:
         seen = []
         for colour in ("red", "blue"):
             urls = data_url(colour=colour), f"http://host.example:{port}/{colour}"
-            as_data, fetched = (part(raw(llm, job(url))[0]) for url in urls)
+            as_data, fetched = (extract(run_job(llm, job(url))[0]) for url in urls)
             assert as_data == fetched
             seen.append(fetched)
         red, blue = seen
         assert red != blue
-    # Only images were asked for that were to be shown.
-    assert Images.asked == ["/red", "/blue"] * len(JOBS)
+    # The server received requests only for the images of jobs.
+    assert Images.requested_paths == ["/red", "/blue"] * len(JOBS)
 
 
 def main(model: str) -> None:
     with LLM(model, max_model_len=512) as llm:
-        failed = failures(
-            partial(attacks_are_the_callers_mistake, llm, listen("127.0.0.1")),
-            partial(a_fetched_image_is_seen_like_the_same_image_as_data, llm, listen(HOST)),
+        failed = collect_failures(
+            partial(attacks_are_refused, llm, listen("127.0.0.1")),
+            partial(a_fetched_image_has_the_answer_of_the_same_image_as_data, llm, listen(HOST)),
         )
     report(failed=failed)
 

@@ -1,4 +1,4 @@
-"""What the scripts share, which call `LLM`, check it, and end by printing what failed."""
+"""Functions of the scripts that use and check `LLM` and print their failures as the last line."""
 
 import asyncio
 import json
@@ -21,19 +21,19 @@ def texts(outputs: list[Any]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
-def failures(*parts: partial[None]) -> dict[str, str]:
-    """Call parts of a script; return the tracebacks of those that fail, by the parts' names."""
+def collect_failures(*parts: partial[None]) -> dict[str, str]:
+    """Call parts of a script; return the tracebacks of failed parts by the names of the parts."""
     failed = {}
     for part in parts:
         try:
             part()
-        except Exception:  # noqa: BLE001 - the test shows it
+        except Exception:  # noqa: BLE001 - the test reports it
             failed[part.func.__name__] = traceback.format_exc()
     return failed
 
 
 def check_refusal(call: Callable[..., Any], kind: str | int, *words: str, **arguments: Any) -> None:
-    """Check how a call fails: with the status of a refused request, or an exception's name."""
+    """Check that a call fails with the status of a refused request or the name of an exception."""
     with pytest.raises(Exception, match=re.escape(words[0])) as caught:
         call(**arguments)
     error = caught.value
@@ -42,8 +42,8 @@ def check_refusal(call: Callable[..., Any], kind: str | int, *words: str, **argu
     assert all(word in str(error) for word in words), str(error)
 
 
-def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
-    """Return all yields of a job on the engine of an `LLM`."""
+def run_job(llm: Any, payload: dict[str, Any]) -> list[Any]:
+    """Return all chunks of a job on the engine of an `LLM`."""
     worker = Worker(Engines(llm._engine), Settings.from_env({"MODEL_NAME": "demo"}))
 
     async def handle() -> list[Any]:
@@ -53,6 +53,6 @@ def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
 
 
 def report(**results: Any) -> None:
-    """Print the results, the last thing that a script does."""
+    """Print the results as the last line of a script."""
     sys.stdout.write(json.dumps(results) + "\n")
     sys.stdout.flush()

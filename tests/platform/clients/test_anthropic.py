@@ -1,4 +1,4 @@
-"""The `anthropic` package, unchanged, against `make endpoint`."""
+"""Tests with the unchanged `anthropic` package and `make endpoint`."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from support.processes.local_endpoint import LocalEndpoint
 
 COUNT = "Count to ten."
-COUNTED = ANSWERS[COUNT]
+COUNT_ANSWER = ANSWERS[COUNT]
 DESCRIBE = [{"role": "user", "content": "Describe the worker as JSON."}]
 # The package has no argument for the temperature.
 MESSAGE: dict[str, Any] = {
@@ -41,19 +41,19 @@ async def async_anthropic_client(
         yield client
 
 
-def said(message: anthropic.types.Message) -> str:
+def message_text(message: anthropic.types.Message) -> str:
     (block,) = message.content
     assert block.type == "text"
     return block.text
 
 
-def test_a_truncated_answer_has_the_reason(anthropic_client: anthropic.Anthropic) -> None:
+def test_a_truncated_answer_has_its_stop_reason(anthropic_client: anthropic.Anthropic) -> None:
     create = anthropic_client.messages.create
     assert create(**MESSAGE).stop_reason == "end_turn"
     assert create(**{**MESSAGE, "max_tokens": 3}).stop_reason == "max_tokens"
     stopped = create(**MESSAGE, stop_sequences=["three"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "three")
-    assert said(stopped) == "one, two, "
+    assert message_text(stopped) == "one, two, "
 
 
 def test_a_stream_has_its_events_in_order(anthropic_client: anthropic.Anthropic) -> None:
@@ -72,21 +72,21 @@ def test_an_answer_is_parsed_into_a_pydantic_model(anthropic_client: anthropic.A
         streams: bool
         chunks: list[int]
 
-    asked = {**MESSAGE, "messages": DESCRIBE}
-    parsed = anthropic_client.messages.parse(**asked, output_format=Description).parsed_output
+    request = {**MESSAGE, "messages": DESCRIBE}
+    parsed = anthropic_client.messages.parse(**request, output_format=Description).parsed_output
     assert parsed == Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
 
 
-async def test_the_asyncio_clients_streaming_helper_gives_texts_and_the_whole(
+async def test_the_streaming_helper_of_the_async_client_yields_texts_and_the_final_message(
     async_anthropic_client: anthropic.AsyncAnthropic,
 ) -> None:
-    async def streamed() -> tuple[str, anthropic.types.Message]:
+    async def stream_text() -> tuple[str, anthropic.types.Message]:
         async with async_anthropic_client.messages.stream(**MESSAGE) as stream:
             texts = [text async for text in stream.text_stream]
             return "".join(texts), await stream.get_final_message()
 
-    for text, whole in await asyncio.gather(streamed(), streamed(), streamed()):
-        assert text == said(whole) == COUNTED
+    for text, whole in await asyncio.gather(stream_text(), stream_text(), stream_text()):
+        assert text == message_text(whole) == COUNT_ANSWER
         assert (whole.role, whole.stop_reason) == ("assistant", "end_turn")
 
 
@@ -107,13 +107,13 @@ def test_a_tool_is_called_and_its_result_is_answered(
         {"role": "user", "content": [result]},
     ]
     second = anthropic_client.messages.create(**{**TOOL_MESSAGE, "messages": turns})
-    assert (said(second), second.stop_reason) == (ANSWER["content"], "end_turn")
+    assert (message_text(second), second.stop_reason) == (ANSWER["content"], "end_turn")
 
 
-def test_a_call_that_the_model_writes_wrong_is_no_mistake_of_its_caller(
+def test_an_invalid_tool_call_by_the_model_is_not_an_error_of_the_caller(
     anthropic_client: anthropic.Anthropic,
 ) -> None:
-    # It has not learnt this tool, and writes a list in the place of the input.
+    # The model never learned this tool and writes a list instead of the input object.
     properties: dict[str, Any] = {
         "name": {"type": "string"},
         "streams": {"type": "boolean"},
@@ -121,8 +121,8 @@ def test_a_call_that_the_model_writes_wrong_is_no_mistake_of_its_caller(
     }
     schema = {"properties": properties, "required": [*properties], "type": "object"}
     tools = [{"name": "D", "description": "", "input_schema": schema}]
-    asked = {**MESSAGE, "messages": DESCRIBE, "tools": tools, "max_tokens": 200}
-    message = anthropic_client.messages.create(**asked, tool_choice={"type": "tool", "name": "D"})
+    request = {**MESSAGE, "messages": DESCRIBE, "tools": tools, "max_tokens": 200}
+    message = anthropic_client.messages.create(**request, tool_choice={"type": "tool", "name": "D"})
     assert {block.type for block in message.content} <= {"text", "tool_use"}
 
 

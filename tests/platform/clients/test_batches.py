@@ -1,4 +1,4 @@
-"""Batches and files with the official client: over `--serve`, and as jobs of a queue endpoint."""
+"""Tests of batches and files with the official client, with `--serve` and with a queue endpoint."""
 
 import json
 import os
@@ -10,17 +10,17 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
-from support.batches import as_text, line
+from support.batches import line, to_jsonl
 from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
-from support.processes.http_worker import Served
+from support.processes.http_worker import ServerProcess
 from support.processes.local_endpoint import LocalEndpoint
-from support.volume.used import has_expired_file
+from support.volume.expired_files import has_expired_file
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
-ENDED = ("completed", "failed", "expired", "cancelled")
+FINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
-BEGINS = "This worker turns a Hugging Face model"
+ANSWER_START = "This worker turns a Hugging Face model"
 MANY = 50_000
 
 
@@ -29,15 +29,15 @@ def questions(count: int, **body: Any) -> list[dict[str, Any]]:
     return [line(f"c{index}", **body) for index in range(count)]
 
 
-def created(client: OpenAI, lines: Iterable[dict[str, Any]]) -> Batch:
-    file = client.files.create(file=("in.jsonl", as_text(lines)), purpose="batch")
+def create_batch(client: OpenAI, lines: Iterable[dict[str, Any]]) -> Batch:
+    file = client.files.create(file=("in.jsonl", to_jsonl(lines)), purpose="batch")
     return client.batches.create(
         input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"of": "the tests"}
     )
 
 
-def ended(client: OpenAI, batch: Batch) -> Batch:
-    wait_until(lambda: client.batches.retrieve(batch.id).status in ENDED)
+def wait_for_batch(client: OpenAI, batch: Batch) -> Batch:
+    wait_until(lambda: client.batches.retrieve(batch.id).status in FINAL_STATUSES)
     return client.batches.retrieve(batch.id)
 
 
@@ -50,12 +50,12 @@ def texts(lines: Iterable[str]) -> dict[str, str]:
     }
 
 
-def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(
+def test_a_client_creates_a_batch_polls_it_reads_its_output_and_deletes_its_files(
     serve_client: OpenAI,
 ) -> None:
-    batch = created(serve_client, [*questions(60), line("wrong", messages=5)])
+    batch = create_batch(serve_client, [*questions(60), line("wrong", messages=5)])
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"of": "the tests"})
-    batch = ended(serve_client, batch)
+    batch = wait_for_batch(serve_client, batch)
     counts, usage = batch.request_counts, batch.usage
     assert counts
     assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 61, 60, 1)
@@ -65,7 +65,7 @@ def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(
     assert batch.error_file_id
     found = texts(serve_client.files.content(batch.output_file_id).text.splitlines())
     assert list(found) == [f"c{index}" for index in range(60)]
-    assert all(text.startswith(BEGINS) for text in found.values())
+    assert all(text.startswith(ANSWER_START) for text in found.values())
     wrong = json.loads(serve_client.files.content(batch.error_file_id).text)
     assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("wrong", 400)
     for id in (batch.output_file_id, batch.error_file_id, batch.input_file_id):
@@ -73,27 +73,27 @@ def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(
     assert serve_client.batches.retrieve(batch.id) == batch
 
 
-# What it takes of memory depends on the machine's allocator.
+# The memory usage depends on the machine's allocator.
 @pytest.mark.slow
-def test_a_batch_of_50000_lines_begins_soon_is_cancelled_and_keeps_what_was_answered(
-    serve_client: OpenAI, server: Served
+def test_a_cancelled_batch_of_50000_lines_returns_its_answers_and_needs_little_memory(
+    serve_client: OpenAI, server: ServerProcess
 ) -> None:
     before = server.peak(begin=True)
-    batch = created(serve_client, questions(MANY, max_completion_tokens=12))
+    batch = create_batch(serve_client, questions(MANY, max_completion_tokens=12))
 
-    def begun() -> bool:
+    def has_begun() -> bool:
         now = serve_client.batches.retrieve(batch.id)
         assert now.status in ("validating", "in_progress"), now.errors
         return bool(now.request_counts and now.request_counts.completed)
 
-    wait_until(begun)
+    wait_until(has_begun)
     with pytest.raises(openai.ConflictError):
         serve_client.files.delete(batch.input_file_id)
-    # Others are answered meanwhile.
+    # Other requests are answered meanwhile.
     create = serve_client.chat.completions.create
     alone = create(model="demo", **QUESTION, max_tokens=12, temperature=0)
     assert serve_client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
-    batch = ended(serve_client, batch)
+    batch = wait_for_batch(serve_client, batch)
     assert batch.request_counts
     assert (batch.status, batch.request_counts.total) == ("cancelled", MANY)
     assert batch.output_file_id
@@ -104,17 +104,17 @@ def test_a_batch_of_50000_lines_begins_soon_is_cancelled_and_keeps_what_was_answ
     assert server.peak() - before < 100_000_000
 
 
-def test_a_batch_that_is_created_through_the_gateway_is_run_by_a_job_that_the_worker_sends(
+def test_a_batch_created_through_the_gateway_runs_in_a_job_that_the_worker_submits(
     make_endpoint: LocalEndpoint, openai_client: OpenAI
 ) -> None:
     lines = questions(120)
-    upload = {"filename": "in.jsonl", "purpose": "batch", "content": as_text(lines).decode()}
+    upload = {"filename": "in.jsonl", "purpose": "batch", "content": to_jsonl(lines).decode()}
     (file,) = make_endpoint.run({"route": "/v1/files", "method": "POST", "body": upload})
     batch = openai_client.batches.create(
         input_file_id=file["id"], endpoint=CHAT, completion_window="24h"
     )
     assert "run_with" not in (batch.model_extra or {})
-    batch = ended(openai_client, batch)
+    batch = wait_for_batch(openai_client, batch)
     assert batch.request_counts
     assert (batch.status, batch.request_counts.completed) == ("completed", len(lines))
     route = f"/v1/files/{batch.output_file_id}/content"
@@ -124,12 +124,12 @@ def test_a_batch_that_is_created_through_the_gateway_is_run_by_a_job_that_the_wo
     assert batch.id in [one.id for one in openai_client.batches.list()]
 
 
-def test_the_status_of_a_job_shows_how_far_its_batch_is(
+def test_the_status_of_a_job_includes_the_progress_of_its_batch(
     make_endpoint: LocalEndpoint, openai_client: OpenAI
 ) -> None:
     endpoint, endless = "/v1/completions", {"prompt": "Hi", **ENDLESS}
     lines = [line("short", endpoint, prompt="Hi", max_tokens=1)]
-    # They end with the context: so many take long enough.
+    # Each request stops at the end of the context, so several of them take long enough.
     lines += [line(f"p{index}", endpoint, **endless) for index in range(6)]
     spec = {"batch": {"requests": lines, "endpoint": endpoint}}
     job = make_endpoint.call("run", {"input": spec})["id"]
@@ -140,9 +140,9 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
     wait_until(lambda: progress().get("done", 0) > 0)
     assert progress()["total"] == len(lines)
     running = next(one for one in openai_client.batches.list() if one.status == "in_progress")
-    # A POST without a body is none for the gateway.
+    # The gateway does not forward a POST without a body.
     make_endpoint.run({"route": f"/v1/batches/{running.id}/cancel", "method": "POST"})
-    assert ended(openai_client, running).status == "cancelled"
+    assert wait_for_batch(openai_client, running).status == "cancelled"
 
 
 # Files:
@@ -150,7 +150,7 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
 LINES = "".join(json.dumps({"custom_id": f"ä{number}"}) + "\n" for number in range(50_000)).encode()
 MEGABYTE = 1_000_000
 LARGE = 200 * MEGABYTE
-# Bytes that the server may grow by for a file of that size.
+# Maximum growth of the server's memory for a file of that size, in bytes.
 GROWTH = 60 * MEGABYTE
 
 
@@ -173,19 +173,19 @@ def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(serve_clien
         serve_client.files.content(file.id)
 
 
-def test_what_has_expired_is_removed_when_a_worker_has_started(
-    server: Served, make_endpoint: LocalEndpoint
+def test_a_worker_deletes_expired_files_after_its_startup(
+    server: ServerProcess, make_endpoint: LocalEndpoint
 ) -> None:
     volumes = [running.log.parent / "volume" for running in (server, make_endpoint)]
     wait_until(lambda: not any(map(has_expired_file, volumes)))
 
 
-# What it takes of memory depends on the machine's allocator.
+# The memory usage depends on the machine's allocator.
 @pytest.mark.slow
-def test_a_large_file_passes_through_little_memory(
-    serve_client: OpenAI, server: Served, tmp_path: Path
+def test_a_large_file_is_transferred_with_little_memory(
+    serve_client: OpenAI, server: ServerProcess, tmp_path: Path
 ) -> None:
-    # Zeros, which take no room.
+    # A sparse file, which uses no disk space.
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", LARGE)
     before = server.peak(begin=True)

@@ -1,4 +1,4 @@
-"""Embeddings by the `openai` package, from the real embedder that runs next to the demo model."""
+"""Tests of embeddings with the `openai` package and the real embedder next to the demo model."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from support.models.minilm import DIMENSIONS
 
 EMBEDDER = "minilm"
-# Texts, and the first components of their embeddings by transformers.
+# Texts, and the first components of their embeddings as computed by transformers.
 TEXTS = {
     "The job is done.": [-0.09452, 0.07295, 0.00302, -0.01519],
     "The work has been finished.": [-0.09827, 0.05952, 0.01952, -0.00276],
@@ -17,40 +17,44 @@ TEXTS = {
 TEXT = next(iter(TEXTS))
 
 
-async def embedded(client: openai.AsyncOpenAI, given: Any, **more: Any) -> list[list[float]]:
-    """Ask for embeddings; by default this client asks for base64 and decodes it."""
-    whole = await client.embeddings.create(model=EMBEDDER, input=given, **more)
+async def create_embeddings(
+    client: openai.AsyncOpenAI, value: Any, **more: Any
+) -> list[list[float]]:
+    """Return embeddings; by default this client requests base64 and decodes it."""
+    whole = await client.embeddings.create(model=EMBEDDER, input=value, **more)
     assert [item.index for item in whole.data] == list(range(len(whole.data)))
     return [item.embedding for item in whole.data]
 
 
-async def test_embeddings_are_those_of_the_model(async_openai_client: openai.AsyncOpenAI) -> None:
-    found = await embedded(async_openai_client, [*TEXTS])
+async def test_embeddings_match_those_of_transformers(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
+    found = await create_embeddings(async_openai_client, [*TEXTS])
     assert [len(embedding) for embedding in found] == [DIMENSIONS] * 3
     for embedding, begin in zip(found, TEXTS.values(), strict=True):
         assert embedding[:4] == pytest.approx(begin, abs=1e-3)
 
 
-async def test_every_form_of_input_and_output_gives_the_same(
+async def test_every_form_of_input_and_output_returns_the_same_embedding(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
-    # Not OpenAI's, so the package has no method for it.
-    asked = {"model": EMBEDDER, "prompt": TEXT}
-    tokenized: Any = await async_openai_client.post("/tokenize", cast_to=object, body=asked)
+    # The route is not part of OpenAI's API, so the package has no method for it.
+    params = {"model": EMBEDDER, "prompt": TEXT}
+    tokenized: Any = await async_openai_client.post("/tokenize", cast_to=object, body=params)
     tokens = tokenized["tokens"]
-    (plain,), *others = await asyncio.gather(
-        embedded(async_openai_client, TEXT),
-        embedded(async_openai_client, TEXT, encoding_format="float"),
-        embedded(async_openai_client, [TEXT]),
-        embedded(async_openai_client, tokens),
-        embedded(async_openai_client, [tokens, tokens]),
+    (expected,), *others = await asyncio.gather(
+        create_embeddings(async_openai_client, TEXT),
+        create_embeddings(async_openai_client, TEXT, encoding_format="float"),
+        create_embeddings(async_openai_client, [TEXT]),
+        create_embeddings(async_openai_client, tokens),
+        create_embeddings(async_openai_client, [tokens, tokens]),
     )
     for other in [embedding for answer in others for embedding in answer]:
-        assert other == pytest.approx(plain, abs=1e-5)
+        assert other == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("params", "message"),
     [
         ({"input": "Hi", "dimensions": 64}, "Matryoshka"),
         ({"input": "token " * 600}, "256"),
@@ -60,7 +64,7 @@ async def test_every_form_of_input_and_output_gives_the_same(
     ],
 )
 async def test_a_request_that_the_embedder_cannot_answer_is_a_bad_request(
-    async_openai_client: openai.AsyncOpenAI, asked: dict[str, Any], message: str
+    async_openai_client: openai.AsyncOpenAI, params: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
-        await async_openai_client.embeddings.create(model=EMBEDDER, **asked)
+        await async_openai_client.embeddings.create(model=EMBEDDER, **params)

@@ -1,4 +1,4 @@
-"""`LLM` in front of `make endpoint`: a script's prompts, answered by a real worker."""
+"""Tests of the client's `LLM` with `make endpoint`."""
 
 import signal
 import sys
@@ -10,8 +10,8 @@ import pytest
 from demo_model import ANSWERS, PASSAGE
 from support import ROOT
 from support.clients.proxy import ACCOUNT
-from support.processes.background import background, wait_until
-from support.processes.commands import run
+from support.processes.background import start_command, wait_until
+from support.processes.commands import run_command
 from support.processes.local_endpoint import LocalEndpoint
 
 from llm_worker_client import LLM, SamplingParams
@@ -23,20 +23,20 @@ CONVERSATIONS = [[{"role": "user", "content": question}] for question in ANSWERS
 
 @pytest.fixture
 def llm(make_endpoint: LocalEndpoint) -> Iterator[LLM]:
-    with LLM("local", api_key=ACCOUNT, base_url=make_endpoint.api_url) as made:
-        yield made
+    with LLM("local", api_key=ACCOUNT, base_url=make_endpoint.api_url) as client:
+        yield client
 
 
 def texts(outputs: list[RequestOutput]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
-def test_answers_are_those_of_the_raw_form(llm: LLM, make_endpoint: LocalEndpoint) -> None:
-    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 5, "logprobs": 2}
-    raw = {"prompt": PASSAGE[0], "sampling_params": asked, "return_token_ids": True}
+def test_outputs_match_the_response_to_a_raw_job(llm: LLM, make_endpoint: LocalEndpoint) -> None:
+    params: dict[str, Any] = {"temperature": 0, "max_tokens": 5, "logprobs": 2}
+    raw = {"prompt": PASSAGE[0], "sampling_params": params, "return_token_ids": True}
     (alone,) = make_endpoint.run(raw)
     (choice,) = alone["choices"]
-    (output,) = llm.generate(PASSAGE[0], SamplingParams(**asked), use_tqdm=False)
+    (output,) = llm.generate(PASSAGE[0], SamplingParams(**params), use_tqdm=False)
     (found,) = output.outputs
     assert (output.prompt, output.num_prompt_tokens) == (PASSAGE[0], alone["usage"]["input"])
     assert (found.text, found.token_ids) == (choice["tokens"][0], choice["token_ids"])
@@ -49,7 +49,7 @@ def test_answers_are_those_of_the_raw_form(llm: LLM, make_endpoint: LocalEndpoin
         ]
 
 
-def test_hundreds_of_prompts_are_answered_in_their_order(
+def test_hundreds_of_prompts_are_answered_in_order(
     llm: LLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = [f"Number {index}" for index in range(600)]
@@ -61,7 +61,7 @@ def test_hundreds_of_prompts_are_answered_in_their_order(
     assert "600/600" in capsys.readouterr().err
 
 
-def test_a_prompt_that_is_refused_is_named_and_the_others_are_kept(llm: LLM) -> None:
+def test_a_refused_prompt_is_named_and_the_outputs_of_the_others_are_available(llm: LLM) -> None:
     prompts = [PASSAGE[0], [1, 2], [10**6], PASSAGE[0]]
     with pytest.raises(PromptError, match="prompt 2: Token id 1000000") as refused:
         llm.generate(prompts, GREEDY, use_tqdm=False)
@@ -70,12 +70,12 @@ def test_a_prompt_that_is_refused_is_named_and_the_others_are_kept(llm: LLM) -> 
     assert first
     assert last
     assert (texts([first, last]), wrong) == ([PASSAGE[1]] * 2, None)
-    with pytest.raises(EndpointError, match="temperature") as wrong_for_all:
+    with pytest.raises(EndpointError, match="temperature") as endpoint_error:
         llm.generate(["a", "b"], SamplingParams(temperature=9), use_tqdm=False)
-    assert wrong_for_all.value.status == 400
+    assert endpoint_error.value.status == 400
 
 
-def test_a_batch_of_conversations_is_answered_as_a_list(llm: LLM) -> None:
+def test_a_batch_of_conversations_has_the_outputs_of_a_list(llm: LLM) -> None:
     batch = llm.chat_batch(CONVERSATIONS, GREEDY)
     outputs = batch.outputs(use_tqdm=False)
     listed = llm.chat(CONVERSATIONS, GREEDY, use_tqdm=False)
@@ -97,7 +97,7 @@ def environ(endpoint: LocalEndpoint) -> dict[str, str]:
 def test_the_pages_example_runs(make_endpoint: LocalEndpoint) -> None:
     page = (ROOT / "docs" / "client.md").read_text().split("## Lists of prompts")[1]
     example = page.split("```python\n")[1].split("```")[0].replace("<endpoint id>", "local")
-    ran = run(environ(make_endpoint), sys.executable, "-c", example)
+    ran = run_command(environ(make_endpoint), sys.executable, "-c", example)
     assert ran.returncode == 0, ran.stderr
     first, hello, count, id, batched = ran.stdout.splitlines()
     assert first.startswith(f"{PASSAGE[0]} -> {batched}")
@@ -113,17 +113,19 @@ LLM().generate(["Once"] * 2000, params)
 """
 
 
-def test_ctrl_c_frees_the_endpoint(make_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+def test_ctrl_c_cancels_the_jobs_of_the_script(
+    make_endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
     def jobs() -> int:
         found: dict[str, int] = make_endpoint.call("health")["jobs"]
         return found["inProgress"] + found["inQueue"]
 
-    # The job of a batch may still run when the batch has ended.
+    # The job of a batch may still run after the batch has ended.
     wait_until(lambda: jobs() == 0)
     command = [sys.executable, "-c", SCRIPT]
-    with background(command, environ(make_endpoint), tmp_path / "log") as script:
+    with start_command(command, environ(make_endpoint), tmp_path / "log") as script:
         wait_until(jobs)
         script.process.send_signal(signal.SIGINT)
-        script.ended()
+        script.wait_for_exit()
         assert "KeyboardInterrupt" in script.output
     wait_until(lambda: jobs() == 0)

@@ -1,4 +1,4 @@
-"""The `openai` package, unchanged, against `make endpoint`."""
+"""Tests with the unchanged `openai` package and `make endpoint`."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ from support.processes.local_endpoint import LocalEndpoint
 from llm_worker_client import RunpodTransport
 
 COUNT = "Count to ten."
-COUNTED = ANSWERS[COUNT]
+COUNT_ANSWER = ANSWERS[COUNT]
 CHAT: dict[str, Any] = {
     **{"model": "demo", "temperature": 0},
     "messages": [{"role": "user", "content": COUNT}],
 }
-TO_DESCRIBE: Any = [{"role": "user", "content": "Describe the worker as JSON."}]
+DESCRIBE_MESSAGES: Any = [{"role": "user", "content": "Describe the worker as JSON."}]
 RESPONSE: dict[str, Any] = {"model": "demo", "input": COUNT, "temperature": 0}
 LONG: dict[str, Any] = {
     **{name: ENDLESS[name] for name in ("max_tokens", "n")},
@@ -31,26 +31,26 @@ LONG: dict[str, Any] = {
 
 
 class Description(BaseModel):
-    """The demo model's learned description of the worker."""
+    """The description of the worker that the demo model has learned."""
 
     name: str
     streams: bool
     chunks: list[int]
 
 
-DESCRIBED = Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
+DESCRIPTION = Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
 
 
 # Chats:
 
 
 def test_a_chat_is_parsed_into_a_pydantic_model(openai_client: openai.OpenAI) -> None:
-    asked = {**CHAT, "messages": TO_DESCRIBE}
-    whole = openai_client.chat.completions.parse(**asked, response_format=Description)
-    assert whole.choices[0].message.parsed == DESCRIBED
+    request = {**CHAT, "messages": DESCRIBE_MESSAGES}
+    whole = openai_client.chat.completions.parse(**request, response_format=Description)
+    assert whole.choices[0].message.parsed == DESCRIPTION
 
 
-async def test_the_asyncio_clients_streaming_helper_gives_the_deltas_and_the_whole(
+async def test_the_streaming_helper_of_the_async_client_yields_deltas_and_the_whole_answer(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
     async def chat() -> Any:
@@ -59,7 +59,7 @@ async def test_the_asyncio_clients_streaming_helper_gives_the_deltas_and_the_who
             return "".join(deltas), (await stream.get_final_completion()).choices[0]
 
     for text, choice in await asyncio.gather(chat(), chat(), chat()):
-        assert text == choice.message.content == COUNTED
+        assert text == choice.message.content == COUNT_ANSWER
         assert choice.finish_reason == "stop"
 
 
@@ -78,20 +78,20 @@ async def test_parameters_have_their_effect(async_openai_client: openai.AsyncOpe
     assert len({choice.message.content for choice in several}) == 3
     assert [len(token.top_logprobs) for token in logged[0].logprobs.content] == [2, 2]
     assert free[0].message.content.lstrip().startswith("{")
-    assert named[0].message.content == COUNTED
+    assert named[0].message.content == COUNT_ANSWER
 
 
-def test_a_chat_by_the_transport_is_the_same_whole_and_streamed(
+def test_a_chat_over_the_transport_is_the_same_whole_and_streamed(
     make_endpoint: LocalEndpoint,
 ) -> None:
     transport = RunpodTransport("local", ACCOUNT, make_endpoint.api_url)
     http = httpx2.Client(transport=transport, timeout=HUNG_S)
     with openai.OpenAI(api_key="any", http_client=http, max_retries=0) as client:
         whole = client.chat.completions.create(**CHAT)
-        assert whole.choices[0].message.content == COUNTED
+        assert whole.choices[0].message.content == COUNT_ANSWER
         events = client.chat.completions.create(**CHAT, stream=True)
         deltas = [event.choices[0].delta.content or "" for event in events]
-    assert ("".join(deltas), len(deltas) > 2) == (COUNTED, True)
+    assert ("".join(deltas), len(deltas) > 2) == (COUNT_ANSWER, True)
 
 
 # Responses:
@@ -99,15 +99,15 @@ def test_a_chat_by_the_transport_is_the_same_whole_and_streamed(
 
 def test_instructions_come_before_the_input_of_a_response(openai_client: openai.OpenAI) -> None:
     system, question, answer = [message["content"] for message in PIRATE.messages]
-    asked = {**RESPONSE, "input": [{"role": "user", "content": question}]}
-    whole = openai_client.responses.create(**asked, instructions=system)
+    request = {**RESPONSE, "input": [{"role": "user", "content": question}]}
+    whole = openai_client.responses.create(**request, instructions=system)
     assert (whole.status, whole.output_text) == ("completed", answer)
 
 
 def test_a_response_streams_its_events_in_order(openai_client: openai.OpenAI) -> None:
     events = list(openai_client.responses.create(**RESPONSE, stream=True))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == COUNTED
+    assert "".join(deltas) == COUNT_ANSWER
     assert list(dict.fromkeys(event.type for event in events)) == [
         *("response.created", "response.in_progress"),
         *("response.output_item.added", "response.content_part.added"),
@@ -121,10 +121,10 @@ def test_a_response_streams_its_events_in_order(openai_client: openai.OpenAI) ->
 async def test_a_response_is_parsed_into_a_pydantic_model(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
-    asked: dict[str, Any] = {**RESPONSE, "input": TO_DESCRIBE, "text_format": Description}
-    assert (await async_openai_client.responses.parse(**asked)).output_parsed == DESCRIBED
-    async with async_openai_client.responses.stream(**asked) as stream:
-        assert (await stream.get_final_response()).output_parsed == DESCRIBED
+    request: dict[str, Any] = {**RESPONSE, "input": DESCRIBE_MESSAGES, "text_format": Description}
+    assert (await async_openai_client.responses.parse(**request)).output_parsed == DESCRIPTION
+    async with async_openai_client.responses.stream(**request) as stream:
+        assert (await stream.get_final_response()).output_parsed == DESCRIPTION
 
 
 # Completions and models:
@@ -145,18 +145,18 @@ def test_models_are_listed_and_described(openai_client: openai.OpenAI) -> None:
         openai_client.models.retrieve("tiny/nope")
 
 
-# Tool calls, in both of its APIs:
+# Tool calls in chats and responses:
 
 QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
 (TOOL,) = TOOL_USE.tools
 NAME = TOOL["function"]["name"]
 ARGUMENTS = {"job_id": "42"}
-NAMED = {"type": "function", "function": {"name": NAME}}
+NAMED_TOOL = {"type": "function", "function": {"name": NAME}}
 TOOL_CHAT: dict[str, Any] = {
     **{"model": "demo", "messages": [QUESTION], "tools": [TOOL]},
     **{"temperature": 0, "max_tokens": 100},
 }
-# The model was taught one call; for two, its words are given.
+# The model has learned one call only, so its answer with two calls is prescribed.
 TWO_CALLS: dict[str, Any] = {
     **TOOL_CHAT,
     "extra_body": {"structured_outputs": {"choice": [f"{CALL}\n{CALL.replace('42', '43')}"]}},
@@ -167,41 +167,43 @@ TOOL_RESPONSE: dict[str, Any] = {
 }
 
 
-def called(message: Any) -> list[tuple[str, Any]]:
+def function_calls(message: Any) -> list[tuple[str, Any]]:
     """Return the functions that a message calls, with their arguments."""
     functions = [call.function for call in message.tool_calls or []]
     return [(function.name, json.loads(function.arguments)) for function in functions]
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", NAMED_TOOL], ids=["auto", "required", "named"]
+)
 def test_a_tool_is_called_and_its_result_is_answered(
     openai_client: openai.OpenAI, choice: Any
 ) -> None:
     create = openai_client.chat.completions.create
     first = create(**TOOL_CHAT, tool_choice=choice).choices[0]
-    assert called(first.message) == [(NAME, ARGUMENTS)]
-    # For a call that was forced by name, OpenAI's API has "stop".
-    assert first.finish_reason == ("stop" if choice is NAMED else "tool_calls")
+    assert function_calls(first.message) == [(NAME, ARGUMENTS)]
+    # OpenAI's API returns "stop" for a call that was forced by name.
+    assert first.finish_reason == ("stop" if choice is NAMED_TOOL else "tool_calls")
     assert first.message.tool_calls
     result = {**RESULT, "tool_call_id": first.message.tool_calls[0].id}
     second = create(**{**TOOL_CHAT, "messages": [QUESTION, first.message, result]}).choices[0]
     assert (second.finish_reason, second.message.content) == ("stop", ANSWER["content"])
 
 
-def test_several_calls_at_once_have_different_ids(openai_client: openai.OpenAI) -> None:
+def test_parallel_tool_calls_have_different_ids(openai_client: openai.OpenAI) -> None:
     create = openai_client.chat.completions.create
     message = create(**TWO_CALLS).choices[0].message
-    assert called(message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
+    assert function_calls(message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
     assert message.tool_calls
     assert len({call.id for call in message.tool_calls}) == 2
     only = create(**TWO_CALLS, parallel_tool_calls=False)
-    assert called(only.choices[0].message) == [(NAME, ARGUMENTS)]
+    assert function_calls(only.choices[0].message) == [(NAME, ARGUMENTS)]
 
 
-async def test_the_deltas_of_a_stream_make_up_the_call(
+async def test_the_deltas_of_a_stream_form_the_tool_call(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
-    async def streamed(choice: Any) -> list[Any]:
+    async def stream_calls(choice: Any) -> list[Any]:
         stream = await async_openai_client.chat.completions.create(
             **TOOL_CHAT, tool_choice=choice, stream=True
         )
@@ -209,7 +211,7 @@ async def test_the_deltas_of_a_stream_make_up_the_call(
         assert not any(delta.content for delta in deltas)
         return [call for delta in deltas for call in delta.tool_calls or []]
 
-    for parts in await asyncio.gather(*map(streamed, ("auto", "required", NAMED))):
+    for parts in await asyncio.gather(*map(stream_calls, ("auto", "required", NAMED_TOOL))):
         assert (bool(parts[0].id), parts[0].function.name) == (True, NAME)
         assert json.loads("".join(part.function.arguments or "" for part in parts)) == ARGUMENTS
         assert {part.index for part in parts} == {0}
@@ -229,7 +231,7 @@ def test_a_response_calls_a_tool_and_answers_its_result(openai_client: openai.Op
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_error_of_a_bad_value_has_all_of_the_workers_fields(
+def test_the_error_for_a_bad_value_has_all_error_fields_of_the_worker(
     openai_client: openai.OpenAI, stream: bool
 ) -> None:
     with pytest.raises(openai.BadRequestError, match="temperature") as refused:
@@ -240,7 +242,7 @@ def test_the_error_of_a_bad_value_has_all_of_the_workers_fields(
     assert body["request_id"]
 
 
-def test_what_is_not_there_is_not_found(openai_client: openai.OpenAI) -> None:
+def test_unknown_models_and_routes_are_not_found(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="model or adapter 'nope'") as refused:
         openai_client.chat.completions.create(**{**CHAT, "model": "nope"})
     assert refused.value.type == "NotFoundError"
@@ -250,14 +252,14 @@ def test_what_is_not_there_is_not_found(openai_client: openai.OpenAI) -> None:
         openai_client.responses.retrieve("nope")
 
 
-def test_a_time_out_is_its_own_exception_tried_again_and_cancels_the_jobs(
+def test_a_client_retries_after_a_timeout_and_the_timeout_cancels_the_jobs(
     make_endpoint: LocalEndpoint, openai_client: openai.OpenAI
 ) -> None:
     before = {job["id"] for job in make_endpoint.control("jobs")["jobs"]}
     hasty = openai_client.with_options(timeout=1, max_retries=1)
     with pytest.raises(openai.APITimeoutError):
         hasty.chat.completions.create(**{**CHAT, **LONG})
-    # The next job is served once the engine is rid of them.
+    # The engine serves the next job after it has aborted the cancelled jobs.
     assert openai_client.chat.completions.create(**CHAT, max_tokens=2).usage
     jobs = make_endpoint.control("jobs")["jobs"]
     statuses = [job["status"] for job in jobs if job["id"] not in before]

@@ -1,4 +1,4 @@
-"""The `runpod` package, unchanged, and the printed examples, against `make endpoint`."""
+"""Tests with the unchanged `runpod` package, the printed examples and `make endpoint`."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def text(chunks: list[dict[str, Any]]) -> str:
     return "".join(token for chunk in chunks for token in chunk["choices"][0]["tokens"])
 
 
-def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: LocalEndpoint) -> None:
+def test_the_printed_examples_work_when_pasted_into_a_shell(make_endpoint: LocalEndpoint) -> None:
     examples = make_endpoint.examples
     assert examples.count("\n# ") == 4
     environ = {name: os.environ[name] for name in ("PATH", "HOME")}
@@ -29,12 +29,12 @@ def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: LocalEndpoi
         ["bash", "-e"], input=examples, env=environ, capture_output=True, text=True, check=False
     )
     assert (pasted.returncode, pasted.stderr) == (0, "")
-    # The texts are sampled. What curl prints of the raw form has no line feed behind it.
+    # The texts are sampled. curl prints no line feed after the response to the raw job.
     raw, rest = pasted.stdout.split("}data: ", 1)
     _, texts = rest.split("data: [DONE]\n\n")
-    said, outputs = texts.rstrip().rsplit("\n", 1)
+    streamed_text, outputs = texts.rstrip().rsplit("\n", 1)
     assert '"status": "COMPLETED"' in raw
-    assert said.strip()
+    assert streamed_text.strip()
     assert outputs.startswith("[{'choices': ")
 
 
@@ -46,7 +46,7 @@ def runpod_endpoint(
     return runpod.Endpoint("local", api_key="any")
 
 
-def test_it_runs_a_job_and_reads_its_stream_status_and_output(
+def test_the_client_runs_a_job_and_reads_its_stream_status_and_output(
     runpod_endpoint: runpod.Endpoint,
 ) -> None:
     job = runpod_endpoint.run(RAW)
@@ -57,7 +57,7 @@ def test_it_runs_a_job_and_reads_its_stream_status_and_output(
     assert text(runpod_endpoint.run_sync(RAW)).startswith(ANSWER)
 
 
-def test_it_cancels_a_job_asks_for_the_health_and_purges_the_queue(
+def test_the_client_cancels_a_job_reads_the_health_and_purges_the_queue(
     runpod_endpoint: runpod.Endpoint,
 ) -> None:
     job = runpod_endpoint.run({"prompt": "Hi", "sampling_params": ENDLESS})

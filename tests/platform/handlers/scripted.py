@@ -1,7 +1,7 @@
-"""A worker without an engine: the real SDK around a handler that does what its input says.
+"""A worker without an engine: the real SDK with a handler that follows a script in the input.
 
-Started as in production: `python -u scripted.py` with the platform's RUNPOD_* variables.
-LOOP=sdk leaves the jobs to the SDK's own loop, which shows what the platform has to understand.
+Started as in production: `python -u scripted.py` with the platform's RUNPOD_* variables. With
+LOOP=sdk, the SDK's own loop runs the jobs, for comparison with the worker's loop.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from typing import Any
 
 import runpod
 
-from job_loop import JobLoop, Limits, Wire, sdk
+from job_loop import JobLoop, Limits, PlatformClient, sdk
 from worker.errors import WorkerError
 from worker.record import JobRecord
 
-HANG = "hang"  # an output that never comes
-PROGRESS = "progress"  # a key whose value is sent as progress, not yielded
+HANG = "hang"  # an output that never arrives
+PROGRESS = "progress"  # a key whose value is sent as progress instead of a chunk
 
 
 async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
-    # Without them it is the endpoint's question about the models.
+    # Without a script, the job is the endpoint's request for the list of models.
     for output in job["input"].get("yields", [{"object": "list", "data": [{"id": "m"}]}]):
         if output == HANG:
             await asyncio.sleep(3600)
@@ -32,7 +32,7 @@ async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
 
 
 class Answers:
-    """The handler for the worker's loop."""
+    """The scripted handler in the form that the worker's job loop needs."""
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         record.streamed = True
@@ -40,19 +40,22 @@ class Answers:
 
     ready = True
 
-    def leave(self) -> None:
-        """Let them run."""
+    def stop_long_work(self) -> None:
+        """Let all jobs run."""
 
-    def end_all(self, error: WorkerError) -> None:
-        """Leave them to be cancelled."""
+    def fail_all(self, error: WorkerError) -> None:
+        """Leave all jobs to be cancelled."""
 
 
 if __name__ == "__main__":
     max_concurrency = int(os.environ["MAX_CONCURRENCY"])
     if os.environ["LOOP"] == "worker":
-        assert sdk.fits()
-        wire, limits = Wire(sdk.urls(), sdk.session), Limits(max_concurrency, grace_s=0)
-        sdk.install(JobLoop(Answers(), wire, limits, Future(), sdk.in_progress()))
+        assert sdk.is_compatible()
+        wire, limits = (
+            PlatformClient(sdk.platform_urls(), sdk.create_session),
+            Limits(max_concurrency, grace_s=0),
+        )
+        sdk.install(JobLoop(Answers(), wire, limits, Future(), sdk.reset_jobs_in_progress()))
     runpod.serverless.start(
         {
             "handler": handler,

@@ -1,17 +1,17 @@
-"""What starts that download share."""
+"""Fixtures for workers that download models."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub.downloads import hub_with, repository
+from support.hub.downloads import hub_with, make_repository
 from support.hub.server import Hub
 
 
 @pytest.fixture(scope="session")
 def model_repository(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository whose files are large enough to act in the middle of its download."""
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
+    """Create a repository with files large enough to interrupt their download."""
+    return make_repository(tmp_path_factory.mktemp("source") / "files", demo_model)
 
 
 @pytest.fixture

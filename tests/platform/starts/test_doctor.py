@@ -1,6 +1,6 @@
-"""`handler.py --check` as an operator runs it: a process of its own.
+"""Tests of `handler.py --check` in a process of its own.
 
-For the findings about environments see tests/settings/test_doctor.py.
+tests/settings/test_doctor.py tests the findings about environments.
 """
 
 import re
@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes.commands import HOME, SCRIPT, WORKER, Ran, run
-from support.tables.models import RECORDED
+from support.processes.commands import HOME, SCRIPT, WORKER, CompletedCommand, run_command
+from support.tables.models import RECORDED_MODELS
 
 FINDING = re.compile(r"(?P<level>ok|\?|warn|FAIL) +(?P<topic>\S+(?: \S+)*)  ")
-# A vLLM that is made for GPUs, where there is none.
+# A vLLM for GPUs on a machine without a GPU.
 WITHOUT_DEVICE = """
 import sys
 import vllm.platforms
@@ -21,29 +21,29 @@ from vllm.platforms.interface import UnspecifiedPlatform
 vllm.platforms._current_platform = UnspecifiedPlatform()
 sys.path.insert(0, "src")
 from worker import doctor
-from worker.settings.environment import given_environ
-from worker.settings.sources import gather
-sys.exit(doctor.main(gather(given_environ())))
+from worker.settings.environment import environ_with_secrets
+from worker.settings.sources import gather_settings
+sys.exit(doctor.main(gather_settings(environ_with_secrets())))
 """
 
 pytestmark = pytest.mark.usefixtures("demo_model")
 
 
-def levels(ran: Ran) -> dict[str, str]:
-    """Return the level of each topic; of several findings on one, the last."""
+def levels(ran: CompletedCommand) -> dict[str, str]:
+    """Return the level of each topic; of several findings on one topic, the last level."""
     assert "Traceback" not in ran.stdout + ran.stderr
     found = (FINDING.match(line) for line in ran.stdout.splitlines())
     return {match["topic"]: match["level"] for match in found if match}
 
 
-def words(ran: Ran) -> str:
-    """Return the whole output, without its line breaks."""
+def words(ran: CompletedCommand) -> str:
+    """Return the whole output without its line breaks."""
     return " ".join(ran.stdout.split())
 
 
-# A fork, whose cache of the hub is the machine's: a model on a disk needs none.
+# The forked process has this machine's cache of the hub, but a model on disk does not use it.
 def test_the_demo_model_would_start() -> None:
-    report = run(WORKER, SCRIPT, "--check")
+    report = run_command(WORKER, SCRIPT, "--check")
     assert report.returncode == 0, report.stderr
     assert levels(report) == dict.fromkeys(
         ["settings", "model", "architecture", "context", "memory", "cache", "start-up time"], "ok"
@@ -53,20 +53,21 @@ def test_the_demo_model_would_start() -> None:
     assert report.stdout.endswith("\nThe worker would start.\n")
 
 
-# It imports vLLM.
+# This test imports vLLM.
 @pytest.mark.slow
-def test_without_a_gpu_a_vllm_for_gpus_is_reported() -> None:
-    report = run(WORKER, sys.executable, "-c", WITHOUT_DEVICE)
+def test_a_vllm_for_gpus_on_a_machine_without_gpus_is_reported() -> None:
+    report = run_command(WORKER, sys.executable, "-c", WITHOUT_DEVICE)
     assert (report.returncode, levels(report)) == (1, {"vLLM": "FAIL", "model": "ok"})
     assert "vLLM finds no GPU on this machine" in words(report)
 
 
-# Prices, pools and other models: unit/doctor/gpus; that no weights are downloaded: unit/store.
-def test_a_gpu_is_judged_without_one(demo_model: Path, tmp_path: Path) -> None:
-    folder = RECORDED["GQA"].write(tmp_path / "model")
+# unit/doctor/gpus tests prices, pools and other models; unit/store tests that no weights are
+# downloaded.
+def test_a_gpu_is_judged_on_a_machine_without_gpus(demo_model: Path, tmp_path: Path) -> None:
+    folder = RECORDED_MODELS["GQA"].write(tmp_path / "model")
     for file in demo_model.glob("tokenizer*"):
         shutil.copy(file, folder)
-    one = run({**HOME, "MODEL_NAME": str(folder)}, SCRIPT, "--check", "--gpu", "A4000")
+    one = run_command({**HOME, "MODEL_NAME": str(folder)}, SCRIPT, "--check", "--gpu", "A4000")
     assert one.returncode == 1
     assert "RTX A4000: weights 15.0 GiB" in one.stdout
     assert one.stdout.endswith("\nThe worker would not start: 1 failure, 1 unknown.\n")

@@ -1,6 +1,6 @@
-"""A worker that is killed with SIGKILL takes all of its processes with it, whatever they do.
+"""Tests that all processes of a worker exit when the worker is killed with SIGKILL.
 
-`tests/chaos/kills.py` does so at many random moments, and measures how long it takes.
+`tests/chaos/kills.py` kills workers at many random moments, and measures the time until the exit.
 """
 
 import os
@@ -8,54 +8,56 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.hub.downloads import environ as downloading
-from support.hub.downloads import hold
+from support.hub.downloads import slow_down
+from support.hub.downloads import worker_environ as download_environ
 from support.hub.server import Hub
-from support.processes.background import background, wait_until
+from support.processes.background import start_command, wait_until
 from support.processes.commands import HANDLER, HOME, SCRIPT
-from support.processes.http_worker import Served
+from support.processes.http_worker import ServerProcess
 from support.processes.kills import (
     CORE,
     DOWNLOAD,
     GRAMMAR,
     READERS,
     TRAINER,
-    Family,
+    ProcessTree,
     begin_training,
-    kill,
-    training_worker,
+    kill_worker,
+    training_environ,
 )
 
 SERVE = ("--serve", "--port", "0")
 
 
-def test_in_a_download(hub: Hub, model_repository: Path, volume: Path, tmp_path: Path) -> None:
-    environ = {**downloading(hub, volume), "LOG_FORMAT": "json"}
-    with background([*HANDLER, *SERVE], environ, tmp_path / "log") as worker:
-        hold(hub, model_repository)
-        family = kill(worker)
-        assert family.has(READERS[0], "serve/starting.py", DOWNLOAD)
-        wait_until(lambda: not family.alive())
+def test_a_worker_killed_during_a_download_leaves_no_process(
+    hub: Hub, model_repository: Path, volume: Path, tmp_path: Path
+) -> None:
+    environ = {**download_environ(hub, volume), "LOG_FORMAT": "json"}
+    with start_command([*HANDLER, *SERVE], environ, tmp_path / "log") as worker:
+        slow_down(hub, model_repository)
+        family = kill_worker(worker)
+        assert family.has_all(READERS[0], "serve/startup_server.py", DOWNLOAD)
+        wait_until(lambda: not family.running_commands())
 
 
 @pytest.mark.parametrize(
     "moment", ["start", "training", pytest.param("healed", marks=pytest.mark.slow)]
 )
-def test_while_its_core_starts_and_trains_and_is_no_fork_any_more(
+def test_a_worker_killed_during_startup_training_or_after_healing_leaves_no_process(
     worker_environ: dict[str, str], volume: Path, tmp_path: Path, moment: str
 ) -> None:
-    environ = {**HOME, **training_worker(worker_environ["MODEL_NAME"], volume)}
-    with background([SCRIPT, *SERVE], environ, tmp_path / "log") as worker:
-        wait_until(worker.cores)
+    environ = {**HOME, **training_environ(worker_environ["MODEL_NAME"], volume)}
+    with start_command([SCRIPT, *SERVE], environ, tmp_path / "log") as worker:
+        wait_until(worker.core_pids)
         if moment != "start":
             worker.wait_for_output("Uvicorn running on ")
         if moment == "healed":
-            os.kill(worker.cores()[0], signal.SIGKILL)
-            # From then on nothing but the rule ends it.
+            os.kill(worker.core_pids()[0], signal.SIGKILL)
+            # The new core is not a fork, so only the watch on its parent stops it.
             worker.wait_for_output(" is back after ")
         if moment == "training":
-            begin_training(Served(worker.process, worker.log).url)
-            wait_until(lambda: Family.of(worker).has(TRAINER, GRAMMAR))
-        family = kill(worker)
-        assert family.has(CORE, *READERS)
-        wait_until(lambda: not family.alive())
+            begin_training(ServerProcess(worker.process, worker.log).url)
+            wait_until(lambda: ProcessTree.of_worker(worker).has_all(TRAINER, GRAMMAR))
+        family = kill_worker(worker)
+        assert family.has_all(CORE, *READERS)
+        wait_until(lambda: not family.running_commands())

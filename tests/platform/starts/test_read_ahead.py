@@ -1,4 +1,4 @@
-"""The child that reads weights ahead, of a real start: gone when the start has ended."""
+"""Test that the process that reads weights ahead exits with the startup."""
 
 import fcntl
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support import ROOT
-from support.processes.background import HUNG_S, background, wait_until
+from support.processes.background import HUNG_S, start_command, wait_until
 from support.processes.commands import HANDLER, WORKER
 
 READER = str(ROOT / "src" / "worker" / "engine" / "start" / "ahead" / "reader.py")
@@ -18,7 +18,7 @@ READER = str(ROOT / "src" / "worker" / "engine" / "start" / "ahead" / "reader.py
 
 @pytest.fixture
 def leased_model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
-    """A model whose weights others wait for, as on a disk that does not answer."""
+    """Create a model with locked weights, like on a disk that does not respond."""
     place = shutil.copytree(demo_model, tmp_path / "model")
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     with (place / "model.safetensors").open("r+b") as holder:
@@ -27,16 +27,16 @@ def leased_model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
     signal.signal(signal.SIGIO, before)
 
 
-# How it ends with a parent that is killed unit/engine/start/test_ahead.py shows.
-def test_the_child_is_gone_when_the_start_has_ended(leased_model: Path, tmp_path: Path) -> None:
+# unit/engine/start/test_ahead.py tests the exit after a kill of the parent.
+def test_the_read_ahead_process_exits_with_the_worker(leased_model: Path, tmp_path: Path) -> None:
     environ = {**WORKER, "MODEL_NAME": str(leased_model), "ANSWER_FAILED_START": "0"}
     command = [*HANDLER, "--serve", "--port", "0"]
-    with background(command, environ, tmp_path / "log") as worker:
+    with start_command(command, environ, tmp_path / "log") as worker:
         children: list[psutil.Process] = []
 
         def reads_ahead() -> bool:
             for child in psutil.Process(worker.process.pid).children():
-                # Others come and go.
+                # Other children come and go.
                 with suppress(psutil.Error):
                     if READER in child.cmdline():
                         children.append(child)
@@ -45,5 +45,5 @@ def test_the_child_is_gone_when_the_start_has_ended(leased_model: Path, tmp_path
         wait_until(reads_ahead)
         (child,) = children
         worker.process.terminate()
-        assert worker.ended() != 0
+        assert worker.wait_for_exit() != 0
         child.wait(HUNG_S)

@@ -1,4 +1,4 @@
-"""Workers that are killed during a download: their partial files are continued, and not trusted."""
+"""Tests of workers killed during a download: partial files are resumed, but not loaded."""
 
 import subprocess
 import sys
@@ -11,30 +11,30 @@ from typing import NamedTuple
 import pytest
 from support import ROOT
 from support.hub.downloads import (
-    contents,
+    bytes_sent,
+    content_hashes,
     hub_with,
-    repository,
-    sent,
-    size,
+    make_repository,
+    repository_size,
 )
-from support.hub.server import Hub, commit
+from support.hub.server import Hub, commit_id
 from support.processes.background import wait_until
 from support.processes.commands import HOME
 
-from worker.store import Found, Places, Wanted, resolve
-from worker.store.fetching import ORDER, Fetching, Order
+from worker.store import Artifact, ArtifactLocation, Places, resolve
+from worker.store.fetcher import ORDER_ADAPTER, FetchOrder, ModelFetcher
 
-# Others wait 15 s for a worker that was killed.
+# Other workers wait 15 s for the lease of a killed worker.
 pytestmark = pytest.mark.slow
 
 ROUNDS = 20
-# Of all rounds together, in bytes per second.
+# Bytes per second of all rounds together.
 THROTTLE = 6_000_000
 
 
 @pytest.fixture(scope="module")
 def model_repository(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model, shards=4)
+    return make_repository(tmp_path_factory.mktemp("source") / "files", demo_model, shards=4)
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,10 @@ def hub(model_repository: Path) -> Iterator[Hub]:
         yield running
 
 
-class Killed(NamedTuple):
-    """One volume, on which a worker was killed in its download, and another has completed it.
+class InterruptedDownload(NamedTuple):
+    """A volume on which a worker was killed during its download, which another worker completed.
 
-    ``trusted`` are the files that a worker would have loaded of what the dead one had left.
+    ``trusted`` are the files that a worker would have loaded after the kill, if any.
     """
 
     name: str
@@ -55,8 +55,10 @@ class Killed(NamedTuple):
     completed: dict[str, str]
 
 
-def start(wanted: Wanted, places: Places, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Start the child process that downloads, as a worker does."""
+def start_download(
+    artifact: Artifact, places: Places, environ: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start the download process in the same way as a worker."""
     process = subprocess.Popen(
         [sys.executable, "-m", "worker.store.download"],
         env={**environ, "PYTHONPATH": str(ROOT / "src")},
@@ -66,64 +68,74 @@ def start(wanted: Wanted, places: Places, environ: dict[str, str]) -> "subproces
     )
     assert process.stdin
     with process.stdin:
-        process.stdin.write(ORDER.dump_json(Order([wanted], places)))
+        process.stdin.write(ORDER_ADAPTER.dump_json(FetchOrder([artifact], places)))
     return process
 
 
 @pytest.fixture(scope="module")
-def killed(
+def interrupted_downloads(
     hub: Hub, model_repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[Killed]:
-    """Kill workers side by side, each after a random part of the bytes; complete what they left."""
+) -> list[InterruptedDownload]:
+    """Kill concurrent workers, each after a random number of bytes; complete their downloads."""
     folder, rng = tmp_path_factory.mktemp("volumes"), Random(155)
     environ = {**HOME, "HF_HOME": str(folder), "HF_ENDPOINT": hub.endpoint}
     hub.throttle = THROTTLE
     running = []
     for number in range(ROUNDS):
         hub.add(f"org/{number}", model_repository)
-        wanted = Wanted(f"org/{number}")
+        artifact = Artifact(f"org/{number}")
         places = Places(folder / str(number), folder / "nothing")
-        due = min(rng.uniform(0, 1.05), 1) * size(model_repository)
-        running.append((due, wanted, places, start(wanted, places, environ)))
-    left = []
+        due = min(rng.uniform(0, 1.05), 1) * repository_size(model_repository)
+        running.append((due, artifact, places, start_download(artifact, places, environ)))
+    killed = []
 
-    def kill_who_is_due() -> bool:
+    def kill_due_workers() -> bool:
         for trial in tuple(running):
-            due, wanted, places, process = trial
-            if sent(hub, wanted.model) >= due:
+            due, artifact, places, process = trial
+            if bytes_sent(hub, artifact.model) >= due:
                 process.kill()
                 process.communicate()
-                # By the commit, which needs no ref.
-                there = resolve(replace(wanted, revision=commit(model_repository)), places)
-                trusted = contents(there.place) if isinstance(there, Found) else None
-                left.append((wanted, places, sent(hub, wanted.model), trusted))
+                # Looks up the commit, which works without a ref.
+                location = resolve(replace(artifact, revision=commit_id(model_repository)), places)
+                trusted = (
+                    content_hashes(location.directory)
+                    if isinstance(location, ArtifactLocation)
+                    else None
+                )
+                killed.append((artifact, places, bytes_sent(hub, artifact.model), trusted))
                 running.remove(trial)
         return not running
 
-    wait_until(kill_who_is_due)
+    wait_until(kill_due_workers)
     hub.throttle = None
-    others = [Fetching([wanted], places, environ) for wanted, places, *_ in left]
+    others = [ModelFetcher([artifact], places, environ) for artifact, places, *_ in killed]
     return [
-        Killed(wanted.model, before, trusted, contents(other.result()[wanted].place))
-        for (wanted, _, before, trusted), other in zip(left, others, strict=True)
+        InterruptedDownload(
+            artifact.model, before, trusted, content_hashes(other.result()[artifact].directory)
+        )
+        for (artifact, _, before, trusted), other in zip(killed, others, strict=True)
     ]
 
 
-def test_what_a_dead_worker_leaves_is_trusted_only_if_it_is_complete(
-    killed: list[Killed], model_repository: Path
+def test_the_files_of_a_killed_worker_are_loaded_only_if_they_are_complete(
+    interrupted_downloads: list[InterruptedDownload], model_repository: Path
 ) -> None:
-    parts = [one.sent / size(model_repository) for one in killed]
+    parts = [one.sent / repository_size(model_repository) for one in interrupted_downloads]
     assert (min(parts) < 0.4, max(parts) > 0.7) == (True, True)
-    trusted = [one.trusted for one in killed if one.trusted is not None]
+    trusted = [one.trusted for one in interrupted_downloads if one.trusted is not None]
     assert len(trusted) < ROUNDS
-    assert all(files == contents(model_repository) for files in trusted)
+    assert all(files == content_hashes(model_repository) for files in trusted)
 
 
-def test_the_next_start_completes_it_to_the_byte_and_little_is_sent_again(
-    killed: list[Killed], hub: Hub, model_repository: Path
+def test_the_next_worker_completes_the_download_and_little_is_sent_twice(
+    interrupted_downloads: list[InterruptedDownload], hub: Hub, model_repository: Path
 ) -> None:
-    right = contents(model_repository)
-    assert all(one.completed == right for one in killed)
-    assert all(hub.most_often(one.name, file) <= 2 for one in killed for file in right)
-    # Only the bytes on their way are lost.
-    assert sum(sent(hub, one.name) for one in killed) < 1.2 * ROUNDS * size(model_repository)
+    right = content_hashes(model_repository)
+    assert all(one.completed == right for one in interrupted_downloads)
+    assert all(
+        hub.max_sends(one.name, file) <= 2 for one in interrupted_downloads for file in right
+    )
+    # Only bytes in transit are lost.
+    assert sum(
+        bytes_sent(hub, one.name) for one in interrupted_downloads
+    ) < 1.2 * ROUNDS * repository_size(model_repository)

@@ -1,6 +1,6 @@
-"""Each pair of settings and model is started, and the doctor asked: both say the same.
+"""Tests that the startup and the doctor agree on each pair of settings and model.
 
-For the doctor's part alone, which is fast, see tests/settings/test_verdicts.py.
+tests/settings/test_verdicts.py tests the doctor alone, which is fast.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,35 +8,37 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.effort import side_by_side
-from support.processes.commands import HANDLER, HOME, Ran, run
-from support.tables.starts import PAIRS, Pair, environ, places
+from support.effort import run_concurrently
+from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
+from support.tables.starts import START_CASES, StartCase, environ, make_models
 
 pytestmark = pytest.mark.slow
 
-# A job that every engine answers, whatever it can do.
+# A job that every engine can answer.
 COMMAND = (*HANDLER, "--test_input", '{"input": {"route": "/v1/models"}}')
 
 
 @pytest.fixture(scope="module")
 def start_pair(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Ran]]:
-    """Start a worker with every pair, two at once; waits for the one that is named."""
+) -> Iterator[Callable[[str], CompletedCommand]]:
+    """Start a worker for every pair, two at a time; return a function that waits for a pair."""
     directory = tmp_path_factory.mktemp("starts")
-    places(demo_model, directory)
-    environs = {pair.name: {**HOME, **environ(pair, directory)} for pair in PAIRS}
-    with side_by_side(
-        {name: partial(run, environ, *COMMAND) for name, environ in environs.items()}
+    make_models(demo_model, directory)
+    environs = {pair.name: {**HOME, **environ(pair, directory)} for pair in START_CASES}
+    with run_concurrently(
+        {name: partial(run_command, environ, *COMMAND) for name, environ in environs.items()}
     ) as result:
         yield result
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_the_start_agrees_with_the_doctor(pair: Pair, start_pair: Callable[[str], Ran]) -> None:
+@pytest.mark.parametrize("pair", START_CASES, ids=lambda pair: pair.name)
+def test_the_startup_agrees_with_the_doctor(
+    pair: StartCase, start_pair: Callable[[str], CompletedCommand]
+) -> None:
     ran = start_pair(pair.name)
     assert (ran.returncode == 0) is pair.starts, ran.stderr[-2_000:]
-    assert (pair.of_start or pair.words) in " ".join(ran.stderr.split())
+    assert (pair.start_message or pair.message) in " ".join(ran.stderr.split())
     if not pair.starts:
         assert "Traceback" not in ran.stderr.splitlines()[-1]
         assert "See root cause above" not in ran.stderr

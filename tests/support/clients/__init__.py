@@ -1,1 +1,1 @@
-"""Clients of other makers, and our own proxy, as their users start them."""
+"""Third-party clients and our own proxy, as their users start them."""

@@ -1,7 +1,6 @@
-"""Scripts for Scale LLM Engine, each in a process of its own, and workers for them.
+"""Scripts for Scale LLM Engine, each in a separate process, and workers for them.
 
-They run with its own client, unchanged; or with the client's classes, where nothing but the import
-is changed.
+They run unchanged with LLM Engine's own client, or with only the import changed with our classes.
 """
 
 import re
@@ -14,37 +13,37 @@ from typing import Any
 
 from support import ROOT
 from support.clients.proxy import ACCOUNT, client_proxy
-from support.clients.scripts import answers_of
-from support.models.lora import MOST_RANK, make_adapter
+from support.clients.scripts import client_answers
+from support.models.lora import MAX_RANK, make_adapter
 from support.processes.http_worker import KEY, http_worker
 from support.processes.local_endpoint import LocalEndpoint
 
 CLIENT = ROOT / ".clients" / "llm-engine"
 PROGRAMS = ROOT / "tests" / "clients" / "programs"
-ITS_OWN = re.compile(r"\bllmengine\b")
-# How a script reaches a worker: over HTTP; through the proxy, in front of the local platform; or
-# with the classes.
+OWN_PACKAGE = re.compile(r"\bllmengine\b")
+# Ways in which a script reaches a worker: over HTTP; through the proxy, in front of the local
+# platform; or with our classes.
 SERVE, PROXY, CLASSES = WAYS = ("serve", "proxy", "classes")
-# Of a worker with the adapters that a test needs.
-SERVING = {
+# Settings of a worker with the adapters that a test needs.
+WORKER_SETTINGS = {
     "ENABLE_LORA": "1",
-    "MAX_LORA_RANK": str(MOST_RANK),
-    # More than there are: on a CPU vLLM would mix them up.
+    "MAX_LORA_RANK": str(MAX_RANK),
+    # More than a test uses: on a CPU vLLM would mix adapters up.
     "MAX_LORAS": "8",
     "ALLOW_UNLOAD_LORA_ADAPTER": "1",
 }
 
 
 @dataclass(frozen=True)
-class Host:
-    """A worker that serves the demo model, and adapters, as scripts reach it.
+class LLMEngineHost:
+    """A worker that serves the demo model and adapters to scripts.
 
     Args:
-        way: one of WAYS.
-        url: the address for scripts; for the classes the platform's.
-        volume: the root of its volume.
-        model: the demo model's directory.
-        environ: what scripts need to reach it.
+        way: One of WAYS.
+        url: URL for scripts; for our classes, the platform's URL.
+        volume: Root of the worker's volume.
+        model: The demo model's directory.
+        environ: Environment of the scripts.
     """
 
     way: str
@@ -53,7 +52,7 @@ class Host:
     model: Path
     environ: dict[str, str]
 
-    def printed(
+    def run_program(
         self,
         program: str,
         *arguments: str,
@@ -64,37 +63,37 @@ class Host:
         interpreter = sys.executable if self.way == CLASSES else str(CLIENT / "bin" / "python")
         command = [interpreter, "-m", f"clients.programs.llm_engine_{program}", *arguments]
         if self.way == CLASSES and stdin is not None:
-            stdin = changed(stdin)
-        return answers_of(command, self.environ, cwd, stdin)
+            stdin = replace_import(stdin)
+        return client_answers(command, self.environ, cwd, stdin)
 
     def adapter(self, name: str) -> Path:
-        """Return the directory of an adapter on the volume; make it unless it is there."""
+        """Return the directory of an adapter on the volume; create it if it is missing."""
         directory = self.volume / "adapters" / name
         if not directory.is_dir():
             make_adapter(directory, self.model)
         return directory
 
 
-def changed(script: str) -> str:
-    """Return a script with its import changed from LLM Engine's own client to the classes."""
-    return ITS_OWN.sub("llm_worker_client.llm_engine", script)
+def replace_import(script: str) -> str:
+    """Return a script that imports our classes instead of LLM Engine's own client."""
+    return OWN_PACKAGE.sub("llm_worker_client.llm_engine", script)
 
 
 @contextmanager
-def served(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[Host]:
-    """Start a worker with `--serve`, with adapters, in an empty directory."""
+def serve_host(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[LLMEngineHost]:
+    """Start a worker with `--serve` and adapters, in an empty directory."""
     volume = folder / "volume"
     volume.mkdir()
-    serving = {**SERVING, "SERVE_API_KEY": KEY, "BASE_PATH": str(volume)}
+    serving = {**WORKER_SETTINGS, "SERVE_API_KEY": KEY, "BASE_PATH": str(volume)}
     with http_worker({**environ, **serving, **settings}, folder / "log") as running:
         yield _over_http(SERVE, running.url, volume, Path(environ["MODEL_NAME"]))
 
 
 @contextmanager
-def reached(
+def endpoint_host(
     way: str, endpoint: LocalEndpoint, volume: Path, model: Path, folder: Path
-) -> Iterator[Host]:
-    """Reach the worker of a local endpoint, in an empty directory."""
+) -> Iterator[LLMEngineHost]:
+    """Return a host for the worker of a local endpoint, with an empty directory."""
     if way == CLASSES:
         yield _by_classes(endpoint.api_url, volume, model, folder)
         return
@@ -102,27 +101,27 @@ def reached(
         yield _over_http(way, proxy.url, volume, model)
 
 
-def _over_http(way: str, url: str, volume: Path, model: Path) -> Host:
+def _over_http(way: str, url: str, volume: Path, model: Path) -> LLMEngineHost:
     """Return a host for LLM Engine's own client."""
     environ = {
         "PYTHONPATH": str(ROOT / "tests"),
         "LLM_ENGINE_BASE_PATH": f"{url}/",
         "SCALE_API_KEY": KEY,
-        # Without a look at the newest version on the internet.
+        # Do not look for the newest version on the internet.
         "LLM_ENGINE_DISABLE_VERSION_CHECK": "true",
     }
-    return Host(way, url, volume, model, environ)
+    return LLMEngineHost(way, url, volume, model, environ)
 
 
-def _by_classes(api_url: str, volume: Path, model: Path, folder: Path) -> Host:
+def _by_classes(api_url: str, volume: Path, model: Path, folder: Path) -> LLMEngineHost:
     programs = folder / "clients" / "programs"
     programs.mkdir(parents=True)
     for program in PROGRAMS.glob("llm_engine_*.py"):
-        (programs / program.name).write_text(changed(program.read_text()))
+        (programs / program.name).write_text(replace_import(program.read_text()))
     environ = {
         "PYTHONPATH": f"{folder}:{ROOT / 'src'}",
         "RUNPOD_ENDPOINT_ID": "local",
         "RUNPOD_API_KEY": ACCOUNT,
         "RUNPOD_ENDPOINT_BASE_URL": api_url,
     }
-    return Host(CLASSES, api_url, volume, model, environ)
+    return LLMEngineHost(CLASSES, api_url, volume, model, environ)

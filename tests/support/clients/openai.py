@@ -1,4 +1,4 @@
-"""Versions of OpenAI's client, each in a process of its own, and how they reach a worker."""
+"""Versions of OpenAI's client, each in a separate process, and the ways to reach a worker."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 from support import ROOT
 from support.clients.proxy import ACCOUNT, client_proxy
-from support.clients.scripts import answers_of, require_installed
+from support.clients.scripts import client_answers, require_installed
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -19,14 +19,14 @@ PROXY, TRANSPORT = "proxy", "transport"
 
 
 @dataclass(frozen=True)
-class Host:
-    """A worker, or a platform, as programs reach it: the arguments of the program."""
+class OpenAIHost:
+    """A worker or a platform as programs reach it: the arguments of a program."""
 
     way: str
     address: str
     key: str = KEY
 
-    def printed(self, version: str, part: str) -> Any:
+    def run_calls(self, version: str, part: str) -> Any:
         """Run ``openai_calls.py``; return the answers that it printed."""
         interpreter: str | Path = sys.executable
         if version != NEWEST:
@@ -34,16 +34,16 @@ class Host:
             interpreter = FOLDERS[version] / "bin" / "python"
         command = [interpreter, "-m", "clients.programs.openai_calls"]
         environ = {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"}
-        found = answers_of([*command, self.way, self.address, self.key, part], environ)
-        assert found["version"].startswith(f"{version}.")
-        return found[part]
+        answers = client_answers([*command, self.way, self.address, self.key, part], environ)
+        assert answers["version"].startswith(f"{version}.")
+        return answers[part]
 
 
 @contextmanager
-def reached(way: str, endpoint: LocalEndpoint, log: Path) -> Iterator[Host]:
-    """Reach a local endpoint through a proxy, or by the transport."""
+def endpoint_host(way: str, endpoint: LocalEndpoint, log: Path) -> Iterator[OpenAIHost]:
+    """Return a host for a local endpoint, through a proxy or with the transport."""
     if way == TRANSPORT:
-        yield Host(way, endpoint.api_url, ACCOUNT)
+        yield OpenAIHost(way, endpoint.api_url, ACCOUNT)
         return
     with client_proxy(endpoint.api_url, log, PROXY_API_KEY=KEY) as proxy:
-        yield Host(way, proxy.url)
+        yield OpenAIHost(way, proxy.url)

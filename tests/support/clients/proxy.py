@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support import ROOT
-from support.processes.http_worker import Served, served
+from support.processes.http_worker import ServerProcess, start_server
 
 ACCOUNT = "rpa_of-the-account"
 
-ClientProxy = Served
+ClientProxy = ServerProcess
 
 
 @contextmanager
 def client_proxy(api_url: str, log: Path, **environ: str) -> Iterator[ClientProxy]:
-    """Start a proxy of the endpoint `local` on a port of its own; leaving ends it.
+    """Start a proxy for the endpoint `local` on a free port; terminate it at the end of the block.
 
     Args:
-        api_url: of the platform.
-        log: the file for its output.
-        environ: variables besides the account's key.
+        api_url: URL of the platform's API.
+        log: File for the output.
+        environ: Variables in addition to the account's key.
     """
     variables = {
         "PATH": os.environ["PATH"],
@@ -30,6 +30,6 @@ def client_proxy(api_url: str, log: Path, **environ: str) -> Iterator[ClientProx
         **environ,
     }
     command = [sys.executable, "-m", "llm_worker_client", "proxy", "--endpoint", "local"]
-    with served([*command, "--port", "0", "--base-url", api_url], variables, log) as proxy:
+    with start_server([*command, "--port", "0", "--base-url", api_url], variables, log) as proxy:
         yield proxy
     assert ACCOUNT not in proxy.output

@@ -1,4 +1,4 @@
-"""Clients of other makers, each in a process of its own."""
+"""Runs third-party clients, each in a separate process."""
 
 import json
 import subprocess
@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-# Seconds; ends what hangs: a client's process takes two to seven on an idle machine.
+# Seconds after which a hanging client is killed: it takes two to seven on an idle machine.
 CLIENT_S = 300
 
 
 def require_installed(folder: Path) -> None:
-    """Skip a test where a client is not installed."""
+    """Skip the test if a client is not installed."""
     if not (folder / "installed").is_file():
         pytest.skip(f"{folder} is missing: `make test-clients` installs it, Node's with npm")
 
 
-def printed_by(
+def run_client(
     command: Sequence[str | Path],
     environ: Mapping[str, str],
     folder: Path | None = None,
     program: str | None = None,
 ) -> str:
-    """Run a client; return what it printed.
+    """Run a client; return its output.
 
     Args:
-        command: its interpreter, with arguments.
-        environ: the whole environment.
-        folder: the working directory.
-        program: what it reads from stdin.
+        command: The client's interpreter, with arguments.
+        environ: The whole environment.
+        folder: The working directory.
+        program: The standard input.
     """
     ran = subprocess.run(
         command,
@@ -46,7 +46,7 @@ def printed_by(
     return ran.stdout
 
 
-def answers_of(*client: Any) -> dict[str, Any]:
-    """Return the answers that a client printed as JSON; its arguments are those of `printed_by`."""
-    answers: dict[str, Any] = json.loads(printed_by(*client))
+def client_answers(*client: Any) -> dict[str, Any]:
+    """Return the answers that a client printed as JSON; the arguments are those of `run_client`."""
+    answers: dict[str, Any] = json.loads(run_client(*client))
     return answers

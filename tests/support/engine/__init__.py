@@ -1,1 +1,1 @@
-"""Scripted engines and servers, cores that hang or are none, and requests of real engines."""
+"""Scripted engines and servers, cores without processes, cores that hang, and requests."""

@@ -1,4 +1,4 @@
-"""Jobs answered by scripted engines: what they yield, whole or as lists, and refusals."""
+"""Jobs that scripted engines answer: their yields, results of lists, and refusals."""
 
 import asyncio
 import contextlib
@@ -17,27 +17,27 @@ from worker.job import RawJob
 from worker.record import JobRecord
 
 LIMIT = 1_000_000
-EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
+EXACT = {"max_batch_delay_ms": 0}  # chunks have exactly the formula's sizes, even on a slow machine
 
 every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-async def answered(payload: Any, *script: Step, **environ: str) -> list[Any]:
-    """Return all yields of a job that an engine with this script answers."""
+async def run_job(payload: Any, *script: Step, **environ: str) -> list[Any]:
+    """Return all yields of a job that is answered by an engine with this script."""
     with ScriptedEngine(*script) as engine:
         return await yields_of(engine, payload, **environ)
 
 
-async def refused(payload: Any, **environ: str) -> dict[str, Any]:
+async def job_error(payload: Any, **environ: str) -> dict[str, Any]:
     """Return the error of a job that yields nothing else and does not reach the engine."""
     with ScriptedEngine(*tokens("a")) as engine:
         yields = await yields_of(engine, payload, **environ)
-    assert (len(yields), engine.asked) == (1, [])
+    assert (len(yields), engine.requests) == (1, [])
     return failure(yields)
 
 
-class Scripts(ScriptedEngine):
-    """Plays the script of a prompt; without one it repeats the prompt."""
+class PromptScriptsEngine(ScriptedEngine):
+    """Plays the script of a request's prompt, or repeats a prompt without a script."""
 
     def __init__(self, **scripts: Sequence[Step]) -> None:
         super().__init__()
@@ -46,36 +46,36 @@ class Scripts(ScriptedEngine):
     async def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
-        # It is read for the first delta, before any other request runs.
+        # The script is read for the first delta, before another request runs.
         self.script = tuple(self.scripts.get(str(job.prompt)) or tokens(str(job.prompt)))
-        found = super().generate(job, request_id, in_list=in_list)
-        async with contextlib.aclosing(found) as deltas:
+        generated = super().generate(job, request_id, in_list=in_list)
+        async with contextlib.aclosing(generated) as deltas:
             async for delta in deltas:
                 yield delta
 
 
-class Details(ScriptedEngine):
-    """Plays the script as it is, streaming or not, so that deltas keep their details."""
+class DetailedEngine(ScriptedEngine):
+    """Plays the script unchanged, streamed or not, so that deltas retain their details."""
 
     async def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
-        self.asked.append(job)
+        self.requests.append(job)
         async with contextlib.aclosing(self.play(request_id)) as deltas:
             async for delta in deltas:
                 yield delta
 
 
-async def detailed(payload: Any, *script: Step) -> list[Any]:
-    """Return all yields of a job whose engine's deltas arrive as they are, with their details."""
-    with Details(*script) as engine:
+async def run_detailed_job(payload: Any, *script: Step) -> list[Any]:
+    """Return all yields of a job whose engine does not join deltas."""
+    with DetailedEngine(*script) as engine:
         return await yields_of(engine, payload)
 
 
 class Consumer:
-    """Iterates a job as the SDK does: each yield is posted, and the generator is not closed.
+    """Iterates over a job's yields like the SDK: it posts each yield, and closes no generator.
 
-    The first post lasts until ``posted`` is set.
+    The first post lasts until ``post_finished`` is set.
     """
 
     def __init__(
@@ -83,35 +83,35 @@ class Consumer:
     ) -> None:
         self.generator = worker.handle({"id": name, "input": payload}, record)
         self.yields: list[Any] = []
-        self.posting = asyncio.Event()
-        self.posted = asyncio.Event()
+        self.post_started = asyncio.Event()
+        self.post_finished = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async for chunk in self.generator:
             self.yields.append(chunk)
-            self.posting.set()
-            await self.posted.wait()
+            self.post_started.set()
+            await self.post_finished.wait()
 
     async def cancel(self) -> None:
         self.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self.task
 
-    async def end(self) -> list[Any]:
-        """Return all yields, once the job has ended."""
-        self.posted.set()
+    async def finish(self) -> list[Any]:
+        """Return all yields of the job once it has ended."""
+        self.post_finished.set()
         async with asyncio.timeout(HUNG_S):
             await self.task
         return self.yields
 
 
-def job(*prompts: Any, **keys: Any) -> dict[str, Any]:
+def list_job(*prompts: Any, **keys: Any) -> dict[str, Any]:
     return {"id": "job-1", "input": {"prompts": list(prompts), **keys}}
 
 
 def results_of(yields: list[Any], *, stream: bool) -> list[Any]:
-    """Return the results in the order of the prompts; every one must have come once."""
+    """Return the results in the order of the prompts; each result must occur once."""
     if not stream:
         return [result for chunk in yields for result in chunk["outputs"]]
     assert {tuple(chunk) for chunk in yields} == {("index", "result")}

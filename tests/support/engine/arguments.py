@@ -1,4 +1,4 @@
-"""vLLM's arguments, as far as they say what an engine loads."""
+"""vLLM's arguments that determine the files which an engine loads."""
 
 from argparse import Namespace
 from typing import Any
@@ -7,8 +7,8 @@ from support.hub.caches import NAME
 from worker.engine.arguments import EngineArguments
 
 
-def arguments(prefix: str = "", **changed: Any) -> EngineArguments:
-    """Return the arguments of an engine that loads a model, with some of vLLM's changed."""
+def engine_arguments(prefix: str = "", **changed: Any) -> EngineArguments:
+    """Return the arguments of an engine that loads a model, with changes to vLLM's arguments."""
     options = Namespace(
         **{
             "model": NAME,

@@ -1,4 +1,4 @@
-"""The server in front of a scripted engine, and raw connections to it."""
+"""The HTTP server with a scripted engine, and raw connections to it."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,13 @@ from typing import Any
 import uvicorn
 
 from support.engine.scripted import CHAT, ScriptedEngine, settings
-from support.processes.background import HUNG_S, eventually
-from worker.serve.running import server
+from support.processes.background import HUNG_S, poll_until
+from worker.serve.http_server import make_server
 
 
 @dataclass
-class Client:
-    """One connection; its kernel holds little of what it does not read."""
+class Connection:
+    """One connection to a server; the kernel buffers little of the unread response."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -24,8 +24,8 @@ class Client:
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def all(self) -> bytes:
-        """Return what comes until the server ends the connection."""
+    async def read_all(self) -> bytes:
+        """Return all bytes until the server closes the connection."""
         received = b""
         async with asyncio.timeout(HUNG_S):
             with contextlib.suppress(ConnectionError):
@@ -33,38 +33,40 @@ class Client:
                     received += part
         return received
 
-    async def head(self) -> bytes:
+    async def read_head(self) -> bytes:
         async with asyncio.timeout(HUNG_S):
             return await self.reader.readuntil(b"\r\n\r\n")
 
 
-class Port:
-    """A server's port, and the connections to it; ``health`` is its port for /ping alone."""
+class ServerPort:
+    """A server's port and the connections to it; ``health`` is its second port, for /ping only."""
 
-    def __init__(self, running: uvicorn.Server, number: int, health: "Port | None" = None) -> None:
+    def __init__(
+        self, running: uvicorn.Server, number: int, health: "ServerPort | None" = None
+    ) -> None:
         self.server = running
         self.health = health or self
         self._address = ("127.0.0.1", number)
-        self._clients: list[Client] = []
+        self._clients: list[Connection] = []
 
     @property
     def url(self) -> str:
         host, port = self._address
         return f"http://{host}:{port}"
 
-    async def connect(self, *, limit: int = 65_536) -> Client:
+    async def connect(self, *, limit: int = 65_536) -> Connection:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, self._address)
-        client = Client(*await asyncio.open_connection(sock=connection, limit=limit))
+        client = Connection(*await asyncio.open_connection(sock=connection, limit=limit))
         self._clients.append(client)
         return client
 
-    async def ask(self, data: bytes) -> bytes:
+    async def exchange(self, data: bytes) -> bytes:
         client = await self.connect()
         client.send(data)
-        return await client.all()
+        return await client.read_all()
 
     def close(self) -> None:
         for client in self._clients:
@@ -72,16 +74,16 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve_http(
     engine: ScriptedEngine, host: str = "127.0.0.1", **environ: str
-) -> AsyncIterator[Port]:
-    listening = [socket.create_server((host, 0)) for _ in range(2)]
-    numbers = [one.getsockname()[1] for one in listening]
-    running = server(engine.engines, settings(**environ), host, *numbers)
-    task = asyncio.create_task(running.serve(sockets=listening))
-    await eventually(lambda: running.started)
-    health = Port(running, numbers[1])
-    port = Port(running, numbers[0], health)
+) -> AsyncIterator[ServerPort]:
+    listeners = [socket.create_server((host, 0)) for _ in range(2)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    running = make_server(engine.engines, settings(**environ), host, *ports)
+    task = asyncio.create_task(running.serve(sockets=listeners))
+    await poll_until(lambda: running.started)
+    health = ServerPort(running, ports[1])
+    port = ServerPort(running, ports[0], health)
     try:
         yield port
     finally:
@@ -91,7 +93,7 @@ async def serving(
         await task
 
 
-def request(
+def http_request(
     body: bytes = b"", method: str = "POST", path: str = CHAT, headers: str = "", **more: Any
 ) -> bytes:
     length = more.get("length", len(body))

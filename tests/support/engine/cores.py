@@ -1,4 +1,4 @@
-"""Cores that are no processes, a clock, and a healer that runs on them."""
+"""Cores without processes, a clock, and a healer that runs on them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from support.processes.background import HUNG_S, eventually
+from support.processes.background import HUNG_S, poll_until
 from worker.engine.run.healing.healer import Healer
 
 
-class Clock:
-    """Moves on by a tenth of a second with every look at it, and in no other way."""
+class FakeClock:
+    """A clock that advances by a tenth of a second each time it is read, and only then."""
 
     now = 1000.0
 
@@ -20,45 +20,45 @@ class Clock:
         self.now += 0.1
         return self.now
 
-    async def pass_by(self, seconds: float) -> None:
-        """Wait until somebody has looked at it so often."""
+    async def wait(self, seconds: float) -> None:
+        """Wait until the clock has been read often enough for these seconds to pass."""
         end = self.now + seconds
-        await eventually(lambda: self.now > end)
+        await poll_until(lambda: self.now > end)
 
 
-CLOCK = Clock()
+CLOCK = FakeClock()
 
 
 @dataclass
 class FakeCore:
-    """Has requests, and dies when it is asked to."""
+    """A core that has requests, and dies on demand."""
 
     crashes: bool = True
     is_dead: bool = False
-    stopped: bool = False
-    builds: bool = False
+    is_stopped: bool = False
+    is_building: bool = False
     requests: list[Any] = field(default_factory=list)
-    happened: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None
     prompt_limit: int = 100
     device: str = "cpu"
-    # Nothing can be built on it.
-    unusable: bool = False
-    # Of a processor, that it uses: 1 is all of one.
-    share: float = 0
-    processes: int = 1
-    # By the clock.
+    # An attempt to use the core raises an error.
+    is_unusable: bool = False
+    # Processor time per second of the clock; 1 is one busy processor.
+    cpu_share: float = 0
+    process_count: int = 1
+    # Reading of the clock.
     killed_at: float = 0
 
     @property
-    def processor_s(self) -> float:
-        return 1 + self.share * CLOCK.now
+    def cpu_time_s(self) -> float:
+        return 1 + self.cpu_share * CLOCK.now
 
     def __post_init__(self) -> None:
-        self.heartbeat = SimpleNamespace(at=0.0)
+        self.heartbeat = SimpleNamespace(last_at=0.0)
         core = self
 
-        class Client:
+        class CoreClient:
             output_handler = core.handler
             vllm_config = SimpleNamespace(
                 scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
@@ -70,20 +70,20 @@ class FakeCore:
             def errored(self) -> bool:
                 return core.is_dead
 
-        self.client = Client()
+        self.client = CoreClient()
 
-    def newcomers(self, until: float) -> set[str]:
+    def new_request_ids(self, until: float) -> set[str]:
         return {request.external_req_id for request in self.requests if request.is_prefilling}
 
     @property
-    def running(self) -> set[str]:
-        return {request.external_req_id for request in self.requests} - self.newcomers(0)
+    def running_request_ids(self) -> set[str]:
+        return {request.external_req_id for request in self.requests} - self.new_request_ids(0)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return not self.requests
 
-    def crashed(self) -> bool:
+    def has_crashed(self) -> bool:
         return self.crashes
 
     def add(self, id_: str, *, new: bool = False, prompt_len: int = 1) -> "FakeCore":
@@ -96,20 +96,20 @@ class FakeCore:
         self.is_dead = True
 
     def kill(self) -> None:
-        self.happened.append("killed")
+        self.calls.append("killed")
         self.killed_at = CLOCK.now
         self.die()
 
     async def remove(self) -> str:
-        self.happened.append("removed")
+        self.calls.append("removed")
         return "ValueError: broken"
 
 
 @asynccontextmanager
-async def healing(
+async def run_healer(
     first: FakeCore, *others: FakeCore | Exception, restarts: int = 2, hang_s: float = 0
 ) -> AsyncIterator[tuple[Healer, list[Any]]]:
-    """Run a healer; the cores that it starts are the others, and it lists those that it uses."""
+    """Run a healer that starts the other cores one after the other; list the cores that it uses."""
     queue, used = list(others), []
 
     def start() -> Any:
@@ -119,12 +119,12 @@ async def healing(
         return following
 
     async def use(core: Any) -> None:
-        if core.unusable:
+        if core.is_unusable:
             raise ValueError("no such adapter")
         used.append(core)
 
     core: Any = first
-    healer = Healer("demo", core, start, use, restarts=restarts, hang_s=hang_s)
+    healer = Healer("demo", core, start, use, max_restarts=restarts, hang_s=hang_s)
     running = asyncio.create_task(healer.run())
     async with asyncio.timeout(HUNG_S):
         yield healer, used
@@ -133,6 +133,6 @@ async def healing(
 
 
 async def settle() -> None:
-    """Let everything go on that waits for no time and no other process."""
+    """Run all tasks that wait neither for time nor for another process."""
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,41 +1,41 @@
-"""Cores' workers that hang while they load the model, or are slow; named in WORKER_CLS."""
+"""Worker classes of cores, for WORKER_CLS, that hang or are slow while they load the model."""
 
 import ctypes
 import os
 import time
 
-from support.engine.memory import FullOnce
+from support.engine.memory import OutOfMemoryOnce
 from worker.engine.seam.cpu_worker import CPUWorker
 
-# Seconds that the slow one takes, and between two signs of its life.
+# Seconds that the slow worker takes, and seconds between two lines of its output.
 SLOW_S = 12.0
-SIGN_S = 0.5
+OUTPUT_INTERVAL_S = 0.5
 
 
-class SleepsNext(FullOnce):
-    """Waits for what never comes, in the second core: that one is no fork."""
+class HangingSecondCore(OutOfMemoryOnce):
+    """Hangs while the second core loads the model; the second core is not forked."""
 
     def load_model(self, **kwargs: object) -> None:
-        """Fail, then wait."""
+        """Fail the first time, hang the second time."""
         super().load_model(**kwargs)
         time.sleep(1e6)
 
 
-class HoldsLock(CPUWorker):
-    """Waits in C, and keeps the interpreter's lock."""
+class LockHoldingCore(CPUWorker):
+    """Hangs in C without releasing the interpreter's lock."""
 
     def load_model(self, **_: object) -> None:
-        """Wait."""
+        """Hang."""
         ctypes.PyDLL(None).pause()
 
 
-class Slow(CPUWorker):
-    """Takes its time, and says so."""
+class SlowCore(CPUWorker):
+    """Loads the model slowly, and prints lines in the meantime."""
 
     def load_model(self, **kwargs: object) -> None:
-        """Load the model, after some time."""
+        """Load the model after some seconds."""
         until = time.monotonic() + SLOW_S
         while time.monotonic() < until:
             os.write(1, b"still waiting for what comes in the end\n")
-            time.sleep(SIGN_S)
+            time.sleep(OUTPUT_INTERVAL_S)
         super().load_model(**kwargs)

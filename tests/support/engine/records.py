@@ -1,4 +1,4 @@
-"""The records of jobs that a scripted engine answers, and their lines in the log."""
+"""Records of jobs that a scripted engine answers, and their lines in the log."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from worker.record import JobRecord
 ID = "job-1"
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return the fields of the lines so far."""
+def record_fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return the fields of all records that were logged so far."""
     return [vars(entry)["fields"] for entry in caplog.records if entry.name == "worker.record"]
 
 

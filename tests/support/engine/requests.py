@@ -1,4 +1,4 @@
-"""Requests of a real engine: one whose answer is not awaited, and vLLM's counts of them."""
+"""Requests of a real engine: parameters of a long request, and vLLM's counts of requests."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
 
-# Parameters of a request that takes ten seconds or more unless it is aborted: 90,000 tokens.
+# Parameters of a request for 90,000 tokens, which takes at least ten seconds unless it is aborted.
 ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
 
 
 def text_of(chunks: Iterable[Any], choice: int = 0) -> str:
-    """Return the text that the yields of a raw job hold together."""
+    """Return the whole text in the yields of a raw job."""
     return "".join(text for chunk in chunks for text in chunk["choices"][choice]["tokens"])
 
 
-async def until_idle(engine: "InProcessEngine") -> None:
-    """Wait until no request holds a slot."""
+async def wait_until_idle(engine: "InProcessEngine") -> None:
+    """Wait until no request occupies a slot."""
     async with asyncio.timeout(HUNG_S):
         while engine.unfinished_requests:
             await asyncio.sleep(0.01)
 
 
-def ended_by_length(engine: "InProcessEngine") -> float:
-    """Return how many requests have generated all the tokens they could: none was aborted."""
+def count_length_finishes(engine: "InProcessEngine") -> float:
+    """Return the number of requests that generated all their tokens, so were not aborted."""
     return sum(
         sample.value
         for metric in engine.metrics.collect()

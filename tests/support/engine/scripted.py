@@ -1,4 +1,4 @@
-"""A scripted engine for unit tests: for timing and faults that the real one can't produce."""
+"""A scripted engine for unit tests of timing and faults that the real engine can't produce."""
 
 import asyncio
 import contextlib
@@ -14,25 +14,25 @@ import uvloop
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from support.engine.server import CHAT, KEYS, event, joined, replying, server
-from support.engine.yields import broken_stream, events_in, failure, texts_in
+from support.engine.server import CHAT, KEYS, event, join_deltas, make_app, static_app
+from support.engine.yields import events_in, failure, split_stream_error, texts_in
 from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
 from worker.engine import Delta, Engine, Engines, Model
-from worker.engine.run.healing.absence import Absence
+from worker.engine.run.healing.suspension import Suspension
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
-from worker.limits.shapes import NONE, Shape
+from worker.limits.shapes import EMPTY_SHAPE, BodyShape
 from worker.record import Usage
 from worker.settings import Settings
 
 # Re-exported from support.engine.server and support.engine.yields.
-__all__ = ["CHAT", "event", "joined", "replying"]
-__all__ += ["broken_stream", "events_in", "failure", "texts_in"]
+__all__ = ["CHAT", "event", "join_deltas", "static_app"]
+__all__ += ["events_in", "failure", "split_stream_error", "texts_in"]
 
-# One step of the engine: new output, a pause in seconds or for an event of its loop, or a failure.
-# RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
+# One step of the engine: new output, a pause in seconds or until an event of its loop is set, or an
+# error. RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
 Step = Delta | float | asyncio.Event | Exception
 
 HANG: float = math.inf
@@ -54,39 +54,41 @@ def tokens(
 
 
 class ScriptedEngine:
-    """Satisfies ``worker.engine.Engine`` by playing the same script for every request.
+    """Implements ``worker.engine.Engine`` by playing the same script for every request.
 
-    As the real engine does, it runs on an event loop in a thread of its own, while the context
-    manager is open. ``app`` stands for vLLM's server, and by default plays the script, too.
+    Like the real engine, it runs on an event loop in its own thread, while the context manager is
+    open.
+    ``app`` replaces vLLM's server, and plays the script, too, by default.
     """
 
     slots = 256
-    # The tokens that vLLM's server counts for a request, prompt and output, if it counts them.
-    counted: tuple[int, int] | None = None
+    # Prompt and output tokens that vLLM's server counts for a request; None if it doesn't count
+    # them.
+    token_counts: tuple[int, int] | None = None
     embedder: Engine | None = None
     model = Model(("demo",), 1024, "cpu", tasks=frozenset({"generate"}))
     bodies: Mapping[str, frozenset[str]] = KEYS
-    schema: Mapping[str, Any] = {"info": {}, "paths": {}, "components": {"schemas": {}}}
+    openapi_schema: Mapping[str, Any] = {"info": {}, "paths": {}, "components": {"schemas": {}}}
 
     def __init__(self, *script: Step, app: ASGIApp | None = None) -> None:
         self.script = script
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.died: Future[None] = Future()
-        self.app: ASGIApp = app or server(self)
+        self.app: ASGIApp = app or make_app(self)
         self.metrics = CollectorRegistry()
         self.adapters: list[str] = []
         # Adapters that can't be loaded, with the reasons.
         self.broken_adapters: dict[str, str] = {}
-        self.asked: list[RawJob | dict[str, Any]] = []
-        # Requests that are items of a list.
-        self.items: list[str] = []
-        self.generating: list[str] = []
-        self.aborted: list[str] = []
-        # What the engine plays once it has died and is back; None: it does not come back.
+        self.requests: list[RawJob | dict[str, Any]] = []
+        # Ids of requests that are items of a list.
+        self.list_items: list[str] = []
+        self.active_requests: list[str] = []
+        self.aborted_requests: list[str] = []
+        # Script of the engine after it has died and recovered; None if it does not recover.
         self.next_script: tuple[Step, ...] | None = None
-        # Requests that waited for it.
-        self.waited: list[str] = []
-        self.absence = Absence()
+        # Ids of requests that waited for the engine's recovery.
+        self.requests_awaiting_recovery: list[str] = []
+        self.suspension = Suspension()
         self._dead = False
         self._death = asyncio.Event()
         self._thread = threading.Thread(target=self.loop.run_forever, name="engine")
@@ -111,34 +113,34 @@ class ScriptedEngine:
         return Engines(*filter(None, (self, self.embedder)), died=self.died)
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         return self._dead
 
     def mark_dead(self) -> None:
-        """Be dead, but end no request and don't resolve ``died``."""
+        """Mark the engine as dead, without ending requests or resolving ``died``."""
         self._dead = True
 
     def die(self) -> None:
-        """Die, from any thread: running requests fail at once."""
+        """Kill the engine, from any thread: running requests fail immediately."""
         self.mark_dead()
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
 
     @property
-    def is_aside(self) -> bool:
-        return self.absence.lasts
+    def is_suspended(self) -> bool:
+        return self.suspension.is_active
 
-    def aside(
-        self, patience_s: float, drain_s: float
+    def suspend(
+        self, wait_timeout_s: float, drain_timeout_s: float
     ) -> contextlib.AbstractAsyncContextManager[None]:
-        return self.absence.begun(patience_s)
+        return self.suspension.suspend(wait_timeout_s)
 
-    async def admit(self) -> None:
-        await self.absence.admit()
+    async def wait_until_resumed(self) -> None:
+        await self.suspension.wait_until_resumed()
 
-    async def back(self, request_id: str) -> None:
-        """Be another engine, with the script ``next_script``, if there is one."""
-        self.waited.append(request_id)
+    async def wait_for_recovery(self, request_id: str) -> None:
+        """Continue with ``next_script`` if there is one."""
+        self.requests_awaiting_recovery.append(request_id)
         if not self._dead:
             return
         if self.next_script is None:
@@ -147,7 +149,7 @@ class ScriptedEngine:
         self._dead = False
         self._death.clear()
 
-    def keys(self, path: str) -> frozenset[str] | None:
+    def body_keys(self, path: str) -> frozenset[str] | None:
         return self.bodies.get(path)
 
     async def call(
@@ -156,58 +158,58 @@ class ScriptedEngine:
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
-        shape: Shape = NONE,
-    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+        shape: BodyShape = EMPTY_SHAPE,
+    ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
         request = asgi.Request(method, path, data, request_id)
-        with self._failures_of_dead():
-            async with contextlib.aclosing(asgi.call(self.app, request)) as parts:
+        with self._raise_if_dead():
+            async with contextlib.aclosing(asgi.call_app(self.app, request)) as parts:
                 async for part in parts:
-                    if self.dead:
+                    if self.is_dead:
                         raise EngineDead
                     yield part
-        if usage is not None and self.counted is not None:
-            usage.add(*self.counted)
+        if usage is not None and self.token_counts is not None:
+            usage.add(*self.token_counts)
 
-    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+    async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
         async with contextlib.aclosing(self.call("/v1/models", None, request_id)) as parts:
             body = b"".join([part async for part in parts if isinstance(part, bytes)])
         cards: list[dict[str, Any]] = json.loads(body)["data"]
         return cards
 
-    async def check(self, job: RawJob) -> None: ...
+    async def check_job(self, job: RawJob) -> None: ...
 
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
         return dict.fromkeys(self.adapters) | self.broken_adapters
 
-    async def adopt(self, name: str) -> None:
+    async def load_adapter(self, name: str) -> None:
         if name not in self.adapters:
             raise RefusedByEngine(f"no {name}", status=404, param="model")
 
     async def check_adapter(self, directory: Path) -> None: ...
 
-    async def unload(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         self.adapters.remove(name)
 
     async def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
-        self.asked.append(job)
+        self.requests.append(job)
         if in_list:
-            self.items.append(request_id)
-        with self._failures_of_dead():
+            self.list_items.append(request_id)
+        with self._raise_if_dead():
             async with contextlib.aclosing(self.play(request_id)) as deltas:
                 if job.stream:
                     async for delta in deltas:
                         yield delta
                 else:
-                    for whole in joined([delta async for delta in deltas]):
+                    for whole in join_deltas([delta async for delta in deltas]):
                         yield whole
 
     async def play(self, request_id: str) -> AsyncGenerator[Delta, None]:
         assert asyncio.get_running_loop() is self.loop, "the engine is used on its own loop only"
-        self.generating.append(request_id)
+        self.active_requests.append(request_id)
         try:
             for step in self.script:
                 if isinstance(step, Delta):
@@ -219,18 +221,18 @@ class ScriptedEngine:
                 else:
                     self._fail(step)
         except (GeneratorExit, asyncio.CancelledError):
-            self.aborted.append(request_id)
+            self.aborted_requests.append(request_id)
             raise
         finally:
-            self.generating.remove(request_id)
+            self.active_requests.remove(request_id)
 
     @contextlib.contextmanager
-    def _failures_of_dead(self) -> Iterator[None]:
-        """Raise ``EngineDead`` for whatever fails while the engine is dead, as in the real one."""
+    def _raise_if_dead(self) -> Iterator[None]:
+        """Raise ``EngineDead`` instead of other errors while the engine is dead."""
         try:
             yield
         except Exception as error:
-            if self.dead:
+            if self.is_dead:
                 raise EngineDead from error
             raise
 
@@ -238,7 +240,7 @@ class ScriptedEngine:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if seconds == HANG else seconds):
                 await self._death.wait()
-        if self.dead:
+        if self.is_dead:
             raise EngineDead
 
     def _fail(self, error: Exception) -> None:
@@ -248,7 +250,7 @@ class ScriptedEngine:
 
 
 async def _settle() -> None:
-    """Cancel the loop's tasks, so that closing it warns of nothing."""
+    """Cancel the loop's tasks, so that closing the loop causes no warnings."""
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
@@ -257,7 +259,7 @@ async def _settle() -> None:
     await loop.shutdown_asyncgens()
 
 
-# Helpers of tests:
+# Helpers for tests.
 
 
 def settings(**environ: str) -> Settings:
@@ -268,13 +270,13 @@ def worker(engine: ScriptedEngine, **environ: str) -> Worker:
     return Worker(engine.engines, settings(**environ))
 
 
-def chat(*, stream: bool, **keys: Any) -> dict[str, Any]:
-    """Return the input of a chat completion, as the platform's gateway sends it."""
+def chat_job(*, stream: bool, **keys: Any) -> dict[str, Any]:
+    """Return the input of a chat completion as the platform's gateway sends it."""
     messages = [{"role": "user", "content": "Hi"}]
     return {"openai_route": CHAT, "openai_input": {"messages": messages, "stream": stream}, **keys}
 
 
-def raw(*, stream: bool, **keys: Any) -> dict[str, Any]:
+def raw_job(*, stream: bool, **keys: Any) -> dict[str, Any]:
     return {"prompt": "Hi", "stream": stream, **keys}
 
 

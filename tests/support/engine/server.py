@@ -1,4 +1,4 @@
-"""The part of vLLM's server that the worker uses, playing a script over HTTP."""
+"""The part of vLLM's server that the worker uses; it plays a script over HTTP."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from worker.engine import Delta
 from worker.errors import RefusedByEngine, WorkerError
 
 CHAT = "/v1/chat/completions"
-# Routes that answer every request at once.
-NOTED = (
+# Routes that answer every request immediately, with their own path.
+ECHO_ROUTES = (
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
@@ -25,13 +25,13 @@ NOTED = (
     "/tokenize",
 )
 
-# The keys of bodies, by path.
+# Keys of request bodies, by path.
 _COMMON = {"model", "stream", "temperature"}
-_SAMPLED = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
-_SAMPLED |= {"use_beam_search", "length_penalty"}
+_SAMPLING = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
+_SAMPLING |= {"use_beam_search", "length_penalty"}
 KEYS = {
-    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
-    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
+    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLING}),
+    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLING}),
     "/v1/responses": frozenset({"input", "instructions", "request_id", *_COMMON}),
     "/v1/messages": frozenset({"messages", "system", *_COMMON}),
     "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
@@ -41,9 +41,9 @@ KEYS = {
 
 
 class Player(Protocol):
-    """What plays a script."""
+    """An engine that plays a script."""
 
-    asked: list[Any]
+    requests: list[Any]
 
     @property
     def script(self) -> Sequence[Any]: ...
@@ -51,7 +51,7 @@ class Player(Protocol):
     def play(self, request_id: str) -> AsyncGenerator[Delta, None]: ...
 
 
-def server(engine: Player) -> Starlette:
+def make_app(engine: Player) -> Starlette:
     """Return an app with vLLM's routes that plays the engine's script."""
 
     async def models(_: Request) -> Response:
@@ -60,13 +60,13 @@ def server(engine: Player) -> Starlette:
     async def version(_: Request) -> Response:
         return JSONResponse({"version": "0"})
 
-    async def noted(request: Request) -> Response:
-        engine.asked.append(await request.json())
+    async def echo_path(request: Request) -> Response:
+        engine.requests.append(await request.json())
         return JSONResponse({"path": request.url.path})
 
     async def complete(request: Request) -> Response:
         body = await request.json()
-        engine.asked.append(body)
+        engine.requests.append(body)
         request_id = request.headers["x-request-id"]
         if engine.script and isinstance(engine.script[0], RefusedByEngine):
             return _error_response(engine.script[0])
@@ -74,7 +74,7 @@ def server(engine: Player) -> Starlette:
             return StreamingResponse(
                 _events(engine, request_id), media_type="text/event-stream; charset=utf-8"
             )
-        return await _unless_disconnected(request, _whole(engine, request_id))
+        return await _cancel_on_disconnect(request, _complete(engine, request_id))
 
     return Starlette(
         routes=[
@@ -82,12 +82,12 @@ def server(engine: Player) -> Starlette:
             Route("/version", version),
             Route(CHAT, complete, methods=["POST"]),
             Route("/v1/completions", complete, methods=["POST"]),
-            *(Route(path, noted, methods=["POST"]) for path in NOTED),
+            *(Route(path, echo_path, methods=["POST"]) for path in ECHO_ROUTES),
         ]
     )
 
 
-def replying(*parts: str, status: int = 200, media_type: str = "application/json") -> ASGIApp:
+def static_app(*parts: str, status: int = 200, media_type: str = "application/json") -> ASGIApp:
     """Return an app that answers every request with these parts; it runs on any loop."""
     headers = [(b"content-type", media_type.encode())]
 
@@ -113,7 +113,7 @@ async def _events(engine: Player, request_id: str) -> AsyncGenerator[str, None]:
     yield "data: [DONE]\n\n"
 
 
-async def _whole(engine: Player, request_id: str) -> Response:
+async def _complete(engine: Player, request_id: str) -> Response:
     try:
         deltas = [delta async for delta in engine.play(request_id)]
     except WorkerError as error:
@@ -124,13 +124,15 @@ async def _whole(engine: Player, request_id: str) -> Response:
             "message": {"role": "assistant", "content": delta.text},
             "finish_reason": delta.finish_reason,
         }
-        for delta in joined(deltas)
+        for delta in join_deltas(deltas)
     ]
     return JSONResponse({"id": request_id, "choices": choices})
 
 
-async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Cancel an answer that is not streamed when its client disconnects, as vLLM does."""
+async def _cancel_on_disconnect(
+    request: Request, answer: Coroutine[Any, Any, Response]
+) -> Response:
+    """Cancel an unstreamed response when its client disconnects, as vLLM does."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(request.receive())
     await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,12 +145,12 @@ async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Res
 
 
 def event(data: dict[str, Any]) -> str:
-    """Return an SSE event, written as compactly as vLLM does."""
+    """Return an SSE event, formatted as compactly as vLLM's."""
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def _error(error: WorkerError) -> dict[str, Any]:
-    """Return an error in vLLM's form, without the worker's additions."""
+    """Return an error in vLLM's format, without the worker's additional keys."""
     body = error.body()["error"]
     return {"error": {key: body[key] for key in ("message", "type", "param", "code")}}
 
@@ -157,7 +159,7 @@ def _error_response(error: WorkerError) -> Response:
     return JSONResponse(_error(error), status_code=error.status)
 
 
-def joined(deltas: Sequence[Delta]) -> list[Delta]:  # one a choice
+def join_deltas(deltas: Sequence[Delta]) -> list[Delta]:  # one per choice
     choices: dict[int, list[Delta]] = {}
     for delta in deltas:
         choices.setdefault(delta.index, []).append(delta)

@@ -1,17 +1,17 @@
-"""Reads what a job yields: errors, and the events and texts of OpenAI streams."""
+"""Parses the yields of a job: errors, and events and texts of OpenAI streams."""
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
 
-def broken_stream(yields: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the yields of an OpenAI stream that broke, and the error that its job failed with."""
+def split_stream_error(yields: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the yields of an OpenAI stream that broke off, and the error of its job."""
     return yields[:-1], failure(yields[-1:])
 
 
 def failure(yields: list[Any]) -> dict[str, Any]:
-    """Return the error that a job failed with: its last yield holds nothing else."""
+    """Return the error of a failed job, which must be the only key of its last yield."""
     assert yields, "the job yielded nothing"
     assert list(yields[-1]) == ["error"]
     assert not any("error" in chunk for chunk in yields[:-1] if isinstance(chunk, dict))

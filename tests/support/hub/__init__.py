@@ -1,1 +1,1 @@
-"""A hub on loopback, model repositories and caches for it, and workers that download from it."""
+"""A hub on loopback, model repositories and caches, and workers that download from the hub."""

@@ -1,4 +1,4 @@
-"""Workers that download: commands as processes of their own, and what they leave on a volume."""
+"""Commands of workers that download a repository, and the state of their volume."""
 
 import hashlib
 import json
@@ -11,22 +11,22 @@ from pathlib import Path
 from random import Random
 
 from support.hub.server import Hub, hub
-from support.processes.background import Background, wait_until, with_variable
-from support.processes.commands import HANDLER, HOME, Ran, run
-from worker.store import Found, NotFound, Places, Wanted, resolve
+from support.processes.background import BackgroundProcess, pids_with_variable, wait_until
+from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
+from worker.store import Artifact, ArtifactLocation, MissingArtifact, Places, resolve
 from worker.store.files import INDEX
 
 NAME = "org/model"
-# A token that no output may show.
+# A token that must not appear in any output.
 TOKEN = "hf_canary"
 PREFETCH = (*HANDLER, "--prefetch")
 ANSWER = (*HANDLER, "--test_input", '{"input": {"prompt": "Hi", "stream": true}}')
-# Bytes per second: slow enough to act in the middle of a download, and to keep it there.
-SLOWLY = 300_000
-HARDLY = 10_000
+# Bytes per second: slow enough to act during a download, and so slow that it does not finish.
+SLOW_RATE = 300_000
+TRICKLE_RATE = 10_000
 
 
-def repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -> Path:
+def make_repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -> Path:
     """Create a repository: the demo model's files, with random weights."""
     shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("model.safetensors", "recipe.*"))
     names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
@@ -47,31 +47,33 @@ def hub_with(source: Path) -> Iterator[Hub]:
         yield running
 
 
-def environ(served: Hub, base: Path, **settings: str) -> dict[str, str]:
+def worker_environ(served: Hub, base: Path, **settings: str) -> dict[str, str]:
     """Return the environment of a worker with a volume."""
     fixed = {"MODEL_NAME": NAME, "BASE_PATH": str(base), "HF_ENDPOINT": served.endpoint}
     return {**HOME, **fixed, **settings}
 
 
-def cache(base: Path) -> Path:
+def cache_directory(base: Path) -> Path:
     return base / "huggingface-cache" / "hub"
 
 
-def state(base: Path) -> Path:
-    """Return the folder of the repository's leases and manifests."""
-    return cache(base) / f"models--{NAME.replace('/', '--')}" / ".worker"
+def state_directory(base: Path) -> Path:
+    """Return the directory with the repository's leases and manifests."""
+    return cache_directory(base) / f"models--{NAME.replace('/', '--')}" / ".worker"
 
 
 def leases(base: Path) -> list[str]:
-    return sorted(path.name for path in state(base).glob("lease-*"))
+    return sorted(path.name for path in state_directory(base).glob("lease-*"))
 
 
-def found(base: Path, revision: str | None = None) -> Found | NotFound:
-    """Resolve the repository on the volume, as the next worker to start would."""
-    return resolve(Wanted(NAME, revision), Places(cache(base)))
+def resolve_repository(
+    base: Path, revision: str | None = None
+) -> ArtifactLocation | MissingArtifact:
+    """Resolve the repository on the volume, as the next worker that starts would."""
+    return resolve(Artifact(NAME, revision), Places(cache_directory(base)))
 
 
-def contents(folder: Path) -> dict[str, str]:
+def content_hashes(folder: Path) -> dict[str, str]:
     """Return a hash of each file in a directory, by its relative path."""
     paths = [path for path in folder.rglob("*") if not path.is_dir()]
     return {
@@ -80,45 +82,47 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def sent_once(served: Hub, source: Path) -> bool:
-    sizes = {name: (source / name).stat().st_size for name in contents(source)}
+def was_sent_once(served: Hub, source: Path) -> bool:
+    sizes = {name: (source / name).stat().st_size for name in content_hashes(source)}
     return all(
-        (served.transferred(NAME, name), served.most_often(NAME, name)) == (size, 1)
+        (served.bytes_sent(NAME, name), served.max_sends(NAME, name)) == (size, 1)
         for name, size in sizes.items()
     )
 
 
-def sent(served: Hub, repository: str = NAME) -> int:
-    """Return the number of bytes sent of a repository."""
-    return sum(part.end - part.start for part in served.sent if part.repository == repository)
+def bytes_sent(served: Hub, repository: str = NAME) -> int:
+    """Return the number of bytes that the hub has sent of a repository."""
+    return sum(
+        part.end - part.start for part in served.sent_ranges if part.repository == repository
+    )
 
 
-def size(source: Path) -> int:
-    return sum((source / name).stat().st_size for name in contents(source))
+def repository_size(source: Path) -> int:
+    return sum((source / name).stat().st_size for name in content_hashes(source))
 
 
-def assert_prefetched(served: Hub, source: Path, base: Path, **settings: str) -> Ran:
+def assert_prefetched(served: Hub, source: Path, base: Path, **settings: str) -> CompletedCommand:
     """Check that a prefetch downloads the repository, and leaves no lease."""
-    ran = run(environ(served, base, **settings), *PREFETCH)
+    ran = run_command(worker_environ(served, base, **settings), *PREFETCH)
     assert ran.returncode == 0, ran.stderr
-    result = found(base, settings.get("MODEL_REVISION"))
-    assert isinstance(result, Found), result
-    assert contents(result.place) == contents(source)
+    result = resolve_repository(base, settings.get("MODEL_REVISION"))
+    assert isinstance(result, ArtifactLocation), result
+    assert content_hashes(result.directory) == content_hashes(source)
     assert leases(base) == []
     return ran
 
 
-def hold(served: Hub, source: Path) -> None:
-    """Wait until a quarter of the repository has been sent; send hardly anything from then on."""
-    served.throttle = SLOWLY
-    wait_until(lambda: sent(served) > size(source) / 4)
-    served.throttle = HARDLY
+def slow_down(served: Hub, source: Path) -> None:
+    """Wait until a quarter of the repository has been sent, then slow the hub down to a trickle."""
+    served.throttle = SLOW_RATE
+    wait_until(lambda: bytes_sent(served) > repository_size(source) / 4)
+    served.throttle = TRICKLE_RATE
 
 
-def assert_ends(worker: Background, base: Path) -> None:
-    """Check that SIGTERM ends a worker, whatever it downloads, and that nothing is left of it."""
+def assert_sigterm_stops(worker: BackgroundProcess, base: Path) -> None:
+    """Check that SIGTERM stops a download, and leaves neither leases nor processes."""
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.ended() == 128 + signal.SIGTERM, worker.output
+    assert worker.wait_for_exit() == 128 + signal.SIGTERM, worker.output
     assert "Traceback" not in worker.output
     assert leases(base) == []
-    assert with_variable("BASE_PATH", str(base)) == []
+    assert pids_with_variable("BASE_PATH", str(base)) == []

@@ -1,7 +1,7 @@
-"""A small Hugging Face hub on loopback: enough of its HTTP for the real client library.
+"""A small Hugging Face hub on loopback, with the part of its HTTP API that the real client uses.
 
-It serves directories (listings, hashes, ranges, commits), guards gated and private repositories as
-the real one does, and fails, hangs and sends files badly where a test says so.
+It serves directories (listings, hashes, ranges, commits) and protects gated and private
+repositories like the real hub. Tests can make it fail, hang and send wrong files.
 """
 
 import asyncio
@@ -20,51 +20,51 @@ from aiohttp import web
 from support.hub.files import Files
 from support.processes.background import HUNG_S
 
-# Tokens: of a user who may read everything, and of one without access to gated repositories.
+# Tokens of a user who may read everything, and of a user without access to gated repositories.
 MEMBER = "hf_member"
 STRANGER = "hf_stranger"
 
-# Files of at least so many bytes, or of these types, are in the hub's large file storage.
+# Files of at least this many bytes, or of these types, are in the hub's large file storage.
 LARGE = 10 * 1024 * 1024
 LARGE_TYPES = (".safetensors", ".bin", ".pt", ".gguf")
 
-INVALID = "Invalid credentials in Authorization header"
+INVALID_TOKEN = "Invalid credentials in Authorization header"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
 class Repository:
-    """A model: a directory for each revision, and its guards."""
+    """A model: a directory for each revision, and its access restrictions."""
 
     revisions: dict[str, Path]
     gated: bool = False
     private: bool = False
 
     def find(self, revision: str) -> Path:
-        commits = {commit(folder): folder for folder in self.revisions.values()}
+        commits = {commit_id(folder): folder for folder in self.revisions.values()}
         folder = self.revisions.get(revision) or commits.get(revision)
         return folder or refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
 
 
 @dataclass
 class Hub(Files):
-    """A running hub: its repositories, the requests it got, and its faults."""
+    """A running hub: its repositories, the requests that it received, and its faults."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
-    # Method, path, and the range asked for.
+    # Method, path and requested range.
     requests: list[tuple[str, str, str]] = field(default_factory=list)
-    # The status that every request is answered with, if it is set.
+    # The status of the response to every request; None for regular responses.
     status: int | None = None
-    # Statuses for the next requests, one each.
-    faults: list[int] = field(default_factory=list)
-    # New names of models by their old ones.
-    moved: dict[str, str] = field(default_factory=dict)
-    # Large files are on another host, which must not get a token.
-    redirects: bool = False
-    # The token that came with each request to that host.
-    tokens_elsewhere: list[str | None] = field(default_factory=list)
-    # No request is answered while it is set.
+    # Statuses of the responses to the next requests, one each.
+    next_statuses: list[int] = field(default_factory=list)
+    # New names of models by their old names.
+    new_names: dict[str, str] = field(default_factory=dict)
+    # Large files are on another host, which must not receive a token.
+    redirects_large_files: bool = False
+    # The token of each request to that host.
+    tokens_on_other_host: list[str | None] = field(default_factory=list)
+    # No request is answered while this is set.
     hangs: bool = False
     endpoint: str = ""
 
@@ -74,10 +74,10 @@ class Hub(Files):
         return self.repositories[name]
 
     def clear(self) -> None:
-        """Forget the requests and what was sent."""
+        """Forget all requests and sent files."""
         self.requests.clear()
-        self.sent.clear()
-        self.tokens_elsewhere.clear()
+        self.sent_ranges.clear()
+        self.tokens_on_other_host.clear()
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._fail])
@@ -88,7 +88,7 @@ class Hub(Files):
         app.router.add_get(model + "/tree/{revision}/{path:.+}", self._tree)
         app.router.add_post(model + "/paths-info/{revision}", self._paths)
         app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
-        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._elsewhere)
+        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._other_host_file)
         return app
 
     @web.middleware
@@ -98,15 +98,15 @@ class Hub(Files):
             await asyncio.sleep(0.05)
         if self.status:
             return web.Response(status=self.status)
-        if self.faults:
-            # The client library waits for one second more.
-            return web.Response(status=self.faults.pop(0), headers={"Retry-After": "0"})
+        if self.next_statuses:
+            # The client library waits one second longer than this.
+            return web.Response(status=self.next_statuses.pop(0), headers={"Retry-After": "0"})
         if address := self._new_address(request.path_qs):
             return web.Response(status=307, headers={"Location": address})
         return await handler(request)
 
     def _new_address(self, address: str) -> str | None:
-        for old, new in self.moved.items():
+        for old, new in self.new_names.items():
             for root in ("/api/models/", "/"):
                 if re.match(f"{root}{re.escape(old)}(?=[/?]|$)", address):
                     return address.replace(f"{root}{old}", f"{root}{new}", 1)
@@ -115,10 +115,10 @@ class Hub(Files):
     def _repository(self, request: web.Request) -> Repository:
         token = bearer(request)
         if token not in (None, MEMBER, STRANGER):
-            refuse(401, None, INVALID)
+            refuse(401, None, INVALID_TOKEN)
         repository = self.repositories.get(full_name(request))
         if repository is None or (repository.private and token != MEMBER):
-            # Anonymous callers don't learn whether it exists.
+            # Anonymous callers can't find out whether the repository exists.
             refuse(404 if token else 401, "RepoNotFound", "Repository not found")
         return repository
 
@@ -131,24 +131,24 @@ class Hub(Files):
             {
                 "id": full_name(request),
                 "modelId": full_name(request),
-                "sha": commit(folder),
+                "sha": commit_id(folder),
                 "private": repository.private,
                 "gated": "auto" if repository.gated else False,
-                "siblings": [listed(folder, path) for path in paths(folder)],
+                "siblings": [listing_entry(folder, path) for path in relative_paths(folder)],
                 "tags": [],
             }
         )
 
     async def _tree(self, request: web.Request) -> web.StreamResponse:
         folder = self._folder(request)
-        return web.json_response([listed(folder, path) for path in paths(folder)])
+        return web.json_response([listing_entry(folder, path) for path in relative_paths(folder)])
 
     async def _paths(self, request: web.Request) -> web.StreamResponse:
         folder = self._folder(request)
         form = await request.post() if request.content_type != "application/json" else None
-        wanted = form.getall("paths", []) if form else (await request.json())["paths"]
-        existing = [path for path in paths(folder) if path in wanted]
-        return web.json_response([listed(folder, path) for path in existing])
+        requested = form.getall("paths", []) if form else (await request.json())["paths"]
+        existing = [path for path in relative_paths(folder) if path in requested]
+        return web.json_response([listing_entry(folder, path) for path in existing])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         repository, folder = self._repository(request), self._folder(request)
@@ -156,22 +156,22 @@ class Hub(Files):
         if repository.gated and token != MEMBER:
             refuse(403 if token else 401, "GatedRepo", "Access to this model is restricted")
         path = request.match_info["path"]
-        if path not in paths(folder):
-            refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit(folder)})
+        if path not in relative_paths(folder):
+            refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit_id(folder)})
         file = folder / path
-        headers = {"ETag": f'"{blob(file)}"', "X-Repo-Commit": commit(folder)}
-        if large(file):
+        headers = {"ETag": f'"{blob_id(file)}"', "X-Repo-Commit": commit_id(folder)}
+        if is_large(file):
             headers["X-Linked-Etag"] = headers["ETag"]
             headers["X-Linked-Size"] = str(file.stat().st_size)
-            if self.redirects:
-                place = f"/elsewhere/{full_name(request)}/{commit(folder)}/{path}"
+            if self.redirects_large_files:
+                place = f"/elsewhere/{full_name(request)}/{commit_id(folder)}/{path}"
                 address = request.url.with_host("localhost").with_path(place)
                 return web.Response(status=302, headers={**headers, "Location": str(address)})
         return await self.send(request, full_name(request), file, headers)
 
-    async def _elsewhere(self, request: web.Request) -> web.StreamResponse:
-        self.tokens_elsewhere.append(bearer(request))
-        # The address itself is the permission: no token is needed.
+    async def _other_host_file(self, request: web.Request) -> web.StreamResponse:
+        self.tokens_on_other_host.append(bearer(request))
+        # The URL itself is the permission: no token is needed.
         folder = self.repositories[full_name(request)].find(request.match_info["revision"])
         return await self.send(request, full_name(request), folder / request.match_info["path"], {})
 
@@ -206,7 +206,7 @@ def hub() -> Iterator[Hub]:
 def refuse(
     status: int, code: str | None, message: str, headers: dict[str, str] | None = None
 ) -> NoReturn:
-    """Raise the answer of a refusal, with the headers by which the client library knows it."""
+    """Raise an error response with the headers by which the client library recognizes it."""
     named = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
     types: dict[int, type[web.HTTPError]] = {
         401: web.HTTPUnauthorized,
@@ -224,40 +224,40 @@ def bearer(request: web.Request) -> str | None:
     return request.headers.get("Authorization", "").removeprefix("Bearer ") or None
 
 
-def paths(folder: Path) -> list[str]:
+def relative_paths(folder: Path) -> list[str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def commit(folder: Path) -> str:
-    """Return a hash of a directory's files and their content, in the form of a git commit's."""
-    state = [(path, blob(folder / path)) for path in paths(folder)]
+def commit_id(folder: Path) -> str:
+    """Return a hash of a directory's files and their content, in the format of git's commits."""
+    state = [(path, blob_id(folder / path)) for path in relative_paths(folder)]
     return hashlib.sha1(repr(state).encode(), usedforsecurity=False).hexdigest()
 
 
-def large(path: Path) -> bool:
+def is_large(path: Path) -> bool:
     return path.suffix in LARGE_TYPES or path.stat().st_size >= LARGE
 
 
-def blob(path: Path) -> str:
+def blob_id(path: Path) -> str:
     stat = path.stat()
-    return hashed(path, stat.st_mtime_ns, stat.st_size)
+    return content_hash(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache
-def hashed(path: Path, changed: int, size: int) -> str:
-    """Return the hub's hash of a file: SHA-256 of a large one, git's hash of any other."""
-    if large(path):
+def content_hash(path: Path, changed: int, size: int) -> str:
+    """Return the hub's hash of a file: SHA-256 for a large file, git's hash for others."""
+    if is_large(path):
         with path.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     content = b"blob %d\0" % size + path.read_bytes()
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
-def listed(folder: Path, path: str) -> dict[str, Any]:
-    """Return what listings of either kind say of a file: each of them by its own names."""
+def listing_entry(folder: Path, path: str) -> dict[str, Any]:
+    """Return the entry of a file in both kinds of listings, which use different keys."""
     file = folder / path
-    size, oid = file.stat().st_size, blob(file)
+    size, oid = file.stat().st_size, blob_id(file)
     pointer = {"oid": oid, "sha256": oid, "size": size, "pointerSize": 134}
     names = {"type": "file", "path": path, "rfilename": path, "oid": oid, "blobId": oid}
-    return {**names, "size": size, **({"lfs": pointer} if large(file) else {})}
+    return {**names, "size": size, **({"lfs": pointer} if is_large(file) else {})}

@@ -1,4 +1,4 @@
-"""config.json of well-known models, as far as memory and context length depend on it."""
+"""config.json of well-known models, with the keys that determine memory and context length."""
 
 import json
 import shutil
@@ -11,16 +11,17 @@ Config = dict[str, Any]
 _CONFIGS: dict[str, Config] = json.loads(Path(__file__).with_suffix(".json").read_text())
 
 
-def complete(config: Mapping[str, Any]) -> Config:
-    """Return a configuration with all that it has from the one that it names as its base."""
-    own: Config = {
-        key: complete(value) if isinstance(value, dict) else value for key, value in config.items()
+def merge_base(config: Mapping[str, Any]) -> Config:
+    """Return a configuration with all keys of the configuration that it names as its base."""
+    merged: Config = {
+        key: merge_base(value) if isinstance(value, dict) else value
+        for key, value in config.items()
     }
-    return complete(_CONFIGS[str(own.pop("base"))]) | own if "base" in own else own
+    return merge_base(_CONFIGS[str(merged.pop("base"))]) | merged if "base" in merged else merged
 
 
-def copied(model: Path, folder: Path, **config: object) -> Path:
-    """Copy a model, with changes to its configuration; return the copy's directory."""
+def copy_model(model: Path, folder: Path, **config: object) -> Path:
+    """Copy a model and change its configuration; return the copy's directory."""
     shutil.copytree(model, folder)
     before = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**before, **config}))
@@ -28,15 +29,15 @@ def copied(model: Path, folder: Path, **config: object) -> Path:
 
 
 LLAMA_3_1_8B = _CONFIGS["LLAMA_3_1_8B"]
-# Elements of its weights, all in bfloat16.
+# Number of elements of its weights, all in bfloat16.
 LLAMA_3_1_8B_ELEMENTS = 8_030_261_248
 QWEN_2_5_7B = _CONFIGS["QWEN_2_5_7B"]
 DEEPSEEK_V3 = _CONFIGS["DEEPSEEK_V3"]
-# Every second layer sees the last 128 tokens only.
+# Every second layer attends only to the last 128 tokens.
 GPT_OSS_20B = _CONFIGS["GPT_OSS_20B"]
 PHI_3_MINI_128K = _CONFIGS["PHI_3_MINI_128K"]
 WHISPER = _CONFIGS["WHISPER"]
-# vLLM has sparse attention on GPUs only.
+# vLLM has sparse attention only on GPUs.
 SPARSE = DEEPSEEK_V3 | {
     "architectures": ["DeepseekV32ForCausalLM"],
     "model_type": "deepseek_v32",

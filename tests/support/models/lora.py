@@ -1,4 +1,4 @@
-"""Makes a LoRA adapter with random weights for a Llama, in PEFT's format, and breaks it."""
+"""Makes LoRA adapters with random weights for a Llama, in PEFT's format, and damages them."""
 
 import json
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from worker.volume.adapters import CONFIG, WEIGHTS
 
 RANK = 4
-MOST_RANK = 8  # the rank that the engines of the tests allow
-SCALE = 0.5  # of a weight: large enough that a greedy answer changes
+MAX_RANK = 8  # maximum rank of the tests' engines
+SCALE = 0.5  # of a weight; large enough to change a greedy answer
 
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Path], object]
@@ -45,19 +45,19 @@ def make_adapter(directory: Path, model: Path, seed: int = 1) -> None:
     (directory / CONFIG).write_text(json.dumps(adapter))
 
 
-def configured(**keys: Any) -> Change:
-    """Change keys of the configuration; None removes one."""
+def set_config(**keys: Any) -> Change:
+    """Set keys of the configuration; None removes a key."""
 
     def change(directory: Path) -> None:
         config = {**json.loads((directory / CONFIG).read_text()), **keys}
-        kept = {key: value for key, value in config.items() if value is not None}
-        (directory / CONFIG).write_text(json.dumps(kept))
+        remaining = {key: value for key, value in config.items() if value is not None}
+        (directory / CONFIG).write_text(json.dumps(remaining))
 
     return change
 
 
-def weighted(change: Callable[[Tensors], Tensors]) -> Change:
-    """Change the tensors, in a new file: the old one may be mapped into memory."""
+def change_weights(change: Callable[[Tensors], Tensors]) -> Change:
+    """Change the tensors, in a new file, since the old file may be mapped into memory."""
 
     def apply(directory: Path) -> None:
         changed = change(load_file(directory / WEIGHTS))
@@ -67,103 +67,108 @@ def weighted(change: Callable[[Tensors], Tensors]) -> Change:
     return apply
 
 
-def all_tensors(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
-    return weighted(lambda tensors: {name: change(name, old) for name, old in tensors.items()})
+def change_all_tensors(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
+    return change_weights(
+        lambda tensors: {name: change(name, old) for name, old in tensors.items()}
+    )
 
 
-def renamed(old: str, new: str) -> Change:
-    return weighted(
+def rename_tensors(old: str, new: str) -> Change:
+    return change_weights(
         lambda tensors: {name.replace(old, new): tensor for name, tensor in tensors.items()}
     )
 
 
-def shaped(**shapes: tuple[int, ...]) -> Change:
-    """Give all tensors of a part, A or B, another shape."""
+def reshape_tensors(**shapes: tuple[int, ...]) -> Change:
+    """Replace all tensors of a part, A or B, with tensors of another shape."""
 
     def change(name: str, old: torch.Tensor) -> torch.Tensor:
         shape = next((shapes[part] for part in shapes if f"lora_{part}." in name), None)
         return old if shape is None else torch.full(shape, SCALE)
 
-    return all_tensors(change)
+    return change_all_tensors(change)
 
 
-def truncated(directory: Path) -> None:
+def truncate_weights(directory: Path) -> None:
     whole = (directory / WEIGHTS).read_bytes()
     (directory / WEIGHTS).write_bytes(whole[:-1000])
 
 
-def pickled(directory: Path) -> None:
+def pickle_weights(directory: Path) -> None:
     torch.save(load_file(directory / WEIGHTS), directory / "adapter_model.bin")
     (directory / WEIGHTS).unlink()
 
 
 DORA = "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"
 
-# Ways to break an adapter for the demo model (hidden size 128, two layers), and a part of the
-# message.
+# Ways to damage an adapter for the demo model (hidden size 128, two layers), and a part of the
+# error message.
 BROKEN: dict[str, tuple[Change, str]] = {
     "no-config": (lambda directory: (directory / CONFIG).unlink(), f"no {CONFIG}"),
     "broken-json": (lambda directory: (directory / CONFIG).write_text("{"), "Invalid JSON"),
     "a-list": (lambda directory: (directory / CONFIG).write_text("[]"), "should be an object"),
     "binary": (lambda directory: (directory / CONFIG).write_bytes(b"\xff\x00"), "Invalid JSON"),
-    "no-rank": (configured(r=None), "r: Field required"),
-    "rank-text": (configured(r="4"), "r: Input should be a valid integer"),
-    "rank-broken": (configured(r=4.5), "r: Input should be a valid integer"),
-    "rank-0": (configured(r=0), "r: Input should be greater"),
-    "rank-high": (configured(r=MOST_RANK + 1), f"greater than max_lora_rank {MOST_RANK}"),
-    "rank-unlike": (configured(r=MOST_RANK), f"but r is {MOST_RANK}"),
-    "alpha-text": (configured(lora_alpha="x"), "lora_alpha: Input should be a valid number"),
-    "alpha-nan": (configured(lora_alpha=float("nan")), "lora_alpha: Input should be a finite"),
-    "alpha-none": (configured(lora_alpha=None), "lora_alpha: Field required"),
-    "pattern-list": (configured(rank_pattern=[4]), "rank_pattern: Input should be an object"),
-    "no-targets": (configured(target_modules=None), "target_modules"),
-    "no-lora": (configured(peft_type="IA3"), "peft_type: Input should be 'LORA'"),
-    "bias": (configured(bias="all"), "bias is not supported"),
-    "saved": (configured(modules_to_save=["lm_head"]), "modules_to_save"),
-    "dora": (configured(use_dora=True), "does not yet support DoRA"),
+    "no-rank": (set_config(r=None), "r: Field required"),
+    "rank-text": (set_config(r="4"), "r: Input should be a valid integer"),
+    "rank-broken": (set_config(r=4.5), "r: Input should be a valid integer"),
+    "rank-0": (set_config(r=0), "r: Input should be greater"),
+    "rank-high": (set_config(r=MAX_RANK + 1), f"greater than max_lora_rank {MAX_RANK}"),
+    "rank-unlike": (set_config(r=MAX_RANK), f"but r is {MAX_RANK}"),
+    "alpha-text": (set_config(lora_alpha="x"), "lora_alpha: Input should be a valid number"),
+    "alpha-nan": (set_config(lora_alpha=float("nan")), "lora_alpha: Input should be a finite"),
+    "alpha-none": (set_config(lora_alpha=None), "lora_alpha: Field required"),
+    "pattern-list": (set_config(rank_pattern=[4]), "rank_pattern: Input should be an object"),
+    "no-targets": (set_config(target_modules=None), "target_modules"),
+    "no-lora": (set_config(peft_type="IA3"), "peft_type: Input should be 'LORA'"),
+    "bias": (set_config(bias="all"), "bias is not supported"),
+    "saved": (set_config(modules_to_save=["lm_head"]), "modules_to_save"),
+    "dora": (set_config(use_dora=True), "does not yet support DoRA"),
     "no-weights": (lambda directory: (directory / WEIGHTS).unlink(), f"no {WEIGHTS}"),
-    "pickled": (pickled, f"no {WEIGHTS}"),
-    "truncated": (truncated, "not fully covered"),
+    "pickled": (pickle_weights, f"no {WEIGHTS}"),
+    "truncated": (truncate_weights, "not fully covered"),
     "noise": (lambda directory: (directory / WEIGHTS).write_bytes(b"\xff" * 99), "header"),
     "empty": (lambda directory: (directory / WEIGHTS).write_bytes(b""), "header"),
-    "no-tensors": (weighted(lambda _: {}), "holds no tensors"),
-    "rows": (shaped(A=(9, 128), B=(128, 9)), "lora_A has 9 rows"),
-    "ranks": (shaped(B=(128, 6)), "lora_B 6 columns"),
-    "a-large": (shaped(A=(RANK, 256)), "a weight of 128 x 256, the model's has 128 x 128"),
-    "a-small": (shaped(A=(RANK, 64)), "a weight of 128 x 64, the model's has 128 x 128"),
-    "b-large": (shaped(B=(256, RANK)), "a weight of 256 x 128, the model's has 128 x 128"),
-    "b-small": (shaped(B=(64, RANK)), "a weight of 64 x 128, the model's has 128 x 128"),
-    "b-one": (shaped(B=(1, RANK)), "a weight of 1 x 128"),
-    "swapped": (shaped(A=(128, RANK), B=(RANK, 128)), "lora_A has 128 rows"),
-    "flat": (shaped(A=(RANK,)), "no matrix"),
-    "deep": (shaped(A=(RANK, 128, 1)), "no matrix"),
-    "none-high": (shaped(A=(0, 128)), "no matrix"),
-    "layers": (renamed("layers.1", "layers.7"), "the model has no model.layers.7"),
+    "no-tensors": (change_weights(lambda _: {}), "holds no tensors"),
+    "rows": (reshape_tensors(A=(9, 128), B=(128, 9)), "lora_A has 9 rows"),
+    "ranks": (reshape_tensors(B=(128, 6)), "lora_B 6 columns"),
+    "a-large": (reshape_tensors(A=(RANK, 256)), "a weight of 128 x 256, the model's has 128 x 128"),
+    "a-small": (reshape_tensors(A=(RANK, 64)), "a weight of 128 x 64, the model's has 128 x 128"),
+    "b-large": (reshape_tensors(B=(256, RANK)), "a weight of 256 x 128, the model's has 128 x 128"),
+    "b-small": (reshape_tensors(B=(64, RANK)), "a weight of 64 x 128, the model's has 128 x 128"),
+    "b-one": (reshape_tensors(B=(1, RANK)), "a weight of 1 x 128"),
+    "swapped": (reshape_tensors(A=(128, RANK), B=(RANK, 128)), "lora_A has 128 rows"),
+    "flat": (reshape_tensors(A=(RANK,)), "no matrix"),
+    "deep": (reshape_tensors(A=(RANK, 128, 1)), "no matrix"),
+    "none-high": (reshape_tensors(A=(0, 128)), "no matrix"),
+    "layers": (rename_tensors("layers.1", "layers.7"), "the model has no model.layers.7"),
     "only-a": (
-        weighted(lambda old: {name: old[name] for name in old if "lora_A" in name}),
+        change_weights(lambda old: {name: old[name] for name in old if "lora_A" in name}),
         "has no lora_B",
     ),
-    "whole": (all_tensors(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
-    "nan": (all_tensors(lambda _, old: old * float("nan")), "not finite"),
-    "infinite": (all_tensors(lambda _, old: old / 0), "not finite"),
+    "whole": (change_all_tensors(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
+    "nan": (change_all_tensors(lambda _, old: old * float("nan")), "not finite"),
+    "infinite": (change_all_tensors(lambda _, old: old / 0), "not finite"),
 }
 
-# Those that vLLM itself refuses.
+# Adapters that vLLM itself refuses.
 REFUSED_BY_VLLM: dict[str, tuple[Change, str]] = {
-    "modules": (renamed("q_proj", "z_proj"), "expected target modules"),
-    "magnitude": (weighted(lambda old: {**old, DORA: torch.ones(128)}), "unsupported LoRA weight"),
+    "modules": (rename_tensors("q_proj", "z_proj"), "expected target modules"),
+    "magnitude": (
+        change_weights(lambda old: {**old, DORA: torch.ones(128)}),
+        "unsupported LoRA weight",
+    ),
     "full": (
-        weighted(lambda _: {"model.layers.0.self_attn.q_proj.weight": torch.ones(128, 128)}),
+        change_weights(lambda _: {"model.layers.0.self_attn.q_proj.weight": torch.ones(128, 128)}),
         "unsupported LoRA weight",
     ),
 }
 
 
-LORA_CONFIG = SimpleNamespace(max_lora_rank=MOST_RANK)
+LORA_CONFIG = SimpleNamespace(max_lora_rank=MAX_RANK)
 
 
-def client(model: Path, lora_config: Any = LORA_CONFIG) -> Any:
-    """Return a client of vLLM's, as far as adapters ask it."""
+def fake_client(model: Path, lora_config: Any = LORA_CONFIG) -> Any:
+    """Return an object with the attributes of vLLM's client that are needed for adapters."""
     config = SimpleNamespace(
         model_config=SimpleNamespace(model=str(model), revision=None),
         load_config=SimpleNamespace(download_dir=None),

@@ -1,6 +1,6 @@
-"""Makes a tiny Idefics3 with random weights, whose answers depend on the images it is shown.
+"""Makes a tiny Idefics3 with random weights, whose answers depend on the images in the prompt.
 
-Idefics3 it is because vLLM imports torchvision for most models of this kind, but not for this one.
+vLLM imports torchvision for most models of this kind, but not for Idefics3.
 """
 
 from pathlib import Path
@@ -18,17 +18,17 @@ from transformers import (
 
 SEED = 9
 IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
-# An image, whatever its size was, is scaled to the side of four tiles; each of these, and the whole
-# image at a tile's size, becomes (32 / 8)² = 16 tokens. Of an image in one piece vLLM before 0.31
-# gets no tokens from this transformers.
+# Every image is scaled to twice the side of a tile. Each of its four tiles, and the whole image at
+# the size of a tile, becomes (32 / 8)² = 16 tokens. vLLM before 0.31 gets no tokens from this
+# Transformers for an image in one piece.
 TILE, PATCH = 32, 8  # pixels
 TILES = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
 LAYERS: dict[str, Any] = {  # of the vision tower and of the language model
     "num_hidden_layers": 2,
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_attention_heads": 2,  # so head_dim is 64: vLLM's CPU backend refuses small ones
-    "initializer_range": 0.2,  # with the usual 0.02, an image would hardly change the answer
+    "num_attention_heads": 2,  # so head_dim is 64: vLLM's CPU backend refuses small values
+    "initializer_range": 0.2,  # with the usual 0.02 an image would hardly change the answer
 }
 CHAT_TEMPLATE = """\
 {%- for message in messages %}{{ "<|im_start|>" + message.role + "\\n" }}
@@ -37,8 +37,8 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
 
 
-def make(directory: Path, tokenizer_from: Path) -> None:
-    """Write the model, with the tokens of the other one and those around an image."""
+def make_vision_model(directory: Path, tokenizer_from: Path) -> None:
+    """Write the model, with the other tokenizer's tokens and additional tokens for images."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_from)
     tokenizer.add_tokens([IMAGE, AROUND, GLOBAL, *TILES], special_tokens=True)
     tile, whole = {"longest_edge": TILE}, {"longest_edge": 2 * TILE}
@@ -62,5 +62,5 @@ def make(directory: Path, tokenizer_from: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     set_seed(SEED)
-    model = Idefics3ForConditionalGeneration(config)  # type: ignore[no-untyped-call]  # theirs
+    model = Idefics3ForConditionalGeneration(config)  # type: ignore[no-untyped-call]  # no types
     model.save_pretrained(directory)

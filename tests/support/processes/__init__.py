@@ -1,1 +1,1 @@
-"""Workers, endpoints and other commands as processes of their own."""
+"""Workers, endpoints and other commands in separate processes."""

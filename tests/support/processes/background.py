@@ -1,4 +1,4 @@
-"""Commands in the background: every one in a session of its own, its output in a file."""
+"""Commands in the background, each in its own session, with its output in a file."""
 
 import asyncio
 import os
@@ -15,10 +15,10 @@ from typing import Protocol
 import psutil
 
 from support import ROOT
-from support.processes.forked import Forked, can_fork
+from support.processes.forking import ForkedScript, can_fork
 
-# Seconds; ends a test that hangs, and no other: nothing that is waited for here takes a tenth of
-# it on an idle machine with two cores.
+# Seconds after which a hanging test fails. On an idle machine with two cores, every wait takes less
+# than a tenth of this.
 HUNG_S = 300.0
 
 
@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds.
 
     Raises:
-        TimeoutError: it never does.
+        TimeoutError: The condition does not hold in time.
     """
     deadline = time.monotonic() + HUNG_S
     while not condition():
@@ -35,25 +35,27 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait likewise, while the event loop's other tasks go on.
+async def poll_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, while the event loop's other tasks continue.
 
     Raises:
-        TimeoutError: it never holds.
+        TimeoutError: The condition does not hold in time.
     """
     async with asyncio.timeout(HUNG_S):
         while not condition():
             await asyncio.sleep(0.001)
 
 
-def with_variable(name: str, value: str) -> list[int]:
-    """Find the processes that began with a variable of this value."""
+def pids_with_variable(name: str, value: str) -> list[int]:
+    """Return the ids of the processes that were started with this value of a variable."""
     running = psutil.process_iter(["environ"])
-    return [one.pid for one in running if (one.info["environ"] or {}).get(name) == value]
+    return [
+        process.pid for process in running if (process.info["environ"] or {}).get(name) == value
+    ]
 
 
 class Process(Protocol):
-    """What tests use of `subprocess.Popen`."""
+    """The methods of `subprocess.Popen` that tests use."""
 
     @property
     def pid(self) -> int: ...
@@ -64,8 +66,8 @@ class Process(Protocol):
 
 
 @dataclass(frozen=True)
-class Background:
-    """A command that runs, or has ended."""
+class BackgroundProcess:
+    """A command that is running or has exited."""
 
     process: Process
     log: Path
@@ -75,33 +77,37 @@ class Background:
         return self.log.read_text(errors="replace")
 
     def wait_for_output(self, text: str, times: int = 1) -> None:
-        """Wait until a text has been printed; fail if the command ends without it."""
+        """Wait until a text has been printed; fail if the command exits without printing it."""
 
-        def printed() -> bool:
+        def is_printed() -> bool:
             return self.output.count(text) >= times
 
-        wait_until(lambda: printed() or self.process.poll() is not None)
-        assert printed(), self.output
+        wait_until(lambda: is_printed() or self.process.poll() is not None)
+        assert is_printed(), self.output
 
-    def ended(self) -> int:
-        """Wait for the end, and return the exit status."""
+    def wait_for_exit(self) -> int:
+        """Wait until the command exits; return its exit status."""
         return self.process.wait(HUNG_S)
 
-    def session(self) -> list[int]:
-        """Find the processes of its session that still run, in the order of their start."""
+    def session_pids(self) -> list[int]:
+        """Return the ids of the running processes in the command's session, the oldest first."""
         return [process.pid for process in self._running()]
 
-    def cores(self) -> list[int]:
-        """Find its processes that are cores of engines, by their titles."""
-        return [one.pid for one in self._running() if "EngineCore" in str(one.info["cmdline"])]
+    def core_pids(self) -> list[int]:
+        """Return the ids of the session's processes whose titles are those of engine cores."""
+        return [
+            process.pid
+            for process in self._running()
+            if "EngineCore" in str(process.info["cmdline"])
+        ]
 
-    def port(self) -> int | None:
-        """Find the port on which one of them listens, which it may have chosen; None: not yet."""
+    def listening_port(self) -> int | None:
+        """Return the port on which the session listens; None if it doesn't listen yet."""
         for process in self._running():
             with suppress(psutil.Error):
-                for one in process.net_connections("inet"):
-                    if one.status == psutil.CONN_LISTEN:
-                        return int(one.laddr.port)
+                for connection in process.net_connections("inet"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        return int(connection.laddr.port)
         return None
 
     def _running(self) -> list[psutil.Process]:
@@ -114,37 +120,38 @@ class Background:
         return sorted(running, key=lambda process: process.info["create_time"])
 
     def kill(self) -> None:
-        """End all of its processes, as with a container that is taken away."""
+        """Kill all processes of the session, as when the platform removes a container."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 @contextmanager
-def background(
+def start_command(
     command: Sequence[str | Path],
     environ: Mapping[str, str],
     log: Path,
     stdout: Path | None = None,
     folder: Path = ROOT,
-) -> Iterator[Background]:
-    """Start a command; leaving kills what still runs of it.
+) -> Iterator[BackgroundProcess]:
+    """Start a command; at the end of the block, kill all its processes that are still running.
 
     Args:
-        command: with its arguments. One that begins with a script's file, not with an interpreter,
-            begins in a fork of a process that has vLLM in memory, which saves two thirds of a
-            start; unless the environment holds what libraries read on import.
-        environ: the whole environment.
-        log: the file for its output.
-        stdout: a file of its own for the standard output.
-        folder: where it runs; elsewhere than in the repository's root nothing is forked.
+        command: The command with its arguments. If it starts with a script's file instead of an
+            interpreter, it runs in a fork of a process that has imported vLLM, which saves two
+            thirds
+            of the startup time, unless the environment has variables that libraries read on import.
+        environ: The whole environment.
+        log: File for the output.
+        stdout: Separate file for the standard output.
+        folder: Working directory. Only commands in the repository's root are forked.
     """
     stdout = stdout or log
     for file in {log, stdout}:
         file.write_bytes(b"")
     process: Process
     if folder == ROOT and can_fork(command, environ):
-        process = Forked(command, environ, log, stdout)
+        process = ForkedScript(command, environ, log, stdout)
     else:
         interpreter = [sys.executable, "-u"] if Path(command[0]).suffix == ".py" else []
         with log.open("ab") as errors, stdout.open("ab") as output:
@@ -156,7 +163,7 @@ def background(
                 stderr=errors,
                 start_new_session=True,
             )
-    running = Background(process, log)
+    running = BackgroundProcess(process, log)
     try:
         yield running
     finally:

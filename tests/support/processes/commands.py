@@ -1,4 +1,4 @@
-"""The worker's command, run to its end on the demo model."""
+"""Commands that are run until they exit, and environments of workers with the demo model."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support import ROOT
-from support.processes.background import background, wait_until
+from support.processes.background import start_command, wait_until
 
 SCRIPT = "src/handler.py"
 HANDLER = [sys.executable, "-u", SCRIPT]
@@ -16,14 +16,16 @@ DEMO = ROOT / ".models" / "demo"
 HOME = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 WORKER = {**HOME, "MODEL_NAME": str(DEMO)}
 
-Ran = subprocess.CompletedProcess[str]
+CompletedCommand = subprocess.CompletedProcess[str]
 
 
-def run(environ: Mapping[str, str], *command: str | Path, folder: Path = ROOT) -> Ran:
-    """Run a command to its end, and that of all that it started (see ``background``)."""
+def run_command(
+    environ: Mapping[str, str], *command: str | Path, folder: Path = ROOT
+) -> CompletedCommand:
+    """Run a command until it and all its child processes have exited (see ``start_command``)."""
     with tempfile.TemporaryDirectory() as printed:
         log, stdout = Path(printed, "log"), Path(printed, "stdout")
-        with background(command, environ, log, stdout, folder) as running:
-            status = running.ended()
-            wait_until(lambda: not running.session())
-        return Ran(command, status, stdout.read_text(), log.read_text())
+        with start_command(command, environ, log, stdout, folder) as running:
+            status = running.wait_for_exit()
+            wait_until(lambda: not running.session_pids())
+        return CompletedCommand(command, status, stdout.read_text(), log.read_text())

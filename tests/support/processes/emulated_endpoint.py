@@ -1,4 +1,4 @@
-"""A worker with the platform's variables, behind an emulator that runs in the test's process."""
+"""A worker with the platform's variables, on an emulator in the test's process."""
 
 import os
 import signal
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from emulator import Emulator, Job, Options, slow_link
-from support.processes.background import HUNG_S, Background, background
+from support.processes.background import HUNG_S, BackgroundProcess, start_command
 from support.processes.commands import SCRIPT
 
 
 @dataclass(frozen=True)
 class BackgroundWorker:
-    """A worker's process for the emulator, which signals it."""
+    """A worker's process that the emulator can signal."""
 
-    worker: Background
+    worker: BackgroundProcess
 
     @property
     def pid(self) -> int:
         return self.worker.process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal as to a container: SIGTERM to the first process, others to all."""
+        """Send SIGTERM to the first process, other signals to all, like the platform."""
         with suppress(ProcessLookupError):
             if number is signal.SIGTERM:
                 self.worker.process.terminate()
@@ -34,33 +34,33 @@ class BackgroundWorker:
 
 @dataclass(frozen=True)
 class EmulatedEndpoint:
-    """An emulator, whose jobs can be looked at, and the worker's process behind it."""
+    """An emulator, whose jobs tests can inspect, and its worker's process."""
 
     emulator: Emulator
-    worker: Background
+    worker: BackgroundProcess
 
     async def run(self, payload: Any) -> Job:
-        """Hand in a job and wait for its end."""
+        """Submit a job and wait until it ends."""
         job = self.submit(payload)
-        assert await job.wait_ended(HUNG_S), self.logged
+        assert await job.wait_for_end(HUNG_S), self.log
         return job
 
     def submit(self, payload: Any) -> Job:
         return self.emulator.queue.submit({"input": payload})
 
-    async def answers(self) -> bool:
-        """Return whether the worker still does what it should."""
+    async def answers_jobs(self) -> bool:
+        """Return whether the worker still answers a job correctly."""
         params = {"max_tokens": 2, "ignore_eos": True}
         job = await self.run({"prompt": "Hi", "sampling_params": params})
         return bool(job.output and job.output[0]["usage"]["output"] == 2)
 
     @property
-    def logged(self) -> str:
+    def log(self) -> str:
         return self.worker.output
 
     def core_pid(self) -> int:
-        """Find the process of the model's core, the worker's child."""
-        return self.worker.cores()[0]
+        """Return the id of the model's engine core, a child of the worker."""
+        return self.worker.core_pids()[0]
 
 
 EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]
@@ -79,17 +79,17 @@ async def emulated_endpoint(
     """Start a worker with an environment.
 
     Args:
-        environ: of the worker, which wins over the emulator's variables.
-        log: the file for the worker's output.
-        post_delay_s: how long each of its posts takes.
-        command: what it runs (see ``background``).
-        first_job: whether it has answered a job when the block begins.
-        options: others of the emulator.
+        environ: The worker's environment; it overrides the emulator's variables.
+        log: File for the worker's output.
+        post_delay_s: Seconds that each of the worker's posts takes.
+        command: The worker's command (see ``start_command``).
+        first_job: Whether to run a job before the block begins.
+        options: Other options of the emulator.
     """
     options = {"faults": slow_link(post_delay_s), "take_poll_s": 1, **options}
     async with Emulator(Options(**options)) as emulator:
-        with background(command, {**emulator.worker_environ(), **environ}, log) as worker:
-            emulator.queue.worker("worker-1").process = BackgroundWorker(worker)
+        with start_command(command, {**emulator.worker_environ(), **environ}, log) as worker:
+            emulator.queue.get_worker("worker-1").process = BackgroundWorker(worker)
             endpoint = EmulatedEndpoint(emulator, worker)
             if first_job:
                 await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})

@@ -1,4 +1,4 @@
-"""The other side of an emulator: plays its callers and its workers, in place of the SDK."""
+"""The peer of an emulator: it acts as callers and as workers, instead of the SDK."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ import pytest
 
 from emulator import Emulator, Options
 from emulator.state.worker import Worker
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
 SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
 
 
-class Clock:
-    """The time of an emulator and its event loop, in seconds, which a test can set forward."""
+class EmulatorClock:
+    """The clock of an emulator and its event loop, in seconds, which a test can advance."""
 
     def __init__(self) -> None:
         self._real = time.monotonic
@@ -27,22 +27,24 @@ class Clock:
     def __call__(self) -> float:
         return self._real() + self._passed
 
-    def let_pass(self, seconds: float) -> None:
-        """Let what is due by then happen at once."""
+    def advance(self, seconds: float) -> None:
+        """Advance the clock: everything that is due by then happens immediately."""
         self._passed += seconds
 
 
 class Peer:
-    """A caller and a worker, over HTTP. An answer is (status, JSON); an empty body is None."""
+    """A caller and a worker over HTTP. Responses are (status, JSON); an empty body becomes None."""
 
-    def __init__(self, session: aiohttp.ClientSession, emulator: Emulator, clock: Clock) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, emulator: Emulator, clock: EmulatorClock
+    ) -> None:
         self.session = session
         self.emulator = emulator
         self.queue = emulator.queue
-        self.let_pass = clock.let_pass
+        self.advance_clock = clock.advance
 
     def url(self, path: str) -> str:
-        """Return the URL of a route, given below the endpoint's URL, or of a control route."""
+        """Return the URL of a control route, or of a route of the endpoint."""
         emulator = self.emulator
         return (emulator.root_url if path.startswith("/control/") else emulator.url) + path
 
@@ -51,11 +53,13 @@ class Peer:
             text = await answer.text()
             return answer.status, json.loads(text) if text else None
 
-    async def raw(self, method: str, path: str, body: object = None, headers: bytes = b"") -> bytes:
-        """Send one request, and return the whole answer: aiohttp would repeat a GET that broke.
+    async def request_raw(
+        self, method: str, path: str, body: object = None, headers: bytes = b""
+    ) -> bytes:
+        """Send one request; return the raw response. aiohttp would repeat a broken GET.
 
         Raises:
-            ConnectionResetError: the emulator reset the connection.
+            ConnectionResetError: The emulator reset the connection.
         """
         content = b"" if body is None else json.dumps(body).encode()
         host, _, port = self.emulator.root_url.removeprefix("http://").partition(":")
@@ -75,48 +79,48 @@ class Peer:
         return (await self.request("POST", path, json=body))[1]
 
     async def add_fault(self, **fault: object) -> list[Any]:
-        """Add a fault on demand; return all that are active."""
+        """Add a fault; return all active faults."""
         return list((await self.post("/control/faults", fault))["faults"])
 
-    # As a caller:
+    # As a caller.
 
     async def run(self, job_input: object = None, **keys: object) -> str:
-        """Queue a job, with other keys next to its input; return its id."""
+        """Submit a job, with other keys next to its input; return its id."""
         return str((await self.post("/run", {"input": job_input, **keys}))["id"])
 
-    async def report(self, job: str) -> Any:
+    async def status_object(self, job: str) -> Any:
         return await self.get(f"/status/{job}")
 
     async def status(self, job: str) -> str | None:
-        """Return a job's status; None if the emulator has forgotten it."""
-        status: str | None = (await self.report(job)).get("status")
+        """Return a job's status; None if the emulator has forgotten the job."""
+        status: str | None = (await self.status_object(job)).get("status")
         return status
 
-    async def wait_ended(self, job: str) -> Any:
+    async def wait_until_ended(self, job: str) -> Any:
         """Wait until the job has ended; return its status object."""
-        await eventually(lambda: self.emulator.job(job).ended)
-        return await self.report(job)
+        await poll_until(lambda: self.emulator.job(job).has_ended)
+        return await self.status_object(job)
 
     async def stream(self, job: str) -> list[Any]:
-        """Return the outputs that were not read before."""
+        """Return the outputs since the last call."""
         return [chunk["output"] for chunk in (await self.get(f"/stream/{job}"))["stream"]]
 
-    # As a worker:
+    # As a worker.
 
     @property
     def worker(self) -> Worker:
-        return self.queue.worker("w")
+        return self.queue.get_worker("w")
 
     async def take(self, worker: str = "w") -> Any:
-        """Return the id of the next job; None if there is none."""
+        """Return the id of the next job; None if the queue is empty."""
         return ((await self.get(f"/job-take/{worker}")) or {}).get("id")
 
-    async def stops(self) -> list[str]:
-        """Return the ids of the jobs to stop."""
+    async def jobs_to_stop(self) -> list[str]:
+        """Return the ids of the jobs that the worker has to stop."""
         return list(((await self.get("/job-stop/w")) or {"jobsToStop": []})["jobsToStop"])
 
     async def start(self, job_input: object = None, **keys: object) -> str:
-        """Queue a job and take it as worker w; return its id."""
+        """Submit a job and take it as worker w; return its id."""
         job = await self.run(job_input, **keys)
         assert await self.take() == job
         return job
@@ -128,23 +132,23 @@ class Peer:
         return await self.request("POST", f"/job-done/{worker}/{job}", json=result)
 
     async def complete(self, **keys: object) -> str:
-        """Run a job to its end; return its id."""
+        """Submit, take and finish a job; return its id."""
         job = await self.start(**keys)
         await self.post_done(job, output=1)
         return job
 
     async def poll(self, path: str) -> asyncio.Task[Any]:
-        """Send the first request of a worker; return it once the emulator has it."""
-        asking = asyncio.create_task(self.request("GET", path))
+        """Send a worker's first request; return its task once the emulator has received it."""
+        request = asyncio.create_task(self.request("GET", path))
         worker = path.partition("?")[0].rpartition("/")[2]
-        await eventually(lambda: worker in self.queue.workers)
-        return asking
+        await poll_until(lambda: worker in self.queue.workers)
+        return request
 
 
 @asynccontextmanager
 async def emulator_peer(**options: Any) -> AsyncIterator[Peer]:
-    """Start an emulator, whose polls are short by default, and yield its other side."""
-    clock = Clock()
+    """Start an emulator, with short polls by default, and yield its peer."""
+    clock = EmulatorClock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", clock)
         async with (
@@ -155,5 +159,5 @@ async def emulator_peer(**options: Any) -> AsyncIterator[Peer]:
 
 
 def with_options(**options: Any) -> pytest.MarkDecorator:
-    """Give the fixture ``peer`` an emulator with these options."""
+    """Start the emulator of the fixture ``peer`` with these options."""
     return pytest.mark.parametrize("peer", [options], indirect=True)

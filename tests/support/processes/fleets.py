@@ -1,4 +1,4 @@
-"""Fleets for tests: their workers run small programs."""
+"""Fleets whose workers run small programs."""
 
 import asyncio
 import sys
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from emulator.fleet import Fleet
-from support.processes.background import HUNG_S, eventually
+from support.processes.background import HUNG_S, poll_until
 from support.processes.emulator_peer import Peer, emulator_peer
 
-# The beginning of every program; `take` asks for a job, as the SDK does.
+# The beginning of all programs; `take` requests a job, like the SDK.
 _WORKER = """
 import json, os, signal, subprocess, sys, time, urllib.request
 environ = os.environ
 def call(name, job="", body=None, **headers):
     url = environ[name].replace("$RUNPOD_POD_ID", environ["RUNPOD_POD_ID"]).replace("$ID", job)
-    asked = urllib.request.Request(url, body and json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked) as answer:
+    request = urllib.request.Request(url, body and json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
         return json.loads(answer.read() or "null")
 def take(**headers):
     return call("RUNPOD_WEBHOOK_GET_JOB", environ["RUNPOD_POD_ID"], **headers)
@@ -29,7 +29,7 @@ def say(*words):
 """
 
 STAYS = "take(); time.sleep(600)"
-# As the SDK does: after a SIGTERM it finishes its job, and asks for no more.
+# Like the SDK, it finishes its job after a SIGTERM, and requests no more jobs.
 SERVES = """
 asked_to_stop = []
 signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.append(True))
@@ -50,37 +50,37 @@ say("child", child.pid)
 
 
 def program(text: str) -> tuple[str, ...]:
-    """Return the command that runs a worker's program, by a Python that starts fast."""
+    """Return the command that runs a worker's program with a Python that starts quickly."""
     return (sys.executable, "-I", "-S", "-u", "-c", _WORKER + text)
 
 
 @dataclass
 class RunningFleet:
-    """A fleet, the other side of its emulator, and the lines that the fleet announced."""
+    """A fleet, the peer of its emulator, and the lines that the fleet announced."""
 
     fleet: Fleet
     peer: Peer
     logs: Path
     announced: list[str]
 
-    async def announces(self, text: str, times: int = 1) -> None:
+    async def wait_for_announcement(self, text: str, times: int = 1) -> None:
         """Wait until a text was announced a number of times."""
-        await eventually(lambda: "\n".join(self.announced).count(text) >= times)
+        await poll_until(lambda: "\n".join(self.announced).count(text) >= times)
 
     def log(self, worker: str = "worker-1") -> str:
         return (self.logs / f"{worker}.log").read_text()
 
-    async def logged(self, prefix: str, worker: str = "worker-1") -> str:
-        """Wait for a line in a worker's log that begins so; return the rest of the line."""
-        await eventually(lambda: f"\n{prefix}" in f"\n{self.log(worker)}")
+    async def wait_for_log_line(self, prefix: str, worker: str = "worker-1") -> str:
+        """Wait for a line with this prefix in a worker's log; return the rest of the line."""
+        await poll_until(lambda: f"\n{prefix}" in f"\n{self.log(worker)}")
         return self.log(worker).split(prefix)[1].split("\n")[0].strip()
 
     async def workers(self) -> list[dict[str, Any]]:
         return list((await self.peer.get("/control/workers"))["workers"])
 
     async def pids(self) -> list[int]:
-        """Return the ids of the workers' first processes, once all are ready, and of children."""
-        await self.announces("is ready after", times=len(self.peer.queue.workers))
+        """Return the ids of the workers' first processes, once ready, and of their children."""
+        await self.wait_for_announcement("is ready after", times=len(self.peer.queue.workers))
         logs = [self.log(worker["id"]) for worker in await self.workers()]
         children = [line.split()[1] for log in logs for line in log.splitlines() if "child" in line]
         return [worker["pid"] for worker in await self.workers()] + [*map(int, children)]
@@ -91,7 +91,7 @@ class RunningFleet:
         assert (status, worker["id"]) == (200, "worker-1")
 
     async def drain(self, grace_s: float = 600, hurry: asyncio.Event | None = None) -> None:
-        """Drain the fleet; no test uses up the grace."""
+        """Drain the fleet, with a grace period that no test uses up."""
         async with asyncio.timeout(HUNG_S):
             await self.fleet.drain(grace_s, hurry or asyncio.Event())
 
@@ -100,7 +100,7 @@ class RunningFleet:
 async def running_fleet(
     logs: Path, text: str | Sequence[str], count: int = 1, **options: Any
 ) -> AsyncIterator[RunningFleet]:
-    """Start `count` workers that run a program's text, or a command, at an emulator of its own."""
+    """Start an emulator and `count` workers that run a program's text or a command."""
     announced: list[str] = []
     command = program(text) if isinstance(text, str) else text
     async with emulator_peer(**{"take_poll_s": 600, **options}) as peer:
@@ -111,7 +111,7 @@ async def running_fleet(
 
 
 def process_state(pid: int) -> str | None:
-    """Return the letter of a process's state (see proc(5)); None if it is gone."""
+    """Return the letter of a process's state (see proc(5)); None if it no longer exists."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -119,10 +119,10 @@ def process_state(pid: int) -> str | None:
     return None if letter in "ZX" else letter  # a zombie may have no parent to reap it
 
 
-def states(pids: Iterable[int]) -> list[str | None]:
+def process_states(pids: Iterable[int]) -> list[str | None]:
     return [process_state(pid) for pid in pids]
 
 
-async def wait_gone(*pids: int) -> None:
-    """Wait until the processes are gone."""
-    await eventually(lambda: not any(states(pids)))
+async def wait_until_exited(*pids: int) -> None:
+    """Wait until the processes no longer exist."""
+    await poll_until(lambda: not any(process_states(pids)))

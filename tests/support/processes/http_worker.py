@@ -1,4 +1,4 @@
-"""Programs that listen where they say: ``--serve``, proxies and other servers."""
+"""Programs that print the URL on which they listen: ``--serve``, proxies and other servers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,53 +6,53 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.processes.background import Background, background
+from support.processes.background import BackgroundProcess, start_command
 from support.processes.commands import SCRIPT
-from support.processes.memory import forget_peaks, peak
+from support.processes.memory import peak_bytes, reset_peaks
 
-# What the tests' server asks for.
+# The key of the tests' server.
 KEY = "sk-served"
 ADDRESS = re.compile(r"(?:Uvicorn running on|The endpoint:) +(http://[^\s\"]+)")
 
 
 @dataclass(frozen=True)
-class Served(Background):
-    """A program that listens, with the address that it has printed."""
+class ServerProcess(BackgroundProcess):
+    """A program that listens, with the URL that it has printed."""
 
     @property
     def url(self) -> str:
-        found = ADDRESS.search(self.output)
-        assert found, self.output
-        return found[1]
+        match = ADDRESS.search(self.output)
+        assert match, self.output
+        return match[1]
 
     def peak(self, *, begin: bool = False) -> int:
-        """Return the most bytes of memory that it has had; begin to measure anew."""
+        """Return the peak memory of the process in bytes; ``begin`` resets the peak first."""
         if begin:
-            forget_peaks([self.process.pid])
-        return peak([self.process.pid])
+            reset_peaks([self.process.pid])
+        return peak_bytes([self.process.pid])
 
 
 @contextmanager
-def served(
+def start_server(
     command: Sequence[str | Path], environ: Mapping[str, str], log: Path
-) -> Iterator[Served]:
-    """Start a program, and wait for the address that it prints; leaving stops it in order.
+) -> Iterator[ServerProcess]:
+    """Start a program and wait for the URL that it prints; terminate it at the end of the block.
 
     Args:
-        command: chooses a port of its own (``--port 0``). See ``background``.
-        environ: the whole environment.
-        log: the file for its output.
+        command: A command that chooses a free port (``--port 0``). See ``start_command``.
+        environ: The whole environment.
+        log: File for the output.
     """
-    with background(command, environ, log) as running:
-        program = Served(running.process, log)
+    with start_command(command, environ, log) as running:
+        program = ServerProcess(running.process, log)
         program.wait_for_output("Uvicorn running on ")
         yield program
         program.process.terminate()
-        program.ended()
+        program.wait_for_exit()
 
 
 @contextmanager
-def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[Served]:
+def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[ServerProcess]:
     """Start a worker that serves plain HTTP."""
-    with served([SCRIPT, "--serve", "--port", "0", *options], environ, log) as worker:
+    with start_server([SCRIPT, "--serve", "--port", "0", *options], environ, log) as worker:
         yield worker

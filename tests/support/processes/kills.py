@@ -1,4 +1,4 @@
-"""Workers that are killed: what is left of their processes, and how long."""
+"""Killed workers: which of their processes remain, and for how long."""
 
 import json
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from support.processes.background import HUNG_S, Background
+from support.processes.background import HUNG_S, BackgroundProcess
 
 ROWS = [{"messages": [{"role": role, "content": "Hi"} for role in ("user", "assistant")]}] * 2_000
-# Parts of the commands of a worker's processes.
+# Parts of the command lines of a worker's processes.
 READERS = ("logs/reader.py objects", "logs/reader.py errors")
 GRAMMAR = "worker.engine.run.grammar.process"
 DOWNLOAD = "worker.store.download"
@@ -22,7 +22,7 @@ CORE = "VLLM::EngineCore"
 
 
 def begin_training(url: str) -> None:
-    """Let a worker that serves HTTP begin a fine-tune that takes long."""
+    """Start a long fine-tune on a worker that serves HTTP."""
     rows = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     with httpx.Client(base_url=f"{url}/v1", timeout=HUNG_S) as client:
         files, data = {"file": ("rows.jsonl", rows)}, {"purpose": "fine-tune"}
@@ -33,12 +33,12 @@ def begin_training(url: str) -> None:
             "training_file": file,
             "method": {"type": "supervised", "supervised": supervised},
         }
-        begun = client.post("/fine_tuning/jobs", json=body)
-        assert begun.is_success, begun.text
+        response = client.post("/fine_tuning/jobs", json=body)
+        assert response.is_success, response.text
 
 
-def training_worker(model: str | Path, volume: Path) -> dict[str, str]:
-    """Return the variables of a worker that has every kind of child."""
+def training_environ(model: str | Path, volume: Path) -> dict[str, str]:
+    """Return the variables of a worker that has every kind of child process."""
     return {
         "MODEL_NAME": str(model),
         "SERVED_MODEL_NAME": "demo",
@@ -50,51 +50,51 @@ def training_worker(model: str | Path, volume: Path) -> dict[str, str]:
 
 
 @dataclass
-class Family:
-    """A worker's main process and all below it, with their commands."""
+class ProcessTree:
+    """A worker's main process and all its descendants, with their command lines."""
 
     main: psutil.Process
     commands: dict[psutil.Process, str] = field(default_factory=dict)
     _sessions: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, worker: Background) -> "Family":
-        found = cls(psutil.Process(worker.process.pid))
-        for process in (found.main, *found.main.children(recursive=True)):
-            # It may have just ended.
+    def of_worker(cls, worker: BackgroundProcess) -> "ProcessTree":
+        tree = cls(psutil.Process(worker.process.pid))
+        for process in (tree.main, *tree.main.children(recursive=True)):
+            # The process may have just exited.
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                found.commands[process] = " ".join(process.cmdline())
-                found._sessions.add(os.getsid(process.pid))
-        return found
+                tree.commands[process] = " ".join(process.cmdline())
+                tree._sessions.add(os.getsid(process.pid))
+        return tree
 
-    def has(self, *parts: str) -> bool:
-        """Return whether every part is in a command."""
+    def has_all(self, *parts: str) -> bool:
+        """Return whether each part occurs in a command line."""
         return all(any(part in command for command in self.commands.values()) for part in parts)
 
-    def alive(self) -> list[str]:
-        """Return the commands of those that have not ended; of others in their sessions, too."""
-        left = []
+    def running_commands(self) -> list[str]:
+        """Return the command lines of running processes of the tree or of its sessions."""
+        commands = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 ours = process in self.commands or os.getsid(process.pid) in self._sessions
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(process.cmdline()))
-        return left
+                    commands.append(" ".join(process.cmdline()))
+        return commands
 
 
-def kill(worker: Background) -> Family:
-    """Kill a worker's main process; return what it had."""
+def kill_worker(worker: BackgroundProcess) -> ProcessTree:
+    """Kill a worker's main process; return the process tree that it had."""
     with suppress(psutil.NoSuchProcess):
-        # It starts nothing more that is not seen.
+        # A suspended process starts no further processes.
         psutil.Process(worker.process.pid).suspend()
-    family = Family.of(worker)
-    family.main.kill()
-    return family
+    tree = ProcessTree.of_worker(worker)
+    tree.main.kill()
+    return tree
 
 
-def seconds_until_gone(family: Family, most: float) -> tuple[float, list[str]]:
-    """Wait until nothing is left; return the seconds, and what is left after so many."""
-    begun = time.monotonic()
-    while (left := family.alive()) and time.monotonic() - begun < most:
+def wait_until_exited(tree: ProcessTree, limit_s: float) -> tuple[float, list[str]]:
+    """Wait until all processes have exited; return the seconds, and those that remain."""
+    started_at = time.monotonic()
+    while (remaining := tree.running_commands()) and time.monotonic() - started_at < limit_s:
         time.sleep(0.01)
-    return time.monotonic() - begun, left
+    return time.monotonic() - started_at, remaining

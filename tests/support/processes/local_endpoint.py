@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes.background import HUNG_S, background, with_variable
-from support.processes.http_worker import Served
+from support.processes.background import HUNG_S, pids_with_variable, start_command
+from support.processes.http_worker import ServerProcess
 
 # A variable that the endpoint's workers inherit.
-WORKERS_OF = "WORKERS_OF"
+ENDPOINT_VARIABLE = "WORKERS_OF"
 READY = "Try it in another terminal:"
 
 
 @dataclass(frozen=True)
-class LocalEndpoint(Served):
-    """A local endpoint that runs, with the URLs that it has printed."""
+class LocalEndpoint(ServerProcess):
+    """A running local endpoint, with the URLs that it has printed."""
 
     @property
     def openai_url(self) -> str:
@@ -35,27 +35,27 @@ class LocalEndpoint(Served):
         return self.output.split(READY)[1].split("\n\nworker-")[0]
 
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call a control route: POST where there is a body."""
+        """Call a control route, with POST if there is a body."""
         return _call(f"{self.api_url.removesuffix('/v2')}/control/{path}", body)
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call one of the endpoint's routes: POST where there is a body."""
+        """Call one of the endpoint's routes, with POST if there is a body."""
         return _call(f"{self.url}/{path}", body)
 
     def run(self, payload: Any) -> list[Any]:
-        """Run a job, and return its yields."""
+        """Run a job; return its yields."""
         report = self.call("runsync", {"input": payload})
         assert report["status"] == "COMPLETED", report
         yields: list[Any] = report["output"]
         return yields
 
     def press_ctrl_c(self) -> None:
-        """Interrupt the process group that a terminal would: not the workers, which have theirs."""
+        """Interrupt the same processes as a terminal: the workers have their own process groups."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def left_behind(self) -> list[int]:
-        """Find the processes that still have this endpoint's variable in their environment."""
-        return with_variable(WORKERS_OF, str(self.log))
+    def leftover_pids(self) -> list[int]:
+        """Return the ids of processes that still have this endpoint's variable."""
+        return pids_with_variable(ENDPOINT_VARIABLE, str(self.log))
 
 
 def _call(url: str, body: dict[str, Any] | None) -> Any:
@@ -70,9 +70,9 @@ def _call(url: str, body: dict[str, Any] | None) -> Any:
 def local_endpoint(
     command: Sequence[str | Path], environ: dict[str, str], log: Path
 ) -> Iterator[LocalEndpoint]:
-    """Start an endpoint and wait for its address; leaving presses Ctrl-C and sees to the end."""
-    environ = {**environ, WORKERS_OF: str(log)}
-    with background(command, environ, log) as running:
+    """Start an endpoint and wait for its URL; press Ctrl-C at the end of the block."""
+    environ = {**environ, ENDPOINT_VARIABLE: str(log)}
+    with start_command(command, environ, log) as running:
         endpoint = LocalEndpoint(running.process, log)
         try:
             endpoint.wait_for_output("The endpoint: ")
@@ -80,5 +80,5 @@ def local_endpoint(
         finally:
             if endpoint.process.poll() is None:
                 endpoint.press_ctrl_c()
-            endpoint.ended()
-        assert endpoint.left_behind() == []
+            endpoint.wait_for_exit()
+        assert endpoint.leftover_pids() == []

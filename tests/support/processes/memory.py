@@ -1,4 +1,4 @@
-"""How much memory the processes of a worker take, and took at most."""
+"""Current and peak memory of a worker's processes."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,8 +9,8 @@ import psutil
 MB = 1024 * 1024
 
 
-def family(pid: int) -> list[int]:
-    """Return a process and its descendants, without those that have ended."""
+def process_tree(pid: int) -> list[int]:
+    """Return the ids of a process and its descendants, without exited ones."""
     try:
         first = psutil.Process(pid)
         return [pid, *(child.pid for child in first.children(recursive=True))]
@@ -18,37 +18,37 @@ def family(pid: int) -> list[int]:
         return []
 
 
-def lasting(pid: int) -> list[int]:
-    """Return a process and its descendants, without forks of its children: they soon end."""
-    return [one for one in family(pid) if not _is_passing(one, pid)]
+def long_lived_tree(pid: int) -> list[int]:
+    """Return the ids of a process and its descendants, without its children's brief forks."""
+    return [descendant for descendant in process_tree(pid) if not _is_short_lived(descendant, pid)]
 
 
-def _is_passing(pid: int, first: int) -> bool:
+def _is_short_lived(pid: int, first: int) -> bool:
     try:
         process = psutil.Process(pid)
         parent = process.parent()
         if pid == first or parent is None or parent.pid == first:
             return False
-        # One that is about to end has no command line any more.
+        # A process that is about to exit no longer has a command line.
         return process.cmdline() in ([], parent.cmdline())
     except psutil.NoSuchProcess:
         return True
 
 
-def forget_peaks(pids: Iterable[int]) -> None:
-    """Let the kernel count the peaks anew."""
+def reset_peaks(pids: Iterable[int]) -> None:
+    """Reset the peaks that the kernel records."""
     for pid in pids:
         with suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def resident(pids: Iterable[int]) -> int:
-    """Return how many bytes processes have in memory, all together."""
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Return the total resident memory of the processes."""
     return sum(_status(pid, "VmRSS") for pid in pids)
 
 
-def peak(pids: Iterable[int]) -> int:
-    """Return the sum of what each had at most since ``forget_peaks``."""
+def peak_bytes(pids: Iterable[int]) -> int:
+    """Return the sum of the processes' peaks since ``reset_peaks``."""
     return sum(_status(pid, "VmHWM") for pid in pids)
 
 

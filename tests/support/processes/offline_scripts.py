@@ -1,4 +1,4 @@
-"""Runs the scripts of tests/model/scripts, which have engines of their own, to their end."""
+"""Runs the scripts of tests/model/scripts, which have their own engines."""
 
 import json
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ import pytest
 
 from support import ROOT
 from support.models.lora import make_adapter
-from support.processes.background import background, wait_until
+from support.processes.background import start_command, wait_until
 from support.processes.commands import HOME
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A script that has ended with all its processes, and the results that it printed."""
+class ScriptResult:
+    """The results that a script has printed, after it and all its processes have exited."""
 
     results: dict[str, Any]
     stderr: str
@@ -29,22 +29,23 @@ class Ended:
         return self.results[part]
 
 
-def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
+def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> ScriptResult:
     output = folder / f"{name}.stdout"
     command = [SCRIPTS / f"{name}.py", model, *arguments]
-    with background(command, HOME, folder / f"{name}.stderr", output) as script:
-        status = script.ended()
-        # Its processes end, too, some of them when they notice that it has.
-        wait_until(lambda: not script.session())
+    with start_command(command, HOME, folder / f"{name}.stderr", output) as script:
+        status = script.wait_for_exit()
+        # Its child processes exit as well, some of them when they notice that the script has
+        # exited.
+        wait_until(lambda: not script.session_pids())
     assert output.read_bytes(), script.output
-    return Ended(json.loads(output.read_text().splitlines()[-1]), script.output, status)
+    return ScriptResult(json.loads(output.read_text().splitlines()[-1]), script.output, status)
 
 
 @pytest.fixture(scope="session")
 def scripts(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Ended]]]:
-    """Start all scripts at once."""
+) -> Iterator[dict[str, Future[ScriptResult]]]:
+    """Start all scripts concurrently."""
     folder = tmp_path_factory.mktemp("offline")
     for seed, name in enumerate(("shout", "whisper", "broken")):
         make_adapter(folder / name, demo_model, seed)
@@ -57,15 +58,15 @@ def scripts(
 
 
 @pytest.fixture(scope="session")
-def generate(scripts: dict[str, Future[Ended]]) -> Ended:
+def generate(scripts: dict[str, Future[ScriptResult]]) -> ScriptResult:
     return scripts["generate"].result()
 
 
 @pytest.fixture(scope="session")
-def ids(scripts: dict[str, Future[Ended]]) -> Ended:
+def ids(scripts: dict[str, Future[ScriptResult]]) -> ScriptResult:
     return scripts["ids"].result()
 
 
 @pytest.fixture(scope="session")
-def embed(scripts: dict[str, Future[Ended]]) -> Ended:
+def embed(scripts: dict[str, Future[ScriptResult]]) -> ScriptResult:
     return scripts["embed"].result()

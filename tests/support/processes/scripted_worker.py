@@ -1,4 +1,4 @@
-"""A worker of the real SDK without an engine (tests/platform/handlers/scripted.py)."""
+"""A worker with the real SDK and no engine (tests/platform/handlers/scripted.py)."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from emulator.fleet import WorkerProcess
 from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))
-# What the SDK requires for its command line only, and what that requires: the image has none of it.
+# Requirements of the SDK's command line, and their own requirements: the image has none of them.
 COMMAND_LINE_ONLY = "colorama InquirerPy pfzy prettytable prompt_toolkit watchdog wcwidth"
 ENVIRON = {
     "PATH": os.environ["PATH"],
@@ -26,7 +26,7 @@ ENVIRON = {
     "LOOP": "sdk",
     "NOT_INSTALLED": COMMAND_LINE_ONLY,
 }
-# Which loop takes the jobs. The SDK's own can't stop a job before 1.10.
+# The loops that can take jobs. The SDK's own loop can't stop a job before 1.10.
 LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("worker",)
 
 
@@ -34,12 +34,12 @@ LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("work
 async def scripted_worker(
     environ: dict[str, str], max_concurrency: int, loop: str
 ) -> AsyncIterator[WorkerProcess]:
-    """Start a worker as in production, with the platform's variables; leaving ends it.
+    """Start a worker as in production, with the platform's variables; kill it after the block.
 
     Args:
-        environ: the platform's variables.
-        max_concurrency: how many jobs it takes at once.
-        loop: one of ``LOOPS``.
+        environ: The platform's variables.
+        max_concurrency: Maximum number of concurrent jobs.
+        loop: One of ``LOOPS``.
     """
     environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency), "LOOP": loop}
     process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))

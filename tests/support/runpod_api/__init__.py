@@ -1,1 +1,1 @@
-"""The platform's REST API, version 2, as far as its published document says how it answers."""
+"""The platform's REST API, version 2, according to its published document."""

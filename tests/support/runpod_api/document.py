@@ -1,4 +1,4 @@
-"""Holds requests and answers to the platform's published OpenAPI document."""
+"""Validates requests and responses against the platform's published OpenAPI document."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-# Its types alone: it was published at github.com/runpod/docs, api-reference-v2/openapi.json.
-# Headers of answers are left out.
+# Only the types of the document at github.com/runpod/docs, api-reference-v2/openapi.json, without
+# headers of responses.
 DOCUMENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _NAME = "urn:runpod:v2"
 _REGISTRY: Registry[Any] = Registry().with_resource(_NAME, DRAFT202012.create_resource(DOCUMENT))
@@ -23,61 +23,67 @@ PATHS = {
 
 
 def operation(verb: str, path: str) -> dict[str, Any] | None:
-    """Return what the document says of a verb and a path."""
+    """Return the document's entry for a verb and a path; None if they are unknown."""
     for written, pattern in PATHS.items():
         if pattern.match(path):
-            found: dict[str, Any] | None = DOCUMENT["paths"][written].get(verb.lower())
-            return found
+            operation: dict[str, Any] | None = DOCUMENT["paths"][written].get(verb.lower())
+            return operation
     return None
 
 
-def wrong_with(schema: dict[str, Any], value: object) -> list[str]:
-    """Return what is wrong with a value, in the platform's manner."""
+def schema_errors(schema: dict[str, Any], value: object) -> list[str]:
+    """Return the errors of a value, in the platform's format."""
     validator = Draft202012Validator(_absolute(schema), registry=_REGISTRY)
     return sorted(f"{error.json_path}: {error.message}" for error in validator.iter_errors(value))
 
 
-def wrong_with_body(found: dict[str, Any], body: object) -> list[str]:
-    asked = found.get("requestBody")
-    if asked is None:
+def body_errors(operation: dict[str, Any], body: object) -> list[str]:
+    request_body = operation.get("requestBody")
+    if request_body is None:
         return [] if body is None else ["$: no body is expected"]
-    return wrong_with(asked["content"]["application/json"]["schema"], body)
+    return schema_errors(request_body["content"]["application/json"]["schema"], body)
 
 
-def wrong_with_query(found: dict[str, Any], query: dict[str, str]) -> list[str]:
-    """Return what is wrong with the parameters behind a path."""
-    listed = [_resolved(one) for one in found.get("parameters", ())]
-    known = {one["name"]: one["schema"] for one in listed if one["in"] == "query"}
+def query_errors(operation: dict[str, Any], query: dict[str, str]) -> list[str]:
+    """Return the errors of a request's query parameters."""
+    parameters = [_resolve(parameter) for parameter in operation.get("parameters", ())]
+    known = {
+        parameter["name"]: parameter["schema"]
+        for parameter in parameters
+        if parameter["in"] == "query"
+    }
     wrong = [f"query: {name} is not known" for name in query.keys() - known.keys()]
     for name in query.keys() & known.keys():
-        whole = _resolved(known[name]).get("type") == "integer"
-        wrong += wrong_with(known[name], int(query[name]) if whole else query[name])
+        whole = _resolve(known[name]).get("type") == "integer"
+        wrong += schema_errors(known[name], int(query[name]) if whole else query[name])
     return wrong
 
 
-def wrong_with_answer(found: dict[str, Any], status: int, answer: object) -> list[str]:
-    """Return what is wrong with an answer, which tests give: it must be one of the platform's."""
-    given = _resolved(found["responses"].get(str(status)) or found["responses"]["default"])
-    if "content" not in given:
+def response_errors(operation: dict[str, Any], status: int, answer: object) -> list[str]:
+    """Return the errors of a response made by the tests' platform."""
+    expected = _resolve(
+        operation["responses"].get(str(status)) or operation["responses"]["default"]
+    )
+    if "content" not in expected:
         return [] if answer is None else ["$: no body is expected"]
-    (kind,) = given["content"].values()
-    return wrong_with(kind["schema"], answer)
+    (kind,) = expected["content"].values()
+    return schema_errors(kind["schema"], answer)
 
 
-def _resolved(value: dict[str, Any]) -> dict[str, Any]:
+def _resolve(value: dict[str, Any]) -> dict[str, Any]:
     if "$ref" not in value:
         return value
-    found: Any = DOCUMENT
+    target: Any = DOCUMENT
     for part in value["$ref"].removeprefix("#/").split("/"):
-        found = found[part]
-    return _resolved(found)
+        target = target[part]
+    return _resolve(target)
 
 
 def _absolute(value: Any) -> Any:
-    """Write references so that they lead into the document from anywhere."""
+    """Rewrite references so that they point to the document from anywhere."""
     if isinstance(value, dict):
         return {
             key: _NAME + inner if key == "$ref" else _absolute(inner)
             for key, inner in value.items()
         }
-    return [_absolute(one) for one in value] if isinstance(value, list) else value
+    return [_absolute(item) for item in value] if isinstance(value, list) else value

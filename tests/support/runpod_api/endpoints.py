@@ -1,4 +1,4 @@
-"""Endpoints as the platform keeps them: defaults, partial changes, workers, jobs and logs."""
+"""Endpoints as the platform manages them: defaults, partial updates, workers, jobs and logs."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ DEFAULTS: Body = {
 
 
 class Refusal(Exception):
-    """A request that the platform refuses: the detail, then the errors."""
+    """A refused request: the detail, and the errors."""
 
     def __init__(self, status: int, detail: str, errors: list[str] | None = None) -> None:
         super().__init__(detail, errors)
@@ -30,22 +30,23 @@ class Refusal(Exception):
 
 @dataclass
 class Endpoints:
-    """What an account has.
+    """The resources of an account.
 
     Attributes:
-        endpoints: by their ids.
-        workers: of all endpoints, which come up with the first job and go with the last place.
-        looks: how often a job is asked about before it has ended.
-        result: what a job ends with.
-        log: of every worker.
-        pings: whether streams of it are kept open by comments.
-        volumes: of the network.
-        jobs: inputs, by their ids; cancelled ones are gone.
+        endpoints: Endpoints by their ids.
+        workers: Workers of all endpoints. They start with the first job, and are removed when the
+            maximum number of workers becomes 0.
+        polls_until_done: Number of status requests until a job has ended.
+        result: Status object of an ended job.
+        log: Log of every worker.
+        pings: Whether comments keep streams of the log open.
+        volumes: Network volumes.
+        jobs: Inputs of jobs by their ids, without cancelled jobs.
     """
 
     endpoints: dict[str, Body] = field(default_factory=dict)
     workers: list[Body] = field(default_factory=list)
-    looks: int = 2
+    polls_until_done: int = 2
     result: Body = field(
         default_factory=lambda: {"status": "COMPLETED", "workerId": "w1", "output": {"id": "1"}}
     )
@@ -54,17 +55,19 @@ class Endpoints:
     volumes: list[Body] = field(default_factory=list)
     jobs: dict[str, Body] = field(default_factory=dict)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
-    _looks: dict[str, int] = field(default_factory=dict)
+    poll_counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, **given: Any) -> Body:
-        """Put an endpoint there, as if it was made in the console."""
+    def add(self, **changes: Any) -> Body:
+        """Add an endpoint as if it had been created in the console."""
         gpu = {"pools": ["ADA_24"], "count": 1, "allowedCudaVersions": [], "minCudaVersion": None}
         body = {"type": "QUEUE", "image": "x/y:1", "gpu": gpu, "workers": {"min": 0, "max": 3}}
         body["scaling"] = {"type": "QUEUE_DELAY", "queueDelay": 4}
-        return self._keep({**body, **given})
+        return self._store({**body, **changes})
 
-    def rest(self, verb: str, path: str, body: Body | None, resumed: str | None) -> tuple[int, Any]:
-        """Carry out a valid request of the REST API; return its status and answer."""
+    def rest(
+        self, verb: str, path: str, body: Body | None, last_event_id: str | None
+    ) -> tuple[int, Any]:
+        """Execute a valid request of the REST API; return its status and response."""
         if path == "/v2/network-volumes":
             return 200, {"networkVolumes": self.volumes}
         identity, *below = [*path.removeprefix("/v2/serverless").split("/")[1:], ""][:3]
@@ -74,7 +77,7 @@ class Endpoints:
             raise Refusal(404, "resource not found")
         if below[0] == "workers":
             following = path.endswith("/logs")
-            return 200, self._log(resumed) if following else self._workers()
+            return 200, self._log(last_event_id) if following else self._workers()
         if below[0] == "releases":
             return 200, self._releases()
         if verb == "DELETE":
@@ -85,15 +88,15 @@ class Endpoints:
         return 200, self.endpoints[identity]
 
     def queue(self, verb: str, path: str, body: Body | None) -> Body:
-        """Carry out a request of an endpoint's queue."""
-        identity, what, *job = path.split("/")
+        """Execute a request of an endpoint's queue."""
+        identity, action, *job = path.split("/")
         if identity not in self.endpoints:
             raise Refusal(404, "no such endpoint")
-        if (verb, what) == ("POST", "run") and body:
+        if (verb, action) == ("POST", "run") and body:
             return self._run(identity, body["input"])
-        if (verb, what) == ("GET", "status"):
+        if (verb, action) == ("GET", "status"):
             return {"id": job[0], **self._status(job[0])}
-        if (verb, what) == ("POST", "cancel"):
+        if (verb, action) == ("POST", "cancel"):
             del self.jobs[job[0]]
             return {"id": job[0], "status": "CANCELLED"}
         return {"jobs": {"inQueue": len(self.jobs), "completed": 0}, "workers": {}}
@@ -106,20 +109,20 @@ class Endpoints:
             raise Refusal(400, "exactly one of gpu and cpu")
         _check(body)
         gpu = {"count": 1, "allowedCudaVersions": [], "minCudaVersion": None, **body["gpu"]}
-        return self._keep({**body, "gpu": gpu})
+        return self._store({**body, "gpu": gpu})
 
-    def _keep(self, body: Body) -> Body:
+    def _store(self, body: Body) -> Body:
         identity = f"ep{next(self._ids)}"
         base = f"https://api.runpod.ai/v2/{identity}/"
         paths = {"run": "run", "runSync": "runsync", "purgeQueue": "purge-queue"}
         paths |= {name: f"{name}/{{job_id}}" for name in ("status", "stream", "cancel", "retry")}
         urls = {name: base + path for name, path in {**paths, "health": "health"}.items()}
-        kept = {**DEFAULTS, **body, "id": identity, "requestUrls": urls}
-        kept["workers"] = _workers_of(kept)
-        if kept["gpu"] and not kept["gpu"].get("excludedTypes", True):
-            del kept["gpu"]["excludedTypes"]
-        self.endpoints[identity] = kept
-        return kept
+        endpoint = {**DEFAULTS, **body, "id": identity, "requestUrls": urls}
+        endpoint["workers"] = _workers_of(endpoint)
+        if endpoint["gpu"] and not endpoint["gpu"].get("excludedTypes", True):
+            del endpoint["gpu"]["excludedTypes"]
+        self.endpoints[identity] = endpoint
+        return endpoint
 
     def _change(self, endpoint: Body, body: Body) -> None:
         after = {**endpoint, **body}
@@ -146,8 +149,8 @@ class Endpoints:
         return {"id": name, "status": "IN_QUEUE"}
 
     def _status(self, job: str) -> Body:
-        self._looks[job] = self._looks.get(job, 0) + 1
-        if self._looks[job] <= self.looks:
+        self.poll_counts[job] = self.poll_counts.get(job, 0) + 1
+        if self.poll_counts[job] <= self.polls_until_done:
             return {"status": "IN_QUEUE"}
         self.jobs.pop(job, None)
         for one in self.workers:
@@ -160,16 +163,16 @@ class Endpoints:
             state: sum(one["status"] == state.upper() for one in self.workers) for state in states
         }
         summary = {**counts, "total": len(self.workers)}
-        # As a worker of an earlier version ends by itself.
+        # Workers of an earlier version exit by themselves.
         listed = [dict(one) for one in self.workers]
         self.workers[:] = [one for one in self.workers if not one["isStale"]]
         return {"workers": listed, "summary": summary, "endpointVersion": 2}
 
-    def _log(self, resumed: str | None) -> list[dict[str, str]]:
-        """Return two lines more, first the one that was seen last; the worker ends with its log."""
-        if resumed is None:
+    def _log(self, last_event_id: str | None) -> list[dict[str, str]]:
+        """Return the last line that was read and two more; the worker exits after its log."""
+        if last_event_id is None:
             return self.log[:2]
-        later = [line for line in self.log if line["ts"] >= resumed][:3]
+        later = [line for line in self.log if line["ts"] >= last_event_id][:3]
         if len(later) == 1:
             raise Refusal(404, "the worker is gone")
         return later
@@ -190,7 +193,7 @@ def worker(identity: str, status: str, *, stale: bool = False) -> Body:
 
 
 def _check(body: Body) -> None:
-    """Refuse what the document says in its sentences rather than its types."""
+    """Refuse violations of rules that the document states in sentences instead of types."""
     by_requests = body["scaling"]["type"] == "REQUEST_COUNT"
     if by_requests and "idleTimeout" in body.get("workers", {}):
         raise Refusal(400, "idleTimeout does not apply to queues that scale by requestCount")

@@ -1,6 +1,6 @@
-"""The platform on loopback: its endpoints, workers and queues, and the faults that a test plants.
+"""The platform on loopback: its endpoints, workers and queues, with faults that tests set.
 
-Every request is held to the published document, and so is every answer that is given.
+All requests and responses are validated against the published document.
 """
 
 import json
@@ -21,35 +21,36 @@ KEY = "rpa_0123456789ABCDEFGHIJ"
 
 @dataclass
 class Fault:
-    """What becomes of the next calls of a kind.
+    """A fault of the next matching calls.
 
     Attributes:
-        verb: of the calls.
-        end: of their path.
-        status: that they are answered with; without an answer 0 leaves them open, -1 closes them.
-        times: how many calls.
-        headers: of the answer.
-        detail: of the answer.
-        errors: of the answer.
-        carried_out: the call has its effect all the same.
+        verb: Verb of the calls.
+        path_end: End of their path.
+        status: Status of the response. There is no response for 0, which leaves the call open, and
+            for -1, which closes the connection.
+        times: Number of calls.
+        headers: Headers of the response.
+        detail: Detail of the response.
+        errors: Errors of the response.
+        takes_effect: Whether the call has its effect nevertheless.
     """
 
     verb: str
     status: int
-    end: str = ""
+    path_end: str = ""
     times: int = 1
     headers: dict[str, str] = field(default_factory=dict)
     detail: str = "planted"
     errors: list[str] = field(default_factory=list)
-    carried_out: bool = False
+    takes_effect: bool = False
 
-    def hits(self, verb: str, path: str) -> bool:
-        return self.times > 0 and verb == self.verb and path.endswith(self.end)
+    def matches(self, verb: str, path: str) -> bool:
+        return self.times > 0 and verb == self.verb and path.endswith(self.path_end)
 
 
 @dataclass
 class Call:
-    """A request that came."""
+    """A received request."""
 
     verb: str
     path: str
@@ -61,45 +62,45 @@ class Runpod(Endpoints):
     """The running platform.
 
     Attributes:
-        url: of the server.
-        calls: all requests that came.
-        faults: the first one that hits a call is its answer.
-        ended: set at the end, so that calls without an answer end.
+        url: URL of the server.
+        calls: All received requests.
+        faults: Faults; the first matching one determines the response to a call.
+        closed: Set at the end, so that calls without a response end.
     """
 
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    ended: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
 
     @property
     def changes(self) -> list[Call]:
         """The calls that change endpoints."""
         return [call for call in self.calls if call.verb != "GET" and call.path.startswith("/v2/")]
 
-    def fault(self, verb: str, path: str) -> Fault | None:
-        hit = next((fault for fault in self.faults if fault.hits(verb, path)), None)
+    def take_fault(self, verb: str, path: str) -> Fault | None:
+        hit = next((fault for fault in self.faults if fault.matches(verb, path)), None)
         if hit:
             hit.times -= 1
         return hit
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request of a platform."""
+    """Answers one request."""
 
     api: Runpod
     protocol_version = "HTTP/1.1"
-    # Or the body of an answer waits until its head is acknowledged, 40 ms.
+    # Otherwise, a response's body waits 40 ms until its head is acknowledged.
     disable_nagle_algorithm = True
 
     def answer(self) -> None:
-        """Answer a call of the REST API, which is held to the document, or of a queue."""
+        """Answer a call of the REST API, which is validated, or of a queue."""
         url = urlsplit(self.path)
         length = int(self.headers.get("content-length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         self.api.calls.append(Call(self.command, url.path, body))
-        fault = self.api.fault(self.command, url.path)
-        if fault and not fault.carried_out:
+        fault = self.api.take_fault(self.command, url.path)
+        if fault and not fault.takes_effect:
             self._fail(fault)
             return
         try:
@@ -121,17 +122,17 @@ class Handler(BaseHTTPRequestHandler):
         operation = document.operation(self.command, path)
         if operation is None:
             raise Refusal(404, "resource not found")
-        wrong = document.wrong_with_query(operation, query)
-        if wrong := wrong + document.wrong_with_body(operation, body):
+        wrong = document.query_errors(operation, query)
+        if wrong := wrong + document.body_errors(operation, body):
             raise Refusal(422, "Request validation failed.", wrong)
         status, content = self.api.rest(self.command, path, body, self.headers.get("last-event-id"))
         if not path.endswith("/logs"):
-            assert document.wrong_with_answer(operation, status, content) == []
+            assert document.response_errors(operation, status, content) == []
         return status, content
 
     def _fail(self, fault: Fault) -> None:
         if fault.status <= 0:
-            self.api.ended.wait(0 if fault.status else 60)
+            self.api.closed.wait(0 if fault.status else 60)
             self.close_connection = True
             return
         content = problem(fault.status, fault.detail, fault.errors)
@@ -156,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
             event = f"id: {line['ts']}\ndata: {json.dumps(line)}\n\n"
             self.wfile.write(event.encode())
         with suppress(OSError):
-            while self.api.pings and not self.api.ended.wait(0.02):
+            while self.api.pings and not self.api.closed.wait(0.02):
                 self.wfile.write(b": ping\n\n")
         self.close_connection = True
 
@@ -187,7 +188,7 @@ def runpod_api() -> Iterator[Runpod]:
     try:
         yield state
     finally:
-        state.ended.set()
+        state.closed.set()
         server.shutdown()
         thread.join()
         server.server_close()

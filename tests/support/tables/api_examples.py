@@ -1,12 +1,13 @@
-"""The examples of docs/reference and docs/guide.md: jobs, scripts and what comes of them.
+"""The examples of docs/reference and docs/guide.md: jobs, scripts and their results.
 
-A block's first line has its role after its language: ``json job``, ``json output`` (one yield
-of the job above it), ``json error`` (what its failure holds), ``sse output`` (the events of all
-yields), ``sse end`` (how a stream breaks off). A job's settings follow its role, and ``endpoint``
-if it needs a worker with all features.
+The first line of a block has a role after the language: ``json job``, ``json output`` (one yield
+of the preceding job), ``json error`` (the error of a failed job), ``sse output`` (the events of all
+yields), ``sse end`` (the end of a stream that breaks off). A job's role is followed by its
+settings,
+and by ``endpoint`` if it needs a worker with all features.
 
-A script's role says what it runs against: ``python endpoint``, ``sh endpoint``, ``python serve``;
-``text output`` is what it prints.
+The role of a script is its target: ``python endpoint``, ``sh endpoint``, ``python serve``.
+``text output`` is the script's output.
 """
 
 import json
@@ -25,7 +26,7 @@ GUIDE = ROOT / "docs" / "guide.md"
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```(json|sse|python|sh|text) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = ("python", "sh")
-# Stands for what differs from call to call, and for what is left out.
+# Matches values that differ between calls, and omitted values.
 ANY = "…"
 ENDPOINT = "endpoint"
 
@@ -42,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Example:
-    """A job or a script, and the block that shows what comes of it, if there is one."""
+    """A job or a script, and the block with its result, if there is one."""
 
     job: Block
     answer: Block | None
@@ -61,26 +62,26 @@ class Example:
         return dict(word.split("=", 1) for word in self.job.words if "=" in word)
 
     def check(self, yields: list[Any]) -> None:
-        """Assert that the yields of a worker match the answer shown."""
-        # As the SDK sends it, without enumerations.
+        """Assert that the yields of a worker match the result in the documentation."""
+        # Encoded as by the SDK, without enumerations.
         yields = json.loads(json.dumps(yields))
         failed = isinstance(yields[-1], dict) and yields[-1].keys() == {"error"}
         kind = self.answer.kind if self.answer else None
         assert failed == (kind == "json error"), yields
         if self.answer is None:
             return
-        shown: Any
+        expected: Any
         if failed:
-            (shown,), actual = _values(self.answer.text), json.loads(yields[-1]["error"])
+            (expected,), actual = _values(self.answer.text), json.loads(yields[-1]["error"])
         elif kind == "sse output":
-            shown, actual = events(self.answer.text), events("".join(yields))
+            expected, actual = events(self.answer.text), events("".join(yields))
         else:
-            shown, actual = [*_values(self.answer.text)], yields
-        assert matches(shown, actual), json.dumps(actual, ensure_ascii=False)[:2000]
+            expected, actual = [*_values(self.answer.text)], yields
+        assert matches(expected, actual), json.dumps(actual, ensure_ascii=False)[:2000]
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return a page's blocks of JSON, events, scripts and what they print."""
+    """Return a page's blocks of JSON, events, scripts and their output."""
     found = []
     document = page.read_text()
     for match in BLOCK.finditer(document):
@@ -101,9 +102,9 @@ def examples(*, endpoint: bool) -> list[Example]:
     ]
 
 
-def scripts(against: str) -> list[Example]:
-    """Return the guide's scripts that run against an endpoint, or a worker of another kind."""
-    kinds = {f"{language} {against}" for language in SCRIPTS}
+def scripts(target: str) -> list[Example]:
+    """Return the guide's scripts for an endpoint, or for another kind of worker."""
+    kinds = {f"{language} {target}" for language in SCRIPTS}
     return [example for example in _examples(GUIDE) if example.job.kind in kinds]
 
 
@@ -112,8 +113,8 @@ def reference() -> str:
     return "\n".join(page.read_text() for page in REFERENCE)
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading of the reference, without the marks of code."""
+def table_cells(heading: str) -> list[list[str]]:
+    """Return the cells of the table under a heading of the reference, without backticks."""
     section = re.split(r"\n#+ ", reference().split(f"# {heading}\n")[1])[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[1:]]
@@ -125,28 +126,30 @@ def events(text: str) -> list[Any]:
     return [[*lines[:-1], _data(lines[-1].removeprefix("data: "))] for lines in whole]
 
 
-def prints(shown: str, actual: str) -> bool:
-    """Return whether a text is as shown, where ``ANY`` stands for anything."""
-    return bool(re.fullmatch(".*".join(map(re.escape, shown.split(ANY))), actual, re.DOTALL))
+def matches_text(expected: str, actual: str) -> bool:
+    """Return whether a text matches an expected one, in which ``ANY`` matches everything."""
+    return bool(re.fullmatch(".*".join(map(re.escape, expected.split(ANY))), actual, re.DOTALL))
 
 
-def matches(shown: Any, actual: Any) -> bool:
-    """Return whether a value is as shown, where ``ANY`` stands for anything."""
-    if shown == ANY:
+def matches(expected: Any, actual: Any) -> bool:
+    """Return whether a value matches an expected one, in which ``ANY`` matches everything."""
+    if expected == ANY:
         return True
-    if type(shown) is not type(actual):
+    if type(expected) is not type(actual):
         return False
-    if isinstance(shown, dict):
-        return _matching_keys(shown, actual)
-    if isinstance(shown, list):
-        if ANY in shown[-1:]:
-            shown, actual = shown[:-1], actual[: len(shown) - 1]
-        return len(shown) == len(actual) and all(map(matches, shown, actual))
-    if isinstance(shown, str):
-        return prints(shown, actual)
-    # Figures of an embedder or a model differ a little from machine to machine.
+    if isinstance(expected, dict):
+        return _matching_keys(expected, actual)
+    if isinstance(expected, list):
+        if ANY in expected[-1:]:
+            expected, actual = expected[:-1], actual[: len(expected) - 1]
+        return len(expected) == len(actual) and all(map(matches, expected, actual))
+    if isinstance(expected, str):
+        return matches_text(expected, actual)
+    # Numbers computed by an embedder or a model differ slightly between machines.
     return (
-        bool(math.isclose(shown, actual, abs_tol=1e-3)) if type(shown) is float else shown == actual
+        bool(math.isclose(expected, actual, abs_tol=1e-3))
+        if type(expected) is float
+        else expected == actual
     )
 
 
@@ -159,10 +162,10 @@ def _examples(page: Path) -> list[Example]:
     ]
 
 
-def _matching_keys(shown: dict[str, Any], actual: dict[str, Any]) -> bool:
-    named = shown.keys() - {ANY}
-    all_there = named <= actual.keys() if ANY in shown else named == actual.keys()
-    return all_there and all(matches(shown[key], actual[key]) for key in named)
+def _matching_keys(expected: dict[str, Any], actual: dict[str, Any]) -> bool:
+    named = expected.keys() - {ANY}
+    all_there = named <= actual.keys() if ANY in expected else named == actual.keys()
+    return all_there and all(matches(expected[key], actual[key]) for key in named)
 
 
 def _data(text: str) -> Any:
@@ -170,7 +173,7 @@ def _data(text: str) -> Any:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a text, which are separated by space."""
+    """Yield the JSON values of a text, which are separated by whitespace."""
     decoder, place = json.JSONDecoder(), 0
     while rest := text[place:].lstrip():
         value, length = decoder.raw_decode(rest)

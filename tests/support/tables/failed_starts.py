@@ -1,7 +1,7 @@
-"""Misconfigurations with which a worker does not start, and faults of its machine.
+"""Mistakes in settings with which a worker does not start, and faults of its machine.
 
-They are in failed_starts.yaml. ``<folder>`` in a value stands for a directory that holds what
-``place`` writes.
+The rows are in failed_starts.yaml. ``<folder>`` in a value is replaced with the directory to which
+``write_models`` writes.
 """
 
 from pathlib import Path
@@ -9,46 +9,50 @@ from typing import NamedTuple
 
 import yaml
 
-from support.models.configs import copied
+from support.models.configs import copy_model
 from support.processes.commands import DEMO
 from support.tables.planted_mistakes import FILES
 
 
-class Row(NamedTuple):
-    """A start that fails; ``hub``: it downloads, from a hub on loopback."""
+class FailedStartRow(NamedTuple):
+    """A startup that fails; ``hub``: whether the worker downloads from a hub on loopback."""
 
-    done: str
+    mistake: str
     settings: dict[str, str]
-    named: tuple[str, ...]
+    named_settings: tuple[str, ...]
     hub: bool = False
 
 
 _DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
-def _row(done: str, named: str, changes: dict[str, str | None], *, hub: bool = False) -> Row:
+def _row(
+    done: str, named: str, changes: dict[str, str | None], *, hub: bool = False
+) -> FailedStartRow:
     settings = {"MODEL_NAME": "<folder>/demo", **changes}
-    return Row(done, {name: value for name, value in settings.items() if value}, (named,), hub)
+    return FailedStartRow(
+        done, {name: value for name, value in settings.items() if value}, (named,), hub
+    )
 
 
 MISTAKES = (
     *(_row(done, *rest) for done, rest in _DATA["mistakes"].items()),
-    *(_row(done, *rest, hub=True) for done, rest in _DATA["of downloads"].items()),
+    *(_row(done, *rest, hub=True) for done, rest in _DATA["download mistakes"].items()),
 )
 FAULTS = tuple(
-    Row(done, {"MODEL_NAME": f"<folder>/{kind}", "TRUST_REMOTE_CODE": "1"}, ())
+    FailedStartRow(done, {"MODEL_NAME": f"<folder>/{kind}", "TRUST_REMOTE_CODE": "1"}, ())
     for kind, (done, _) in _DATA["faults"].items()
 )
 
 
-def place(folder: Path) -> None:
-    """Write the models and files that the rows name."""
-    for name, held in FILES.items():
-        (folder / name).write_text(held)
-    copied(DEMO, folder / "demo")
-    copied(DEMO, folder / "architecture", architectures=["FooForCausalLM"])
+def write_models(folder: Path) -> None:
+    """Write the models and files that the rows need."""
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    copy_model(DEMO, folder / "demo")
+    copy_model(DEMO, folder / "architecture", architectures=["FooForCausalLM"])
     for kind, (_, raised) in _DATA["faults"].items():
         code = {"AutoConfig": "configuration_foo.FooConfig"}
-        copied(DEMO, folder / kind, auto_map=code, model_type="foo")
+        copy_model(DEMO, folder / kind, auto_map=code, model_type="foo")
         raising = f"import transformers\nraise RuntimeError({raised!r})\nclass FooConfig: ...\n"
         (folder / kind / "configuration_foo.py").write_text(raising)

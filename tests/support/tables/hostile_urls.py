@@ -1,6 +1,7 @@
 """URLs that try to reach a server on the loopback interface, or a file on the disk."""
 
-# Hosts that are, or could be read as, this machine or a network inside. The canary's port follows.
+# Hosts that are this machine or an internal network, or could be parsed as such. The port of the
+# canary is appended.
 HOSTS = tuple(
     """
     127.0.0.1 127.0.0.2 127.1 127.0.1 0.0.0.0 0 2130706433 017700000001 0177.0.0.1 0x7f000001
@@ -18,7 +19,7 @@ HOSTS = tuple(
     mixed.example mapped.example translated.example
     """.split()
 )
-# {port} is the canary's, {file} the path of a file with a secret.
+# {port} is the canary's port, {file} the path of a file with a secret.
 URLS = (
     *"""
     file://{file} FILE://{file} file://localhost{file} file:{file} {file}
@@ -56,6 +57,7 @@ NAMES = {
     "mixed.example": [["93.184.216.34", "127.0.0.1"]],
     "mapped.example": [["::ffff:127.0.0.1"]],
     "translated.example": [["64:ff9b::7f00:1"]],
-    # The first look is harmless, the second is not: whoever looks twice connects to the second.
+    # The first answer is harmless, the second is not. A client that resolves the name twice
+    # connects to the second one.
     "rebinding.example": [["93.184.216.34"], ["127.0.0.1"]],
 }

@@ -1,6 +1,6 @@
-"""Twelve well-known models as their repositories have them: config.json, and headers of weights.
+"""Twelve well-known models: their config.json, and the headers of their weights.
 
-No weight is stored: a file of headers is made as long as the weights would be, with a hole in it.
+No weights are stored: a file of weights contains the headers, and a hole as large as the weights.
 """
 
 import json
@@ -9,23 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.models.configs import complete
+from support.models.configs import merge_base
 
-# Types of the format, and bytes of an element.
+# Bytes of an element, by the safetensors name of its type.
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4, "U8": 1}
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedModel:
     """A model.
 
     Attributes:
-        name: of its repository, or of the one that it is made after.
-        config: its config.json, but for what no size depends on.
-        tensors: elements of its weights, by the format's names of types.
-        token: bytes of a token in vLLM's cache, counted by hand: keys and values, or a latent
-            state, of the layers that keep all tokens, in the elements that the cache has.
-        settings: beside the model's name.
+        name: Name of the model's repository, or of the repository of a similar model.
+        config: The model's config.json, without keys that affect no size.
+        tensors: Numbers of elements of the weights, by the safetensors name of their type.
+        token: Bytes of a token in vLLM's cache, counted by hand: keys and values, or a latent
+            state,
+            of the layers that store all tokens, in the cache's type.
+        settings: Settings in addition to the model's name.
     """
 
     name: str
@@ -35,8 +36,8 @@ class Recorded:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def stored(self) -> int:
-        """Bytes of its weights."""
+    def weight_bytes(self) -> int:
+        """Size of the weights in bytes."""
         return sum(SIZES[kind] * count for kind, count in self.tensors.items())
 
     def write(self, folder: Path) -> Path:
@@ -55,12 +56,12 @@ class Recorded:
         return folder
 
 
-def _recorded() -> dict[str, Recorded]:
+def _read_models() -> dict[str, RecordedModel]:
     models = json.loads(Path(__file__).with_suffix(".json").read_text())
     return {
-        kind: Recorded(**{**model, "config": complete(model["config"])})
+        kind: RecordedModel(**{**model, "config": merge_base(model["config"])})
         for kind, model in models.items()
     }
 
 
-RECORDED = _recorded()
+RECORDED_MODELS = _read_models()

@@ -1,4 +1,4 @@
-"""Inputs of jobs that are refused, each with its message and the parameter that it names."""
+"""Refused inputs of jobs, each with its message and the parameter that it names."""
 
 import math
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ BATCH: Payload = {"format": "llm_engine", "prompts": ["a", "b"]}
 BEAM: Payload = {"use_beam_search": True}
 
 
-def sampled(**params: Any) -> Payload:
+def with_params(**params: Any) -> Payload:
     return {**RAW, "sampling_params": params}
 
 
-# Unknown keys: the form, the key, what is said of it.
+# Unknown keys: the form, the key, the message.
 MEANT = "did you mean {!r}?".format
-MISPLACED = 'it belongs into sampling_params: {{"sampling_params": {{"{}": ...}}}}'.format
+MISPLACED = 'it belongs in sampling_params: {{"sampling_params": {{"{}": ...}}}}'.format
 OPENAI_FORM = '{"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}'
 SCHEMA_FORM = '{"sampling_params": {"structured_outputs": {"json": {...}}}}'
 UNKNOWN: list[tuple[Payload, str, str]] = [
@@ -52,7 +52,7 @@ UNKNOWN: list[tuple[Payload, str, str]] = [
     *((LLM_ENGINE, key, "") for key in ("sampling_params", "messages", "n", "logprobs")),
 ]
 
-# Wrong values: the form, the key, what is said of it, the values.
+# Wrong values: the form, the key, the message, the values.
 BOOLEAN = "Input should be a valid boolean"
 INTEGER = "Input should be a valid integer"
 NUMBER = "Input should be a valid number"
@@ -124,9 +124,9 @@ VALUES: list[tuple[Payload, str, str, list[Any]]] = [
     (BATCH, "prompts", TOO_MANY, [["a"] * 10_001]),
     (BATCH, "temperature", AT_MOST(1), [2]),
 ]
-# The same of sampling parameters, which messages name after the object that they stand in.
+# Wrong sampling parameters; messages have the name of the containing object first.
 BEAM_ONLY = "it has an effect in beam search only: set use_beam_search, too"
-ALL_OF_IT = "vLLM's beam search goes on until no better answer can come: false or 'never'"
+ALL_OF_IT = "vLLM's beam search never stops early: use false or 'never'"
 PARAMS: list[tuple[Payload, str, str, list[Any]]] = [
     ({}, "n", AT_LEAST(1), [0, -1]),
     ({}, "n", AT_MOST(256), [257]),
@@ -145,38 +145,41 @@ PARAMS: list[tuple[Payload, str, str, list[Any]]] = [
     ({}, "length_penalty", BEAM_ONLY, [2]),
     ({}, "guided_decoding", "an object", ["json", [], True, 7]),
 ]
-# What vLLM has dropped: the forms, the key, what replaces it.
+# Parameters that vLLM has removed: the key, its replacement, the input.
 BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 PROCESSORS = "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them"
 SHORTER = "vLLM does not cut prompts while it samples: send a shorter one"
-GONE: list[tuple[str, str, dict[str, Any]]] = [
-    ("backend", BACKEND, sampled(backend="x")),
-    ("backend", BACKEND, sampled(guided_decoding={"backend": "x"})),
-    ("guided_backend", BACKEND, sampled(guided_options_request={"guided_backend": "x"})),
-    ("guided_decoding_backend", BACKEND, sampled(guided_decoding_backend="x")),
+REMOVED: list[tuple[str, str, dict[str, Any]]] = [
+    ("backend", BACKEND, with_params(backend="x")),
+    ("backend", BACKEND, with_params(guided_decoding={"backend": "x"})),
+    ("guided_backend", BACKEND, with_params(guided_options_request={"guided_backend": "x"})),
+    ("guided_decoding_backend", BACKEND, with_params(guided_decoding_backend="x")),
     ("guided_decoding_backend", BACKEND, {**RAW, "guided_decoding_backend": "x"}),
-    ("logits_processors", PROCESSORS, sampled(logits_processors=[])),
-    ("truncate_prompt_tokens", SHORTER, sampled(truncate_prompt_tokens=5)),
+    ("logits_processors", PROCESSORS, with_params(logits_processors=[])),
+    ("truncate_prompt_tokens", SHORTER, with_params(truncate_prompt_tokens=5)),
 ]
 
-# Constraints of which a request has more than one: the first is the parameter.
+# More than one constraint in a request: the first is the parameter of the error.
 SEVERAL: list[tuple[list[str], dict[str, Any]]] = [
-    (["guided_json", "guided_regex"], sampled(guided_json={}, guided_regex="")),
+    (["guided_json", "guided_regex"], with_params(guided_json={}, guided_regex="")),
     (["guided_json", "guided_regex"], {**LISTED, "guided_json": {}, "guided_regex": "a"}),
     (["guided_json", "guided_regex"], {**LISTED_EACH, "guided_json": {}, "guided_regex": "a"}),
-    (["guided_choice", "guided_grammar"], sampled(guided_choice=["a"], guided_grammar="a")),
-    (["guided_json_object", "guided_regex"], sampled(guided_json_object=True, guided_regex="a")),
+    (["guided_choice", "guided_grammar"], with_params(guided_choice=["a"], guided_grammar="a")),
+    (
+        ["guided_json_object", "guided_regex"],
+        with_params(guided_json_object=True, guided_regex="a"),
+    ),
     (
         ["guided_json", "structured_outputs.regex"],
         {**RAW, "sampling_params": {"guided_json": {}}, "structured_outputs": {"regex": "a"}},
     ),
     (
         ["guided_decoding.choice", "guided_options_request.guided_json"],
-        sampled(guided_decoding={"choice": []}, guided_options_request={"guided_json": {}}),
+        with_params(guided_decoding={"choice": []}, guided_options_request={"guided_json": {}}),
     ),
     (
         ["structured_outputs.regex", "structured_outputs.structural_tag"],
-        sampled(structured_outputs={"regex": "a", "structural_tag": "b"}),
+        with_params(structured_outputs={"regex": "a", "structural_tag": "b"}),
     ),
 ]
 BOTH: dict[str, Any] = {
@@ -191,8 +194,8 @@ def turn(content: Any, role: Any = "user") -> Payload:
     return {"messages": [{"role": role, "content": content}]}
 
 
-# Other places: the parameter, what is said of it, the input. Of a list only the first mistake is
-# named: a complaint about each would take seconds and gigabytes.
+# Errors in nested values: the parameter, the message, the input. Only the first error in a list is
+# reported: a report of all would take seconds and gigabytes.
 NO_MESSAGE = "Input should be a valid dictionary or instance of Message"
 NO_PARTS = f"{TEXT}; messages.0.content.list[dict[str,any]].0: {OBJECT}"
 NO_WORDS = "a part of type text has its words under text, as a string"
@@ -222,12 +225,12 @@ PLACES: list[tuple[str, str, Payload]] = [
 ]
 
 # Other messages: the parameter, the whole message, the input.
-NO_SHAPE = f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
+NO_SHAPE = f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
 NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
 MANY_WRONG = f"more than 100 items are wrong; item 101: prompt: {PROMPT}"
 PATTERN = "structured_outputs.whitespace_pattern"
 THE_SAME = f"sampling_params: guided_whitespace_pattern and {PATTERN} are the same"
-TWO_PATTERNS = sampled(
+TWO_PATTERNS = with_params(
     guided_whitespace_pattern="a", structured_outputs={"regex": "x", "whitespace_pattern": "b"}
 )
 ONE_SHAPE = "messages and messages_list and prompts: one of them, not more"
@@ -241,30 +244,32 @@ MESSAGES: list[tuple[str | None, str, Any]] = [
     ("prompt", "prompt and prompts: one of them, not more", {**LISTED, "prompt": "a"}),
     ("messages", ONE_SHAPE, {**LISTED, "messages": [TURN], "messages_list": [[TURN]]}),
     ("prompt", MANY_WRONG, {"prompts": ["a", *[7] * 101]}),
-    ("best_of", OF_N, sampled(n=256, best_of=255)),
-    ("n", TWO_MISTAKES, sampled(best_of="2", n=0)),
+    ("best_of", OF_N, with_params(n=256, best_of=255)),
+    ("n", TWO_MISTAKES, with_params(best_of="2", n=0)),
     ("return_token_log_probs", OUTSIDE, {**RAW, "return_token_log_probs": "yes"}),
     (PATTERN, THE_SAME, TWO_PATTERNS),
     ("guided_json", ONE_KIND, {**LLM_ENGINE, "guided_json": {}, "guided_regex": "a"}),
 ]
 
 
-def refused() -> Iterator[tuple[str | None, str, Any]]:
-    """Yield the parameter, the message and the input of every case."""
+def refused_cases() -> Iterator[tuple[str | None, str, Any]]:
+    """Yield the parameter, the message and the input of each case."""
     for base, key, remedy in UNKNOWN:
         yield key, f"unknown key {key!r}: {remedy}".removesuffix(": "), {**base, key: 1}
     for base, key, message, values in VALUES:
         yield from ((key, f"{key}: {message}", {**base, key: one}) for one in values)
     for base, key, message, values in PARAMS:
         name = f"sampling_params.{key}"
-        yield from ((key, f"{name}: {message}", sampled(**base, **{key: one})) for one in values)
-    for key, instead, payload in GONE:
+        yield from (
+            (key, f"{name}: {message}", with_params(**base, **{key: one})) for one in values
+        )
+    for key, instead, payload in REMOVED:
         yield key, f"sampling_params: {key} is gone: {instead}", payload
     for keys, payload in SEVERAL:
         message = f"sampling_params: an answer is held to one of {', '.join(keys)}, not more"
         yield keys[0], message, payload
     for key, value in BOTH.items():
-        message = f"{key} stands in sampling_params and beside them"
+        message = f"{key} is set both in sampling_params and next to it"
         yield key, message, {**RAW, "sampling_params": {key: value}, **{key: value}}
     yield from ((name, f"{name}: {message}", payload) for name, message, payload in PLACES)
     yield from MESSAGES

@@ -1,4 +1,4 @@
-"""Inputs of jobs that run batches and fine-tunes, refused with a message and the field it names."""
+"""Refused inputs of jobs with batches and fine-tunes, their messages and parameters."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SIZES = "keys and values have at most 64 and 512 characters"
 SUPERVISED_ONLY = '"supervised": this worker trains by no other method'
 EXPIRY, ANCHORED = "output_expires_after", {"anchor": "created_at"}
 
-# Wrong values: what else there is, the key, the field below it, what is said of it, the values.
+# Wrong values: other keys, the key, the field below it, the message, the values.
 VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
     "batch": [
         (ON_VOLUME, "endpoint", "", TEXT, [5]),
@@ -52,9 +52,9 @@ VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
         (OF_FILE, "method", ".type", SUPERVISED_ONLY, [{"type": "dpo"}]),
     ],
 }
-# Keys that do not go together, or lack one: the work, what is said of it, its specs.
+# Keys that exclude each other, and missing keys: the kind of work, the message, the specs.
 ONE_OF = "one of id, {}".format
-ALONE = "a {} that is there goes on with its id alone".format
+ALONE = "an existing {} is continued with its id alone".format
 BATCHES = ONE_OF("input_file_id, requests and input_path")
 FINE_TUNES = ONE_OF("training_file, training_path and rows")
 TOGETHER: list[tuple[str, str, list[Spec]]] = [
@@ -65,12 +65,12 @@ TOGETHER: list[tuple[str, str, list[Spec]]] = [
     ("fine_tune", FINE_TUNES, [{}, {"id": "a", **OF_FILE}, {"rows": [{}], "training_path": "a"}]),
     ("fine_tune", ALONE("fine-tune"), [{"id": "a", "suffix": "other"}]),
 ]
-# Unknown keys, with the one that is meant.
+# Unknown keys, with the intended key.
 UNKNOWN = [("batch", "endpont", "endpoint"), ("fine_tune", "trainingfile", "training_file")]
 
 
-def refused() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the parameter, the message and the input of every case."""
+def refused_cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the parameter, the message and the input of each case."""
     for work, rows in VALUES.items():
         for base, key, below, message, values in rows:
             name = f"{work}.{key}{below}"

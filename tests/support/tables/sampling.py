@@ -1,12 +1,12 @@
-"""The rows of the reference's table of sampling parameters: default, effect, refused values."""
+"""The rows of the reference's table of sampling parameters: defaults, effects, refused values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-COUNT = "Count to ten."  # asked as a user; other prompts go in as they are
-FIVE = 409  # the token that begins " five" there
+COUNT = "Count to ten."  # sent as a user's message; other prompts are sent unchanged
+FIVE = 409  # the token that begins " five" in its answer
 GREEDY = {"temperature": 0}
 RANDOM = {"seed": 1, "max_tokens": 40, "ignore_eos": True}
 LONG = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
@@ -43,156 +43,175 @@ class Answer:
 
     @property
     def likelihoods(self) -> list[float]:
-        """The summed log probability of every choice."""
+        """The total log probability of each choice."""
         return [sum(token["logprob"] for token in choice["logprobs"]) for choice in self.choices]
 
 
-# Whether the effect shows, by the answer with the parameter and the one without.
+# Return whether a parameter has its effect: called with the answers with and without it.
 Effect = Callable[[Answer, Answer], bool]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One parameter: ``given`` added to ``base`` has the ``effect``, ``refused`` is a 400."""
+class SamplingRow:
+    """One parameter: ``value`` has the ``effect`` on ``base``; ``refused_values`` get a 400."""
 
     default: Any
-    given: Any
+    value: Any
     effect: Effect
     base: Mapping[str, Any] = field(default_factory=dict)
-    refused: tuple[Any, ...] = ("wrong",)
+    refused_values: tuple[Any, ...] = ("wrong",)
     prompt: str = COUNT
 
 
-# For parameters whose effect needs a model that does not know what to say.
-free = partial(Row, prompt="Once")
+# For parameters whose effect is visible only if the model is uncertain.
+sample_freely = partial(SamplingRow, prompt="Once")
 
 
-def fewer_repetitions(given: Answer, plain: Answer) -> bool:
-    return len(set(given.ids)) > 1.3 * len(set(plain.ids))
+def has_fewer_repetitions(changed: Answer, baseline: Answer) -> bool:
+    return len(set(changed.ids)) > 1.3 * len(set(baseline.ids))
 
 
-def differs(given: Answer, plain: Answer) -> bool:
-    return given.texts != plain.texts
+def differs(changed: Answer, baseline: Answer) -> bool:
+    return changed.texts != baseline.texts
 
 
-def is_the_same(given: Answer, plain: Answer) -> bool:
-    return given.texts == plain.texts
+def is_same(changed: Answer, baseline: Answer) -> bool:
+    return changed.texts == baseline.texts
 
 
 SPECIAL = {**RANDOM, "max_tokens": 6, "allowed_token_ids": [0, 1, 2, 3]}
-ROWS: dict[str, Row] = {
-    "n": free(1, 3, lambda given, _: len(set(given.texts)) == 3, RANDOM, (0, 257, "2", 1.5)),
-    # What best_of does beyond the number is shown below.
-    "best_of": free(None, 8, differs, RANDOM, (0, 257, "2")),
-    "presence_penalty": free(0.0, 2.0, fewer_repetitions, LONG, (-2.1, 2.1, "2")),
-    "frequency_penalty": free(0.0, 2.0, fewer_repetitions, LONG, (-2.1, 2.1, "2")),
-    "repetition_penalty": free(1.0, 1.8, fewer_repetitions, LONG, (0, -1, "2")),
-    "temperature": free(1.0, 1.9, differs, RANDOM, (-0.1, 2.1, "1")),
-    "top_p": free(1.0, 0.01, differs, RANDOM, (0, 1.1, "1")),
-    "top_k": free(-1, 1, differs, RANDOM, (-2, 1.5)),
-    "min_p": free(0.0, 1.0, differs, RANDOM, (-0.1, 1.1)),
-    # Without it, chance decides: the default is seen in that.
-    "use_beam_search": free(None, True, differs, {"best_of": 3, "max_tokens": 24}, ("yes", 1)),
-    "length_penalty": free(
-        1.0, -5.0, lambda given, plain: len(given.ids) < len(plain.ids), BEAM, ("2", float("nan"))
+ROWS: dict[str, SamplingRow] = {
+    "n": sample_freely(
+        1, 3, lambda changed, _: len(set(changed.texts)) == 3, RANDOM, (0, 257, "2", 1.5)
     ),
-    # vLLM's search always goes on as with "never": no difference to see.
-    "early_stopping": free(False, "never", is_the_same, BEAM, (True, "sometimes")),
-    "stop": Row(
-        None, "four", lambda given, _: given.text == "one, two, three, ", GREEDY, (5, [""])
+    # tests/model/test_sampling.py tests that best_of chooses the likeliest.
+    "best_of": sample_freely(None, 8, differs, RANDOM, (0, 257, "2")),
+    "presence_penalty": sample_freely(0.0, 2.0, has_fewer_repetitions, LONG, (-2.1, 2.1, "2")),
+    "frequency_penalty": sample_freely(0.0, 2.0, has_fewer_repetitions, LONG, (-2.1, 2.1, "2")),
+    "repetition_penalty": sample_freely(1.0, 1.8, has_fewer_repetitions, LONG, (0, -1, "2")),
+    "temperature": sample_freely(1.0, 1.9, differs, RANDOM, (-0.1, 2.1, "1")),
+    "top_p": sample_freely(1.0, 0.01, differs, RANDOM, (0, 1.1, "1")),
+    "top_k": sample_freely(-1, 1, differs, RANDOM, (-2, 1.5)),
+    "min_p": sample_freely(0.0, 1.0, differs, RANDOM, (-0.1, 1.1)),
+    # Without beam search, sampling is random: the difference shows the default.
+    "use_beam_search": sample_freely(
+        None, True, differs, {"best_of": 3, "max_tokens": 24}, ("yes", 1)
     ),
-    "stop_token_ids": Row(
+    "length_penalty": sample_freely(
+        1.0,
+        -5.0,
+        lambda changed, baseline: len(changed.ids) < len(baseline.ids),
+        BEAM,
+        ("2", float("nan")),
+    ),
+    # vLLM's search always continues as with "never", so there is no difference.
+    "early_stopping": sample_freely(False, "never", is_same, BEAM, (True, "sometimes")),
+    "stop": SamplingRow(
+        None, "four", lambda changed, _: changed.text == "one, two, three, ", GREEDY, (5, [""])
+    ),
+    "stop_token_ids": SamplingRow(
         None,
         [FIVE],
-        lambda given, _: given.text == "one, two, three, four, fi",
+        lambda changed, _: changed.text == "one, two, three, four, fi",
         {**GREEDY, "max_tokens": 40},
         ("wrong", [1.5], [-1], [10**6]),
     ),
-    "ignore_eos": Row(
+    "ignore_eos": SamplingRow(
         False,
         True,
-        lambda given, plain: (given.reason, plain.reason) == ("length", "stop"),
+        lambda changed, baseline: (changed.reason, baseline.reason) == ("length", "stop"),
         {**GREEDY, "max_tokens": 40},
     ),
-    "max_tokens": Row(16, 3, lambda given, _: len(given.ids) == 3, GREEDY, (0, -1, 1.5)),
-    "skip_special_tokens": free(
-        True, False, lambda given, plain: "<|" in given.text and not plain.text, SPECIAL
+    "max_tokens": SamplingRow(
+        16, 3, lambda changed, _: len(changed.ids) == 3, GREEDY, (0, -1, 1.5)
     ),
-    # Seen only with a tokenizer that puts spaces between special tokens, which few do any more.
-    "spaces_between_special_tokens": free(
-        True, False, is_the_same, {**SPECIAL, "skip_special_tokens": False}
+    "skip_special_tokens": sample_freely(
+        True, False, lambda changed, baseline: "<|" in changed.text and not baseline.text, SPECIAL
     ),
-    "min_tokens": Row(
+    # An effect needs a tokenizer that puts spaces between special tokens, which is rare now.
+    "spaces_between_special_tokens": sample_freely(
+        True, False, is_same, {**SPECIAL, "skip_special_tokens": False}
+    ),
+    "min_tokens": SamplingRow(
         0,
         32,
-        lambda given, plain: len(given.ids) >= 32 > len(plain.ids),
+        lambda changed, baseline: len(changed.ids) >= 32 > len(baseline.ids),
         {**GREEDY, "max_tokens": 40},
         (-1, 99),
     ),
-    "seed": free(None, 7, differs, {"max_tokens": 40}, (1.5, "1")),
-    "include_stop_str_in_output": Row(
-        False, True, lambda given, _: given.text == "one, two", {**GREEDY, "stop": "two"}
+    "seed": sample_freely(None, 7, differs, {"max_tokens": 40}, (1.5, "1")),
+    "include_stop_str_in_output": SamplingRow(
+        False, True, lambda changed, _: changed.text == "one, two", {**GREEDY, "stop": "two"}
     ),
-    "bad_words": Row([], [","], lambda given, _: "," not in given.text, GREEDY, ("wrong", [""])),
-    "logit_bias": Row(
+    "bad_words": SamplingRow(
+        [], [","], lambda changed, _: "," not in changed.text, GREEDY, ("wrong", [""])
+    ),
+    "logit_bias": SamplingRow(
         None,
         {str(FIVE): 100},
-        lambda given, _: set(given.ids) == {FIVE},
+        lambda changed, _: set(changed.ids) == {FIVE},
         {**GREEDY, "max_tokens": 4},
         (5, {"x": 1}, {"99999": 1}),
     ),
-    "allowed_token_ids": free(
-        None, [5, 6], lambda given, _: set(given.ids) <= {5, 6}, RANDOM, ("wrong", [], [99999])
+    "allowed_token_ids": sample_freely(
+        None, [5, 6], lambda changed, _: set(changed.ids) <= {5, 6}, RANDOM, ("wrong", [], [99999])
     ),
-    "logprobs": Row(
+    "logprobs": SamplingRow(
         None,
         2,
-        lambda given, _: [len(token["top"]) for token in given.choices[0]["logprobs"]] == [2] * 16,
+        lambda changed, _: (
+            [len(token["top"]) for token in changed.choices[0]["logprobs"]] == [2] * 16
+        ),
         GREEDY,
         (21, -2, "2"),
     ),
-    "logprob_token_ids": Row(
+    "logprob_token_ids": SamplingRow(
         None,
         [5, 6],
-        lambda given, _: {top["id"] for top in given.choices[0]["logprobs"][0]["top"]} >= {5, 6},
+        lambda changed, _: (
+            {top["id"] for top in changed.choices[0]["logprobs"][0]["top"]} >= {5, 6}
+        ),
         GREEDY,
         ("wrong", [99999]),
     ),
-    # A faster form inside vLLM; the output is the same.
-    "flat_logprobs": Row(False, True, is_the_same, {**GREEDY, "logprobs": 1}),
-    "prompt_logprobs": Row(
+    # A faster representation inside vLLM; the output is the same.
+    "flat_logprobs": SamplingRow(False, True, is_same, {**GREEDY, "logprobs": 1}),
+    "prompt_logprobs": SamplingRow(
         None,
         0,
-        lambda given, _: len(given.whole["prompt_logprobs"]) == given.whole["usage"]["input"],
+        lambda changed, _: len(changed.whole["prompt_logprobs"]) == changed.whole["usage"]["input"],
         GREEDY,
         (21, -2, "2"),
     ),
-    "return_token_log_probs": Row(
-        False, True, lambda given, _: len(given.choices[0]["logprobs"]) == 16, GREEDY
+    "return_token_log_probs": SamplingRow(
+        False, True, lambda changed, _: len(changed.choices[0]["logprobs"]) == 16, GREEDY
     ),
-    "structured_outputs": Row(
+    "structured_outputs": SamplingRow(
         None,
         {"choice": ["red", "blue"]},
-        lambda given, _: given.text in ("red", "blue"),
+        lambda changed, _: changed.text in ("red", "blue"),
         GREEDY,
         ("wrong", {"choice": 5}, {"regx": "a"}, {"regex": "((("}, {"json": {"type": "wrong"}}),
     ),
-    "detokenize": Row(
-        True, False, lambda given, plain: (given.text, given.ids) == ("", plain.ids), GREEDY
+    "detokenize": SamplingRow(
+        True,
+        False,
+        lambda changed, baseline: (changed.text, changed.ids) == ("", baseline.ids),
+        GREEDY,
     ),
-    "repetition_detection": free(
+    "repetition_detection": sample_freely(
         None,
         {"max_pattern_size": 20, "min_count": 2},
-        lambda given, plain: (given.reason, plain.reason) == ("repetition", "length"),
+        lambda changed, baseline: (changed.reason, baseline.reason) == ("repetition", "length"),
         {**GREEDY, "ignore_eos": True, "max_tokens": 200},
         ("wrong", {"max_patern_size": 1}),
     ),
-    # How often the engine hands tokens over, not which; beam and cache likewise; no watermark
-    # and no experts are configured here.
-    "stream_interval": Row(None, 4, is_the_same, GREEDY, (0, 1.5)),
-    "skip_reading_prefix_cache": Row(None, True, is_the_same, GREEDY),
-    "watermarking": Row(None, False, is_the_same, GREEDY),
-    "routed_experts_prompt_start": Row(0, 1, is_the_same, GREEDY),
+    # stream_interval changes how often the engine returns tokens, not which tokens. The prefix
+    # cache does not change them either. No watermark and no experts are configured here.
+    "stream_interval": SamplingRow(None, 4, is_same, GREEDY, (0, 1.5)),
+    "skip_reading_prefix_cache": SamplingRow(None, True, is_same, GREEDY),
+    "watermarking": SamplingRow(None, False, is_same, GREEDY),
+    "routed_experts_prompt_start": SamplingRow(0, 1, is_same, GREEDY),
 }
-# Refused unless the endpoint is set up for them; the message says so.
+# Refused unless the endpoint is configured for them; the message says so.
 SWITCHED_OFF = {"thinking_token_budget": 5, "trace_decode_token_ids": [5]}

@@ -1,7 +1,7 @@
-"""Settings and models as operators pair them, and whether a worker without a GPU starts with them.
+"""Combinations of settings and models, and whether a worker without a GPU starts with them.
 
-They are in starts.json. ``<name>`` in a value stands for a directory that ``places`` makes. The
-words of a row are what both the doctor and the start say about it.
+The rows are in starts.json. ``<name>`` in a value is replaced with a directory that ``make_models``
+creates. The message of a row is part of the doctor's message and of the error at startup.
 """
 
 import json
@@ -9,40 +9,44 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support import ROOT
-from support.models.configs import WHISPER, copied
-from support.models.lora import configured, make_adapter
+from support.models.configs import WHISPER, copy_model
+from support.models.lora import make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
 from worker.volume.adapters import CONFIG
 
 
-class Pair(NamedTuple):
-    """Settings, and what is said of them; without MODEL_NAME it is the demo model.
+class StartCase(NamedTuple):
+    """Settings, and the message about them; without MODEL_NAME, the model is the demo model.
 
-    ``of_start``: words of the start, where the library that reads the weights has others.
+    ``start_message`` is the message at startup if the library that reads the weights has another
+    one.
     """
 
     name: str
     settings: dict[str, str]
-    words: str = ""
-    of_start: str = ""
+    message: str = ""
+    start_message: str = ""
 
     @property
     def starts(self) -> bool:
-        return not self.words
+        return not self.message
 
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
-PAIRS = [Pair(*row) for row in _DATA["pairs"]]
-# The names of one for each part of the doctor; what it says of the others is a slow test.
+START_CASES = [StartCase(*row) for row in _DATA["cases"]]
+# Names of one case for each part of the doctor; the doctor's verdicts on the others are slow tests.
 SAMPLE = set(_DATA["sample"])
-# Of the pairs that are refused on a CPU: what no GPU would take either, and what only CPUs refuse.
-NOWHERE = [pair for pair in PAIRS if pair.name in _DATA["refused on every device"]]
-ON_CPUS = [pair for pair in PAIRS if pair.name in _DATA["refused on CPUs alone"]]
+# Of the cases that are refused on a CPU: those that no GPU would accept, and those that GPUs
+# accept.
+REFUSED_ON_ALL_DEVICES = [
+    case for case in START_CASES if case.name in _DATA["refused on every device"]
+]
+REFUSED_ON_CPUS = [case for case in START_CASES if case.name in _DATA["refused only on CPUs"]]
 
 
-def environ(pair: Pair, directory: Path) -> dict[str, str]:
-    """Return the variables of a pair, with the directories that ``places`` made."""
-    settings = {"MODEL_NAME": "<demo>", "HF_HUB_OFFLINE": "1", **pair.settings}
+def environ(case: StartCase, directory: Path) -> dict[str, str]:
+    """Return the variables of a case, with the directories that ``make_models`` has created."""
+    settings = {"MODEL_NAME": "<demo>", "HF_HUB_OFFLINE": "1", **case.settings}
     for place in directory.iterdir():
         settings = {
             name: value.replace(f"<{place.name}>", str(place)) for name, value in settings.items()
@@ -50,23 +54,23 @@ def environ(pair: Pair, directory: Path) -> dict[str, str]:
     return {**settings, "HF_HOME": str(directory / "no cache")}
 
 
-def places(demo: Path, directory: Path) -> None:
-    """Make the models and adapters of the pairs."""
+def make_models(demo: Path, directory: Path) -> None:
+    """Create the models and adapters of the cases."""
     (directory / "demo").symlink_to(demo)
     (directory / "minilm").symlink_to(MINILM)
     (directory / "plugins").symlink_to(ROOT / "tests" / "plugins")
-    copied(demo, directory / "xverse", architectures=["XverseForCausalLM"])
-    copied(demo, directory / "foreign", model_type="own", auto_map={"AutoConfig": "own.Own"})
+    copy_model(demo, directory / "xverse", architectures=["XverseForCausalLM"])
+    copy_model(demo, directory / "foreign", model_type="own", auto_map={"AutoConfig": "own.Own"})
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
-    copied(demo, directory / "gptq", quantization_config=gptq)
-    copied(demo, directory / "odd heads", num_attention_heads=3)
-    copied(demo, directory / "speech", **WHISPER)
-    cut = copied(demo, directory / "cut") / "model.safetensors"
+    copy_model(demo, directory / "gptq", quantization_config=gptq)
+    copy_model(demo, directory / "odd heads", num_attention_heads=3)
+    copy_model(demo, directory / "speech", **WHISPER)
+    cut = copy_model(demo, directory / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
-    (copied(demo, directory / "weightless") / "model.safetensors").unlink()
-    (copied(demo, directory / "shapeless") / "config.json").write_text("{")
+    (copy_model(demo, directory / "weightless") / "model.safetensors").unlink()
+    (copy_model(demo, directory / "shapeless") / "config.json").write_text("{")
     make_adapter(directory / "adapter", demo)
     make_adapter(directory / "rank64", demo)
-    configured(r=64)(directory / "rank64")
+    set_config(r=64)(directory / "rank64")
     make_adapter(directory / "broken", demo)
     (directory / "broken" / CONFIG).unlink()

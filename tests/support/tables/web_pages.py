@@ -1,7 +1,7 @@
-"""Who asks a server without a key on this machine: its own programs, or pages in a browser.
+"""Requests without a key to a server on this machine: from programs, and from pages in a browser.
 
-The worker (--serve), the emulator and the client's proxy import nothing of each other. This table
-holds all three to the same answers.
+The worker (--serve), the emulator and the client's proxy do not share code. This table checks that
+all three treat a request in the same way.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ HERE = "localhost:8000"
 _DATA: dict[str, list[dict[str, str]]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text()
 )
-# Headers, and whether their request is answered.
-ANSWERED = [(headers, end == "answered") for end, rows in _DATA.items() for headers in rows]
+# Headers, and whether a request with them is answered.
+REQUESTS = [(headers, end == "answered") for end, rows in _DATA.items() for headers in rows]
 
 
-async def status(url: str, headers: dict[str, str], path: str, method: str = "GET") -> int:
-    """Send a request with these headers and no others; return its status."""
+async def request_status(url: str, headers: dict[str, str], path: str, method: str = "GET") -> int:
+    """Send a request with only these headers; return the status of its response."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     lines = [f"{method} {path} HTTP/1.{1 if 'Host' in headers else 0}"]

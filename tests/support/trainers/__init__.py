@@ -1,1 +1,1 @@
-"""A program that stands for the one that trains."""
+"""A scripted trainer, and trainings with real models."""

@@ -1,4 +1,4 @@
-"""Trainings: rows, a model of a few thousand numbers, and attempts in this process or their own."""
+"""Trainings of a tiny model: rows, and attempts in this process or in a separate one."""
 
 import json
 import os
@@ -13,47 +13,48 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from support import ROOT
-from trainer.checkpoints import adopt
-from trainer.endings import Interruptions
-from trainer.events import Events
-from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Outcome, Spec
-from trainer.texts import TOKEN, Row
+from trainer.checkpoints import copy_newest_checkpoint
+from trainer.events import EventLog
+from trainer.interruptions import SigtermWatcher
+from trainer.spec import ATTEMPTS, EVENTS, SPEC, Lora, Outcome, RowsFile, Spec
+from trainer.texts import TOKEN_DTYPE, TokenRow
 from trainer.training import Training
 
-WORDS = 32
+VOCABULARY_SIZE = 32
 
 
-def token_rows(count: int, seed: int = 0) -> list[Row]:
-    """Return rows of 6 to 12 tokens whose answer, the later half, counts on from the prompt."""
+def token_rows(count: int, seed: int = 0) -> list[TokenRow]:
+    """Return rows of 6 to 12 tokens; the second half, the answer, continues the prompt's count."""
     random = np.random.default_rng(seed)
     rows = []
     for length in random.integers(6, 13, count):
-        ids = (np.arange(length) + random.integers(WORDS)) % WORDS
+        ids = (np.arange(length) + random.integers(VOCABULARY_SIZE)) % VOCABULARY_SIZE
         rows.append(_row(ids, length // 2))
     return rows
 
 
-def noise(count: int, seed: int) -> list[Row]:
-    """Return rows that nothing can be learned from but by heart."""
+def noise_rows(count: int, seed: int) -> list[TokenRow]:
+    """Return rows that a model can only learn by heart."""
     random = np.random.default_rng(seed)
-    return [_row(random.integers(0, WORDS, 8), 4) for _ in range(count)]
+    return [_row(random.integers(0, VOCABULARY_SIZE, 8), 4) for _ in range(count)]
 
 
-def _row(ids: np.ndarray, prompt: int) -> Row:
-    row = np.zeros(len(ids), TOKEN)
+def _row(ids: np.ndarray, prompt: int) -> TokenRow:
+    row = np.zeros(len(ids), TOKEN_DTYPE)
     row["id"] = ids
     row["learned"][prompt:] = True
     return row
 
 
 def tiny_model() -> LlamaForCausalLM:
-    """Return a model with the same weights each time."""
+    """Return a model that has the same weights each time."""
     torch.manual_seed(0)
     return LlamaForCausalLM(  # type: ignore[no-untyped-call]  # it has no types
         LlamaConfig(
-            # Or what comes out of it is nearly the same for all words, whatever the adapter does.
+            # With smaller weights the output would be nearly the same for all words, with any
+            # adapter.
             initializer_range=0.2,
-            vocab_size=WORDS,
+            vocab_size=VOCABULARY_SIZE,
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=2,
@@ -66,25 +67,25 @@ def tiny_model() -> LlamaForCausalLM:
 
 
 def spec(directory: Path, **others: Any) -> Spec:
-    """Return a training of a model whose files are not read."""
-    plain = {
+    """Return the spec of a training with a model whose files are not read."""
+    defaults = {
         "model": directory / "base",
         "tokenizer": directory / "base",
         "max_length": 64,
-        "training": Data(path=directory / "rows.jsonl"),
+        "training": RowsFile(path=directory / "rows.jsonl"),
         "epochs": 2,
         "learning_rate": 1e-2,
         "batch_size": 4,
         "lora": Lora(r=4, lora_alpha=8, lora_dropout=0.1),
     }
-    return Spec(**{**plain, **others})
+    return Spec(**{**defaults, **others})
 
 
 class Attempts:
     """A training in this process, attempt by attempt."""
 
     def __init__(
-        self, directory: Path, rows: Sequence[Row], validation: Sequence[Row] = ()
+        self, directory: Path, rows: Sequence[TokenRow], validation: Sequence[TokenRow] = ()
     ) -> None:
         self.directory = directory / ATTEMPTS
         self._rows = rows, validation
@@ -92,38 +93,38 @@ class Attempts:
     def run(
         self,
         name: str,
-        wanted: Spec,
+        spec: Spec,
         base: LlamaForCausalLM | None = None,
-        interruptions: Interruptions | None = None,
+        interruptions: SigtermWatcher | None = None,
         checkpoint_s: float = 60,
     ) -> Outcome:
-        place = self.directory / name
-        place.mkdir(parents=True)
-        adopt(self.directory, place)
-        with Events(place / EVENTS, 0) as events:
+        path = self.directory / name
+        path.mkdir(parents=True)
+        copy_newest_checkpoint(self.directory, path)
+        with EventLog(path / EVENTS, 0) as events:
             training = Training(
-                wanted, place, self._rows, events, interruptions or Interruptions(), checkpoint_s
+                spec, path, self._rows, events, interruptions or SigtermWatcher(), checkpoint_s
             )
             return training.run(base or tiny_model())
 
-    def logs(self, *names: str) -> dict[int, dict[str, float]]:
-        """Return the numbers of each step that these attempts have written, later ones first."""
-        found: dict[int, dict[str, float]] = {}
+    def metrics_by_step(self, *names: str) -> dict[int, dict[str, float]]:
+        """Return the metrics of each step of these attempts; later attempts take precedence."""
+        metrics: dict[int, dict[str, float]] = {}
         for name in names:
             for event in events_of(self.directory / name):
                 if event["metrics"]:
-                    found.setdefault(event["step"], {}).update(event["metrics"])
-        return found
+                    metrics.setdefault(event["step"], {}).update(event["metrics"])
+        return metrics
 
 
 def events_of(attempt: Path) -> list[dict[str, Any]]:
-    """Return an attempt's events, without its first line."""
+    """Return an attempt's events, without the first line."""
     lines = (attempt / EVENTS).read_text().splitlines()
     return [json.loads(line) for line in lines[1:]]
 
 
-def begun(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str]":
-    """Start an attempt in a process of its own."""
+def start_attempt(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str]":
+    """Start an attempt in a separate process."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
@@ -140,8 +141,8 @@ def begun(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str
     )
 
 
-def written(directory: Path, model: Path, count: int, **others: Any) -> Spec:
-    """Write a training of a real model: prompts and answers, and the spec."""
+def write_training(directory: Path, model: Path, count: int, **others: Any) -> Spec:
+    """Write the rows and the spec of a training of a real model."""
     rows = directory / "rows.jsonl"
     rows.write_text(
         "".join(

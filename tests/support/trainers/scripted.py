@@ -1,6 +1,7 @@
-"""Stands for the process that trains: plays what the fine-tune's ``script.json`` says.
+"""A program that replaces the trainer, and follows the fine-tune's ``script.json``.
 
-The file holds a list for each attempt, the last one for all further ones: ``[["step", 5], ...]``.
+The file has a list of operations for each attempt: ``[["step", 5], ...]``. Further attempts repeat
+the last list.
 """
 
 import json
@@ -14,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 STOPPED = 75
-# Marks attempts that have trained nothing.
+# Marks attempts that only check the file.
 ONLY_CHECKED = "only.checked"
 
 
@@ -24,30 +25,32 @@ class Trainer:
     def __init__(self, directory: Path, name: str) -> None:
         self.attempt = directory / "attempts" / name
         self.step = 0
-        found = directory.glob("attempts/*/checkpoints/checkpoint-*")
-        self.resumed_at = max((int(path.name.split("-")[1]) for path in found), default=0)
+        checkpoints = directory.glob("attempts/*/checkpoints/checkpoint-*")
+        self.resumed_at = max((int(path.name.split("-")[1]) for path in checkpoints), default=0)
 
-    def tell(self, line: dict[str, Any]) -> None:
+    def write_event(self, line: dict[str, Any]) -> None:
         with (self.attempt / "events.jsonl").open("a") as opened:
             opened.write(json.dumps(line) + "\n")
 
     def do_step(self, step: int) -> None:
-        """Tell the loss of a step."""
+        """Write the loss of a step."""
         self.step = step
         metrics = {"loss": 1 / step, "epoch": step / 10}
-        self.tell({"at": time.time(), "message": str(metrics), "step": step, "metrics": metrics})
+        self.write_event(
+            {"at": time.time(), "message": str(metrics), "step": step, "metrics": metrics}
+        )
 
     def do_checkpoint(self, step: int) -> None:
         (self.attempt / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
 
-    def do_checked(self, **found: Any) -> None:
-        (self.attempt / "checked.json").write_text(json.dumps(found))
+    def do_checked(self, **result: Any) -> None:
+        (self.attempt / "checked.json").write_text(json.dumps(result))
 
     def do_epoch(self, step: int) -> None:
         self._adapter(self.attempt / "epochs" / str(step), f"epoch {step}")
 
     def do_over(self, **outcome: Any) -> None:
-        """End well, unless the outcome has an error."""
+        """Exit successfully, unless the outcome has an error."""
         if "error" not in outcome:
             self._adapter(self.attempt / "result", "result")
         whole = self.attempt / "outcome.whole"
@@ -66,12 +69,12 @@ class Trainer:
         os.kill(os.getpid(), number)
 
     def do_wait(self) -> None:
-        """Train until the parent says to stop, then write a checkpoint."""
+        """Train until the parent process requests a stop, then write a checkpoint."""
         while True:
             time.sleep(3600)
 
     def do_deaf(self) -> None:
-        """From now on, only leave a file when the parent says to stop."""
+        """From now on, only create a file when the parent process requests a stop."""
         heard = self.attempt / "heard"
         signal.signal(signal.SIGTERM, lambda *_: heard.touch())
 
@@ -95,7 +98,7 @@ def main() -> None:
     attempts = (directory / "attempts").iterdir()
     number = sum(not (place / ONLY_CHECKED).exists() for place in attempts)
     (directory / "pids").open("a").write(f"{os.getpid()}\n")
-    trainer.tell({"resumed_at": trainer.resumed_at})
+    trainer.write_event({"resumed_at": trainer.resumed_at})
     for op, *arguments in scripts[min(number, len(scripts)) - 1]:
         play: Callable[..., None] = getattr(trainer, f"do_{op}")
         if arguments and isinstance(arguments[0], dict):
@@ -105,11 +108,11 @@ def main() -> None:
 
 
 def only_check(trainer: Trainer) -> None:
-    """Find the mistakes that the first attempt would."""
+    """Report the mistakes that the first attempt would find."""
     (trainer.attempt / ONLY_CHECKED).touch()
     scripts = json.loads((trainer.attempt.parents[1] / "script.json").read_text())
-    found = [values for op, *rest in scripts[0] if op == "checked" for values in rest]
-    checked: dict[str, Any] = found[0] if found else {}
+    results = [values for op, *rest in scripts[0] if op == "checked" for values in rest]
+    checked: dict[str, Any] = results[0] if results else {}
     trainer.do_checked(**checked)
     if checked.get("mistakes"):
         trainer.do_over(error="The file has 1 mistake.")

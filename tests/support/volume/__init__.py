@@ -1,1 +1,1 @@
-"""Directories and disks that stand for a network volume."""
+"""Directories and disks that replace a network volume."""

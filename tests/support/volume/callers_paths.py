@@ -1,10 +1,10 @@
-"""Paths as hostile callers write them: ``{}`` is the volume; and links that lead out of it."""
+"""Paths as hostile callers write them, where ``{}`` is the volume; links that lead out of it."""
 
 from pathlib import Path
 
 from hypothesis import strategies as st
 
-# Files that are there, or might be.
+# Files that exist, or might exist.
 KNOWN = (
     *("inbox/a", "uploads/a", "out/a", "inbox/deep/config.json", "out/hf/token", "out/hf"),
     *("models/my-model/config.json", "adapters/my-model/config.json", ".cache/token", ".env"),
@@ -37,8 +37,8 @@ PATHS = st.one_of(
 )
 
 
-def lay_links(root: Path) -> None:
-    """Lay links in the directories for callers that lead out of them, unless they are there."""
+def make_links(root: Path) -> None:
+    """Create links in the callers' directories that lead out of them, unless they exist."""
     for name, target in (
         ("out/around", root.parent),
         ("out/models2", root / "models"),

@@ -1,4 +1,4 @@
-"""Workers that share a compile cache on a volume and have their own disks, without engines."""
+"""Workers without engines that share a compile cache on a volume and have their own disks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,47 +12,49 @@ INDUCTOR = "vllm/torch_compile_cache/abc/inductor_cache/k.so"
 KERNEL = "triton/AB/kernel.cubin"
 PLAN = "vllm/startup_plan/startup_plan_1.json"
 MODEL = "vllm/modelinfos/llama.json"
-OF_THE_MACHINE = "vllm/gpu_p2p_access_cache_for_0,1.json"
+MACHINE_FILE = "vllm/gpu_p2p_access_cache_for_0,1.json"
 
 
-class Started:
-    """A worker in its own container: it restores from the cache, and may then compile."""
+class CompilingWorker:
+    """A worker in its own container that restores files from the shared cache, and may compile."""
 
     def __init__(self, shared: Path, folder: Path, key: str) -> None:
         self.local = folder
         self.cache = CompileCache(shared, folder)
-        self.knew = self.cache.restore_models(key)
-        self.found = self.cache.restore(key)
+        self.restored_models = self.cache.restore_models(key)
+        self.restored = self.cache.restore(key)
 
-    def compile(self, *names: str, content: str | bytes = "compiled") -> "Started":
+    def compile(self, *names: str, content: str | bytes = "compiled") -> "CompilingWorker":
         for name in names:
             file = self.local / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
         return self
 
-    def healthy(self) -> "Started":
+    def publish(self) -> "CompilingWorker":
         self.cache.publish().join()
         return self
 
-    def holds(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         return (self.local / name).is_file()
 
 
 @dataclass
 class Workers:
-    """The volume that workers share, and a folder for their disks."""
+    """A volume that workers share, and a folder for their disks."""
 
     volume: Path
     disks: Path
 
-    def start(self, disk: int | str, key: str = KEY) -> Started:
-        return Started(self.volume / compile_cache.SHARED, self.disks / str(disk), key)
+    def start(self, disk: int | str, key: str = KEY) -> CompilingWorker:
+        return CompilingWorker(
+            self.volume / compile_cache.SHARED_DIRECTORY, self.disks / str(disk), key
+        )
 
     def archive(self, name: str = KEY) -> Path:
-        return self.volume / compile_cache.SHARED / f"{name}{publishing.SUFFIX}"
+        return self.volume / compile_cache.SHARED_DIRECTORY / f"{name}{publishing.SUFFIX}"
 
-    def published(self) -> list[str]:
-        """Return what is on the volume, archives by the names that they were published by."""
-        files = (self.volume / compile_cache.SHARED).glob("*")
+    def shared_entries(self) -> list[str]:
+        """Return the names of all files of the shared cache, without the suffix of archives."""
+        files = (self.volume / compile_cache.SHARED_DIRECTORY).glob("*")
         return sorted(path.name.removesuffix(publishing.SUFFIX) for path in files)

@@ -1,7 +1,7 @@
-"""Disks of a size, full ones and read-only ones; nothing else stops root from writing.
+"""Disks with a size limit, full disks and read-only disks; nothing else stops root from writing.
 
-Only root may mount them. Where it is expected to run the tests, as CI does, REQUIRE_ROOT=1 in the
-environment makes those tests fail that can't mount anything; elsewhere they are skipped.
+Only root may mount them. Without root these tests are skipped. If root is expected to run the
+tests, as in CI, REQUIRE_ROOT=1 in the environment makes them fail instead.
 """
 
 import os
@@ -15,8 +15,8 @@ import pytest
 
 
 @contextmanager
-def mounted(place: Path, size: int) -> Iterator[Path]:
-    """Mount a disk in memory of so many bytes; without root, skip the test or fail it."""
+def mount_disk(place: Path, size: int) -> Iterator[Path]:
+    """Mount a disk of ``size`` bytes in memory; without root, skip the test or fail it."""
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -29,15 +29,15 @@ def mounted(place: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def fill(disk: Path, left: int = 0) -> Path:
-    """Fill a disk but for so many bytes; return the file that fills it."""
+def fill(disk: Path, free: int = 0) -> Path:
+    """Fill a disk except for ``free`` bytes; return the file that fills it."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as opened, suppress(OSError):
-        while shutil.disk_usage(disk).free > left:
+        while shutil.disk_usage(disk).free > free:
             opened.write(bytes(4096))
     return filler
 
 
-def remount(disk: Path, way: str) -> None:
-    """Make a disk read-only ("ro"), or not ("rw")."""
-    subprocess.run(["mount", "-o", f"remount,{way}", disk], check=True)
+def remount(disk: Path, mode: str) -> None:
+    """Make a disk read-only ("ro") or writable ("rw")."""
+    subprocess.run(["mount", "-o", f"remount,{mode}", disk], check=True)

@@ -1,31 +1,39 @@
-"""Jobs while the engine is dead or set aside: what has not begun begins again or later."""
+"""Jobs while the engine is dead or suspended: jobs without output are repeated or wait."""
 
 import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import ScriptedEngine, Step, chat, raw, tokens, worker, yields_of
+from support.engine.scripted import (
+    ScriptedEngine,
+    Step,
+    chat_job,
+    raw_job,
+    tokens,
+    worker,
+    yields_of,
+)
 from support.engine.yields import events_in, failure, texts_in
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
-from worker.errors import EngineDead, KilledEngine
+from worker.errors import EngineDead, RequestKilledEngine
 
-DIES: tuple[Step, ...] = (0.05, EngineDead())
-BEGUN = (*tokens("Begun", finish=None), *DIES)
-WHOLE = {"raw": raw(stream=False), "openai": chat(stream=False)}
-STREAMS = {"raw-stream": raw(stream=True), "openai-stream": chat(stream=True)}
+DIE: tuple[Step, ...] = (0.05, EngineDead())
+DIE_AFTER_OUTPUT = (*tokens("Begun", finish=None), *DIE)
+WHOLE = {"raw": raw_job(stream=False), "openai": chat_job(stream=False)}
+STREAMS = {"raw-stream": raw_job(stream=True), "openai-stream": chat_job(stream=True)}
 
 
-def engine(*script: Step) -> ScriptedEngine:
-    """Return an engine that plays this, and, once it has died and is back, an answer."""
-    made = ScriptedEngine(*script)
-    made.next_script = tuple(tokens("Hello", " there"))
-    return made
+def make_engine(*script: Step) -> ScriptedEngine:
+    """Return an engine that plays the script and, after it has died and recovered, a response."""
+    engine = ScriptedEngine(*script)
+    engine.next_script = tuple(tokens("Hello", " there"))
+    return engine
 
 
 def text_of(yields: list[Any]) -> str:
-    """Return the text of the first choice, in whichever form."""
+    """Return the text of the first choice from yields of any form."""
     if isinstance(yields[0], str):
         return "".join(texts_in(events_in("".join(yields))))
     if "outputs" in yields[0]:
@@ -39,123 +47,131 @@ def text_of(yields: list[Any]) -> str:
 @pytest.mark.parametrize(
     ("payload", "script"),
     [
-        *(pytest.param(payload, DIES, id=name) for name, payload in {**WHOLE, **STREAMS}.items()),
-        pytest.param({"prompts": ["Hi", "Hi"]}, DIES, id="list"),
-        # Of what is not streamed nobody has seen anything.
-        *(pytest.param(payload, BEGUN, id=f"{name}-begun") for name, payload in WHOLE.items()),
+        *(pytest.param(payload, DIE, id=name) for name, payload in {**WHOLE, **STREAMS}.items()),
+        pytest.param({"prompts": ["Hi", "Hi"]}, DIE, id="list"),
+        # Without a stream, the caller has no output yet.
+        *(
+            pytest.param(payload, DIE_AFTER_OUTPUT, id=f"{name}-after-output")
+            for name, payload in WHOLE.items()
+        ),
     ],
 )
-async def test_a_job_of_which_nothing_was_answered_begins_again(
+async def test_a_job_without_yields_is_repeated_after_the_engine_has_recovered(
     payload: dict[str, Any], script: tuple[Step, ...]
 ) -> None:
-    with engine(*script) as scripted:
-        yields = await yields_of(scripted, payload)
+    with make_engine(*script) as engine:
+        yields = await yields_of(engine, payload)
     assert text_of(yields) == "Hello there"
-    assert scripted.waited
+    assert engine.requests_awaiting_recovery
 
 
 @pytest.mark.parametrize("payload", STREAMS.values(), ids=list(STREAMS))
-async def test_a_stream_that_has_begun_fails_as_retryable_with_what_it_has(payload: Any) -> None:
-    with engine(*BEGUN) as scripted:
-        yields = await yields_of(scripted, {**payload, "max_batch_delay_ms": 1})
+async def test_a_stream_with_output_yields_the_output_and_fails_as_retryable(payload: Any) -> None:
+    with make_engine(*DIE_AFTER_OUTPUT) as engine:
+        yields = await yields_of(engine, {**payload, "max_batch_delay_ms": 1})
     error = failure(yields)
     assert (error["code"], error["retryable"]) == (503, True)
     assert "Begun" in str(yields[:-1])
-    assert scripted.waited == []
+    assert engine.requests_awaiting_recovery == []
 
 
 async def test_a_request_that_killed_the_engine_fails_and_is_not_retryable() -> None:
-    class Killed(ScriptedEngine):
-        async def back(self, request_id: str) -> None:
-            raise KilledEngine
+    class KilledEngine(ScriptedEngine):
+        async def wait_for_recovery(self, request_id: str) -> None:
+            raise RequestKilledEngine
 
-    with Killed(*DIES) as scripted:
-        error = failure(await yields_of(scripted, raw(stream=False)))
+    with KilledEngine(*DIE) as engine:
+        error = failure(await yields_of(engine, raw_job(stream=False)))
     assert (error["code"], error["type"], error["retryable"]) == (500, "InternalServerError", False)
     assert "not run again" in error["message"]
 
 
-# An engine that is set aside:
+# A suspended engine:
 
 
-class Knocked(ScriptedEngine):
-    """Counts the requests that want to be admitted."""
+class AdmissionCountingEngine(ScriptedEngine):
+    """An engine that counts the requests that wait for admission."""
 
-    knocks = 0
+    admissions = 0
 
-    async def admit(self) -> None:
-        self.knocks += 1
-        await super().admit()
+    async def wait_until_resumed(self) -> None:
+        self.admissions += 1
+        await super().wait_until_resumed()
 
 
 @pytest.fixture
-def knocked_engine() -> Iterator[Knocked]:
-    with Knocked(*tokens("Hello")) as engine:
+def counting_engine() -> Iterator[AdmissionCountingEngine]:
+    with AdmissionCountingEngine(*tokens("Hello")) as engine:
         yield engine
 
 
 @pytest.mark.parametrize(
     "payload",
-    [raw(stream=False), raw(stream=True), chat(stream=False), {"prompts": ["Hi", "Hi"]}],
+    [
+        raw_job(stream=False),
+        raw_job(stream=True),
+        chat_job(stream=False),
+        {"prompts": ["Hi", "Hi"]},
+    ],
     ids=["raw", "stream", "openai", "list"],
 )
-async def test_a_job_that_comes_meanwhile_is_answered_after_it_or_refused_with_when_to_try_again(
-    knocked_engine: Knocked, payload: dict[str, Any]
+async def test_a_job_for_a_suspended_engine_waits_or_is_refused_with_retry_after(
+    counting_engine: AdmissionCountingEngine, payload: dict[str, Any]
 ) -> None:
-    async with knocked_engine.engines.aside():
-        asking = asyncio.create_task(yields_of(knocked_engine, payload))
-        await eventually(lambda: knocked_engine.knocks > 0)
-        assert knocked_engine.asked == []
-    assert "Hello" in str(await asking)
-    async with knocked_engine.engines.aside(patience_s=0.1):
-        error = failure(await yields_of(knocked_engine, payload))
+    async with counting_engine.engines.suspend():
+        job_task = asyncio.create_task(yields_of(counting_engine, payload))
+        await poll_until(lambda: counting_engine.admissions > 0)
+        assert counting_engine.requests == []
+    assert "Hello" in str(await job_task)
+    async with counting_engine.engines.suspend(wait_timeout_s=0.1):
+        error = failure(await yields_of(counting_engine, payload))
     assert (error["code"], error["retryable"], error["retry_after"]) == (503, True, 60)
     assert "fine-tuned" in error["message"]
 
 
-async def test_the_items_of_a_list_that_has_begun_fail_with_it() -> None:
-    """Another worker can answer all of it."""
+async def test_a_list_fails_as_a_whole_if_the_engine_is_suspended_after_its_first_items() -> None:
+    """Another worker can then answer the whole list."""
     go_on = asyncio.Event()
     with ScriptedEngine(go_on, *tokens("Hello")) as engine:
         engine.slots = 1
-        asking = asyncio.create_task(yields_of(engine, {"prompts": ["Hi"] * 9}))
-        await eventually(lambda: engine.asked)
-        async with engine.engines.aside(patience_s=0.1):
+        job_task = asyncio.create_task(yields_of(engine, {"prompts": ["Hi"] * 9}))
+        await poll_until(lambda: engine.requests)
+        async with engine.engines.suspend(wait_timeout_s=0.1):
             engine.loop.call_soon_threadsafe(go_on.set)
-            assert failure(await asking)["retry_after"] == 60
+            assert failure(await job_task)["retry_after"] == 60
 
 
-async def test_the_model_is_not_healthy_and_what_needs_none_is_answered(
-    knocked_engine: ScriptedEngine,
+async def test_a_suspended_engine_is_unhealthy_and_routes_without_a_model_are_answered(
+    counting_engine: ScriptedEngine,
 ) -> None:
-    async with knocked_engine.engines.aside():
-        assert failure(await yields_of(knocked_engine, {"route": "/health"}))["retry_after"] == 60
-        assert worker(knocked_engine).ready
+    async with counting_engine.engines.suspend():
+        assert failure(await yields_of(counting_engine, {"route": "/health"}))["retry_after"] == 60
+        assert worker(counting_engine).ready
         for route in ("/metrics", "/v1/models", "/openapi.json", "/chat"):
-            assert "error" not in (await yields_of(knocked_engine, {"route": route}))[0]
-    (answered,) = await yields_of(knocked_engine, {"route": "/health"})
-    assert answered["status"] == "ok"
+            assert "error" not in (await yields_of(counting_engine, {"route": route}))[0]
+    (health,) = await yields_of(counting_engine, {"route": "/health"})
+    assert health["status"] == "ok"
 
 
-async def test_a_caller_who_is_cancelled_sets_both_engines_free(
-    knocked_engine: ScriptedEngine,
+async def test_cancelled_suspensions_resume_both_engines(
+    counting_engine: ScriptedEngine,
 ) -> None:
-    inside = asyncio.Event()
-    knocked_engine.embedder = embedder = ScriptedEngine()
+    is_suspended = asyncio.Event()
+    counting_engine.embedder = embedder = ScriptedEngine()
     embedder.loop.close()
 
-    async def hold() -> None:
-        async with knocked_engine.engines.aside():
-            inside.set()
+    async def suspend_engines() -> None:
+        async with counting_engine.engines.suspend():
+            is_suspended.set()
             await asyncio.Event().wait()
 
-    holding, following = (asyncio.create_task(hold()) for _ in range(2))
-    await inside.wait()
-    assert (knocked_engine.is_aside, embedder.is_aside) == (True, True)
-    # One is in its block, the other waits for it.
-    following.cancel()
-    holding.cancel()
-    await asyncio.wait([holding, following])
-    assert holding.cancelled()
-    assert (knocked_engine.is_aside, embedder.is_aside) == (False, False)
-    assert "Hello" in str(await yields_of(knocked_engine, raw(stream=False)))
+    first, second = (asyncio.create_task(suspend_engines()) for _ in range(2))
+    await is_suspended.wait()
+    assert (counting_engine.is_suspended, embedder.is_suspended) == (True, True)
+    # The first task is inside of its block, and the second waits for the first.
+    second.cancel()
+    first.cancel()
+    await asyncio.wait([first, second])
+    assert first.cancelled()
+    assert (counting_engine.is_suspended, embedder.is_suspended) == (False, False)
+    assert "Hello" in str(await yields_of(counting_engine, raw_job(stream=False)))

@@ -1,4 +1,4 @@
-"""A worker that is full refuses further jobs at once; a job that ends in any way makes room."""
+"""A full worker refuses further jobs immediately; every job that ends frees its slot."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from support.engine.answers import Consumer, every_form
-from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, worker
+from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.engine.yields import failure
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
 from worker.app import Worker
 from worker.errors import RefusedByEngine
-from worker.process.concurrency import jobs_at_once, most_inside
+from worker.process.concurrency import concurrent_queue_jobs, max_jobs_in_worker
 
-MOST = most_inside(jobs=1, slots=1)
-HANGING = (*tokens("a", finish=None), HANG)
-SHORT = tuple(tokens("a", "b"))
+MAX_JOBS = max_jobs_in_worker(queue_jobs=1, slots=1)
+HANGING_SCRIPT = (*tokens("a", finish=None), HANG)
+SHORT_SCRIPT = tuple(tokens("a", "b"))
 Yields = AsyncGenerator[Any, None]
 
 
@@ -29,123 +29,126 @@ def engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def small_worker(engine: ScriptedEngine) -> Worker:
-    """A worker that is full once it has as many jobs as ``MOST``."""
+    """A worker that is full with ``MAX_JOBS`` jobs."""
     return worker(engine, MAX_CONCURRENCY="1")
 
 
-async def begin(worker: Worker, name: str, payload: dict[str, Any]) -> Yields:
-    """Have a job answered up to its first yield."""
+async def start_job(worker: Worker, name: str, payload: dict[str, Any]) -> Yields:
+    """Start a job and wait for its first yield."""
     yields = worker.handle({"id": name, "input": payload})
     await anext(yields)
     return yields
 
 
 @asynccontextmanager
-async def running(
+async def run_jobs(
     engine: ScriptedEngine, worker: Worker, count: int
 ) -> AsyncIterator[list[Yields]]:
-    """Have so many jobs run; further ones are short."""
-    engine.script = HANGING
-    jobs = [await begin(worker, f"job-{place}", raw(stream=True)) for place in range(count)]
-    engine.script = SHORT
+    """Run some jobs that hang; jobs that start inside of the block are short."""
+    engine.script = HANGING_SCRIPT
+    jobs = [await start_job(worker, f"job-{place}", raw_job(stream=True)) for place in range(count)]
+    engine.script = SHORT_SCRIPT
     yield jobs
     for yields in jobs:
         await yields.aclose()
 
 
-async def ask(worker: Worker, payload: dict[str, Any]) -> list[Any]:
+async def run_job(worker: Worker, payload: dict[str, Any]) -> list[Any]:
     return [chunk async for chunk in worker.handle({"id": "asked", "input": payload})]
 
 
 async def is_refused(worker: Worker, payload: dict[str, Any]) -> bool:
-    error = failure(await ask(worker, payload))
+    error = failure(await run_job(worker, payload))
     assert "Send the request again" in error["message"]
     return (error["code"], error["retryable"]) == (503, True)
 
 
-async def test_jobs_beyond_the_most_are_refused_and_do_not_reach_the_engine(
+async def test_jobs_above_the_limit_are_refused_and_do_not_reach_the_engine(
     engine: ScriptedEngine, small_worker: Worker
 ) -> None:
-    async with running(engine, small_worker, MOST):
+    async with run_jobs(engine, small_worker, MAX_JOBS):
         for stream in (True, False):
-            assert await is_refused(small_worker, raw(stream=stream))
-            assert await is_refused(small_worker, chat(stream=stream))
+            assert await is_refused(small_worker, raw_job(stream=stream))
+            assert await is_refused(small_worker, chat_job(stream=stream))
         assert await is_refused(small_worker, {"prompts": ["Hi", "Hello"]})
         assert await is_refused(small_worker, {"route": "/v1/messages", "body": {"messages": []}})
-        assert len(engine.asked) == MOST
+        assert len(engine.requests) == MAX_JOBS
 
 
-async def test_what_the_worker_answers_by_itself_is_never_refused_and_takes_no_place(
+async def test_the_workers_own_routes_are_never_refused_and_take_no_slot(
     engine: ScriptedEngine, small_worker: Worker
 ) -> None:
-    async with running(engine, small_worker, MOST) as jobs:
+    async with run_jobs(engine, small_worker, MAX_JOBS) as jobs:
         for route in ("/health", "/metrics", "/v1/models", "/openapi.json", "/chat"):
-            assert "error" not in (await ask(small_worker, {"route": route}))[0]
+            assert "error" not in (await run_job(small_worker, {"route": route}))[0]
         await jobs[0].aclose()
-        assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
+        assert "error" not in (await run_job(small_worker, raw_job(stream=False)))[-1]
 
 
-async def refuse(_: ScriptedEngine, worker: Worker, stream: bool) -> None:
-    assert failure(await ask(worker, {"prompt": 1, "stream": stream}))["code"] == 400
+async def refuse_job(_: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    assert failure(await run_job(worker, {"prompt": 1, "stream": stream}))["code"] == 400
 
 
-async def finish(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
-    engine.script = SHORT
-    assert "error" not in (await ask(worker, raw(stream=stream)))[-1]
+async def finish_job(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    engine.script = SHORT_SCRIPT
+    assert "error" not in (await run_job(worker, raw_job(stream=stream)))[-1]
 
 
-async def fail(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
+async def fail_job(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
     engine.script = (*tokens("a", finish=None), RefusedByEngine("no", status=400))
-    assert failure(await ask(worker, raw(stream=stream)))["code"] == 400
+    assert failure(await run_job(worker, raw_job(stream=stream)))["code"] == 400
 
 
-async def close(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
-    engine.script = HANGING if stream else SHORT
-    yields = await begin(worker, "ends", raw(stream=stream))
-    assert await is_refused(worker, raw(stream=False))
+async def close_job(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    engine.script = HANGING_SCRIPT if stream else SHORT_SCRIPT
+    yields = await start_job(worker, "ends", raw_job(stream=stream))
+    assert await is_refused(worker, raw_job(stream=False))
     await yields.aclose()
 
 
-async def cancel(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
-    """Cancel a job's task in its post, or before it; the generator is kept and not closed."""
-    engine.script = HANGING
-    sdk = Consumer(worker, raw(stream=stream), "ends")
-    await eventually(lambda: "ends" in engine.generating and (not stream or bool(sdk.yields)))
-    assert await is_refused(worker, raw(stream=False))
+async def cancel_job(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    """Cancel a job's task during its post or before it, without closing the generator."""
+    engine.script = HANGING_SCRIPT
+    sdk = Consumer(worker, raw_job(stream=stream), "ends")
+    await poll_until(lambda: "ends" in engine.active_requests and (not stream or bool(sdk.yields)))
+    assert await is_refused(worker, raw_job(stream=False))
     await sdk.cancel()
-    await finish(engine, worker, stream)
-    await sdk.generator.aclose()  # only now
+    await finish_job(engine, worker, stream)
+    await sdk.generator.aclose()  # closed only after the slot was used again
 
 
 @every_form
-@pytest.mark.parametrize("end", [refuse, finish, fail, close, cancel])
-async def test_a_job_that_ends_makes_room_for_one_more(
+@pytest.mark.parametrize("end_job", [refuse_job, finish_job, fail_job, close_job, cancel_job])
+async def test_a_job_that_ends_frees_its_slot(
     engine: ScriptedEngine,
     small_worker: Worker,
-    end: Callable[[ScriptedEngine, Worker, bool], Awaitable[None]],
+    end_job: Callable[[ScriptedEngine, Worker, bool], Awaitable[None]],
     stream: bool,
 ) -> None:
-    async with running(engine, small_worker, MOST - 1) as jobs:
-        # More often than there are places, so that one that stays taken is missed.
-        for _ in range(MOST + 1):
-            await end(engine, small_worker, stream)
-        engine.script = HANGING
-        jobs.append(await begin(small_worker, "next", raw(stream=True)))
-        assert await is_refused(small_worker, raw(stream=True))
+    async with run_jobs(engine, small_worker, MAX_JOBS - 1) as jobs:
+        # More often than there are slots, so that a slot that is not freed is noticed.
+        for _ in range(MAX_JOBS + 1):
+            await end_job(engine, small_worker, stream)
+        engine.script = HANGING_SCRIPT
+        jobs.append(await start_job(small_worker, "next", raw_job(stream=True)))
+        assert await is_refused(small_worker, raw_job(stream=True))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "slots", "jobs", "inside"),
+    ("setting", "slots", "queue_jobs", "worker_jobs"),
     [
-        # As many as the engine computes, and a few that wait.
-        *(("auto", slots, jobs, jobs) for slots, jobs in [(1, 2), (8, 16), (32, 64), (256, 288)]),
-        # Other ways than the queue can fill the engine, too.
+        # As many jobs as the engine computes, and a few that wait.
+        *(
+            ("auto", slots, queue_jobs, queue_jobs)
+            for slots, queue_jobs in [(1, 2), (8, 16), (32, 64), (256, 288)]
+        ),
+        # Requests that don't come from the queue can fill the engine, too.
         (1, 128, 1, 160),
         (300, 128, 300, 300),
     ],
 )
-def test_how_many_jobs_are_taken_and_may_be_inside(
-    wanted: Any, slots: int, jobs: int, inside: int
+def test_the_limits_on_jobs_follow_from_the_setting_and_the_slots(
+    setting: Any, slots: int, queue_jobs: int, worker_jobs: int
 ) -> None:
-    assert jobs_at_once(wanted, slots) == jobs
-    assert most_inside(jobs, slots) == inside
+    assert concurrent_queue_jobs(setting, slots) == queue_jobs
+    assert max_jobs_in_worker(queue_jobs, slots) == worker_jobs

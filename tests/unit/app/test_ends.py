@@ -1,33 +1,37 @@
-"""Jobs that end early: cancelled by their callers, or failed by a worker that is stopped."""
+"""Jobs that end early: their callers cancel them, or the worker shuts down."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import Consumer, Scripts
-from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, worker
+from support.engine.answers import Consumer, PromptScriptsEngine
+from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.engine.server import event
-from support.engine.yields import broken_stream, events_in, failure, texts_in
-from support.processes.background import eventually
+from support.engine.yields import events_in, failure, split_stream_error, texts_in
+from support.processes.background import poll_until
 
 from worker.errors import ShuttingDown
 
-STREAMS = {"raw-stream": raw(stream=True), "openai-stream": chat(stream=True)}
-PATHS = {**STREAMS, "raw": raw(stream=False), "openai": chat(stream=False)}
+STREAMS = {"raw-stream": raw_job(stream=True), "openai-stream": chat_job(stream=True)}
+PATHS = {**STREAMS, "raw": raw_job(stream=False), "openai": chat_job(stream=False)}
 every_path = pytest.mark.parametrize("payload", PATHS.values(), ids=PATHS)
 every_stream = pytest.mark.parametrize("payload", STREAMS.values(), ids=STREAMS)
 
 
 @every_path
-async def test_a_cancel_ends_a_job_that_waits_for_the_engine_and_no_other(payload: Any) -> None:
+async def test_a_cancel_ends_only_its_own_job_while_the_job_waits_for_the_engine(
+    payload: Any,
+) -> None:
     with ScriptedEngine(HANG) as engine:
-        stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
-        await eventually(lambda: sorted(engine.generating) == ["goes", "stays"])
-        await goes.cancel()
-        await eventually(lambda: engine.aborted == ["goes"])
-        assert (engine.generating, goes.yields) == (["stays"], [])
-        await stays.cancel()
+        other_job, cancelled_job = (
+            Consumer(worker(engine), payload, name) for name in ("stays", "goes")
+        )
+        await poll_until(lambda: sorted(engine.active_requests) == ["goes", "stays"])
+        await cancelled_job.cancel()
+        await poll_until(lambda: engine.aborted_requests == ["goes"])
+        assert (engine.active_requests, cancelled_job.yields) == (["stays"], [])
+        await other_job.cancel()
 
 
 @pytest.mark.parametrize(
@@ -38,31 +42,31 @@ async def test_a_cancel_ends_a_job_that_waits_for_the_engine_and_no_other(payloa
     ],
     ids=["raw", "openai", "list"],
 )
-async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_never_closed(
+async def test_a_job_cancelled_during_a_post_is_aborted_without_closing_its_generator(
     payload: dict[str, Any], aborted: str
 ) -> None:
     script = [*tokens("a", "b", finish=None), HANG]
-    with Scripts(Hi=script, slow=script) as engine:
+    with PromptScriptsEngine(Hi=script, slow=script) as engine:
         engine.script = tuple(script)  # for vLLM's server
         sdk = Consumer(worker(engine), payload)
-        await sdk.posting.wait()
+        await sdk.post_started.wait()
         await sdk.cancel()
-        await eventually(lambda: engine.aborted == [aborted])
-        assert engine.generating == []
-        await sdk.generator.aclose()  # only now: so far it was suspended at its yield
+        await poll_until(lambda: engine.aborted_requests == [aborted])
+        assert engine.active_requests == []
+        await sdk.generator.aclose()  # so far it was suspended at its yield
 
 
-# A worker that is stopped:
+# A worker that shuts down:
 
 
-async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> None:
+async def test_a_raw_stream_yields_its_computed_tokens_and_fails_as_retryable() -> None:
     with ScriptedEngine(*tokens(*"Hello", finish=None), HANG) as engine:
-        one = worker(engine)
-        consumer = Consumer(one, raw(stream=True))
-        await consumer.posting.wait()
-        one.end_all(ShuttingDown())
-        await eventually(lambda: engine.aborted == ["job-1"])
-        yields = await consumer.end()
+        job_worker = worker(engine)
+        consumer = Consumer(job_worker, raw_job(stream=True))
+        await consumer.post_started.wait()
+        job_worker.fail_all(ShuttingDown())
+        await poll_until(lambda: engine.aborted_requests == ["job-1"])
+        yields = await consumer.finish()
     error = failure(yields)
     assert (error["code"], error["retryable"]) == (503, True)
     assert "being stopped" in error["message"]
@@ -78,7 +82,7 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
         await receive()
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        # In one part, so that all has been produced when the first yield is there.
+        # In one part, so that all events have arrived by the first yield.
         events = "".join(event({"choices": [{"delta": {"content": text}}]}) for text in "Hello")
         body = {"type": "http.response.body", "body": events.encode(), "more_body": True}
         await send(body)
@@ -86,59 +90,63 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
         disconnected.set()
 
     with ScriptedEngine(app=app) as engine:
-        one = worker(engine)
-        consumer = Consumer(one, chat(stream=True))
-        await consumer.posting.wait()
-        one.end_all(ShuttingDown())
-        begun, error = broken_stream(await consumer.end())
-        await eventually(disconnected.is_set)
-    assert len(begun) == 4
-    *events, last, done = events_in("".join(begun))
+        job_worker = worker(engine)
+        consumer = Consumer(job_worker, chat_job(stream=True))
+        await consumer.post_started.wait()
+        job_worker.fail_all(ShuttingDown())
+        chunks, error = split_stream_error(await consumer.finish())
+        await poll_until(disconnected.is_set)
+    assert len(chunks) == 4
+    *events, last, done = events_in("".join(chunks))
     assert "".join(texts_in(events)) == "Hello"
     assert (last["error"], done) == (error, "[DONE]")
     assert (error["code"], error["retryable"]) == (503, True)
 
 
-@pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False), chat(stream=True)])
-async def test_an_answer_that_has_not_begun_fails(payload: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "payload", [raw_job(stream=False), chat_job(stream=False), chat_job(stream=True)]
+)
+async def test_a_response_without_output_fails_as_retryable(payload: dict[str, Any]) -> None:
     with ScriptedEngine(HANG) as engine:
-        one = worker(engine)
-        consumer = Consumer(one, payload)
-        await eventually(lambda: engine.generating == ["job-1"])
-        one.end_all(ShuttingDown())
-        yields = await consumer.end()
-        await eventually(lambda: engine.aborted == ["job-1"])
+        job_worker = worker(engine)
+        consumer = Consumer(job_worker, payload)
+        await poll_until(lambda: engine.active_requests == ["job-1"])
+        job_worker.fail_all(ShuttingDown())
+        yields = await consumer.finish()
+        await poll_until(lambda: engine.aborted_requests == ["job-1"])
     assert len(yields) == 1
     assert failure(yields)["retryable"]
 
 
-async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:
+async def test_all_running_jobs_fail_and_later_jobs_are_answered() -> None:
     with ScriptedEngine(HANG) as engine:
-        one = worker(engine)
-        jobs = [Consumer(one, raw(stream=True), str(number)) for number in range(30)]
-        await eventually(lambda: len(engine.generating) == 30)
-        one.end_all(ShuttingDown())
+        job_worker = worker(engine)
+        jobs = [Consumer(job_worker, raw_job(stream=True), str(number)) for number in range(30)]
+        await poll_until(lambda: len(engine.active_requests) == 30)
+        job_worker.fail_all(ShuttingDown())
         for job in jobs:
-            assert failure(await job.end())["code"] == 503
-        assert engine.generating == []
+            assert failure(await job.finish())["code"] == 503
+        assert engine.active_requests == []
         engine.script = tuple(tokens("fine"))
-        assert "fine" in str(await Consumer(one, raw(stream=True)).end())
+        assert "fine" in str(await Consumer(job_worker, raw_job(stream=True)).finish())
 
 
 @every_stream
-async def test_a_job_runs_until_its_generator_or_its_task_ends(payload: dict[str, Any]) -> None:
+async def test_a_job_counts_as_running_until_its_generator_or_its_task_ends(
+    payload: dict[str, Any],
+) -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
-        one = worker(engine)
-        closed = one.handle({"id": "a", "input": payload})
-        assert one.running == 0
-        await anext(closed)
-        sdk = Consumer(one, payload, "b")
-        await sdk.posting.wait()
-        assert (one.running, engine.generating) == (2, ["a", "b"])
-        await closed.aclose()
-        assert one.running == 1
-        await eventually(lambda: engine.aborted == ["a"])
+        job_worker = worker(engine)
+        generator = job_worker.handle({"id": "a", "input": payload})
+        assert job_worker.running_jobs == 0
+        await anext(generator)
+        sdk = Consumer(job_worker, payload, "b")
+        await sdk.post_started.wait()
+        assert (job_worker.running_jobs, engine.active_requests) == (2, ["a", "b"])
+        await generator.aclose()
+        assert job_worker.running_jobs == 1
+        await poll_until(lambda: engine.aborted_requests == ["a"])
         await sdk.cancel()
-        assert one.running == 0
+        assert job_worker.running_jobs == 0
         await sdk.generator.aclose()
-        assert one.running == 0, "counted down twice"
+        assert job_worker.running_jobs == 0, "counted down twice"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import answered, refused
-from support.engine.scripted import HANG, ScriptedEngine, Step, chat, raw, tokens, yields_of
-from support.engine.yields import broken_stream, events_in, failure, texts_in
+from support.engine.answers import job_error, run_job
+from support.engine.scripted import HANG, ScriptedEngine, Step, chat_job, raw_job, tokens, yields_of
+from support.engine.yields import events_in, failure, split_stream_error, texts_in
 
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 
 SECRET = "a path of the machine, or a prompt"
 on_every_path = pytest.mark.parametrize(
     "payload",
-    [raw(stream=False), raw(stream=True), chat(stream=False), chat(stream=True)],
+    [raw_job(stream=False), raw_job(stream=True), chat_job(stream=False), chat_job(stream=True)],
     ids=["raw", "raw-stream", "openai", "openai-stream"],
 )
 
@@ -25,7 +25,7 @@ def only_failure(yields: list[Any]) -> dict[str, Any]:
     return failure(yields)
 
 
-# unit/job has all inputs that are refused.
+# tests/unit/job covers all inputs that are refused.
 @pytest.mark.parametrize(
     ("payload", "param", "message"),
     [
@@ -34,12 +34,12 @@ def only_failure(yields: list[Any]) -> dict[str, Any]:
         ({"prompts": ["Hi"], "sampling_params": {"n": 0}}, "n", "greater than or equal to 1"),
         (InvalidInput("nested too deeply"), None, "nested too deeply"),
     ],
-    ids=["no input", "a key", "a list", "it could not be read"],
+    ids=["no input", "a key", "a list", "unreadable input"],
 )
 async def test_invalid_input_is_a_400_and_reaches_no_engine(
     payload: Any, param: str | None, message: str
 ) -> None:
-    error = await refused(payload)
+    error = await job_error(payload)
     assert message in error.pop("message")
     assert error == {
         "type": "BadRequestError",
@@ -51,15 +51,15 @@ async def test_invalid_input_is_a_400_and_reaches_no_engine(
 
 
 async def test_an_error_that_quotes_half_a_surrogate_pair_can_be_sent() -> None:
-    (chunk,) = await answered(raw(stream=True), InvalidInput("no \ud83d"))
+    (chunk,) = await run_job(raw_job(stream=True), InvalidInput("no \ud83d"))
     assert failure([chunk])["message"] == "no ?"
     chunk["error"].encode()  # as the SDK's POST does
 
 
 @on_every_path
-async def test_what_the_engine_refuses_keeps_its_status(payload: dict[str, Any]) -> None:
+async def test_a_refusal_of_the_engine_keeps_its_status(payload: dict[str, Any]) -> None:
     refusal = RefusedByEngine("too long", status=422, param="max_tokens")
-    assert only_failure(await answered(payload, refusal)) == {
+    assert only_failure(await run_job(payload, refusal)) == {
         "message": "too long",
         "type": "UnprocessableEntityError",
         "param": "max_tokens",
@@ -73,11 +73,11 @@ async def test_what_the_engine_refuses_keeps_its_status(payload: dict[str, Any])
 
 
 @on_every_path
-async def test_a_dead_engine_is_a_503_worth_another_try(payload: dict[str, Any]) -> None:
+async def test_a_dead_engine_is_a_retryable_503(payload: dict[str, Any]) -> None:
     with ScriptedEngine(HANG) as engine:
         engine.die()
         yields = await yields_of(engine, payload)
-    # Also in a stream of vLLM's server whose first event is an error.
+    # This includes a stream of vLLM's server whose first event is the error.
     error = only_failure(yields)
     assert (error["code"], error["type"]) == (503, "ServiceUnavailableError")
     assert (error["retryable"], error["request_id"]) == (True, "job-1")
@@ -99,18 +99,18 @@ async def test_a_defect_is_a_500_without_internal_details(
         (chunk,) = await yields_of(engine, payload)
     error = failure([chunk])
     assert (error["code"], error["retryable"], error["request_id"]) == (500, False, "job-1")
-    for inside in (SECRET, "LookupError", "Traceback", ".py"):
-        assert inside not in chunk["error"]
-    # Its traceback is in the log.
+    for internal in (SECRET, "LookupError", "Traceback", ".py"):
+        assert internal not in chunk["error"]
+    # The log has the traceback.
     (record,) = [record for record in caplog.records if record.name == "worker.errors"]
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")
     assert record.exc_info
     assert isinstance(record.exc_info[1], LookupError)
 
 
-async def test_an_error_of_the_callers_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    await answered(raw(stream=False), RefusedByEngine("no", status=400))
-    await refused({})
+async def test_a_callers_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await run_job(raw_job(stream=False), RefusedByEngine("no", status=400))
+    await job_error({})
     assert [record for record in caplog.records if record.name.startswith("worker")] == []
 
 
@@ -119,10 +119,10 @@ async def test_an_app_that_does_not_answer_is_a_defect() -> None:
         await receive()
 
     with ScriptedEngine(app=silent) as engine:
-        assert only_failure(await yields_of(engine, chat(stream=True)))["code"] == 500
+        assert only_failure(await yields_of(engine, chat_job(stream=True)))["code"] == 500
 
 
-# After the stream began:
+# Errors after the beginning of a stream:
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ async def test_a_broken_openai_stream_ends_with_an_error_event(
     step: Step, code: int, retryable: bool, raw_output: str
 ) -> None:
     script = [*tokens("a", "b", finish=None), 0.05, step]
-    payload = chat(stream=True, max_batch_delay_ms=1)
-    yields = await answered(payload, *script, RAW_OPENAI_OUTPUT=raw_output)
-    begun, failed_with = broken_stream(yields)
+    payload = chat_job(stream=True, max_batch_delay_ms=1)
+    yields = await run_job(payload, *script, RAW_OPENAI_OUTPUT=raw_output)
+    chunks, stream_error = split_stream_error(yields)
     if raw_output == "1":
-        *events, done = [item for chunk in begun for item in events_in(chunk)]
+        *events, done = [item for chunk in chunks for item in events_in(chunk)]
         assert done == "[DONE]"
     else:
-        events = [item for chunk in begun for item in chunk]
+        events = [item for chunk in chunks for item in chunk]
     assert texts_in(events) == ["a", "b"]
     (error,) = [item["error"] for item in events if "error" in item]
-    assert error == events[-1]["error"] == failed_with
+    assert error == events[-1]["error"] == stream_error
     assert error.keys() == {"message", "type", "param", "code", "retryable", "request_id"}
     assert (error["code"], error["retryable"], error["request_id"]) == (code, retryable, "job-1")
     assert SECRET not in json.dumps(yields)

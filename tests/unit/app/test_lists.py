@@ -1,4 +1,4 @@
-"""Lists of prompts through the worker: their yields, how many run at once, items that fail."""
+"""Lists of prompts in the worker: their yields, concurrent items, and items that fail."""
 
 import asyncio
 import json
@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 from support.engine.answers import (
     LIMIT,
-    Scripts,
-    answered,
+    PromptScriptsEngine,
     every_form,
-    job,
+    list_job,
     results_of,
+    run_job,
     sizes,
     texts,
 )
 from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, worker, yields_of
 from support.engine.yields import failure
-from support.processes.background import eventually
+from support.processes.background import poll_until
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import RawJob
 
-# Not streaming:
+# Without a stream:
 
 
 async def test_a_list_is_one_yield_with_the_outputs() -> None:
-    with Scripts() as engine:
+    with PromptScriptsEngine() as engine:
         yields = await yields_of(engine, {"prompts": ["Hi", "Ho"]})
     end = {"finish_reason": "stop", "stop_reason": None}
     assert yields == [
@@ -43,41 +43,41 @@ async def test_a_list_is_one_yield_with_the_outputs() -> None:
     ]
 
 
-async def test_the_engine_learns_which_requests_are_items_of_a_list() -> None:
+async def test_the_engine_knows_which_requests_are_items_of_a_list() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, {"prompt": "Hi"})
-        assert engine.items == []
+        assert engine.list_items == []
         await yields_of(engine, {"prompts": ["Hi", "Ho"]})
-    assert engine.items == ["job-1-0", "job-1-1"]
+    assert engine.list_items == ["job-1-0", "job-1-1"]
 
 
-async def test_the_outputs_stand_in_the_order_of_the_prompts_whichever_is_ready_first() -> None:
+async def test_outputs_are_in_the_order_of_the_prompts() -> None:
     pauses = [0.06, 0.0, 0.04, 0.02, 0.0]
     scripts = {f"p{place}": [pause, *tokens(f"p{place}")] for place, pause in enumerate(pauses)}
-    with Scripts(**scripts) as engine:
+    with PromptScriptsEngine(**scripts) as engine:
         (chunk,) = await yields_of(engine, {"prompts": list(scripts)})
     assert texts(chunk["outputs"]) == list(scripts)
 
 
-# Streaming:
+# With a stream:
 
 
-async def test_results_come_in_the_order_in_which_they_are_ready() -> None:
+async def test_results_of_a_stream_are_yielded_in_order_of_completion() -> None:
     first, last = asyncio.Event(), asyncio.Event()
     scripts = {"a": [last, *tokens("a")], "b": tokens("b"), "c": [first, *tokens("c")]}
     indices = []
-    with Scripts(**scripts) as engine:
-        async for chunk in worker(engine).handle(job(*"abc", stream=True)):
+    with PromptScriptsEngine(**scripts) as engine:
+        async for chunk in worker(engine).handle(list_job(*"abc", stream=True)):
             indices.append(chunk["index"])
             engine.loop.call_soon_threadsafe((last if first.is_set() else first).set)
     assert indices == [1, 2, 0]
 
 
-async def test_the_chunk_keys_do_not_change_how_a_list_is_cut() -> None:
+async def test_the_chunk_keys_have_no_effect_on_a_list() -> None:
     for size in (1, 50):
         payload = {"prompts": list("abcde"), "max_batch_size": size, "min_batch_size": 1}
-        whole = await answered(payload, *tokens("a"))
-        stream = await answered({**payload, "stream": True}, *tokens("a"))
+        whole = await run_job(payload, *tokens("a"))
+        stream = await run_job({**payload, "stream": True}, *tokens("a"))
         assert (len(whole), len(stream)) == (1, 5)
 
 
@@ -85,79 +85,79 @@ async def test_the_chunk_keys_do_not_change_how_a_list_is_cut() -> None:
 
 
 @every_form
-async def test_all_items_are_in_the_engine_at_once_and_a_cancel_ends_them(stream: bool) -> None:
+async def test_all_items_run_concurrently_and_a_cancel_aborts_them(stream: bool) -> None:
     with ScriptedEngine(HANG) as engine:
-        generator = worker(engine).handle(job(*["Hi"] * 300, stream=stream))
-        waiting = asyncio.ensure_future(anext(generator))
-        await eventually(lambda: len(engine.generating) == 300)
-        begun = set(engine.generating)
-        assert len(begun) == 300
-        waiting.cancel()
+        generator = worker(engine).handle(list_job(*["Hi"] * 300, stream=stream))
+        next_yield = asyncio.ensure_future(anext(generator))
+        await poll_until(lambda: len(engine.active_requests) == 300)
+        request_ids = set(engine.active_requests)
+        assert len(request_ids) == 300
+        next_yield.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await eventually(lambda: not engine.generating)
-        assert sorted(engine.aborted) == sorted(begun)
+            await next_yield
+        await poll_until(lambda: not engine.active_requests)
+        assert sorted(engine.aborted_requests) == sorted(request_ids)
 
 
-class Counted(list[str]):
-    """Requests that run, and the most that ran at once."""
+class ConcurrencyCounter(list[str]):
+    """The ids of running requests, and the highest number of them that ran concurrently."""
 
-    most = 0
+    highest = 0
 
     def append(self, request_id: str) -> None:
         super().append(request_id)
-        self.most = max(self.most, len(self))
+        self.highest = max(self.highest, len(self))
 
 
 @pytest.mark.parametrize(
-    ("slots", "count", "params", "most"),
+    ("slots", "count", "params", "highest"),
     [
         (2, 30, {}, 4),
-        # Those with log probabilities leave room for those of others.
+        # Items with log probabilities leave capacity for other requests with log probabilities.
         (256, 100, {"n": 2, "logprobs": 31}, 512 // (2 * 32)),
     ],
 )
-async def test_a_long_list_leaves_the_engine_to_others(
-    slots: int, count: int, params: dict[str, Any], most: int
+async def test_a_long_list_leaves_capacity_for_other_requests(
+    slots: int, count: int, params: dict[str, Any], highest: int
 ) -> None:
     go_on = asyncio.Event()
     with ScriptedEngine(go_on, *tokens("a", "b", pause=0.005)) as engine:
         engine.slots = slots
-        engine.generating = counted = Counted()
+        engine.active_requests = counter = ConcurrencyCounter()
         payload = {"prompts": ["Hi"] * count, "sampling_params": params}
-        asking = asyncio.create_task(yields_of(engine, payload))
-        await eventually(lambda: len(counted) >= most)
+        list_task = asyncio.create_task(yields_of(engine, payload))
+        await poll_until(lambda: len(counter) >= highest)
         engine.loop.call_soon_threadsafe(go_on.set)
-        yields = await asking
+        yields = await list_task
     assert texts(results_of(yields, stream=False)) == ["ab"] * count
-    assert counted.most == most
+    assert counter.highest == highest
 
 
-async def listed(*prompts: Any, stream: bool = False, **scripts: Any) -> list[Any]:
-    """Return the yields of a list whose prompts have scripts."""
-    with Scripts(**scripts) as engine:
+async def run_list(*prompts: Any, stream: bool = False, **scripts: Any) -> list[Any]:
+    """Return the yields of a list; the keyword arguments are the scripts of the prompts."""
+    with PromptScriptsEngine(**scripts) as engine:
         yields = await yields_of(engine, {"prompts": list(prompts), "stream": stream})
-        await eventually(lambda: not engine.generating)
+        await poll_until(lambda: not engine.active_requests)
     return yields
 
 
-# Larger than a yield:
+# Lists larger than a yield:
 
 
 @pytest.mark.parametrize("unit", ["é", '"'])
-async def test_outputs_that_do_not_fit_one_yield_go_on_in_the_next(unit: str) -> None:
-    share = len(json.dumps(unit, ensure_ascii=False).encode()) - 2
-    long = unit * (300_000 // share)
-    yields = await listed(*["long"] * 8, "Hi", long=tokens(long))
+async def test_outputs_too_large_for_one_yield_continue_in_the_next(unit: str) -> None:
+    bytes_per_unit = len(json.dumps(unit, ensure_ascii=False).encode()) - 2
+    long = unit * (300_000 // bytes_per_unit)
+    yields = await run_list(*["long"] * 8, "Hi", long=tokens(long))
     assert [len(chunk["outputs"]) for chunk in yields] == [3, 3, 3]
     assert [chunk.get("index") for chunk in yields] == [None, 3, 6]
     assert max(sizes(yields)) < LIMIT
     assert texts(results_of(yields, stream=False)) == [long] * 8 + ["Hi"]
 
 
-async def test_the_first_outputs_go_out_while_the_others_are_still_generated() -> None:
-    with Scripts(long=tokens("a" * 600_000), slow=[HANG]) as engine:
-        generator = worker(engine).handle(job("long", "long", "slow"))
+async def test_the_first_outputs_are_yielded_while_others_are_generated() -> None:
+    with PromptScriptsEngine(long=tokens("a" * 600_000), slow=[HANG]) as engine:
+        generator = worker(engine).handle(list_job("long", "long", "slow"))
         async with asyncio.timeout(60):
             first = await anext(generator)
         await generator.aclose()
@@ -166,9 +166,9 @@ async def test_the_first_outputs_go_out_while_the_others_are_still_generated() -
 
 
 @every_form
-async def test_a_result_that_just_fits_a_yield_has_one_of_its_own(stream: bool) -> None:
+async def test_a_result_almost_as_large_as_a_yield_has_its_own_yield(stream: bool) -> None:
     long = "a" * 940_000
-    yields = await listed("long", "long", stream=stream, long=tokens(long))
+    yields = await run_list("long", "long", stream=stream, long=tokens(long))
     assert len(yields) == 2
     assert texts(results_of(yields, stream=stream)) == [long] * 2
     assert max(sizes(yields)) < LIMIT
@@ -184,7 +184,7 @@ async def test_a_result_that_just_fits_a_yield_has_one_of_its_own(stream: bool) 
         (RefusedByEngine("too long", status=400, param="prompt"), ("too long", 400, False)),
         (RefusedByEngine("no such model", status=404), ("no such model", 404, False)),
         (EngineBusy("full"), ("full", 503, True)),
-        # As the SDK can send it.
+        # The RunPod SDK must be able to encode the message.
         (RefusedByEngine("no \ud83d", status=400, param="\ud83d"), ("no ?", 400, False)),
         (tokens("a" * LIMIT)[0], ("This result has 1,000,", 413, False)),
     ],
@@ -193,7 +193,7 @@ async def test_a_result_that_just_fits_a_yield_has_one_of_its_own(stream: bool) 
 async def test_an_item_that_fails_has_an_error_in_its_place(
     step: Step, error: tuple[str, int, bool], stream: bool
 ) -> None:
-    yields = await listed("Hi", "wrong", "Ho", stream=stream, wrong=[step])
+    yields = await run_list("Hi", "wrong", "Ho", stream=stream, wrong=[step])
     assert max(sizes(yields)) < LIMIT
     one, wrong, other = results_of(yields, stream=stream)
     assert texts([one, other]) == ["Hi", "Ho"]
@@ -204,9 +204,9 @@ async def test_an_item_that_fails_has_an_error_in_its_place(
 
 
 @every_form
-async def test_what_is_wrong_with_an_item_never_reaches_the_engine(stream: bool) -> None:
+async def test_invalid_items_do_not_reach_the_engine(stream: bool) -> None:
     payload = {"prompts": ["Hi", 7, "Ho"], "sampling_params": [{}, {}, {"n": 0}], "stream": stream}
-    with Scripts() as engine:
+    with PromptScriptsEngine() as engine:
         yields = await yields_of(engine, payload)
     right, *wrong = results_of(yields, stream=stream)
     assert texts([right]) == ["Hi"]
@@ -214,19 +214,19 @@ async def test_what_is_wrong_with_an_item_never_reaches_the_engine(stream: bool)
         (["error"], 400, "prompt"),
         (["error"], 400, "n"),
     ]
-    assert [asked.prompt for asked in engine.asked if isinstance(asked, RawJob)] == ["Hi"]
+    assert [request.prompt for request in engine.requests if isinstance(request, RawJob)] == ["Hi"]
 
 
 @every_form
 @pytest.mark.parametrize("prompts", [("last", "slow", "slow"), ("slow", "slow", "last")])
 async def test_an_engine_that_dies_fails_the_job(prompts: tuple[str, ...], stream: bool) -> None:
-    yields = await listed(*prompts, stream=stream, slow=[HANG], last=[0.02, EngineDead()])
+    yields = await run_list(*prompts, stream=stream, slow=[HANG], last=[0.02, EngineDead()])
     assert len(yields) == 1
     error = failure(yields)
     assert (error["code"], error["retryable"], error["request_id"]) == (503, True, "job-1")
 
 
-async def test_what_was_ready_before_the_engine_died_goes_out_before_the_error() -> None:
-    yields = await listed("last", "Hi", "Ho", stream=True, last=[0.1, EngineDead()])
+async def test_results_from_before_the_engine_died_are_yielded_before_the_error() -> None:
+    yields = await run_list("last", "Hi", "Ho", stream=True, last=[0.1, EngineDead()])
     assert sorted(chunk["index"] for chunk in yields[:-1]) == [1, 2]
     assert failure(yields)["code"] == 503

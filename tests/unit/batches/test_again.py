@@ -1,69 +1,76 @@
-"""Jobs that come twice: the same one goes on with its batch, another one is refused."""
+"""Repeated jobs: the same request continues its batch, and another request is refused."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from support.batches import Batching, as_text, batch_of, lines, of_lines, worker_at
+from support.batches import (
+    BatchWorker,
+    batch_request,
+    lines,
+    run_batch,
+    to_jsonl,
+    worker_with_volume,
+)
 from support.engine.scripted import CHAT
 
-GIVEN = of_lines(3)
+INLINE = batch_request(3)
 ON_VOLUME: dict[str, Any] = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
-# LLM Engine's, of either version.
+# Bodies of LLM Engine's batch completions, versions 1 and 2.
 V1: dict[str, Any] = {"prompts": ["Hi"], "max_new_tokens": 3, "temperature": 0}
 V2: list[dict[str, Any]] = [{"prompt": "Hi"}]
 
 
 @pytest.fixture
-def batching(batching: Batching) -> Batching:
-    (batching.root / "inbox").mkdir()
+def batch_worker(batch_worker: BatchWorker) -> BatchWorker:
+    (batch_worker.root / "inbox").mkdir()
     for name in ("a", "b"):
-        (batching.root / "inbox" / f"{name}.jsonl").write_bytes(as_text(lines(3)))
-    return batching
+        (batch_worker.root / "inbox" / f"{name}.jsonl").write_bytes(to_jsonl(lines(3)))
+    return batch_worker
 
 
 @pytest.mark.parametrize(
     ("first", "max_runtime_sec", "other"),
     [
-        (GIVEN, 1, {**GIVEN, "metadata": {"a": "b"}}),
-        *((GIVEN, seconds, of_lines(count)) for seconds in (1, 3600) for count in (2, 4)),
-        (GIVEN, 3600, {**GIVEN, "requests": lines(3)[::-1]}),
-        (GIVEN, 3600, ON_VOLUME),
-        (ON_VOLUME, 1, GIVEN),
+        (INLINE, 1, {**INLINE, "metadata": {"a": "b"}}),
+        *((INLINE, seconds, batch_request(count)) for seconds in (1, 3600) for count in (2, 4)),
+        (INLINE, 3600, {**INLINE, "requests": lines(3)[::-1]}),
+        (INLINE, 3600, ON_VOLUME),
+        (ON_VOLUME, 1, INLINE),
         (ON_VOLUME, 3600, {**ON_VOLUME, "input_path": "inbox/b.jsonl"}),
     ],
     ids=lambda value: str(value)[-48:],
 )
-async def test_another_batch_by_the_same_job_is_refused_and_the_first_goes_on(
-    batching: Batching, first: dict[str, Any], max_runtime_sec: int, other: dict[str, Any]
+async def test_a_job_with_another_batch_is_refused_and_the_first_batch_continues(
+    batch_worker: BatchWorker, first: dict[str, Any], max_runtime_sec: int, other: dict[str, Any]
 ) -> None:
-    begun = await batching.run(**first, max_runtime_sec=max_runtime_sec)
-    error = await batching.refused({"batch": other})
+    original = await batch_worker.run_batch(**first, max_runtime_sec=max_runtime_sec)
+    error = await batch_worker.job_error({"batch": other})
     assert (error["code"], error["retryable"]) == (409, False)
     assert "job with the same id" in error["message"]
-    batch = await batching.run(**first)
-    assert (batch["id"], batch["status"]) == (begun["id"], "completed")
-    assert list(batching.results(batch)[0]) == ["c0", "c1", "c2"]
-    assert (await batching.run("job-2", **first))["id"] != batch["id"]
-    # Its input counts no more when it has ended.
-    (batching.root / "inbox" / "a.jsonl").unlink()
-    assert await batching.run(**first) == batch
-    assert len(batching.engine.asked) == 6
+    batch = await batch_worker.run_batch(**first)
+    assert (batch["id"], batch["status"]) == (original["id"], "completed")
+    assert list(batch_worker.results(batch)[0]) == ["c0", "c1", "c2"]
+    assert (await batch_worker.run_batch("job-2", **first))["id"] != batch["id"]
+    # The input no longer matters once the batch has ended.
+    (batch_worker.root / "inbox" / "a.jsonl").unlink()
+    assert await batch_worker.run_batch(**first) == batch
+    assert len(batch_worker.engine.requests) == 6
 
 
-async def test_lines_that_a_dead_worker_left_are_those_of_its_job(batching: Batching) -> None:
-    await batching.run(**GIVEN, max_runtime_sec=1)
-    (batching.only().directory / "request.json").unlink()
-    error = await batching.refused({"batch": of_lines(4)})
-    batch = await batching.run(**GIVEN)
+async def test_lines_from_a_dead_worker_belong_to_its_job(batch_worker: BatchWorker) -> None:
+    await batch_worker.run_batch(**INLINE, max_runtime_sec=1)
+    (batch_worker.only_batch().directory / "request.json").unlink()
+    error = await batch_worker.job_error({"batch": batch_request(4)})
+    batch = await batch_worker.run_batch(**INLINE)
     assert (error["code"], batch["request_counts"]["completed"]) == (409, 3)
 
 
-async def test_a_job_that_comes_twice_at_once_has_one_batch(batching: Batching) -> None:
-    workers = [worker_at(batching.root, batching.engine) for _ in range(4)]
-    batches = await asyncio.gather(*(batch_of(one, **GIVEN) for one in workers))
+async def test_concurrent_runs_of_a_job_share_one_batch(batch_worker: BatchWorker) -> None:
+    workers = [worker_with_volume(batch_worker.root, batch_worker.engine) for _ in range(4)]
+    batches = await asyncio.gather(*(run_batch(worker, **INLINE) for worker in workers))
     assert all(batch == batches[0] for batch in batches)
-    assert len(batching.engine.asked) == 3
+    assert len(batch_worker.engine.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -77,20 +84,20 @@ async def test_a_job_that_comes_twice_at_once_has_one_batch(batching: Batching) 
     ],
     ids=str,
 )
-async def test_another_request_of_llm_engines_with_the_same_id_is_refused(
-    batching: Batching, version: int, first: dict[str, Any], other: dict[str, Any]
+async def test_an_llm_engine_job_with_another_request_is_refused(
+    batch_worker: BatchWorker, version: int, first: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    place = batching.root / "inbox" / "in.json"
-    place.write_text('[{"prompt": "Hi"}]')
+    input_path = batch_worker.root / "inbox" / "in.json"
+    input_path.write_text('[{"prompt": "Hi"}]')
     shared = {"model_config": {"model": "demo"}, "output_data_path": "out/out.json"}
 
     def job(keys: dict[str, Any]) -> dict[str, Any]:
         route = f"/v{version}/{'llm/' if version == 1 else ''}batch-completions"
         return {"route": route, "method": "POST", "body": {**shared, **keys}}
 
-    made = await batching.answered(job(first))
-    assert (await batching.refused(job(other)))["code"] == 409
-    # What the input and the output have then counts no more.
-    place.unlink()
-    (batching.root / "out" / "out.json").write_text("[]")
-    assert (await batching.answered(job(first)))["job_id"] == made["job_id"]
+    created = await batch_worker.run_job(job(first))
+    assert (await batch_worker.job_error(job(other)))["code"] == 409
+    # Neither input nor output matters any more.
+    input_path.unlink()
+    (batch_worker.root / "out" / "out.json").write_text("[]")
+    assert (await batch_worker.run_job(job(first)))["job_id"] == created["job_id"]

@@ -1,4 +1,4 @@
-"""Volumes that are full or read-only at any moment of a batch: a clear error, and it goes on."""
+"""Batches on full or read-only volumes: a clear error, and a later job continues the batch."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,80 +6,90 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import Batching, of_lines
+from support.batches import BatchWorker, batch_request
 from support.engine.scripted import ScriptedEngine, tokens
-from support.processes.background import eventually
-from support.volume.disks import fill, mounted, remount
+from support.processes.background import poll_until
+from support.volume.disks import fill, mount_disk, remount
 
 from worker import volume
 
-ROOM = 4_000_000
+DISK_BYTES = 4_000_000
 COUNT = 200
-JOB = {"batch": of_lines(COUNT)}
+JOB = {"batch": batch_request(COUNT)}
 
 
 @pytest.fixture
-def batching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batching]:
-    """A worker whose volume is a disk, of which nothing is reserved."""
-    monkeypatch.setattr(volume, "RESERVED", 0)
-    with mounted(tmp_path / "disk", ROOM) as disk, ScriptedEngine(*tokens("a")) as engine:
-        yield Batching(disk, engine)
+def batch_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchWorker]:
+    """A worker whose volume is a small disk without reserved space."""
+    monkeypatch.setattr(volume, "MAX_RESERVED_BYTES", 0)
+    with mount_disk(tmp_path / "disk", DISK_BYTES) as disk, ScriptedEngine(*tokens("a")) as engine:
+        yield BatchWorker(disk, engine)
 
 
-async def expect_full(batching: Batching, error: dict[str, Any]) -> None:
-    """Check that a job has failed for the disk, and that with room one answers all."""
+async def expect_full(batch_worker: BatchWorker, error: dict[str, Any]) -> None:
+    """Check that a job failed on a full disk, and that a job completes after space is freed."""
     assert (error["code"], "the volume is full" in error["message"]) == (507, True)
-    assert str(batching.root) not in error["message"]
-    (batching.root / "filler").unlink()
-    await expect_completed(batching)
+    assert str(batch_worker.root) not in error["message"]
+    (batch_worker.root / "filler").unlink()
+    await expect_completed(batch_worker)
 
 
-async def expect_completed(batching: Batching) -> None:
-    batching.engine.script = tuple(tokens("a"))
-    batch = (await batching.answered(JOB))["batch"]
+async def expect_completed(batch_worker: BatchWorker) -> None:
+    batch_worker.engine.script = tuple(tokens("a"))
+    batch = (await batch_worker.run_job(JOB))["batch"]
     assert batch["status"] == "completed"
-    output, errors = batching.results(batch)
+    output, errors = batch_worker.results(batch)
     assert (list(output), errors) == ([f"c{index}" for index in range(COUNT)], {})
 
 
-# The input has 7 pages, the answers 15 and more; each of the small files has one.
+# The input has 7 pages, the answers have 15 or more, and each small file has one.
 @pytest.mark.parametrize("pages", [0, 1, 2, 12, 16, 20, 24])
-async def test_a_batch_that_does_not_fit_goes_on_with_room(batching: Batching, pages: int) -> None:
-    fill(batching.root, pages * 4096)
-    await expect_full(batching, await batching.refused(JOB))
+async def test_a_batch_that_does_not_fit_continues_after_space_is_freed(
+    batch_worker: BatchWorker, pages: int
+) -> None:
+    fill(batch_worker.root, pages * 4096)
+    await expect_full(batch_worker, await batch_worker.job_error(JOB))
 
 
-async def test_a_disk_that_fills_while_lines_are_answered_keeps_them(batching: Batching) -> None:
-    batching.engine.script = tuple(tokens("a", "b", pause=0.05))
-    running = asyncio.create_task(batching.refused(JOB))
-    await eventually(lambda: any(one.counts().completed for one in batching.batches.all()))
-    fill(batching.root)
-    error = await running
-    durable = batching.only().counts().completed
-    found = await batching.get(batching.only())
-    assert found["request_counts"]["completed"] == durable > 0
-    await expect_full(batching, error)
+async def test_answers_survive_when_the_disk_fills_during_a_batch(
+    batch_worker: BatchWorker,
+) -> None:
+    batch_worker.engine.script = tuple(tokens("a", "b", pause=0.05))
+    job = asyncio.create_task(batch_worker.job_error(JOB))
+    await poll_until(
+        lambda: any(batch.counts().completed for batch in batch_worker.batches.list_all())
+    )
+    fill(batch_worker.root)
+    error = await job
+    stored_count = batch_worker.only_batch().counts().completed
+    response = await batch_worker.get_batch(batch_worker.only_batch())
+    assert response["request_counts"]["completed"] == stored_count > 0
+    await expect_full(batch_worker, error)
 
 
-async def test_a_batch_on_a_read_only_volume_is_shown_and_can_not_go_on(batching: Batching) -> None:
-    batch = await batching.in_the_middle(COUNT)
-    remount(batching.root, "ro")
-    error = await batching.refused(JOB)
+async def test_a_batch_on_a_read_only_volume_can_be_read_but_not_continued(
+    batch_worker: BatchWorker,
+) -> None:
+    batch = await batch_worker.interrupted_batch(COUNT)
+    remount(batch_worker.root, "ro")
+    error = await batch_worker.job_error(JOB)
     assert (error["code"], "read-only" in error["message"]) == (507, True)
-    found = await batching.get(batch)
-    assert found["status"] == "in_progress"
-    assert found["request_counts"]["completed"] > 0
-    remount(batching.root, "rw")
-    await expect_completed(batching)
+    response = await batch_worker.get_batch(batch)
+    assert response["status"] == "in_progress"
+    assert response["request_counts"]["completed"] > 0
+    remount(batch_worker.root, "rw")
+    await expect_completed(batch_worker)
 
 
-async def test_a_cancelled_batch_that_can_not_be_ended_is_shown(batching: Batching) -> None:
-    batch = await batching.in_the_middle(COUNT)
+async def test_a_cancelled_batch_can_be_read_while_the_disk_is_too_full_to_end_it(
+    batch_worker: BatchWorker,
+) -> None:
+    batch = await batch_worker.interrupted_batch(COUNT)
     batch.cancel()
-    filler = fill(batching.root)
-    assert (await batching.get(batch))["status"] == "cancelling"
+    filler = fill(batch_worker.root)
+    assert (await batch_worker.get_batch(batch))["status"] == "cancelling"
     filler.unlink()
-    found = await batching.get(batch, "job-3")
-    assert found["status"] == "cancelled"
-    output, errors = batching.results(found)
+    response = await batch_worker.get_batch(batch, "job-3")
+    assert response["status"] == "cancelled"
+    output, errors = batch_worker.results(response)
     assert len(output) + len(errors) == COUNT

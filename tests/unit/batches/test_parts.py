@@ -1,4 +1,4 @@
-"""Parts of batches: what a machine that dies leaves of them is read, and nothing damaged."""
+"""Parts of batches: complete lines survive a crash of the machine, damaged lines are ignored."""
 
 import asyncio
 import json
@@ -12,130 +12,146 @@ import pytest
 from support.processes.background import HUNG_S
 
 from worker.batches import parts
-from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, text_of
+from worker.batches.parts import (
+    LINES,
+    RECORDS,
+    FinishedLine,
+    Part,
+    PendingLine,
+    read_finished,
+    read_text,
+)
 from worker.errors import VolumeError
 
 COUNT = 4
 
 
-def row(number: int, *, failed: bool = False, text: str = "") -> Row:
+def pending_line(number: int, *, failed: bool = False, text: str = "") -> PendingLine:
     content = json.dumps({"number": number, "text": text or "x" * number}).encode()
-    return Row(number, failed, 3, 2, content)
+    return PendingLine(number, failed, 3, 2, content)
 
 
-async def written(directory: Path, name: str, *rows: Row) -> None:
+async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
     part = Part(directory, name)
-    for one in rows:
-        await part.add(one)
+    for line in lines:
+        await part.add(line)
     await part.close()
 
 
-def text(line: Finished) -> bytes:
+def read_line(line: FinishedLine) -> bytes:
     with line.part.open("rb") as opened:
-        return text_of(line, opened)
+        return read_text(line, opened)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Parts with one whole file of lines, and one of records."""
+def complete_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a complete part; return its directory."""
     directory = tmp_path_factory.mktemp("whole")
-    asyncio.run(written(directory, "0.a", *(row(number) for number in range(1, COUNT + 1))))
+    asyncio.run(
+        write_part(directory, "0.a", *(pending_line(number) for number in range(1, COUNT + 1)))
+    )
     return directory
 
 
-def damaged(whole: Path, tmp_path: Path, kind: str, content: bytes) -> Path:
-    """Copy a part, with another content of one of its files."""
-    for source in whole.iterdir():
+def copy_damaged(complete_part: Path, tmp_path: Path, kind: str, content: bytes) -> Path:
+    """Copy a part, replace the content of one of its files, and return the new directory."""
+    for source in complete_part.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
     (tmp_path / f"0.a{kind}").write_bytes(content)
     return tmp_path
 
 
 def expect_sound(directory: Path) -> int:
-    """Check that all that is read is as it was written; return how many lines."""
-    found = finished(directory, texts=True)
-    assert list(found) == sorted(found)
-    for number, line in found.items():
-        assert text(line) == row(number).text + b"\n"
-    return len(found)
+    """Check that every line has its original content; return the number of lines."""
+    finished = read_finished(directory, check_texts=True)
+    assert list(finished) == sorted(finished)
+    for number, line in finished.items():
+        assert read_line(line) == pending_line(number).text + b"\n"
+    return len(finished)
 
 
 @pytest.mark.parametrize("kind", [LINES, RECORDS])
-def test_files_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path, kind: str) -> None:
-    content = (whole / f"0.a{kind}").read_bytes()
+def test_a_file_that_is_cut_at_any_byte_is_read_up_to_the_cut(
+    complete_part: Path, tmp_path: Path, kind: str
+) -> None:
+    content = (complete_part / f"0.a{kind}").read_bytes()
     for length in range(len(content) + 1):
         cut = content[:length]
-        there = cut.count(b"\n") if kind == LINES else length // (len(content) // COUNT)
-        torn = damaged(whole, tmp_path, kind, cut)
-        # Also counted without the texts: a line behind the end was never finished.
-        assert expect_sound(torn) == len(finished(torn)) == there
+        expected_count = cut.count(b"\n") if kind == LINES else length // (len(content) // COUNT)
+        directory = copy_damaged(complete_part, tmp_path, kind, cut)
+        # The same without checks of texts: records of lines beyond the cut are ignored.
+        assert expect_sound(directory) == len(read_finished(directory)) == expected_count
 
 
 @pytest.mark.parametrize("kind", [LINES, RECORDS])
-@pytest.mark.parametrize("filled", [0, 0xFF])
-def test_blocks_that_a_disk_has_lost_are_no_lines(
-    whole: Path, tmp_path: Path, kind: str, filled: int
+@pytest.mark.parametrize("fill_byte", [0, 0xFF])
+def test_lines_in_blocks_that_a_disk_lost_are_ignored(
+    complete_part: Path, tmp_path: Path, kind: str, fill_byte: int
 ) -> None:
-    before = (whole / f"0.a{kind}").read_bytes()
-    for begin, length in product(range(0, len(before), 5), (1, 16, 64)):
-        lost = len(before[begin : begin + length])
-        content = before[:begin] + bytes([filled]) * lost + before[begin + lost :]
-        sound = expect_sound(damaged(whole, tmp_path, kind, content))
-        assert (sound < COUNT) == (content != before)
+    before = (complete_part / f"0.a{kind}").read_bytes()
+    for start, length in product(range(0, len(before), 5), (1, 16, 64)):
+        lost_count = len(before[start : start + length])
+        content = before[:start] + bytes([fill_byte]) * lost_count + before[start + lost_count :]
+        line_count = expect_sound(copy_damaged(complete_part, tmp_path, kind, content))
+        assert (line_count < COUNT) == (content != before)
 
 
-async def test_an_answer_counts_more_than_an_error_of_another_attempt(tmp_path: Path) -> None:
+async def test_an_answer_overrides_errors_of_other_attempts(tmp_path: Path) -> None:
     for name in ("0.a", "0.c"):
-        await written(tmp_path, name, row(1, failed=True, text=name))
-    await written(tmp_path, "0.b", row(1, text="0.b"))
-    (line,) = finished(tmp_path).values()
+        await write_part(tmp_path, name, pending_line(1, failed=True, text=name))
+    await write_part(tmp_path, "0.b", pending_line(1, text="0.b"))
+    (line,) = read_finished(tmp_path).values()
     assert (line.failed, line.part.stem) == (False, "0.b")
 
 
-async def test_a_line_is_durable_within_a_second_though_no_other_comes(
+async def test_a_line_is_durable_within_a_second_without_further_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert parts.GROUP_S == 1
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
     part = Part(tmp_path, "0.a")
-    await part.add(row(1))
-    assert finished(tmp_path) == {}
+    await part.add(pending_line(1))
+    assert read_finished(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
-        while not finished(tmp_path):
+        while not read_finished(tmp_path):
             await asyncio.sleep(0.05)
     await part.close()
 
 
-async def test_records_come_after_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_are_written_after_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records, fsync = tmp_path / f"0.a{RECORDS}", os.fsync
     synced: list[tuple[str, bool]] = []
 
-    def noting(descriptor: int) -> None:
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        synced.append((place.name, records.stat().st_size > 0))
+    def record_fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path.name, records.stat().st_size > 0))
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", noting)
-    await written(tmp_path, "0.a", row(1))
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    await write_part(tmp_path, "0.a", pending_line(1))
     names = (tmp_path.name, f"0.a{LINES}", records.name)
     assert synced == [*zip(names, (False, False, True), strict=True)]
 
 
-async def test_groups_are_written_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_are_written_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busy = threading.Lock()
-    append = parts._append
+    append = parts._write_all
 
-    def alone(opened: FileIO, content: bytearray) -> None:
-        assert busy.acquire(blocking=False), "two groups at once"
+    def append_exclusively(opened: FileIO, content: bytearray) -> None:
+        assert busy.acquire(blocking=False), "two groups are written concurrently"
         try:
             append(opened, content)
         finally:
             busy.release()
 
-    monkeypatch.setattr(parts, "_append", alone)
-    monkeypatch.setattr(parts, "MOST_PENDING", 100)
+    monkeypatch.setattr(parts, "_write_all", append_exclusively)
+    monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
     part = Part(tmp_path, "0.a")
-    adding = [asyncio.create_task(part.add(row(number))) for number in range(300)]
+    adding = [asyncio.create_task(part.add(pending_line(number))) for number in range(300)]
     await asyncio.sleep(0.01)
     cancelled = {number for number in range(100, 200) if adding[number].cancel()}
     await asyncio.wait(adding)
@@ -143,26 +159,28 @@ async def test_groups_are_written_in_turn(tmp_path: Path, monkeypatch: pytest.Mo
     await asyncio.sleep(0)
     closing.cancel()
     async with asyncio.timeout(HUNG_S):
-        # All that was taken is there, though nobody waits for it any more.
-        while len(finished(tmp_path)) < 300 - len(cancelled):
+        # Every accepted line is written although its caller no longer waits.
+        while len(read_finished(tmp_path)) < 300 - len(cancelled):
             await asyncio.sleep(0.01)
-    assert set(finished(tmp_path, texts=True)) == set(range(300)) - cancelled
+    assert set(read_finished(tmp_path, check_texts=True)) == set(range(300)) - cancelled
 
 
-async def test_a_failed_group_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(opened: FileIO, content: bytearray) -> None:
+async def test_a_part_accepts_no_lines_after_a_failed_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_partially(opened: FileIO, content: bytearray) -> None:
         opened.write(bytes(content)[:5])
         raise OSError(28, "No space left on device")
 
     part = Part(tmp_path, "0.a")
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "_append", full)
-        await part.add(row(1))
-        part._begin()
+        patch.setattr(parts, "_write_all", write_partially)
+        await part.add(pending_line(1))
+        part._start_commit()
         with pytest.raises(VolumeError, match="full"):
             await part._commit()
     with pytest.raises(VolumeError, match="full"):
-        await part.add(row(2))
+        await part.add(pending_line(2))
     with pytest.raises(VolumeError, match="full"):
         await part.close()
-    assert finished(tmp_path) == {}
+    assert read_finished(tmp_path) == {}

@@ -1,43 +1,48 @@
-"""How many lines may be in the engine: all that fit, few while others ask, none at the end."""
+"""Number of lines in the engine: all that fit, or a few while there are other requests."""
 
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from worker.batches.window import CALM_S, SMALL, Window
+from worker.batches.window import BUSY_DIVISOR, QUIET_S, Window
 
 FULL = 64
 
 
 @pytest.mark.parametrize(
-    ("full", "running", "others", "room"),
+    ("full", "running", "others", "free_slots"),
     [
         *((FULL, running, 0, FULL - running) for running in (0, 60, FULL)),
-        # From the moment that another asks, lines make room.
-        (FULL, 0, 3, FULL // SMALL),
-        (FULL, FULL, 1, FULL // SMALL - FULL),
-        # One line at least is answered, whoever asks.
-        *((full, 0, 500, 1) for full in (1, 2, SMALL - 1, SMALL, 2 * SMALL - 1)),
+        # As soon as there is another request, lines free their slots.
+        (FULL, 0, 3, FULL // BUSY_DIVISOR),
+        (FULL, FULL, 1, FULL // BUSY_DIVISOR - FULL),
+        # There is always a slot for one line.
+        *(
+            (full, 0, 500, 1)
+            for full in (1, 2, BUSY_DIVISOR - 1, BUSY_DIVISOR, 2 * BUSY_DIVISOR - 1)
+        ),
     ],
 )
-def test_a_batch_has_what_fits_less_what_runs_and_little_while_others_ask(
-    full: int, running: int, others: int, room: int
+def test_a_batch_uses_all_free_slots_and_only_a_few_while_other_requests_run(
+    full: int, running: int, others: int, free_slots: int
 ) -> None:
     window = Window(full, lambda: others)
     window.running = running
-    assert window.room == room
+    assert window.free_slots == free_slots
 
 
-def test_all_of_it_is_used_again_when_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_uses_all_slots_again_some_time_after_other_requests_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=1_000.0, others=0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     window = Window(FULL, lambda: clock.others)
-    # Each look at which others ask begins the wait anew.
+    # Each check that finds other requests restarts the wait.
     for clock.others in (1, 1, 0):
-        assert window.room == FULL // SMALL
-        clock.now += CALM_S - 0.01
-    clock.now -= CALM_S - 0.01
-    assert window.room == FULL // SMALL
+        assert window.free_slots == FULL // BUSY_DIVISOR
+        clock.now += QUIET_S - 0.01
+    clock.now -= QUIET_S - 0.01
+    assert window.free_slots == FULL // BUSY_DIVISOR
     clock.now += 0.01
-    assert window.room == FULL
+    assert window.free_slots == FULL

@@ -1,19 +1,19 @@
-"""Where the account's key and the platform's address come from, and the command line."""
+"""The account's API key, the platform's address, and the proxy's command line."""
 
 from pathlib import Path
 
 import pytest
 
 from llm_worker_client import account
-from llm_worker_client.__main__ import proxy, read_command_line
-from llm_worker_client.account import NoKey
+from llm_worker_client.__main__ import read_command_line, run_proxy
+from llm_worker_client.account import NoApiKey
 
 PROXY = ["proxy", "--endpoint", "abc"]
 
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return the place of the platform's own file, in an environment without a key."""
+    """Return the path of the platform's own file; remove the key from the environment."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RUNPOD_API_KEY", "PROXY_API_KEY", "RUNPOD_ENDPOINT_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -24,7 +24,7 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "text", ['[default]\napi_key = "rpa_1"\n', "apikey = 'rpa_1'\napiurl = 'https://x'\n"]
 )
-def test_the_key_is_the_environments_or_that_of_the_platforms_file(
+def test_the_key_comes_from_the_environment_or_else_from_the_platforms_file(
     config: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     config.write_text(text)
@@ -34,10 +34,10 @@ def test_the_key_is_the_environments_or_that_of_the_platforms_file(
 
 
 @pytest.mark.parametrize("text", [None, "", "not toml", "[default]\n", "[default]\napi_key = 5\n"])
-def test_a_file_without_a_key_is_none(config: Path, text: str | None) -> None:
+def test_a_missing_key_is_an_error(config: Path, text: str | None) -> None:
     if text is not None:
         config.write_text(text)
-    with pytest.raises(NoKey, match="RUNPOD_API_KEY"):
+    with pytest.raises(NoApiKey, match="RUNPOD_API_KEY"):
         account.api_key()
 
 
@@ -50,13 +50,13 @@ def test_the_address_is_the_platforms_unless_set(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
-    ("host", "says"), [("127.0.0.1", "RUNPOD_API_KEY"), ("0.0.0.0", "PROXY_API_KEY")]
+    ("host", "message"), [("127.0.0.1", "RUNPOD_API_KEY"), ("0.0.0.0", "PROXY_API_KEY")]
 )
-def test_a_proxy_that_lacks_a_key_says_which_and_does_not_start(
-    capsys: pytest.CaptureFixture[str], host: str, says: str
+def test_a_proxy_without_its_key_names_it_and_does_not_start(
+    capsys: pytest.CaptureFixture[str], host: str, message: str
 ) -> None:
-    assert proxy(read_command_line([*PROXY, "--host", host])) == 2
-    assert says in capsys.readouterr().err
+    assert run_proxy(read_command_line([*PROXY, "--host", host])) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])

@@ -1,4 +1,4 @@
-"""Requests step by step: contents of files, uploads, long work, the platform's own API."""
+"""Requests step by step: file contents, uploads, long work, the platform's own API."""
 
 import base64
 import json
@@ -7,67 +7,69 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.exchanges import LOST, answered, exchange, failed, report, stream
+from support.exchanges import LOST, error_body, exchange, run_exchange, status_reply, stream_reply
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Request
-from llm_worker_client.mapping.forms import LARGEST_FILE
-from llm_worker_client.mapping.requests import CONTENT_PART
-from llm_worker_client.steps import Head, NotStored, Reply, Unreachable
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES
+from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
+from llm_worker_client.steps import NotStored, PlatformReply, PlatformUnreachable, ResponseHead
 
 BASIC = {"authorization": "Basic cm9vdDo="}
-NOT_THERE = report("FAILED", error=failed(404))
+NOT_FOUND = status_reply("FAILED", error=error_body(404))
 
 
-def yielded(*contents: bytes) -> Reply:
+def content_reply(*contents: bytes) -> PlatformReply:
     encoded = [{"content_base64": base64.b64encode(one).decode()} for one in contents]
-    return report("COMPLETED", output=encoded)
+    return status_reply("COMPLETED", output=encoded)
 
 
-def content_of(**headers: str) -> Exchange:
+def content_request(**headers: str) -> Exchange:
     return exchange("GET", "/v1/files/f/content", headers=headers)
 
 
-def test_a_content_is_read_in_parts_until_one_is_not_full() -> None:
-    half = b"x" * (CONTENT_PART // 2)
-    found = answered(content_of(), yielded(half, half), yielded(b"end"))
-    assert found.body == b"x" * CONTENT_PART + b"end"
-    assert [found.sent(n)["input"]["openai_route"].partition("?")[2] for n in (0, 1)] == [
-        f"offset={offset}&limit={CONTENT_PART}" for offset in (0, CONTENT_PART)
+def test_content_is_read_in_parts_until_one_is_not_full() -> None:
+    half = b"x" * (CONTENT_PART_BYTES // 2)
+    found = run_exchange(content_request(), content_reply(half, half), content_reply(b"end"))
+    assert found.body == b"x" * CONTENT_PART_BYTES + b"end"
+    assert [found.request_body(n)["input"]["openai_route"].partition("?")[2] for n in (0, 1)] == [
+        f"offset={offset}&limit={CONTENT_PART_BYTES}" for offset in (0, CONTENT_PART_BYTES)
     ]
     assert found.head.headers["content-type"] == "application/octet-stream"
 
 
-def test_an_empty_content_is_a_response() -> None:
-    found = answered(content_of(accept="application/binary"), yielded(b""))
+def test_empty_content_is_a_response() -> None:
+    found = run_exchange(content_request(accept="application/binary"), content_reply(b""))
     assert (found.head.status, found.body) == (200, b"")
 
 
 @pytest.mark.parametrize("headers", [BASIC, {"accept": "application/json"}])
-def test_a_content_for_llm_engine_has_its_id(headers: dict[str, str]) -> None:
-    found = answered(content_of(**headers), yielded("ä".encode()[:1], "ä".encode()[1:]))
+def test_content_for_llm_engine_includes_the_files_id(headers: dict[str, str]) -> None:
+    found = run_exchange(
+        content_request(**headers), content_reply("ä".encode()[:1], "ä".encode()[1:])
+    )
     assert json.loads(found.body) == {"id": "f", "content": "ä"}
-    found = answered(content_of(**headers), yielded(b"\xff\0"))
+    found = run_exchange(content_request(**headers), content_reply(b"\xff\0"))
     assert json.loads(found.body) == {"id": "f", "content": "/wA="}
 
 
 @pytest.mark.parametrize("headers", [{}, {"range": "bytes=0-1"}])
-def test_a_file_that_is_not_there_is_a_404(headers: dict[str, str]) -> None:
-    assert answered(content_of(**headers), NOT_THERE).head.status == 404
+def test_a_missing_file_is_a_404(headers: dict[str, str]) -> None:
+    assert run_exchange(content_request(**headers), NOT_FOUND).head.status == 404
 
 
-def test_a_content_that_the_platform_has_not_kept_is_an_error() -> None:
-    found = answered(content_of(), report("COMPLETED"))
+def test_content_that_the_platform_did_not_store_is_an_error() -> None:
+    found = run_exchange(content_request(), status_reply("COMPLETED"))
     assert (found.head.status, b"20 MB" in found.body) == (502, True)
 
 
-def test_a_content_that_breaks_off_is_not_passed_on_as_whole() -> None:
-    with pytest.raises(Unreachable):
-        answered(content_of(), yielded(b"x" * CONTENT_PART), NOT_THERE)
+def test_truncated_content_is_not_passed_on_as_complete() -> None:
+    with pytest.raises(PlatformUnreachable):
+        run_exchange(content_request(), content_reply(b"x" * CONTENT_PART_BYTES), NOT_FOUND)
 
 
 @pytest.mark.parametrize(
-    ("asked", "begin", "size", "content_range"),
+    ("range_header", "begin", "size", "content_range"),
     [
         ("bytes=0-3", 0, 4, "bytes 0-3/30000000"),
         ("bytes=29999998-", 29_999_998, 2, "bytes 29999998-29999999/30000000"),
@@ -78,97 +80,116 @@ def test_a_content_that_breaks_off_is_not_passed_on_as_whole() -> None:
     ],
     ids=range(6),
 )
-def test_a_range_of_content_is_a_206(asked: str, begin: int, size: int, content_range: str) -> None:
-    described = report("COMPLETED", output=[{"id": "f", "bytes": 30_000_000}])
-    found = answered(content_of(range=asked), described, yielded(b"x" * size))
+def test_a_range_of_content_is_a_206(
+    range_header: str, begin: int, size: int, content_range: str
+) -> None:
+    file_object = status_reply("COMPLETED", output=[{"id": "f", "bytes": 30_000_000}])
+    found = run_exchange(
+        content_request(range=range_header), file_object, content_reply(b"x" * size)
+    )
     assert (found.head.status, found.head.headers["content-range"]) == (206, content_range)
     assert found.body == b"x" * size
-    routes = [found.sent(n)["input"]["openai_route"] for n in (0, 1)]
+    routes = [found.request_body(n)["input"]["openai_route"] for n in (0, 1)]
     assert routes == ["/v1/files/f", f"/v1/files/f/content?offset={begin}&limit={size}"]
 
 
 def test_a_large_range_is_read_in_parts() -> None:
-    described = report("COMPLETED", output=[{"bytes": 3 * CONTENT_PART}])
-    asked = content_of(range=f"bytes=1-{CONTENT_PART + 3}")
-    found = answered(asked, described, yielded(b"x" * CONTENT_PART), yielded(b"end"))
-    assert found.body == b"x" * CONTENT_PART + b"end"
-    assert found.sent(2)["input"]["openai_route"].endswith(f"?offset={CONTENT_PART + 1}&limit=3")
+    file_object = status_reply("COMPLETED", output=[{"bytes": 3 * CONTENT_PART_BYTES}])
+    request = content_request(range=f"bytes=1-{CONTENT_PART_BYTES + 3}")
+    found = run_exchange(
+        request, file_object, content_reply(b"x" * CONTENT_PART_BYTES), content_reply(b"end")
+    )
+    assert found.body == b"x" * CONTENT_PART_BYTES + b"end"
+    assert found.request_body(2)["input"]["openai_route"].endswith(
+        f"?offset={CONTENT_PART_BYTES + 1}&limit=3"
+    )
 
 
 @pytest.mark.parametrize("first", ["10", "1" * 5000], ids=["10", "5,000 digits"])
-def test_a_range_that_is_not_there_is_a_416(first: str) -> None:
-    described = report("COMPLETED", output=[{"bytes": 10}])
-    found = answered(content_of(range=f"bytes={first}-"), described)
+def test_a_range_beyond_the_content_is_a_416(first: str) -> None:
+    file_object = status_reply("COMPLETED", output=[{"bytes": 10}])
+    found = run_exchange(content_request(range=f"bytes={first}-"), file_object)
     assert (found.head.status, b"the content has 10 bytes" in found.body) == (416, True)
 
 
-@pytest.mark.parametrize("asked", ["bytes=0-1,4-5", "lines=1-2", "bytes=-", "bytes=3-2"])
-def test_ranges_that_are_none_or_several_are_all(asked: str) -> None:
-    described = report("COMPLETED", output=[{"bytes": 3}])
-    found = answered(content_of(range=asked), described, yielded(b"all"))
+@pytest.mark.parametrize("range_header", ["bytes=0-1,4-5", "lines=1-2", "bytes=-", "bytes=3-2"])
+def test_an_invalid_range_or_several_ranges_return_all_content(range_header: str) -> None:
+    file_object = status_reply("COMPLETED", output=[{"bytes": 3}])
+    found = run_exchange(content_request(range=range_header), file_object, content_reply(b"all"))
     assert (found.head.status, found.body) == (200, b"all")
 
 
-def test_a_file_without_a_size_has_no_range() -> None:
-    found = answered(content_of(range="bytes=0-1"), report("COMPLETED", output=["text"]))
+def test_a_range_of_a_file_without_a_size_is_an_error() -> None:
+    found = run_exchange(
+        content_request(range="bytes=0-1"), status_reply("COMPLETED", output=["text"])
+    )
     assert (found.head.status, b"no size of the file" in found.body) == (502, True)
 
 
-# Uploads that no job holds:
+# Uploads too large for a job:
 
 
 def upload() -> Exchange:
-    content = b"x" * (LARGEST_FILE + 1)
-    made = httpx2.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
-    headers = {"content-type": made.headers["content-type"]}
-    return Exchange(Request("POST", "/v1/files", headers, made.read()), "abc")
+    content = b"x" * (MAX_FILE_BYTES + 1)
+    form = httpx2.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
+    headers = {"content-type": form.headers["content-type"]}
+    return Exchange(Request("POST", "/v1/files", headers, form.read()), "abc")
 
 
-def test_a_large_upload_is_put_on_the_volume_and_made_a_file() -> None:
-    found = answered(upload(), "uploads/1.jsonl", report(), stream({"id": "file-1"}))
-    assert [step.name for step in found.stored] == ["a.jsonl"]
+def test_a_large_upload_goes_to_the_volume_and_becomes_a_file() -> None:
+    found = run_exchange(
+        upload(), "uploads/1.jsonl", status_reply(), stream_reply({"id": "file-1"})
+    )
+    assert [step.name for step in found.stored_files] == ["a.jsonl"]
     body = {"filename": "a.jsonl", "path": "uploads/1.jsonl"}
-    assert found.sent()["input"] == {"openai_route": "/v1/files", "openai_input": body}
+    assert found.request_body()["input"] == {"openai_route": "/v1/files", "openai_input": body}
     assert json.loads(found.body) == {"id": "file-1"}
 
 
 @pytest.mark.parametrize(
-    ("failure", "says"),
+    ("failure", "message"),
     [
         (NotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. Then .* post"),
         (NotStored("The volume is full.", 507), "The volume is full"),
     ],
 )
-def test_an_upload_that_cannot_be_stored_is_refused(failure: NotStored, says: str) -> None:
-    found = answered(upload(), failure)
-    assert (found.head.status, found.asked) == (failure.status, [])
-    assert re.search(says, found.body.decode())
+def test_an_upload_that_cannot_be_stored_is_refused(failure: NotStored, message: str) -> None:
+    found = run_exchange(upload(), failure)
+    assert (found.head.status, found.requests) == (failure.status, [])
+    assert re.search(message, found.body.decode())
 
 
 # Long work:
 
 RUN_WITH = {"input": {"batch": {"id": "b"}}}
-MADE = stream({"id": "b", "run_with": RUN_WITH})
+CREATED = stream_reply({"id": "b", "run_with": RUN_WITH})
 
 
 @pytest.mark.parametrize(
     ("reply", "created"),
-    [(report("IN_QUEUE"), {"id": "b"}), (Reply(500, b""), {"id": "b", "run_with": RUN_WITH})],
-    ids=["handed in", "not taken: the creator learns how"],
+    [
+        (status_reply("IN_QUEUE"), {"id": "b"}),
+        (PlatformReply(500, b""), {"id": "b", "run_with": RUN_WITH}),
+    ],
+    ids=["submitted", "not submitted: the creator gets the input"],
 )
-def test_the_job_that_runs_a_batch_is_handed_in_for_its_creator(reply: Reply, created: Any) -> None:
-    found = answered(exchange("POST", "/v1/batches", {"input_file_id": "f"}), report(), MADE, reply)
-    assert found.sent(2)["input"] == RUN_WITH["input"]
-    assert found.sent(2)["policy"] == {"executionTimeout": 86_400_000, "ttl": 172_800_000}
+def test_the_job_that_runs_a_batch_is_submitted_for_its_creator(
+    reply: PlatformReply, created: Any
+) -> None:
+    found = run_exchange(
+        exchange("POST", "/v1/batches", {"input_file_id": "f"}), status_reply(), CREATED, reply
+    )
+    assert found.request_body(2)["input"] == RUN_WITH["input"]
+    assert found.request_body(2)["policy"] == {"executionTimeout": 86_400_000, "ttl": 172_800_000}
     assert json.loads(found.body) == created
 
 
 # The platform's own API:
 
 
-def test_the_platforms_own_api_is_passed_on_as_it_is() -> None:
-    answer = Reply(400, b"no", {"content-type": "text/plain", "server": "x"})
-    found = answered(exchange("POST", "/v2/abc/run", {"input": 1}), answer)
-    assert (found.paths, found.asked[0].content) == (["/run"], b'{"input": 1}')
-    assert (found.head, found.body) == (Head(400, {"content-type": "text/plain"}), b"no")
-    assert answered(exchange("GET", "/v2/abc/status/a"), LOST).head.status == 502
+def test_calls_of_the_platforms_own_api_pass_unchanged() -> None:
+    answer = PlatformReply(400, b"no", {"content-type": "text/plain", "server": "x"})
+    found = run_exchange(exchange("POST", "/v2/abc/run", {"input": 1}), answer)
+    assert (found.paths, found.requests[0].content) == (["/run"], b'{"input": 1}')
+    assert (found.head, found.body) == (ResponseHead(400, {"content-type": "text/plain"}), b"no")
+    assert run_exchange(exchange("GET", "/v2/abc/status/a"), LOST).head.status == 502

@@ -1,4 +1,4 @@
-"""Requests as jobs; forms, which become the JSON of an upload."""
+"""Requests become jobs; forms become the JSON of an upload."""
 
 import base64
 import gc
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.volume.disks import mounted
+from support.volume.disks import mount_disk
 
 from llm_worker_client.mapping import (
     Dialect,
-    Kind,
-    PassedOn,
+    ForwardedRequest,
+    OutputKind,
     Refusal,
     Request,
     dialect_of,
     forms,
-    read,
+    read_request,
 )
-from llm_worker_client.mapping.forms import LARGEST_FILE, Form
-from llm_worker_client.mapping.requests import Call
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
+from llm_worker_client.mapping.requests import JobRequest
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 STREAMED = {**CHAT, "stream": True}
@@ -38,65 +38,113 @@ def request(method: str, target: str, body: Any = None, **headers: str) -> Reque
     return Request(method, target, headers, body or b"")
 
 
-def openai(route: str, body: Any = None) -> dict[str, Any]:
+def openai_input(route: str, body: Any = None) -> dict[str, Any]:
     return {"openai_route": route, "openai_input": body}
 
 
-def spelled(route: str, method: str, body: Any = None) -> dict[str, Any]:
+def method_input(route: str, method: str, body: Any = None) -> dict[str, Any]:
     return {"route": route, "method": method, "body": body}
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body", "made", "kind"),
+    ("method", "target", "body", "expected", "kind"),
     [
-        ("POST", "/v1/chat/completions", CHAT, openai("/v1/chat/completions", CHAT), Kind.WHOLE),
-        ("POST", "/chat/completions", STREAMED, openai("/chat/completions", STREAMED), Kind.EVENTS),
-        ("POST", "/v1/completions", UNSET, openai("/v1/completions", UNSET), Kind.WHOLE),
-        ("POST", "/v2/abc/openai/v1/embeddings", CHAT, openai("/v1/embeddings", CHAT), Kind.WHOLE),
-        ("POST", "/v2/abc/v1/messages", CHAT, openai("/v1/messages", CHAT), Kind.WHOLE),
-        ("GET", "/v1/models", None, openai("/v1/models"), Kind.WHOLE),
-        ("HEAD", "/v1/models", None, openai("/v1/models"), Kind.WHOLE),
-        ("GET", "/v1/models/org%2Fname", None, openai("/v1/models/org%2Fname"), Kind.WHOLE),
-        ("GET", "/v1/files?limit=2&after=a", None, openai("/v1/files?limit=2&after=a"), Kind.WHOLE),
-        ("GET", "/v2/abc/openai/health", None, openai("/health"), Kind.WHOLE),
-        ("DELETE", "/v1/files/f", None, spelled("/v1/files/f", "DELETE"), Kind.WHOLE),
-        ("PUT", "/v1/llm/x/cancel", None, spelled("/v1/llm/x/cancel", "PUT"), Kind.WHOLE),
-        # Its method is said, because the body would not say it.
-        ("POST", "/v1/b/cancel", None, spelled("/v1/b/cancel", "POST"), Kind.WHOLE),
-        ("POST", "/v1/b/cancel", {}, spelled("/v1/b/cancel", "POST", {}), Kind.WHOLE),
-        ("GET", BATCH, None, openai(BATCH), Kind.WHOLE),
-        ("POST", f"{BATCH}/b", {"a": 1}, openai(f"{BATCH}/b", {"a": 1}), Kind.WHOLE),
-        ("GET", "/v2/other/status/x", None, openai("/v2/other/status/x"), Kind.WHOLE),
-        # Nothing but an id is passed on to the platform.
-        ("GET", "/v2/abc/status/..%2F..", None, openai("/status/..%2F.."), Kind.WHOLE),
-        ("POST", f"{LLM}-sync", CHAT, openai(f"{LLM}-sync", CHAT), Kind.WHOLE),
-        ("POST", f"{LLM}-stream?a=m", CHAT, openai(f"{LLM}-stream?a=m", CHAT), Kind.EVENTS),
-        ("GET", CONTENT, None, openai(CONTENT), Kind.CONTENT),
-        ("HEAD", "/files/f/content", None, openai("/files/f/content"), Kind.CONTENT),
-        ("GET", f"/v1{CONTENT}", None, openai(f"/v1{CONTENT}"), Kind.CONTENT),
-        ("DELETE", CONTENT, None, spelled(CONTENT, "DELETE"), Kind.WHOLE),
+        (
+            "POST",
+            "/v1/chat/completions",
+            CHAT,
+            openai_input("/v1/chat/completions", CHAT),
+            OutputKind.WHOLE,
+        ),
+        (
+            "POST",
+            "/chat/completions",
+            STREAMED,
+            openai_input("/chat/completions", STREAMED),
+            OutputKind.EVENTS,
+        ),
+        (
+            "POST",
+            "/v1/completions",
+            UNSET,
+            openai_input("/v1/completions", UNSET),
+            OutputKind.WHOLE,
+        ),
+        (
+            "POST",
+            "/v2/abc/openai/v1/embeddings",
+            CHAT,
+            openai_input("/v1/embeddings", CHAT),
+            OutputKind.WHOLE,
+        ),
+        ("POST", "/v2/abc/v1/messages", CHAT, openai_input("/v1/messages", CHAT), OutputKind.WHOLE),
+        ("GET", "/v1/models", None, openai_input("/v1/models"), OutputKind.WHOLE),
+        ("HEAD", "/v1/models", None, openai_input("/v1/models"), OutputKind.WHOLE),
+        (
+            "GET",
+            "/v1/models/org%2Fname",
+            None,
+            openai_input("/v1/models/org%2Fname"),
+            OutputKind.WHOLE,
+        ),
+        (
+            "GET",
+            "/v1/files?limit=2&after=a",
+            None,
+            openai_input("/v1/files?limit=2&after=a"),
+            OutputKind.WHOLE,
+        ),
+        ("GET", "/v2/abc/openai/health", None, openai_input("/health"), OutputKind.WHOLE),
+        ("DELETE", "/v1/files/f", None, method_input("/v1/files/f", "DELETE"), OutputKind.WHOLE),
+        (
+            "PUT",
+            "/v1/llm/x/cancel",
+            None,
+            method_input("/v1/llm/x/cancel", "PUT"),
+            OutputKind.WHOLE,
+        ),
+        # The method is explicit because the body doesn't imply it.
+        ("POST", "/v1/b/cancel", None, method_input("/v1/b/cancel", "POST"), OutputKind.WHOLE),
+        ("POST", "/v1/b/cancel", {}, method_input("/v1/b/cancel", "POST", {}), OutputKind.WHOLE),
+        ("GET", BATCH, None, openai_input(BATCH), OutputKind.WHOLE),
+        ("POST", f"{BATCH}/b", {"a": 1}, openai_input(f"{BATCH}/b", {"a": 1}), OutputKind.WHOLE),
+        ("GET", "/v2/other/status/x", None, openai_input("/v2/other/status/x"), OutputKind.WHOLE),
+        # Only a plain job id is passed on to the platform.
+        ("GET", "/v2/abc/status/..%2F..", None, openai_input("/status/..%2F.."), OutputKind.WHOLE),
+        ("POST", f"{LLM}-sync", CHAT, openai_input(f"{LLM}-sync", CHAT), OutputKind.WHOLE),
+        (
+            "POST",
+            f"{LLM}-stream?a=m",
+            CHAT,
+            openai_input(f"{LLM}-stream?a=m", CHAT),
+            OutputKind.EVENTS,
+        ),
+        ("GET", CONTENT, None, openai_input(CONTENT), OutputKind.CONTENT),
+        ("HEAD", "/files/f/content", None, openai_input("/files/f/content"), OutputKind.CONTENT),
+        ("GET", f"/v1{CONTENT}", None, openai_input(f"/v1{CONTENT}"), OutputKind.CONTENT),
+        ("DELETE", CONTENT, None, method_input(CONTENT, "DELETE"), OutputKind.WHOLE),
     ],
 )
-def test_a_request_becomes_a_job_that_holds_all_of_it(
-    method: str, target: str, body: Any, made: dict[str, Any], kind: Kind
+def test_a_request_becomes_the_complete_input_of_a_job(
+    method: str, target: str, body: Any, expected: dict[str, Any], kind: OutputKind
 ) -> None:
-    call = read(request(method, target, body), "abc")
-    assert isinstance(call, Call)
-    assert (call.input, call.kind) == (made, kind)
-    # Only what changes nothing may be sent again.
-    assert call.reads is (method in {"GET", "HEAD"})
+    call = read_request(request(method, target, body), "abc")
+    assert isinstance(call, JobRequest)
+    assert (call.input, call.kind) == (expected, kind)
+    # Only read-only requests may be sent again.
+    assert call.is_read_only is (method in {"GET", "HEAD"})
 
 
 @pytest.mark.parametrize(
     "path",
     ["/run", "/runsync?wait=1000", "/status/a-e1", "/stream/a-e1", "/cancel/a-e1", "/health"],
 )
-def test_the_platforms_own_api_is_passed_on(path: str) -> None:
-    assert read(request("POST", f"/v2/abc{path}", b"{"), "abc") == PassedOn(path)
+def test_calls_of_the_platforms_own_api_are_forwarded(path: str) -> None:
+    assert read_request(request("POST", f"/v2/abc{path}", b"{"), "abc") == ForwardedRequest(path)
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "status", "says"),
+    ("body", "content_type", "status", "message"),
     [
         (b"{", "application/json", 400, "broken JSON"),
         (b"[" * 100_000, "application/json", 400, "broken JSON"),
@@ -105,10 +153,12 @@ def test_the_platforms_own_api_is_passed_on(path: str) -> None:
     ],
     ids=range(4),
 )
-def test_other_bodies_are_refused(body: bytes, content_type: str, status: int, says: str) -> None:
-    with pytest.raises(Refusal, match=says) as refused:
-        read(request("POST", "/v1/files", body, **{"content-type": content_type}), "abc")
-    assert refused.value.status == status
+def test_a_body_that_is_not_a_json_object_is_refused(
+    body: bytes, content_type: str, status: int, message: str
+) -> None:
+    with pytest.raises(Refusal, match=message) as raised:
+        read_request(request("POST", "/v1/files", body, **{"content-type": content_type}), "abc")
+    assert raised.value.status == status
 
 
 @pytest.mark.parametrize(
@@ -121,11 +171,13 @@ def test_other_bodies_are_refused(body: bytes, content_type: str, status: int, s
         ("/v1/files", BASIC, Dialect.LLM_ENGINE),
     ],
 )
-def test_a_route_or_key_tells_the_caller(target: str, authorization: str, dialect: Dialect) -> None:
+def test_the_route_or_the_key_determines_the_dialect(
+    target: str, authorization: str, dialect: Dialect
+) -> None:
     assert dialect_of(request("GET", target, authorization=authorization), "abc") is dialect
 
 
-# Forms are read within bounds, and kept on the disk:
+# Forms are read within limits and buffered on disk:
 
 FORM = "multipart/form-data; boundary=b"
 ENCODED = b"Type: text/plain\r\nContent-Transfer-Encoding: base64"
@@ -141,9 +193,9 @@ UPLOAD = {
 }
 
 
-def uploading(body: bytes, content_type: str = FORM) -> Call:
-    call = read(Request("POST", "/v1/files", {"content-type": content_type}, body), "abc")
-    assert isinstance(call, Call)
+def read_upload(body: bytes, content_type: str = FORM) -> JobRequest:
+    call = read_request(Request("POST", "/v1/files", {"content-type": content_type}, body), "abc")
+    assert isinstance(call, JobRequest)
     return call
 
 
@@ -156,24 +208,27 @@ def form(content: bytes, *fields: tuple[str, str], name: str = "file") -> bytes:
 
 @pytest.mark.parametrize("content", [b"\0\xff\r\n--", b"", b"x" * 1_500_000])
 def test_an_upload_in_a_form_becomes_json(content: bytes) -> None:
-    body = uploading(form(content)).input["openai_input"]
+    body = read_upload(form(content)).input["openai_input"]
     assert base64.b64decode(body.pop("content_base64")) == content
     assert body == UPLOAD
 
 
-def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
-    content = b"x" * (LARGEST_FILE + 1)
-    call = uploading(form(content))
-    assert call.large is not None
-    path = call.large.path
+def test_an_upload_too_large_for_a_job_goes_to_the_volume_first() -> None:
+    content = b"x" * (MAX_FILE_BYTES + 1)
+    call = read_upload(form(content))
+    assert call.large_form is not None
+    path = call.large_form.path
     assert path.read_bytes() == content
-    assert call.stored("uploads/x").input["openai_input"] == {**UPLOAD, "path": "uploads/x"}
-    call.large.close()
+    assert call.with_stored_file("uploads/x").input["openai_input"] == {
+        **UPLOAD,
+        "path": "uploads/x",
+    }
+    call.large_form.close()
     assert not path.exists()
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         (b"no form", "form is broken"),
         (form(b"a")[:-9], "breaks off before its end"),
@@ -188,20 +243,20 @@ def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
     ],
     ids=range(10),
 )
-def test_a_form_that_no_job_can_hold_is_refused(body: bytes, says: str) -> None:
-    with pytest.raises(Refusal, match=says) as refused:
-        uploading(body)
-    assert refused.value.status == 400
+def test_an_invalid_form_is_refused(body: bytes, message: str) -> None:
+    with pytest.raises(Refusal, match=message) as raised:
+        read_upload(body)
+    assert raised.value.status == 400
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data", f"{FORM}{'b' * 300}"])
 def test_a_form_without_a_boundary_is_refused(content_type: str) -> None:
-    with pytest.raises(Refusal, match="form is broken") as refused:
-        uploading(form(b"a"), content_type)
-    assert refused.value.status == 400
+    with pytest.raises(Refusal, match="form is broken") as raised:
+        read_upload(form(b"a"), content_type)
+    assert raised.value.status == 400
 
 
-def test_a_field_without_an_end_is_refused_at_its_beginning() -> None:
+def test_an_endless_field_is_refused_early() -> None:
     begin = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'
     parts = iter([begin, *[b"x" * 1_000_000] * 100])
     with pytest.raises(Refusal, match="more than 4,096 bytes"):
@@ -209,24 +264,24 @@ def test_a_field_without_an_end_is_refused_at_its_beginning() -> None:
     assert len(list(parts)) == 99
 
 
-def test_a_broken_off_form_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_form_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     reading = Form(FORM)
-    reading.write(form(b"x" * (LARGEST_FILE + 1000))[:-20])
+    reading.write(form(b"x" * (MAX_FILE_BYTES + 1000))[:-20])
     assert len(list(tmp_path.iterdir())) == 1
     reading.close()
     assert list(tmp_path.iterdir()) == []
     Form(FORM).close()
 
 
-# What the parser holds of the file, nobody else can close.
+# Only the parser can close its handle of the file.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_disk_that_is_full_is_a_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mounted(tmp_path / "disk", 2**20) as disk:
+def test_a_full_disk_is_a_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mount_disk(tmp_path / "disk", 2**20) as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        with pytest.raises(Refusal, match="can't be kept on this machine: No space") as refused:
-            forms.read(FORM, [form(b"x" * (LARGEST_FILE + 1))])
-        assert refused.value.status == 507
-        # With the failure goes what its frames hold.
-        del refused
+        with pytest.raises(Refusal, match="can't be kept on this machine: No space") as raised:
+            forms.read(FORM, [form(b"x" * (MAX_FILE_BYTES + 1))])
+        assert raised.value.status == 507
+        # The frames of the failure keep the file open until they are collected.
+        del raised
         gc.collect()

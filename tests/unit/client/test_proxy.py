@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from support.processes.background import HUNG_S
-from support.scripted_endpoint import HANGS, Answer, only_job, proxied
+from support.scripted_endpoint import HANG, OutputsFunction, only_job, run_proxy
 from support.tables import web_pages
 
 from emulator import Emulator, Status
@@ -21,38 +21,38 @@ CONTENT = b"\0\xff" * 700_000
 
 
 @pytest.fixture
-def answer() -> Answer:
-    def answer(given: Any) -> list[Any]:
-        route = given.get("openai_route") or given.get("route")
+def answer() -> OutputsFunction:
+    def answer(job_input: Any) -> list[Any]:
+        route = job_input.get("openai_route") or job_input.get("route")
         if route is not None and "/content" in route:
             return [{"content_base64": base64.b64encode(CONTENT).decode()}]
-        body = given.get("openai_input") or {}
-        if body.get("prompt") == HANGS:
-            return ["data: 1\n\n", HANGS] if body.get("stream") else [HANGS]
-        return [given]
+        body = job_input.get("openai_input") or {}
+        if body.get("prompt") == HANG:
+            return ["data: 1\n\n", HANG] if body.get("stream") else [HANG]
+        return [job_input]
 
     return answer
 
 
 @asynccontextmanager
-async def client_of(
+async def open_client(
     emulator: Emulator, key: str | None = None, **options: Any
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """Start a proxy; yield a client of it."""
+    """Start a proxy; yield a client for it."""
     async with (
-        proxied(emulator, key, **options) as url,
-        httpx2.AsyncClient(base_url=url, timeout=HUNG_S) as opened,
+        run_proxy(emulator, key, **options) as url,
+        httpx2.AsyncClient(base_url=url, timeout=HUNG_S) as client,
     ):
-        yield opened
+        yield client
 
 
 @pytest.fixture
 async def proxy_client(emulator: Emulator) -> AsyncIterator[httpx2.AsyncClient]:
-    async with client_of(emulator) as opened:
-        yield opened
+    async with open_client(emulator) as client:
+        yield client
 
 
-async def test_every_verb_reaches_the_worker(proxy_client: httpx2.AsyncClient) -> None:
+async def test_every_method_reaches_the_worker(proxy_client: httpx2.AsyncClient) -> None:
     for method in ("PUT", "DELETE", "POST"):
         answer = await proxy_client.request(method, "/v1/files/a%2Fb?x=1")
         assert answer.json() == {"route": "/v1/files/a%2Fb?x=1", "method": method, "body": None}
@@ -62,7 +62,7 @@ async def test_every_verb_reaches_the_worker(proxy_client: httpx2.AsyncClient) -
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_forms_and_bytes_pass(proxy_client: httpx2.AsyncClient) -> None:
+async def test_forms_and_binary_content_pass(proxy_client: httpx2.AsyncClient) -> None:
     files = {"file": ("a.bin", b"\0\xff")}
     answer = await proxy_client.post("/v1/files", data={"purpose": "evals"}, files=files)
     body = {"purpose": "evals", "filename": "a.bin", "content_base64": "AP8="}
@@ -70,7 +70,7 @@ async def test_forms_and_bytes_pass(proxy_client: httpx2.AsyncClient) -> None:
     assert (await proxy_client.get("/v1/files/file-1/content")).content == CONTENT
 
 
-async def test_the_platforms_own_api_is_there(proxy_client: httpx2.AsyncClient) -> None:
+async def test_the_proxy_serves_the_platforms_own_api(proxy_client: httpx2.AsyncClient) -> None:
     answer = (await proxy_client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
     assert (answer["status"], answer["output"]) == ("COMPLETED", [{"prompt": "a"}])
     assert (await proxy_client.get(f"/v2/local/status/{answer['id']}")).json() == answer
@@ -81,7 +81,7 @@ async def test_the_platforms_own_api_is_there(proxy_client: httpx2.AsyncClient) 
 async def test_the_job_of_a_caller_that_hangs_up_is_cancelled(
     proxy_client: httpx2.AsyncClient, emulator: Emulator, stream: bool
 ) -> None:
-    body = {"prompt": HANGS, "stream": stream}
+    body = {"prompt": HANG, "stream": stream}
     if stream:
         async with proxy_client.stream("POST", "/v1/completions", json=body) as answer:
             assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
@@ -90,29 +90,31 @@ async def test_the_job_of_a_caller_that_hangs_up_is_cancelled(
         await only_job(emulator)
         asking.cancel()
     job = await only_job(emulator)
-    assert await job.wait_ended(HUNG_S)
+    assert await job.wait_for_end(HUNG_S)
     assert job.status is Status.CANCELLED
 
 
-async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> None:
-    async with client_of(emulator) as client:
-        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": HANGS}))
+async def test_a_proxy_cancels_running_jobs_when_it_exits(emulator: Emulator) -> None:
+    async with open_client(emulator) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": HANG}))
         job = await only_job(emulator)
         asking.cancel()
     assert job.status is Status.CANCELLED
 
 
-# Who may call:
+# Access:
 
 
-@pytest.mark.parametrize(("headers", "answered"), web_pages.ANSWERED)
-async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
-    proxy_client: httpx2.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+async def test_programs_get_responses_and_web_pages_start_no_jobs(
+    proxy_client: httpx2.AsyncClient, emulator: Emulator, headers: dict[str, str], is_answered: bool
 ) -> None:
     for method in ("GET", "POST"):
-        status = await web_pages.status(f"{proxy_client.base_url}", headers, "/v1/models", method)
-        assert status == (200 if answered else 403)
-    assert len(emulator.queue.jobs) == (2 if answered else 0)
+        status = await web_pages.request_status(
+            f"{proxy_client.base_url}", headers, "/v1/models", method
+        )
+        assert status == (200 if is_answered else 403)
+    assert len(emulator.queue.jobs) == (2 if is_answered else 0)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
     ],
 )
 async def test_callers_need_a_key(emulator: Emulator, headers: dict[str, str], status: int) -> None:
-    named = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
-    async with client_of(emulator, "sk-mine") as client:
-        assert (await client.get("/v1/models", headers=named)).status_code == status
+    raw_headers = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+    async with open_client(emulator, "sk-mine") as client:
+        assert (await client.get("/v1/models", headers=raw_headers)).status_code == status
 
 
-async def test_a_refusal_is_in_the_words_of_the_caller(emulator: Emulator) -> None:
-    async with client_of(emulator, "sk-mine") as client:
+async def test_a_refusal_has_the_format_of_the_callers_dialect(emulator: Emulator) -> None:
+    async with open_client(emulator, "sk-mine") as client:
         anthropics = (await client.post("/v1/messages", json={})).json()
         llm_engines = (await client.get("/v1/llm/fine-tunes")).json()
     assert anthropics["type"] == "error"
@@ -142,30 +144,30 @@ async def test_a_refusal_is_in_the_words_of_the_caller(emulator: Emulator) -> No
     assert emulator.queue.jobs == {}
 
 
-# How long, and how many:
+# Idle timeout and connection limit:
 
-# Of this one the answer comes first: nobody reads the body.
+# The proxy responds to this request without reading its body.
 UNREAD = b"POST /v1/files HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000000000\r\n\r\n{"
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "data",
     [b"", b"GET /v1/models HTTP/1.1\r\nHost: a\r\nx: ", UNREAD],
-    ids=["silent", "no whole head", "a body that nobody reads"],
+    ids=["silent", "incomplete head", "unread body"],
 )
-async def test_a_connection_without_a_request_ends(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, sent: bytes
+async def test_a_connection_without_a_complete_request_is_closed(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr(proxy, "LOOK_S", 0.1)
-    async with proxied(emulator) as url:
+    monkeypatch.setattr(proxy, "IDLE_CHECK_S", 0.1)
+    async with run_proxy(emulator) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        writer.write(sent)
+        writer.write(data)
 
         async def drip() -> None:
             with contextlib.suppress(ConnectionError):
                 while True:
                     await asyncio.sleep(0.02)
-                    writer.write(b"a" if sent else b"")
+                    writer.write(b"a" if data else b"")
 
         dripping = asyncio.create_task(drip())
         async with asyncio.timeout(HUNG_S):
@@ -177,50 +179,50 @@ async def test_a_connection_without_a_request_ends(
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Return the looks at connections, in place of timers: the last is the one that is due."""
-    made = list[Callable[[], None]]()
+def idle_checks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Collect the idle checks of connections instead of scheduling them; the last one is due."""
+    checks = list[Callable[[], None]]()
 
-    def look_again(self: proxy.ProxyConnection) -> None:
-        made.append(partial(self._look, self._waits(), self.cycle))
+    def schedule_check(self: proxy.ProxyConnection) -> None:
+        checks.append(partial(self._check_idle, self._is_waiting(), self.cycle))
 
-    monkeypatch.setattr(proxy.ProxyConnection, "_look_again", look_again)
-    return made
+    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_check", schedule_check)
+    return checks
 
 
-async def test_a_request_that_takes_longer_than_the_looks_is_answered(
-    emulator: Emulator, looks: list[Callable[[], None]]
+async def test_a_request_that_outlasts_idle_checks_is_answered(
+    emulator: Emulator, idle_checks: list[Callable[[], None]]
 ) -> None:
-    body = {"prompt": HANGS, "stream": True}
+    body = {"prompt": HANG, "stream": True}
     async with (
-        client_of(emulator) as client,
+        open_client(emulator) as client,
         client.stream("POST", "/v1/completions", json=body) as answer,
     ):
         parts = answer.aiter_bytes()
         assert await anext(parts) == b"data: 1\n\n"
         for _ in range(3):
-            looks[-1]()
+            idle_checks[-1]()
         job = await only_job(emulator)
         emulator.queue.add_chunk(job, "data: 2\n\n")
         emulator.queue.complete(job, [])
         assert [part async for part in parts] == [b"data: 2\n\n"]
 
 
-async def test_a_connection_with_short_requests_stays(
-    emulator: Emulator, looks: list[Callable[[], None]]
+async def test_a_connection_with_short_requests_stays_open(
+    emulator: Emulator, idle_checks: list[Callable[[], None]]
 ) -> None:
-    places = set[Any]()
-    async with client_of(emulator) as client:
+    addresses = set[Any]()
+    async with open_client(emulator) as client:
         for _ in range(5):
-            # No other request is answered sooner.
+            # This request gets the fastest response.
             answer = await client.get("/", headers={"Host": "evil.example"})
-            places.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
-            looks[-1]()
-    assert len(places) == 1
+            addresses.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+            idle_checks[-1]()
+    assert len(addresses) == 1
 
 
-async def test_a_connection_beyond_the_most_gets_a_503(emulator: Emulator) -> None:
-    async with client_of(emulator, limit_concurrency=3) as client:
+async def test_a_connection_beyond_the_limit_gets_a_503(emulator: Emulator) -> None:
+    async with open_client(emulator, limit_concurrency=3) as client:
         port = client.base_url.port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert (await client.get("/v1/models")).status_code == 503

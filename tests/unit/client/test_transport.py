@@ -11,18 +11,18 @@ import httpx2
 import openai
 import pytest
 from support.processes.background import HUNG_S
-from support.scripted_endpoint import HANGS, Answer, Failed, only_job
+from support.scripted_endpoint import HANG, JobFailure, OutputsFunction, only_job
 
 from emulator import Emulator, Status
 from llm_worker_client import AsyncRunpodTransport, RunpodTransport
-from llm_worker_client.mapping.requests import CONTENT_PART
+from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
 
 WORDS = ["one", " two"]
-ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
-HANGING = {**ASKED, "model": HANGS}
+ARGUMENTS: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
+HANGING = {**ARGUMENTS, "model": HANG}
 CHAT = {"id": "c", "object": "chat.completion", "created": 0, "model": "m"}
 ERROR = {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}
-PART = {"content_base64": base64.b64encode(bytes(CONTENT_PART)).decode()}
+PART = {"content_base64": base64.b64encode(bytes(CONTENT_PART_BYTES)).decode()}
 
 
 def chunk(text: str) -> str:
@@ -32,19 +32,19 @@ def chunk(text: str) -> str:
 
 
 @pytest.fixture
-def answer() -> Answer:
-    """Answer as a worker would: the name of the model says what happens."""
+def answer() -> OutputsFunction:
+    """Return a worker's answers; the name of the model selects them."""
 
-    def answer(given: Any) -> list[Any]:
-        body = given["openai_input"]
-        if "/content" in given["openai_route"]:
-            return [PART if "offset=0" in given["openai_route"] else Failed("lost")]
+    def answer(job_input: Any) -> list[Any]:
+        body = job_input["openai_input"]
+        if "/content" in job_input["openai_route"]:
+            return [PART if "offset=0" in job_input["openai_route"] else JobFailure("lost")]
         if body is None:
             return [{"object": "list", "data": [{"id": "m", "object": "model"}]}]
         if body["model"] == "missing":
-            return [Failed(json.dumps({"error": ERROR}))]
-        if body["model"] == HANGS:
-            return [chunk("one"), HANGS] if body.get("stream") else [HANGS]
+            return [JobFailure(json.dumps({"error": ERROR}))]
+        if body["model"] == HANG:
+            return [chunk("one"), HANG] if body.get("stream") else [HANG]
         if body.get("stream"):
             return [*map(chunk, WORDS), "data: [DONE]\n\n"]
         return [{**CHAT, "choices": [{"index": 0, "message": {"content": "".join(WORDS)}}]}]
@@ -59,58 +59,60 @@ def httpx_package(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 async def async_openai_client(
-    httpx_package: Any, deployed: dict[str, Any]
+    httpx_package: Any, endpoint_args: dict[str, Any]
 ) -> AsyncIterator[openai.AsyncOpenAI]:
-    http = httpx_package.AsyncClient(transport=AsyncRunpodTransport(**deployed))
-    async with openai.AsyncOpenAI(api_key="any", http_client=http, max_retries=0) as opened:
-        yield opened
+    http = httpx_package.AsyncClient(transport=AsyncRunpodTransport(**endpoint_args))
+    async with openai.AsyncOpenAI(api_key="any", http_client=http, max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture
-def openai_client(httpx_package: Any, deployed: dict[str, Any]) -> openai.OpenAI:
-    http = httpx_package.Client(transport=RunpodTransport(**deployed))
+def openai_client(httpx_package: Any, endpoint_args: dict[str, Any]) -> openai.OpenAI:
+    http = httpx_package.Client(transport=RunpodTransport(**endpoint_args))
     return openai.OpenAI(api_key="any", http_client=http, max_retries=0)
 
 
-async def test_the_asyncio_client_chats_and_lists(async_openai_client: openai.AsyncOpenAI) -> None:
+async def test_the_asyncio_client_chats_and_lists_models(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
     create: Any = async_openai_client.chat.completions.create
-    assert (await create(**ASKED)).choices[0].message.content == "one two"
-    stream = await create(**ASKED, stream=True)
+    assert (await create(**ARGUMENTS)).choices[0].message.content == "one two"
+    stream = await create(**ARGUMENTS, stream=True)
     assert [event.choices[0].delta.content async for event in stream] == WORDS
     assert [model.id async for model in async_openai_client.models.list()] == ["m"]
     with pytest.raises(openai.NotFoundError, match="no such model"):
-        await create(**{**ASKED, "model": "missing"})
+        await create(**{**ARGUMENTS, "model": "missing"})
 
 
-async def test_the_client_without_asyncio_does_the_same(openai_client: openai.OpenAI) -> None:
+async def test_the_synchronous_client_chats_and_lists_models(openai_client: openai.OpenAI) -> None:
     def run() -> None:
         with openai_client as client:
             create: Any = client.chat.completions.create
-            assert create(**ASKED).choices[0].message.content == "one two"
-            stream = create(**ASKED, stream=True)
+            assert create(**ARGUMENTS).choices[0].message.content == "one two"
+            stream = create(**ARGUMENTS, stream=True)
             assert [event.choices[0].delta.content for event in stream] == WORDS
             assert [model.id for model in client.models.list()] == ["m"]
             with pytest.raises(openai.NotFoundError, match="no such model"):
-                create(**{**ASKED, "model": "missing"})
+                create(**{**ARGUMENTS, "model": "missing"})
 
     await asyncio.to_thread(run)
 
 
 async def check_cancelled(emulator: Emulator) -> None:
     for job in emulator.queue.jobs.values():
-        assert await job.wait_ended(HUNG_S)
+        assert await job.wait_for_end(HUNG_S)
         assert job.status is Status.CANCELLED
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_job_of_a_request_that_is_given_up_is_cancelled(
+async def test_the_job_of_a_cancelled_request_is_cancelled(
     async_openai_client: openai.AsyncOpenAI, emulator: Emulator, stream: bool
 ) -> None:
     create: Any = async_openai_client.chat.completions.create
     if stream:
-        opened = await create(**HANGING, stream=True)
-        await anext(opened)
-        await opened.close()
+        response = await create(**HANGING, stream=True)
+        await anext(response)
+        await response.close()
     else:
         asking = asyncio.create_task(create(**HANGING))
         await only_job(emulator)
@@ -119,7 +121,7 @@ async def test_the_job_of_a_request_that_is_given_up_is_cancelled(
     await check_cancelled(emulator)
 
 
-async def test_a_stream_that_is_closed_without_asyncio_is_cancelled(
+async def test_closing_a_synchronous_stream_cancels_its_job(
     openai_client: openai.OpenAI, emulator: Emulator
 ) -> None:
     def run() -> None:
@@ -133,7 +135,7 @@ async def test_a_stream_that_is_closed_without_asyncio_is_cancelled(
     await check_cancelled(emulator)
 
 
-async def test_the_clients_timeout_holds_and_cancels(
+async def test_the_clients_timeout_cancels_the_job(
     async_openai_client: openai.AsyncOpenAI,
     openai_client: openai.OpenAI,
     emulator: Emulator,
@@ -147,7 +149,7 @@ async def test_the_clients_timeout_holds_and_cancels(
         await asking
     create: Any = openai_client.chat.completions.create
     asking = asyncio.create_task(asyncio.to_thread(create, **impatient))
-    await queue.arrived.wait_for(lambda: len(queue.jobs) == 2, HUNG_S)
+    await queue.changed.wait_for(lambda: len(queue.jobs) == 2, HUNG_S)
     let_time_pass()
     with openai_client, pytest.raises(openai.APITimeoutError):
         await asking
@@ -163,44 +165,44 @@ STREAM: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "says"),
+    ("request_args", "error", "message"),
     [
         (STREAM | {"extensions": {"timeout": {"read": HUNG_S}}}, "ReadTimeout", "took too long"),
         ({"method": "GET", "url": f"{URL}files/f/content"}, "ReadError", "lost"),
     ],
-    ids=["nothing more comes", "the second part of a file fails"],
+    ids=["no further chunk", "the second part of a file fails"],
 )
-async def test_a_stream_that_has_begun_ends_with_an_error_of_the_clients_package(
-    deployed: dict[str, Any],
+async def test_a_broken_stream_raises_an_error_of_the_clients_package(
+    endpoint_args: dict[str, Any],
     httpx_package: Any,
-    asked: dict[str, Any],
+    request_args: dict[str, Any],
     error: str,
-    says: str,
+    message: str,
     let_time_pass: Callable[[], None],
 ) -> None:
-    request = httpx_package.Request(**asked)
+    request = httpx_package.Request(**request_args)
     raises: Any = getattr(httpx_package, error)
 
     def read() -> Any:
-        with RunpodTransport(**deployed) as transport:
+        with RunpodTransport(**endpoint_args) as transport:
             parts = iter(transport.handle_request(request).stream)
             assert next(parts)
             let_time_pass()
-            with pytest.raises(raises, match=says) as raised:
+            with pytest.raises(raises, match=message) as raised:
                 next(parts)
         return raised.value.request
 
     assert await asyncio.to_thread(read) is request
-    async with AsyncRunpodTransport(**deployed) as transport:
+    async with AsyncRunpodTransport(**endpoint_args) as transport:
         parts = aiter((await transport.handle_async_request(request)).stream)
         assert await anext(parts)
         let_time_pass()
-        with pytest.raises(raises, match=says) as raised:
+        with pytest.raises(raises, match=message) as raised:
             await anext(parts)
     assert raised.value.request is request
 
 
-async def test_a_wrong_account_is_an_error_that_does_not_show_the_key(emulator: Emulator) -> None:
+async def test_a_wrong_key_is_a_401_that_does_not_reveal_it(emulator: Emulator) -> None:
     with RunpodTransport("local", "rpa_wrong", emulator.api_url) as transport:
         request = httpx.Request("GET", f"{URL}models")
         response = await asyncio.to_thread(transport.handle_request, request)
@@ -208,19 +210,19 @@ async def test_a_wrong_account_is_an_error_that_does_not_show_the_key(emulator: 
         assert "rpa_wrong" not in response.read().decode() + repr(transport.__dict__)
 
 
-async def test_a_reader_that_is_cancelled_cancels_the_job_also_where_nobody_closes_the_response(
-    emulator: Emulator, deployed: dict[str, Any]
+async def test_a_cancelled_reader_cancels_the_job_even_if_the_response_stays_open(
+    emulator: Emulator, endpoint_args: dict[str, Any]
 ) -> None:
-    transport = AsyncRunpodTransport(**deployed)
+    transport = AsyncRunpodTransport(**endpoint_args)
     response = await transport.handle_async_request(httpx.Request(**STREAM))
-    came = asyncio.Event()
+    has_chunk = asyncio.Event()
 
     async def read() -> None:
         async for _ in response.stream:
-            came.set()
+            has_chunk.set()
 
     reading = asyncio.create_task(read())
-    await came.wait()
+    await has_chunk.wait()
     reading.cancel()
     await asyncio.wait({reading})
     await transport.aclose()

@@ -1,4 +1,4 @@
-"""Compiled code: published once as an archive on the volume, unpacked by later workers."""
+"""The compile cache: published once as an archive on the volume, unpacked by later workers."""
 
 import io
 import json
@@ -19,14 +19,14 @@ from support.volume.compile_caches import (
     INDUCTOR,
     KERNEL,
     KEY,
+    MACHINE_FILE,
     MODEL,
-    OF_THE_MACHINE,
     PLAN,
-    Started,
+    CompilingWorker,
     Workers,
 )
 
-from worker.compile_cache import EASED_BYTES, STARTUP_PLAN, VARIABLES, prepare, publishing
+from worker.compile_cache import PLAN_SLACK_BYTES, STARTUP_PLAN, VARIABLES, prepare, publishing
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Workers:
     for name in (*VARIABLES, STARTUP_PLAN):
-        # Set first, so that what a start exports is taken back, too.
+        # Set first, so that the values that startup exports are also undone.
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     caplog.set_level(logging.INFO, logger="worker")
@@ -42,87 +42,96 @@ def workers(
     return Workers(tmp_path / "volume", tmp_path)
 
 
-def test_what_one_worker_compiled_the_next_one_of_its_key_finds_with_its_age(
+def test_a_worker_restores_code_with_file_times_from_another_worker_of_its_key(
     workers: Workers,
 ) -> None:
     names = (GRAPH, INDUCTOR, KERNEL, MODEL)
-    first, late = workers.start(1).compile(*names, OF_THE_MACHINE), workers.start(0)
+    first, late_worker = workers.start(1).compile(*names, MACHINE_FILE), workers.start(0)
     os.utime(first.local / GRAPH, (1000, 1000))
-    first.healthy()
+    first.publish()
     second = workers.start(2)
-    assert [first.knew, first.found, second.knew, second.found] == [False, False, True, True]
-    assert all(map(second.holds, names))
+    assert (first.restored_models, first.restored) == (False, False)
+    assert (second.restored_models, second.restored) == (True, True)
+    assert all(map(second.has_file, names))
     assert (second.local / GRAPH).stat().st_mtime == 1000
-    # What is the machine's is not published.
-    assert not second.holds(OF_THE_MACHINE)
-    assert not workers.start(3, "vllm-2_cpu_0123").found
-    # What is published is not published again.
+    # Files for this machine only are not published.
+    assert not second.has_file(MACHINE_FILE)
+    assert not workers.start(3, "vllm-2_cpu_0123").restored
+    # A published archive is not replaced.
     before = workers.archive().read_bytes()
-    late.compile(GRAPH, content="again").healthy()
+    late_worker.compile(GRAPH, content="again").publish()
     assert workers.archive().read_bytes() == before
 
 
-def test_no_code_makes_no_archive(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_archive_is_published_without_code(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
     (workers.disks / "1" / "inductor").mkdir(parents=True)
-    workers.start(1).healthy()
+    workers.start(1).publish()
     assert list(workers.volume.iterdir()) == []
     assert caplog.messages == []
 
 
-def test_of_many_workers_one_publishes(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    started = [workers.start(number) for number in range(8)]
-    for number, worker in enumerate(started):
+def test_one_of_many_workers_publishes(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    running_workers = [workers.start(number) for number in range(8)]
+    for number, worker in enumerate(running_workers):
         worker.compile(GRAPH, content=f"by {number} " * 100_000)
-    with ThreadPoolExecutor(len(started)) as threads:
-        list(threads.map(Started.healthy, started))
-    ends = [message for message in caplog.messages if message.startswith(f"compile cache: {KEY}: ")]
-    assert len(ends) == len(started)
-    assert len([end for end in ends if ": published" in end]) == 1
-    assert workers.published() == [KEY]
-    # Compressed.
+    with ThreadPoolExecutor(len(running_workers)) as threads:
+        list(threads.map(CompilingWorker.publish, running_workers))
+    messages = [
+        message for message in caplog.messages if message.startswith(f"compile cache: {KEY}: ")
+    ]
+    assert len(messages) == len(running_workers)
+    assert len([message for message in messages if ": published" in message]) == 1
+    assert workers.shared_entries() == [KEY]
+    # The archive is compressed.
     assert workers.archive().stat().st_size < 100_000
-    assert workers.start("next").found
+    assert workers.start("next").restored
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    "damage",
     [
-        pytest.param(lambda whole: whole[: len(whole) // 2], id="half"),
-        pytest.param(lambda whole: whole[:-10], id="without its end"),
-        pytest.param(lambda whole: whole[:999] + bytes([whole[999] ^ 1]) + whole[1000:], id="bit"),
+        pytest.param(lambda archive: archive[: len(archive) // 2], id="half"),
+        pytest.param(lambda archive: archive[:-10], id="cut end"),
+        pytest.param(
+            lambda archive: archive[:999] + bytes([archive[999] ^ 1]) + archive[1000:],
+            id="flipped bit",
+        ),
     ],
 )
-def test_a_damaged_archive_is_not_trusted_and_made_again(
-    workers: Workers, damaged: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+def test_a_damaged_archive_is_ignored_and_replaced(
+    workers: Workers, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers.start(1).compile(GRAPH).compile(KERNEL, content=os.urandom(100_000)).healthy()
-    workers.archive().write_bytes(damaged(workers.archive().read_bytes()))
+    workers.start(1).compile(GRAPH).compile(KERNEL, content=os.urandom(100_000)).publish()
+    workers.archive().write_bytes(damage(workers.archive().read_bytes()))
     second = workers.start(2)
     assert "can't be unpacked" in caplog.text
-    assert [second.found, second.holds(GRAPH), second.holds(KERNEL)] == [False, False, False]
-    second.compile(GRAPH).healthy()
-    assert workers.start(3).holds(GRAPH)
+    assert second.restored is False
+    assert not any(map(second.has_file, (GRAPH, KERNEL)))
+    second.compile(GRAPH).publish()
+    assert workers.start(3).has_file(GRAPH)
 
 
-@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="of Python since 3.11.4")
-def test_no_archive_leads_out_of_the_local_directory(workers: Workers) -> None:
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="needs Python 3.11.4 or later")
+def test_an_archive_can_not_write_outside_the_local_directory(workers: Workers) -> None:
     workers.archive().parent.mkdir()
     with tarfile.open(workers.archive(), "w:gz") as packed:
         packed.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
     (workers.disks / "1").mkdir()
-    assert not workers.start(1).found
+    assert not workers.start(1).restored
     assert not (workers.disks / "outside").exists()
 
 
-def test_what_can_not_be_read_stops_no_start_and_stays(
+def test_an_unreadable_archive_does_not_prevent_startup_and_stays(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A directory in its place: reading fails, though not for what is in it.
+    # A directory in place of the archive can't be read, but is not damaged.
     workers.archive().mkdir(parents=True)
     worker = workers.start(1).compile(GRAPH)
-    assert not worker.found
+    assert not worker.restored
     assert "can't be unpacked" in caplog.text
-    worker.healthy()
+    worker.publish()
     assert workers.archive().is_dir()
     assert f"{KEY}: not published" not in caplog.text
 
@@ -130,141 +139,143 @@ def test_what_can_not_be_read_stops_no_start_and_stays(
 def test_a_lost_volume_is_reported(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     worker = workers.start(1).compile(GRAPH)
     workers.volume.rmdir()
-    worker.healthy()
+    worker.publish()
     assert [message for message in caplog.messages if "can't be published" in message] == [
         f"compile cache: {KEY}: can't be published: No such file or directory"
     ]
 
 
-def test_a_publisher_that_fails_keeps_nothing_half_written(workers: Workers) -> None:
+def test_a_failed_publisher_leaves_no_partial_archive(workers: Workers) -> None:
     folder = workers.start(1).compile(GRAPH, content=os.urandom(2**20)).local
-    words = [publishing.__file__, str(workers.archive()), str(folder), "vllm"]
-    # The kernel refuses to write more to one file, as it does on a disk that is full.
-    command = ["bash", "-c", f'ulimit -f 512; exec {sys.executable} "$0" "$@"', *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "can't be published: File too large")
-    assert workers.published() == []
+    arguments = [publishing.__file__, str(workers.archive()), str(folder), "vllm"]
+    # The kernel limits the size of files, so writing fails as on a full disk.
+    command = ["bash", "-c", f'ulimit -f 512; exec {sys.executable} "$0" "$@"', *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (1, "can't be published: File too large")
+    assert workers.shared_entries() == []
 
 
-def test_a_publisher_that_is_asked_to_end_keeps_nothing_half_written(workers: Workers) -> None:
+def test_a_terminated_publisher_leaves_no_partial_archive(workers: Workers) -> None:
     folder = workers.start(1).compile(GRAPH, content="").local
     with (folder / GRAPH).open("wb") as sparse:
-        # It is packed for minutes.
+        # Packing this file takes minutes.
         sparse.truncate(2**40)
     partial = workers.archive().with_name(workers.archive().name + ".partial")
-    words = (publishing.__file__, str(workers.archive()), str(folder), "vllm")
-    with subprocess.Popen([sys.executable, *words]) as publisher:
+    arguments = (publishing.__file__, str(workers.archive()), str(folder), "vllm")
+    with subprocess.Popen([sys.executable, *arguments]) as publisher:
         wait_until(lambda: partial.exists() and partial.stat().st_size)
         publisher.terminate()
     assert not partial.exists()
-    assert workers.published() == []
+    assert workers.shared_entries() == []
 
 
-def test_what_a_dead_worker_left_is_removed_when_it_is_old(workers: Workers) -> None:
+def test_an_old_partial_archive_of_a_dead_worker_is_removed(workers: Workers) -> None:
     partial = workers.archive().with_name(workers.archive().name + ".partial")
     partial.parent.mkdir()
     partial.touch()
-    workers.start(1).compile(GRAPH).healthy()
-    assert workers.published() == [partial.name]
+    workers.start(1).compile(GRAPH).publish()
+    assert workers.shared_entries() == [partial.name]
     long_ago = time.time() - publishing.ABANDONED_S - 10
     os.utime(partial, (long_ago, long_ago))
-    workers.start(2).compile(GRAPH).healthy()
-    assert workers.published() == [KEY]
+    workers.start(2).compile(GRAPH).publish()
+    assert workers.shared_entries() == [KEY]
 
 
-def test_a_worker_that_was_frozen_while_it_packed_publishes_nothing(
+def test_a_worker_that_froze_while_packing_publishes_nothing(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = workers.start(1).compile(GRAPH).local
-    monkeypatch.setattr(publishing, "LONGEST_S", -1.0)
-    with pytest.raises(publishing.Stopped, match="begun it anew"):
+    monkeypatch.setattr(publishing, "MAX_PACKING_S", -1.0)
+    with pytest.raises(publishing.NotPublished, match="begun it anew"):
         publishing.publish(workers.archive(), folder, ["vllm"])
-    assert workers.published() == []
+    assert workers.shared_entries() == []
 
 
-def test_an_archive_that_is_not_used_any_more_makes_room(workers: Workers) -> None:
+def test_archives_that_are_no_longer_used_are_removed(workers: Workers) -> None:
     long_ago = time.time() - publishing.UNUSED_S - 10
     for key in ("used", "unused"):
-        workers.start(key, key).compile(GRAPH).healthy()
+        workers.start(key, key).compile(GRAPH).publish()
     for key in ("used", "unused"):
         os.utime(workers.archive(key), (long_ago, long_ago))
-    assert workers.start("again", "used").found
-    workers.start("new", "new").compile(GRAPH).healthy()
-    assert workers.published() == ["new", "used"]
+    assert workers.start("again", "used").restored
+    workers.start("new", "new").compile(GRAPH).publish()
+    assert workers.shared_entries() == ["new", "used"]
 
 
-# Where a start compiles to, and when it may plan its memory:
+# Plans of memory, and the directories of compiled code:
 
 
-def test_a_start_that_compiles_makes_no_plan(workers: Workers) -> None:
+def test_a_startup_that_compiles_publishes_no_plan(workers: Workers) -> None:
     first = workers.start(1)
     assert os.environ[STARTUP_PLAN] == ""
-    first.compile(GRAPH, PLAN).healthy()
-    assert workers.published() == [KEY]
-    assert not first.holds(PLAN)
+    first.compile(GRAPH, PLAN).publish()
+    assert workers.shared_entries() == [KEY]
+    assert not first.has_file(PLAN)
 
 
-def test_the_second_start_makes_the_plan_and_the_third_one_finds_it(workers: Workers) -> None:
-    workers.start(1).compile(GRAPH).healthy()
+def test_the_second_startup_publishes_a_plan_and_the_third_one_restores_it(
+    workers: Workers,
+) -> None:
+    workers.start(1).compile(GRAPH).publish()
     second = workers.start(2)
     assert os.environ[STARTUP_PLAN] == "1"
-    assert not second.holds(PLAN)
-    # Inductor's own part grows, without anything being compiled again.
-    second.compile(PLAN, INDUCTOR).healthy()
-    assert workers.published() == [KEY, f"{KEY}.plan"]
-    assert workers.start(3).holds(PLAN)
+    assert not second.has_file(PLAN)
+    # Inductor's directory grows, but nothing is compiled again.
+    second.compile(PLAN, INDUCTOR).publish()
+    assert workers.shared_entries() == [KEY, f"{KEY}.plan"]
+    assert workers.start(3).has_file(PLAN)
 
 
-def test_a_plan_holds_with_somewhat_less_memory_and_is_eased_once(workers: Workers) -> None:
-    workers.start(1).compile(GRAPH).healthy()
+def test_a_plan_is_relaxed_once_to_tolerate_slightly_less_memory(workers: Workers) -> None:
+    workers.start(1).compile(GRAPH).publish()
     plan = {"schema": 1, "kv_cache_memory_bytes": 5 << 30, "free_memory_baseline": 9 << 30}
-    second = workers.start(2).compile(PLAN, content=json.dumps(plan)).healthy()
-    eased = {**plan, "free_memory_baseline": (9 << 30) - EASED_BYTES}
-    # A core that takes over finds it, too.
-    assert json.loads((second.local / PLAN).read_bytes()) == eased
-    third = workers.start(3).healthy()
-    assert json.loads((third.local / PLAN).read_bytes()) == eased
+    second = workers.start(2).compile(PLAN, content=json.dumps(plan)).publish()
+    relaxed = {**plan, "free_memory_baseline": (9 << 30) - PLAN_SLACK_BYTES}
+    # A core that takes over reads this plan, too.
+    assert json.loads((second.local / PLAN).read_bytes()) == relaxed
+    third = workers.start(3).publish()
+    assert json.loads((third.local / PLAN).read_bytes()) == relaxed
 
 
 @pytest.mark.parametrize("content", ["compiled", "[]", "{}", '{"free_memory_baseline": null}'])
-def test_a_plan_in_another_form_is_left_as_it_is(content: str, workers: Workers) -> None:
-    workers.start(1).compile(GRAPH).healthy()
-    workers.start(2).compile(PLAN, content=content).healthy()
+def test_a_plan_in_another_form_is_unchanged(content: str, workers: Workers) -> None:
+    workers.start(1).compile(GRAPH).publish()
+    workers.start(2).compile(PLAN, content=content).publish()
     assert (workers.start(3).local / PLAN).read_text() == content
 
 
-def test_a_start_that_compiled_again_makes_no_plan_whether_it_becomes_healthy_or_dies(
+def test_a_startup_that_compiles_again_publishes_no_plan_even_after_a_crash(
     workers: Workers,
 ) -> None:
-    workers.start(1).compile(GRAPH).healthy()
+    workers.start(1).compile(GRAPH).publish()
     workers.start(2).compile(GRAPH, PLAN, content="again")
-    again = workers.start(2)
-    assert not again.holds(PLAN)
-    again.compile(GRAPH, PLAN, content="once more").healthy()
-    assert workers.published() == [KEY]
-    assert not again.holds(PLAN)
+    repeated = workers.start(2)
+    assert not repeated.has_file(PLAN)
+    repeated.compile(GRAPH, PLAN, content="once more").publish()
+    assert workers.shared_entries() == [KEY]
+    assert not repeated.has_file(PLAN)
 
 
-def test_the_operator_decides_of_plans(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    workers.start(1).compile(GRAPH).healthy()
+def test_the_operator_can_disable_plans(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers.start(1).compile(GRAPH).publish()
     monkeypatch.setenv(STARTUP_PLAN, "0")
-    assert workers.start(2).found
+    assert workers.start(2).restored
     assert os.environ[STARTUP_PLAN] == "0"
 
 
-def test_everything_compiled_goes_to_one_place(workers: Workers) -> None:
+def test_all_compiled_code_goes_to_one_directory(workers: Workers) -> None:
     cache = prepare(workers.volume)
     assert cache
     assert cache.local == workers.disks / "home" / ".cache" / "worker-compiled"
     assert {name: os.environ[name] for name in VARIABLES} == {
         name: str(cache.local / folder) for name, folder in VARIABLES.items()
     }
-    # As a child of the worker finds it.
+    # A child process of the worker can prepare the cache, too.
     assert prepare(workers.volume)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_an_operators_own_directory_is_left_alone(
+def test_an_operators_own_directory_disables_the_cache(
     workers: Workers, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "/own")
@@ -273,13 +284,13 @@ def test_an_operators_own_directory_is_left_alone(
     assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == {name: "/own"}
 
 
-def test_without_a_volume_nothing_is_kept(workers: Workers) -> None:
+def test_there_is_no_cache_without_a_volume(workers: Workers) -> None:
     assert prepare(workers.volume / "none") is None
     assert not any(os.environ[name] for name in VARIABLES)
     assert not (workers.disks / "home").exists()
 
 
-def test_without_a_home_nothing_is_kept(
+def test_there_is_no_cache_without_a_home_directory(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HOME", "/dev/null")

@@ -1,4 +1,4 @@
-"""A scripted engine for each test, a second one for embeddings, and a caller with a volume."""
+"""Fixtures: a scripted engine for each test, an embedding engine, and a caller with a volume."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from worker.engine import Model
 
 @pytest.fixture
 def engine() -> Iterator[ScriptedEngine]:
-    """Tests set what they need of it: script, app, model, adapters."""
+    """An engine on which tests set the script, the app, the model and the adapters."""
     with ScriptedEngine() as engine:
         yield engine
 
@@ -29,5 +29,5 @@ def embedder(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
-    """A caller of a worker that starts no long work."""
+    """A caller of a worker that can't start long work."""
     return Caller(engine, tmp_path / "volume")

@@ -1,4 +1,4 @@
-"""Whatever path a request has: nothing outside of the directories for callers is touched."""
+"""Paths in requests: the worker opens nothing outside of the directories for callers."""
 
 import asyncio
 import itertools
@@ -14,95 +14,109 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as search
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine
-from support.volume.callers_paths import PATHS, lay_links
+from support.volume.callers_paths import PATHS, make_links
 
 V2 = "/v2/batch-completions"
 TURNS: dict[str, Any] = {"messages": []}
-# What is there to be read or overwritten.
-OWN = b'[{"prompt": "a", "response": "b"}]\n'
-HIDDEN = ("inbox/.env", "out/.cache/token", "uploads/.cache/.env")
+# The content of every file on the volume.
+FILE_CONTENT = b'[{"prompt": "a", "response": "b"}]\n'
+HIDDEN_FILES = ("inbox/.env", "out/.cache/token", "uploads/.cache/.env")
 FILES = (
-    *HIDDEN,
+    *HIDDEN_FILES,
     *("inbox/a", "inbox/deep/config.json", "uploads/a", "out/my-model/config.json", "out/hf/token"),
     *("models/my-model/config.json", "adapters/my-model/config.json", ".cache/token", ".env"),
     *("worker/files/token", "secret/.env", "../secret", "../models/config.json"),
 )
-# Where a caller's path leads, and the worker's own directory.
-OPEN = ("inbox", "uploads", "out", "worker")
+# Directories that a request may touch: those for callers' paths, and the worker's own.
+ALLOWED_DIRECTORIES = ("inbox", "uploads", "out", "worker")
 
-_touched: list[Path] | None = None
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    # Hooks stay for ever, so this one looks only while a request is answered.
-    if _touched is not None and event in {"open", "os.rename", "os.link", "os.remove", "os.mkdir"}:
-        _touched.extend(Path(path) for path in arguments[:2] if isinstance(path, str | Path))
+_touched_paths: list[Path] | None = None
 
 
-sys.addaudithook(_note)
+def _record_paths(event: str, arguments: tuple[Any, ...]) -> None:
+    # Audit hooks can't be removed, so this one records paths only during a request.
+    if _touched_paths is not None and event in {
+        "open",
+        "os.rename",
+        "os.link",
+        "os.remove",
+        "os.mkdir",
+    }:
+        _touched_paths.extend(Path(path) for path in arguments[:2] if isinstance(path, str | Path))
+
+
+sys.addaudithook(_record_paths)
 
 
 @contextmanager
-def touched(places: list[Path]) -> Iterator[None]:
-    """Note every path that this process opens, makes, renames or removes."""
-    global _touched  # noqa: PLW0603 - a hook can't be taken off
-    _touched = places
+def record_touched_paths(paths: list[Path]) -> Iterator[None]:
+    """Record every path that this process opens, creates, links, renames or removes."""
+    global _touched_paths  # noqa: PLW0603 - a hook can't be removed
+    _touched_paths = paths
     try:
         yield
     finally:
-        _touched = None
+        _touched_paths = None
 
 
 @pytest.fixture
 def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
-    """A caller whose volume has files and links, and a model's and a cache's directory in out/."""
+    """A caller whose volume has files and links, and directories of a model and a cache in out/."""
     root = tmp_path / "around" / "volume"
     for name in FILES:
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(OWN)
-    lay_links(root)
-    engine.model = replace(engine.model, place=root / "models" / "my-model", max_lora_rank=16)
+        file_path = root / name
+        file_path.parent.mkdir(parents=True, exist_ok=True)
+        file_path.write_bytes(FILE_CONTENT)
+    make_links(root)
+    engine.model = replace(engine.model, directory=root / "models" / "my-model", max_lora_rank=16)
     environ = {"HF_HOME": f"{root}/out/hf", "DOWNLOAD_DIR": f"{root}/out/my-model"}
     return Caller(engine, root, **environ)
 
 
-def llm_engine(number: int, **body: Any) -> tuple[str, dict[str, Any]]:
+def llm_engine_request(number: int, **body: Any) -> tuple[str, dict[str, Any]]:
     output = {"output_data_path": f"out/new/{number}", "model_config": {"model": "demo"}}
     return V2, {**output, **body}
 
 
-def tuning(**body: Any) -> tuple[str, dict[str, Any]]:
+def fine_tune_request(**body: Any) -> tuple[str, dict[str, Any]]:
     return "/v1/fine_tuning/jobs", {"model": "demo", "training_file": "inbox/a", **body}
 
 
-# Makes a request of a path: its route and body. The number is another one each time.
-KINDS: dict[str, Callable[[str, int], tuple[str, dict[str, Any]]]] = {
+# Functions that return a route and a body with a path. They get a new number for each request.
+REQUESTS: dict[str, Callable[[str, int], tuple[str, dict[str, Any]]]] = {
     "file": lambda path, _: ("/v1/files", {"path": path}),
     "batch": lambda path, _: ("", {"input_path": path, "endpoint": CHAT}),
-    "input": lambda path, number: llm_engine(number, input_data_path=path),
-    "output": lambda path, number: llm_engine(number, output_data_path=path, content=[TURNS]),
-    "training": lambda path, _: tuning(training_file=path),
-    "validation": lambda path, _: tuning(validation_file=path),
+    "input": lambda path, number: llm_engine_request(number, input_data_path=path),
+    "output": lambda path, number: llm_engine_request(
+        number, output_data_path=path, content=[TURNS]
+    ),
+    "training": lambda path, _: fine_tune_request(training_file=path),
+    "validation": lambda path, _: fine_tune_request(validation_file=path),
 }
 
 
-async def ask(caller: Caller, route: str, body: dict[str, Any]) -> bool:
-    """Send a request, read the files that it makes, and run the batch; False: it is refused."""
+async def send_request(caller: Caller, route: str, body: dict[str, Any]) -> bool:
+    """Send a request, read the files that it creates, and run its batch.
+
+    Returns:
+        False if the request was refused.
+    """
     post = {"route": route, "method": "POST", "body": body}
-    (made,) = await caller.yields(post if route else {"batch": body})
-    ids = [made.get(name) for name in ("training_file", "validation_file")]
-    for id in (*ids, made.get("id") if made.get("object") == "file" else None):
+    (response,) = await caller.yields(post if route else {"batch": body})
+    ids = [response.get(name) for name in ("training_file", "validation_file")]
+    for id in (*ids, response.get("id") if response.get("object") == "file" else None):
         if id is not None:
             await caller.yields({"route": f"/v1/files/{id}/content", "method": "GET"})
-    if route == V2 and "run_with" in made:
-        await caller.yields(made["run_with"]["input"])
-    return not made.get("error")
+    if route == V2 and "run_with" in response:
+        await caller.yields(response["run_with"]["input"])
+    return not response.get("error")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_path_of_two_thousand_is_read_or_written_outside(kind: str, caller: Caller) -> None:
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_no_path_in_a_request_leads_out_of_the_callers_directories(
+    kind: str, caller: Caller
+) -> None:
     root, numbers, accepted = caller.root, itertools.count(), 0
 
     @search(
@@ -113,19 +127,22 @@ def test_no_path_of_two_thousand_is_read_or_written_outside(kind: str, caller: C
     @given(path=PATHS)
     def send(path: str) -> None:
         nonlocal accepted
-        request, places = KINDS[kind](path.replace("{}", str(root)), next(numbers)), list[Path]()
-        with touched(places):
-            accepted += runner.run(ask(caller, *request))
-        real = {place.resolve() for place in places if place.is_absolute()}
-        for place in real:
-            if place.is_relative_to(root.parent) or place.parts[1] == "etc":
-                assert place.relative_to(root).parts[0] in OPEN
-                assert not place.is_relative_to(root / "out" / "hf")
-                assert not place.is_relative_to(root / "out" / "my-model")
-                assert place not in {root / name for name in HIDDEN}
+        request = REQUESTS[kind](path.replace("{}", str(root)), next(numbers))
+        touched_paths: list[Path] = []
+        with record_touched_paths(touched_paths):
+            accepted += runner.run(send_request(caller, *request))
+        resolved_paths = {
+            touched_path.resolve() for touched_path in touched_paths if touched_path.is_absolute()
+        }
+        for touched_path in resolved_paths:
+            if touched_path.is_relative_to(root.parent) or touched_path.parts[1] == "etc":
+                assert touched_path.relative_to(root).parts[0] in ALLOWED_DIRECTORIES
+                assert not touched_path.is_relative_to(root / "out" / "hf")
+                assert not touched_path.is_relative_to(root / "out" / "my-model")
+                assert touched_path not in {root / name for name in HIDDEN_FILES}
 
     with asyncio.Runner() as runner:
         send()
     assert accepted > 15
-    # A caller may overwrite none of them, either.
-    assert {(root / name).read_bytes() for name in FILES} == {OWN}
+    # Callers can't overwrite any file either.
+    assert {(root / name).read_bytes() for name in FILES} == {FILE_CONTENT}

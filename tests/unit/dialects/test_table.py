@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from prometheus_client import Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
-from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
+from support.engine.scripted import CHAT, ScriptedEngine, failure, static_app, yields_of
 
 from worker.dialects.table import ROUTES
 from worker.engine import Model
-from worker.settings import TELLING
+from worker.settings import DISABLEABLE_ROUTES
 
 ALLOWED = {"ALLOW_UNLOAD_LORA_ADAPTER": "1"}
 UNLOAD = "/v1/unload_lora_adapter"
@@ -20,28 +20,28 @@ def card(name: str, parent: str | None = None, root: str | None = None) -> dict[
     return {"id": name, "object": "model", "parent": parent, "root": root or name, "owned_by": "v"}
 
 
-def listing(*cards: dict[str, Any]) -> Any:
-    return replying(json.dumps({"object": "list", "data": cards}))
+def model_list(*cards: dict[str, Any]) -> Any:
+    return static_app(json.dumps({"object": "list", "data": cards}))
 
 
 @pytest.fixture(autouse=True)
-def _listing(engine: ScriptedEngine) -> None:
-    engine.app = listing(card("demo"))
+def _serve_model_list(engine: ScriptedEngine) -> None:
+    engine.app = model_list(card("demo"))
 
 
 @pytest.fixture
 def embedder(embedder: ScriptedEngine) -> ScriptedEngine:
-    embedder.app = listing(card("org/minilm"))
+    embedder.app = model_list(card("org/minilm"))
     embedder.model = Model(("org/minilm", "e"), 512, "cpu", frozenset({"embed"}))
     return embedder
 
 
-async def got(engine: ScriptedEngine, route: str, **environ: str) -> Any:
+async def get(engine: ScriptedEngine, route: str, **environ: str) -> Any:
     (answer,) = await yields_of(engine, {"openai_route": route}, **environ)
     return answer
 
 
-async def refused(engine: ScriptedEngine, route: str, **environ: str) -> tuple[int, str]:
+async def get_error(engine: ScriptedEngine, route: str, **environ: str) -> tuple[int, str]:
     error = failure(await yields_of(engine, {"openai_route": route}, **environ))
     return error["code"], error["message"]
 
@@ -52,81 +52,85 @@ async def refused(engine: ScriptedEngine, route: str, **environ: str) -> tuple[i
 @pytest.mark.usefixtures("embedder")
 async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> None:
     cards = [card("demo"), card("org/minilm")]
-    assert await got(engine, "/v1/models") == {"object": "list", "data": cards}
+    assert await get(engine, "/v1/models") == {"object": "list", "data": cards}
 
 
 async def test_adapters_on_the_volume_are_listed_once_without_paths(engine: ScriptedEngine) -> None:
-    engine.app = listing(card("demo"), card("loaded", "demo", "/runpod-volume/loras/a"))
+    engine.app = model_list(card("demo"), card("loaded", "demo", "/runpod-volume/loras/a"))
     engine.adapters = ["loaded", "demo", "waiting"]
     cards = [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
-    assert (await got(engine, "/v1/models"))["data"] == cards
-    assert await got(engine, "/v1/models/waiting") == card("waiting", "demo")
+    assert (await get(engine, "/v1/models"))["data"] == cards
+    assert await get(engine, "/v1/models/waiting") == card("waiting", "demo")
 
 
 @pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
-async def test_a_models_name_may_have_slashes(engine: ScriptedEngine, route: str) -> None:
-    assert await got(engine, route) == card(route.strip("/").partition("models/")[2])
+async def test_a_model_name_may_have_slashes(engine: ScriptedEngine, route: str) -> None:
+    assert await get(engine, route) == card(route.strip("/").partition("models/")[2])
 
 
-async def test_an_adapter_that_fails_is_described_and_not_listed(engine: ScriptedEngine) -> None:
+async def test_a_broken_adapter_is_described_but_not_listed(engine: ScriptedEngine) -> None:
     engine.broken_adapters = {"pirate": "rank 64"}
-    assert (await got(engine, "/v1/models/pirate"))["problem"] == "rank 64"
-    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
+    assert (await get(engine, "/v1/models/pirate"))["problem"] == "rank 64"
+    assert (await get(engine, "/v1/models"))["data"] == [card("demo")]
 
 
 @pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("name", ["minilm", "models/demo"])
-async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: str) -> None:
+async def test_an_unknown_model_is_refused_with_the_served_models(
+    engine: ScriptedEngine, name: str
+) -> None:
     message = f"There is no model '{name}'; this worker serves demo, org/minilm."
-    assert await refused(engine, f"/v1/models/{name}") == (404, message)
+    assert await get_error(engine, f"/v1/models/{name}") == (404, message)
 
 
-async def test_a_dead_engine_has_nothing(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+async def test_a_dead_engine_lists_no_models(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
     embedder.mark_dead()
-    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
-    assert await got(engine, "/v1/models/demo") == card("demo")
-    for name in ("org/minilm", "unknown"):  # either may be the dead engine's
-        assert (await refused(engine, f"/v1/models/{name}"))[0] == 503
+    assert (await get(engine, "/v1/models"))["data"] == [card("demo")]
+    assert await get(engine, "/v1/models/demo") == card("demo")
+    for name in ("org/minilm", "unknown"):  # both may be names of the dead engine's models
+        assert (await get_error(engine, f"/v1/models/{name}"))[0] == 503
     engine.mark_dead()
-    assert (await refused(engine, "/v1/models"))[0] == 503
+    assert (await get_error(engine, "/v1/models"))[0] == 503
 
 
 # Adapters:
 
 
-def unloading(body: Any, route: str = UNLOAD) -> dict[str, Any]:
+def unload_payload(body: Any, route: str = UNLOAD) -> dict[str, Any]:
     return {"route": route, "method": "POST", "body": body}
 
 
-async def test_an_adapter_is_forgotten_if_it_is_named_and_the_operator_allows_it(
+async def test_an_adapter_is_unloaded_by_name_if_the_operator_allows_it(
     engine: ScriptedEngine,
 ) -> None:
     engine.adapters = ["pirate", "poet"]
-    error = failure(await yields_of(engine, unloading({"lora_name": "pirate"})))
+    error = failure(await yields_of(engine, unload_payload({"lora_name": "pirate"})))
     assert (error["code"], "ALLOW_UNLOAD_LORA_ADAPTER=1" in error["message"]) == (404, True)
     for body in ({"lora_name": 5}, None):
-        error = failure(await yields_of(engine, unloading(body), **ALLOWED))
+        error = failure(await yields_of(engine, unload_payload(body), **ALLOWED))
         assert (error["code"], error["param"]) == (400, "lora_name")
         assert error["message"] == "lora_name: the name of an adapter"
     assert engine.adapters == ["pirate", "poet"]
-    payload = unloading({"lora_name": "pirate"}, "/unload_lora_adapter")
+    payload = unload_payload({"lora_name": "pirate"}, "/unload_lora_adapter")
     assert await yields_of(engine, payload, **ALLOWED) == [{"unloaded": "pirate"}]
     assert engine.adapters == ["poet"]
 
 
-# Routes that are turned off:
+# Disabled routes:
 
 
-async def test_a_route_turned_off_is_as_if_not_there(engine: ScriptedEngine) -> None:
-    assert {*TELLING} <= {one.path for one in ROUTES}
-    for route in TELLING:
-        code, message = await refused(engine, route, DISABLED_ROUTES=",".join(TELLING))
+async def test_a_disabled_route_is_404_and_not_described(engine: ScriptedEngine) -> None:
+    assert {*DISABLEABLE_ROUTES} <= {one.path for one in ROUTES}
+    for route in DISABLEABLE_ROUTES:
+        code, message = await get_error(engine, route, DISABLED_ROUTES=",".join(DISABLEABLE_ROUTES))
         assert code == 404
-    assert not any(f"GET {other}" in message for other in TELLING)
+    assert not any(f"GET {other}" in message for other in DISABLEABLE_ROUTES)
     assert "GET /health" in message
-    # It is not described either.
-    paths = (await got(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
+    # /openapi.json doesn't describe disabled routes.
+    paths = (await get(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
     assert "/health" in paths
     assert not {"/metrics", "/chat"} & set(paths)
 
@@ -134,23 +138,25 @@ async def test_a_route_turned_off_is_as_if_not_there(engine: ScriptedEngine) -> 
 # Health and status:
 
 
-async def test_health_has_every_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+async def test_health_reports_every_engine(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
     ready = {"demo": "ready", "org/minilm": "ready"}
-    assert await got(engine, "/health") == {"status": "ok", "models": ready}
+    assert await get(engine, "/health") == {"status": "ok", "models": ready}
     embedder.mark_dead()
     starting = ready | {"org/minilm": "starting"}
-    assert await got(engine, "/health") == {"status": "ok", "models": starting}
+    assert await get(engine, "/health") == {"status": "ok", "models": starting}
     engine.mark_dead()
-    assert (await refused(engine, "/health"))[0] == 503
+    assert (await get_error(engine, "/health"))[0] == 503
 
 
 async def test_the_status_has_the_keys_of_the_model_serving_api(engine: ScriptedEngine) -> None:
     engine.model = Model(("demo", "d"), 1024, "cuda", frozenset({"generate"}), 0.2, 99)
     local = {"RUNPOD_ENDPOINT_BASE_URL": "http://127.0.0.1:8000/v2", "RUNPOD_ENDPOINT_ID": "local"}
-    url = (await got(engine, "/chat", **local))["llm_serving_url"]
+    url = (await get(engine, "/chat", **local))["llm_serving_url"]
     assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
     environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
-    assert await got(engine, "/chat", **environ) == {
+    assert await get(engine, "/chat", **environ) == {
         "status": "running",
         "llm_serving_url": "https://api.runpod.ai/v2/abc123/openai/v1",
         "model_name": "demo",
@@ -161,29 +167,29 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
     }
 
 
-async def test_the_status_has_values_for_what_is_not_set(engine: ScriptedEngine) -> None:
+async def test_the_status_has_values_for_missing_settings(engine: ScriptedEngine) -> None:
     for temperature, samples in ((None, True), (0.0, False)):
         engine.model = Model(("demo",), 1024, "cpu", frozenset({"generate"}), temperature)
-        status = await got(engine, "/v1/chat")
+        status = await get(engine, "/v1/chat")
         assert (status["do_sample"], status["max_new_tokens"]) == (samples, 1024)
         assert (status["llm_serving_url"], status["system_prompt"]) == (None, None)
     engine.mark_dead()
     message = "You need to start the service first."
-    assert await got(engine, "/chat") == {"status": "not started", "message": message}
+    assert await get(engine, "/chat") == {"status": "not started", "message": message}
 
 
 # Metrics:
 
 
-async def test_the_metrics_of_the_process_and_of_both_engines_merge(
+async def test_metrics_of_the_process_and_of_both_engines_are_merged(
     engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     for owner, count in ((engine, 3), (embedder, 4)):
         counter = Counter("vllm:asked", "Requests.", ["model"], registry=owner.metrics)
         counter.labels(model=owner.model.names[0]).inc(count)
     Gauge("vllm:alone", "Of one.", registry=embedder.metrics).set(1)
-    await got(engine, "/metrics")  # merging changes none of them
-    metrics = await got(engine, "/metrics")
+    await get(engine, "/metrics")  # merging must not change the registries
+    metrics = await get(engine, "/metrics")
     families = list(text_string_to_metric_families(metrics))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
@@ -195,10 +201,10 @@ async def test_the_metrics_of_the_process_and_of_both_engines_merge(
     assert any(name.startswith("process_") for name in names)
 
 
-# The document:
+# The OpenAPI document:
 
 
-def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
+def openapi_schema(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "1"},
@@ -207,13 +213,13 @@ def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
     }
 
 
-async def test_the_document_describes_what_is_served_and_nothing_else(
+async def test_the_openapi_document_describes_only_the_served_routes(
     engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
-    engine.schema = described(CHAT, "Chat")
-    embedder.schema = described("/v1/embeddings", "Embed", "embedder")
-    document = await got(engine, "/openapi.json")
-    own = {route.template for route in ROUTES if route.own or route.generate}
+    engine.openapi_schema = openapi_schema(CHAT, "Chat")
+    embedder.openapi_schema = openapi_schema("/v1/embeddings", "Embed", "embedder")
+    document = await get(engine, "/openapi.json")
+    own = {route.template for route in ROUTES if route.handler or route.generate}
     paths = document.pop("paths")
     assert set(paths) == own | {CHAT, "/v1/embeddings"}
     assert paths[CHAT] == {"post": {"summary": "vLLM's"}}
@@ -225,16 +231,18 @@ async def test_the_document_describes_what_is_served_and_nothing_else(
     }
 
 
-async def test_the_workers_own_routes_are_described_in_a_line(engine: ScriptedEngine) -> None:
-    paths = (await got(engine, "/openapi.json"))["paths"]
-    summary = "Tell whether the model answers, and how each engine is."
+async def test_each_of_the_workers_own_routes_has_a_one_line_summary(
+    engine: ScriptedEngine,
+) -> None:
+    paths = (await get(engine, "/openapi.json"))["paths"]
+    summary = "Report whether the main engine is alive, and the state of each engine."
     success = {"200": {"description": "Successful Response"}}
     assert paths["/health"] == {"get": {"summary": summary, "responses": success}}
     assert list(paths[UNLOAD]) == ["post"]
-    # vLLM's words for a route win.
-    engine.schema = described("/v1/models", "Models")
-    found = (await got(engine, "/openapi.json"))["paths"]["/v1/models"]
-    assert found == {"post": {"summary": "vLLM's"}}
+    # vLLM's description of a route replaces the worker's.
+    engine.openapi_schema = openapi_schema("/v1/models", "Models")
+    described_route = (await get(engine, "/openapi.json"))["paths"]["/v1/models"]
+    assert described_route == {"post": {"summary": "vLLM's"}}
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     assert paths["/v1/models/{model}"]["get"]["parameters"] == [model]
     assert all(line["summary"] for path in paths.values() for line in path.values())

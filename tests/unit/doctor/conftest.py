@@ -1,4 +1,4 @@
-"""What all tests of the doctor's parts share."""
+"""Fixtures for all tests of the doctor."""
 
 import time
 
@@ -6,6 +6,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _skip_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the two seconds after which vLLM parses a malformed configuration once more."""
     monkeypatch.setattr(time, "sleep", lambda _: None)

@@ -1,4 +1,4 @@
-"""What the doctor says of adapters, and of a tokenizer that is not the model's own."""
+"""Findings of the doctor about adapters, draft models and separate tokenizers."""
 
 import json
 from pathlib import Path
@@ -9,19 +9,19 @@ from support.doctor import CPU, arguments
 
 from worker.doctor.findings import Finding, Level
 from worker.doctor.lookups import Lookups, check_part
-from worker.engine.start.needs import wanted_by_arguments
-from worker.settings.sources import Given
-from worker.store import Origin, Places, Snapshot, Unavailable, Wanted
+from worker.engine.start.needs import artifacts_in_arguments
+from worker.settings.sources import RawSettings
+from worker.store import Artifact, ModelUnavailable, Origin, Places, Snapshot
 from worker.store.hub import locate
 
 
-def checked(**settings: str) -> Finding:
-    """Check the only part that is named, by what lies on the disk."""
+def check(**settings: str) -> Finding:
+    """Check the only artifact besides the model, by its files on the disk."""
     engine = arguments(CPU, **settings)
-    _, part = wanted_by_arguments(engine)
+    _, part = artifacts_in_arguments(engine)
     try:
         return check_part(part, locate(part, Places(Path("/nowhere"))), engine)
-    except Unavailable as why:
+    except ModelUnavailable as why:
         found = Finding(Level.FAIL, "model", why.problem, why.remedy)
         return check_part(part, found, engine)
 
@@ -37,49 +37,49 @@ def draft(model: Path) -> dict[str, str]:
 
 def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> None:
     missing = f"sql: there is no {{}} in {tmp_path}"
-    found = checked(**adapter(tmp_path))
+    found = check(**adapter(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "adapter")
     assert found.text == missing.format("adapter_config.json")
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert checked(**adapter(tmp_path)).text == missing.format("adapter_model.safetensors")
+    assert check(**adapter(tmp_path)).text == missing.format("adapter_model.safetensors")
     (tmp_path / "adapter_model.bin").write_bytes(b"0")
-    assert checked(**adapter(tmp_path)).level is Level.OK
+    assert check(**adapter(tmp_path)).level is Level.OK
     (tmp_path / "adapter_model.safetensors").write_bytes(b"0")
-    assert "no safetensors file" in checked(**adapter(tmp_path)).text
+    assert "no safetensors file" in check(**adapter(tmp_path)).text
 
 
 def test_an_adapter_may_be_in_a_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own").mkdir()
-    assert checked(**adapter("~/own")).text == "sql: there is no adapter_config.json in ~/own"
+    assert check(**adapter("~/own")).text == "sql: there is no adapter_config.json in ~/own"
 
 
-def test_a_draft_model_is_looked_for_and_needs_weights(tmp_path: Path) -> None:
-    found = checked(**draft(tmp_path))
+def test_a_draft_model_needs_a_configuration_and_weights(tmp_path: Path) -> None:
+    found = check(**draft(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "draft model")
     (tmp_path / "config.json").write_text("{}")
-    found = checked(**draft(tmp_path))
+    found = check(**draft(tmp_path))
     assert found.text == f"SPECULATIVE_CONFIG: there are no weights in {tmp_path}"
     (tmp_path / "model.bin").write_bytes(b"0")
-    assert checked(**draft(tmp_path)).level is Level.OK
+    assert check(**draft(tmp_path)).level is Level.OK
 
 
 NAMES = ["tokenizer.json", "vocab.txt", "tekken.json", "spiece.model", "qwen.tiktoken"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tokenizer_needs_files_of_one(tmp_path: Path, name: str) -> None:
+def test_a_tokenizer_needs_a_tokenizer_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")
-    found = checked(TOKENIZER=str(tmp_path))
+    found = check(TOKENIZER=str(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "tokenizer")
     assert found.text == f"TOKENIZER_NAME: there are no files of a tokenizer in {tmp_path}"
     (tmp_path / name).touch()
-    assert checked(TOKENIZER=str(tmp_path)).level is Level.OK
+    assert check(TOKENIZER=str(tmp_path)).level is Level.OK
 
 
-def test_what_can_not_be_had_is_reported_with_the_settings_name() -> None:
+def test_a_missing_artifact_is_reported_with_the_name_of_its_setting() -> None:
     engine = arguments(CPU, TOKENIZER="org/none")
-    _, part = wanted_by_arguments(engine)
+    _, part = artifacts_in_arguments(engine)
     text = "org/none: no such repository"
     found = check_part(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
     assert found == Finding(Level.FAIL, "tokenizer", f"TOKENIZER_NAME: {text}", "mend it")
@@ -91,7 +91,7 @@ def lookups(tmp_path: Path) -> Lookups:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"model_type": name}))
     names = {"MODEL_NAME": "first", "EMBEDDING_MODEL_NAME": "second"}
-    return Lookups(Given({name: str(tmp_path / model) for name, model in names.items()}))
+    return Lookups(RawSettings({name: str(tmp_path / model) for name, model in names.items()}))
 
 
 def test_models_are_looked_up_by_the_settings_that_name_them(lookups: Lookups) -> None:
@@ -109,16 +109,16 @@ def test_models_are_looked_up_by_the_settings_that_name_them(lookups: Lookups) -
     [
         pytest.param("s3://bucket/model", Level.UNKNOWN, "model", id="other storage"),
         pytest.param("a\0b", Level.FAIL, "model", id="no path"),
-        # A token that no header carries.
+        # A token that can't be sent in a header.
         pytest.param("org/name", Level.FAIL, "access", id="a token with quotes"),
     ],
 )
-def test_what_can_not_be_looked_up_is_a_finding(
+def test_a_failed_lookup_is_a_finding(
     lookups: Lookups, name: str, level: Level, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "hf_“x”")
-    found = lookups.result(Wanted(name))
+    found = lookups.result(Artifact(name))
     assert isinstance(found, Finding)
     assert (found.level, found.topic) == (level, topic)
     assert "“" not in found.text + found.change

@@ -1,12 +1,21 @@
-"""What the doctor says of a model's size, on machines that are not here."""
+"""Findings of the doctor about the size of models, for simulated machines."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.doctor import CPU, H100, LLAMA, RTX_4090, TWO, arguments, candidate, only
+from support.doctor import (
+    CPU,
+    H100,
+    LLAMA,
+    RTX_4090,
+    TWO_RTX_4090,
+    arguments,
+    candidate,
+    only_finding,
+)
 from support.models import configs
-from support.tables.models import RECORDED
+from support.tables.models import RECORDED_MODELS
 
 from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
@@ -19,95 +28,121 @@ THREE = Machine(cpu=False, gpus=RTX_4090.gpus * 3)
 A40 = Machine(cpu=False, gpus=(Gpu("A40", int(44.4 * GIB)),))
 T4 = Machine(cpu=False, gpus=(Gpu("T4", int(14.6 * GIB)),))
 SPACE = "VLLM_CPU_KVCACHE_SPACE"
-CONFIG = RECORDED["GQA"].config
-# The whole context of the model, as one has to ask for it.
-WHOLE = "MAX_MODEL_LEN=131072"
+CONFIG = RECORDED_MODELS["GQA"].config
+# The whole context of the model, which has to be set explicitly.
+WHOLE_CONTEXT = "MAX_MODEL_LEN=131072"
 SMALLER = "take a smaller model, or one that is quantised"
 
 
-def judged(
-    words: str, on: Machine = RTX_4090, gib: int = 128, config: Any = CONFIG, floor: int = 1024
+def check_machine(
+    words: str,
+    machine: Machine = RTX_4090,
+    gib: int = 128,
+    config: Any = CONFIG,
+    min_model_len: int = 1024,
 ) -> Finding:
     """Return the first finding that is not OK, or the last one."""
     settings = dict(word.split("=") for word in words.split())
-    findings = list(this_machine.check([candidate(on, config, **settings)], on, floor, gib * GIB))
+    findings = list(
+        this_machine.check(
+            [candidate(machine, config, **settings)], machine, min_model_len, gib * GIB
+        )
+    )
     return next((found for found in findings if found.level is not OK), findings[-1])
 
 
 def test_a_model_that_fits_is_reported_with_its_figures() -> None:
-    found = judged("MAX_MODEL_LEN=16384")
+    found = check_machine("MAX_MODEL_LEN=16384")
     assert found.level is OK
-    assert found.text.startswith("RTX 4090: 16384 tokens, 2 texts of that length at once; ")
+    assert found.text.startswith("RTX 4090: 16384 tokens, concurrency 2; ")
     assert "weights 15.0 GiB + about 2.0 GiB set aside in 22.8 GiB, 5.8 GiB" in found.text
     assert "(131072 bytes a token)" in found.text
 
 
-TWO_OF_THEM = "set TENSOR_PARALLEL_SIZE=2 (with as many GPUs)"
-MORE = "take more of them, or larger ones, if that is not enough"
+TWO_GPUS = "set TENSOR_PARALLEL_SIZE=2 (with as many GPUs)"
+MORE_GPUS = "take more of them, or larger ones, if that is not enough"
 
 
-def ways(length: int, gigabytes: int) -> str:
-    return f"set MAX_MODEL_LEN={length}, or {TWO_OF_THEM}, or take a GPU with {gigabytes} GB"
+def remedies(length: int, gigabytes: int) -> str:
+    return f"set MAX_MODEL_LEN={length}, or {TWO_GPUS}, or take a GPU with {gigabytes} GB"
 
 
-SETTLED = "KV_CACHE_MEMORY_BYTES=2147483648"
+FIXED_CACHE = "KV_CACHE_MEMORY_BYTES=2147483648"
 ON_GPUS: dict[str, tuple[Machine, str, Level, str]] = {
-    "too long": (RTX_4090, WHOLE, FAIL, ways(47104, 48)),
-    "the first way out": (RTX_4090, "MAX_MODEL_LEN=47104", OK, ""),
-    "the second": (TWO, f"TENSOR_PARALLEL_SIZE=2 {WHOLE}", OK, ""),
-    "the third": (A40, WHOLE, OK, ""),
-    "GPUs that nobody asks for": (TWO, "", OK, ""),
-    "close": (RTX_4090, "MAX_MODEL_LEN=49152", WARN, ways(47104, 32)),
-    "full of weights": (T4, "MAX_MODEL_LEN=16", FAIL, f"{TWO_OF_THEM}, or take a GPU with 24 GB"),
+    "too long": (RTX_4090, WHOLE_CONTEXT, FAIL, remedies(47104, 48)),
+    "the first remedy": (RTX_4090, "MAX_MODEL_LEN=47104", OK, ""),
+    "the second remedy": (TWO_RTX_4090, f"TENSOR_PARALLEL_SIZE=2 {WHOLE_CONTEXT}", OK, ""),
+    "the third remedy": (A40, WHOLE_CONTEXT, OK, ""),
+    "unused GPUs": (TWO_RTX_4090, "", OK, ""),
+    "close": (RTX_4090, "MAX_MODEL_LEN=49152", WARN, remedies(47104, 32)),
+    "full of weights": (T4, "MAX_MODEL_LEN=16", FAIL, f"{TWO_GPUS}, or take a GPU with 24 GB"),
     "offloaded weights": (RTX_4090, "MAX_MODEL_LEN=65536 CPU_OFFLOAD_GB=8", OK, ""),
-    "a settled cache": (RTX_4090, f"MAX_MODEL_LEN=8192 {SETTLED}", OK, ""),
-    # The share of the GPU does not count beside it.
-    "a large one": (RTX_4090, "MAX_MODEL_LEN=8192 KV_CACHE_MEMORY_BYTES=6227702579", OK, ""),
-    "a long one": (
-        *(RTX_4090, f"MAX_MODEL_LEN=32768 {SETTLED}", FAIL),
+    "a fixed cache": (RTX_4090, f"MAX_MODEL_LEN=8192 {FIXED_CACHE}", OK, ""),
+    # The share of the GPU is ignored if the cache has a fixed size.
+    "a large fixed cache": (
+        RTX_4090,
+        "MAX_MODEL_LEN=8192 KV_CACHE_MEMORY_BYTES=6227702579",
+        OK,
+        "",
+    ),
+    "a long context with a fixed cache": (
+        *(RTX_4090, f"MAX_MODEL_LEN=32768 {FIXED_CACHE}", FAIL),
         "set MAX_MODEL_LEN=15360, or set TENSOR_PARALLEL_SIZE=4 (with as many GPUs)",
     ),
-    "a context that fits": (RTX_4090, "", WARN, MORE),
+    "a context that fits": (RTX_4090, "", WARN, MORE_GPUS),
 }
 
 
-@pytest.mark.parametrize(("on", "words", "level", "change"), ON_GPUS.values(), ids=ON_GPUS)
-def test_weights_and_cache_must_fit(on: Machine, words: str, level: Level, change: str) -> None:
-    found = judged(words, on)
+@pytest.mark.parametrize(("machine", "words", "level", "change"), ON_GPUS.values(), ids=ON_GPUS)
+def test_weights_and_cache_must_fit(
+    machine: Machine, words: str, level: Level, change: str
+) -> None:
+    found = check_machine(words, machine)
     assert (found.level, found.change) == (level, change), found.text
 
 
-def test_the_least_context_must_fit() -> None:
-    assert judged("", floor=40000).level is WARN
-    assert judged("", floor=100000).level is FAIL
-    # It is about the memory: a model with a shorter context has that one.
-    assert judged("", config=CONFIG | {"max_position_embeddings": 8192}, floor=100000).level is OK
+def test_the_minimum_context_must_fit() -> None:
+    assert check_machine("", min_model_len=40000).level is WARN
+    assert check_machine("", min_model_len=100000).level is FAIL
+    # The minimum is about memory; a model with a shorter context passes.
+    assert (
+        check_machine(
+            "", config=CONFIG | {"max_position_embeddings": 8192}, min_model_len=100000
+        ).level
+        is OK
+    )
 
 
 @pytest.mark.parametrize(
-    ("on", "config", "words", "level", "word"),
+    ("machine", "config", "words", "level", "word"),
     [
         # vLLM has sparse attention on GPUs only.
         (H100, configs.SPARSE, "", UNKNOWN, "vLLM can't build the model here: Sparse Attention"),
         (H100, {"model_type": "unheard-of"}, "", UNKNOWN, "is not known"),
         (CPU, {"model_type": "unheard-of"}, "", UNKNOWN, "is not known"),
-        (CPU, RECORDED["embedder"].config, "RUNNER=pooling", OK, "nothing is kept of a text"),
+        (
+            CPU,
+            RECORDED_MODELS["embedder"].config,
+            "RUNNER=pooling",
+            OK,
+            "nothing is kept of a text",
+        ),
     ],
 )
-def test_a_cache_that_is_not_known_leaves_the_verdict_open(
-    on: Machine, config: dict[str, Any], words: str, level: Level, word: str
+def test_a_cache_of_unknown_size_makes_the_verdict_unknown(
+    machine: Machine, config: dict[str, Any], words: str, level: Level, word: str
 ) -> None:
-    found = judged(words, on, config=config)
+    found = check_machine(words, machine, config=config)
     assert (found.level, word in found.text) == (level, True), found.text
 
 
-def test_the_gpus_own_capability_is_vllms_to_check() -> None:
-    """A GPU that is here has none in the table of the platform's GPUs."""
-    found = judged("MAX_MODEL_LEN=1024", config=RECORDED["AWQ"].config)
+def test_the_capability_of_a_local_gpu_is_not_checked() -> None:
+    """A local GPU has no capability, since it isn't in the table of the platform's GPUs."""
+    found = check_machine("MAX_MODEL_LEN=1024", config=RECORDED_MODELS["AWQ"].config)
     assert (RTX_4090.gpus[0].capability, found.level) == (0, OK), found.text
 
 
-def test_an_embedder_has_no_least_context() -> None:
+def test_an_embedder_has_no_minimum_context() -> None:
     main = candidate(RTX_4090, CONFIG)
     embedder = replace(main, engine=replace(main.engine, prefix="EMBEDDING_"))
     first, second = this_machine.check([main, embedder], RTX_4090, 100_000, GIB)
@@ -115,32 +150,38 @@ def test_an_embedder_has_no_least_context() -> None:
     assert (second.level, second.topic) == (WARN, "embedder: memory")
 
 
-def test_weights_of_unknown_size_are_not_nothing() -> None:
+def test_weights_of_unknown_size_make_the_verdict_unknown() -> None:
     known = candidate()
     unknown = replace(known, snapshot=replace(known.snapshot, weights=(), tensors=None))
-    assert only(this_machine.check([unknown], RTX_4090, 1024, GIB)).level is UNKNOWN
+    assert only_finding(this_machine.check([unknown], RTX_4090, 1024, GIB)).level is UNKNOWN
 
 
-def test_of_several_gpus_as_many_are_used_as_the_heads_allow() -> None:
-    assert (candidate(TWO).tensor(2), candidate(THREE).tensor(3)) == (2, 2)
-    assert judged("", THREE).text.startswith("RTX 4090x2: ")
+def test_only_as_many_gpus_are_used_as_the_number_of_heads_allows() -> None:
+    assert (
+        candidate(TWO_RTX_4090).tensor_parallel_size(2),
+        candidate(THREE).tensor_parallel_size(3),
+    ) == (
+        2,
+        2,
+    )
+    assert check_machine("", THREE).text.startswith("RTX 4090x2: ")
 
 
-# In float32, which the worker chooses without a GPU.
+# Sizes are those of float32, which the worker chooses without a GPU.
 @pytest.mark.parametrize(
     ("gib", "space", "words", "level", "topic", "change"),
     [
         (16, 32, "", FAIL, "memory", SMALLER),
         (64, 70, "", FAIL, "memory", f"set {SPACE}=32"),
         (30, 10, "", FAIL, "memory", SMALLER),
-        (128, 1, WHOLE, FAIL, "cache", f"set MAX_MODEL_LEN=3072, or set {SPACE}=33"),
-        (128, 33, WHOLE, OK, "cache", ""),
+        (128, 1, WHOLE_CONTEXT, FAIL, "cache", f"set MAX_MODEL_LEN=3072, or set {SPACE}=33"),
+        (128, 33, WHOLE_CONTEXT, OK, "cache", ""),
         (128, 1, "MAX_MODEL_LEN=3072", OK, "cache", ""),
-        # A space that the machine has not is never proposed.
-        (40, 1, WHOLE, FAIL, "cache", "set MAX_MODEL_LEN=3072"),
+        # A space that exceeds the machine's memory is never proposed.
+        (40, 1, WHOLE_CONTEXT, FAIL, "cache", "set MAX_MODEL_LEN=3072"),
     ],
 )
-def test_on_cpus_space_counts(
+def test_the_space_for_the_cache_is_checked_on_cpus(
     gib: int,
     space: int,
     words: str,
@@ -151,7 +192,7 @@ def test_on_cpus_space_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SPACE, str(space))
-    found = judged(words, CPU, gib)
+    found = check_machine(words, CPU, gib)
     assert (found.level, found.topic, found.change) == (level, topic, change), found.text
 
 
@@ -159,7 +200,10 @@ def test_without_gpus_all_parts_of_a_model_share_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SPACE, "100")
-    assert "weights 29.9 GiB + a cache of 100.0 GiB" in judged("TENSOR_PARALLEL_SIZE=2", CPU).text
+    assert (
+        "weights 29.9 GiB + a cache of 100.0 GiB"
+        in check_machine("TENSOR_PARALLEL_SIZE=2", CPU).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +212,7 @@ def test_without_gpus_all_parts_of_a_model_share_the_memory(
         (80, 20, "GQA", FAIL, f"set {SPACE}=8"),
         (80, 8, "GQA", OK, ""),
         (50, 8, "GQA", FAIL, "take smaller models, or only one"),
-        # An embedder keeps no cache.
+        # An embedder has no cache.
         (90, 20, "embedder", OK, ""),
     ],
 )
@@ -176,13 +220,13 @@ def test_two_caches_add_up(
     gib: int, space: int, second: str, level: Level, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SPACE, str(space))
-    engines = [candidate(CPU, CONFIG), candidate(CPU, RECORDED[second].config)]
+    engines = [candidate(CPU, CONFIG), candidate(CPU, RECORDED_MODELS[second].config)]
     *_, found = this_machine.check(engines, CPU, 1024, gib * GIB)
     assert found.topic == "memory together"
     assert (found.level, found.change) == (level, change), found.text
 
 
-def test_a_vllm_for_gpus_needs_one() -> None:
-    found = Candidate.of(arguments(CPU), LLAMA)
-    lacking = only(this_machine.check([found], Machine(cpu=False), 1024, 64 * GIB))
-    assert (lacking.level, lacking.topic) == (FAIL, "parallel")
+def test_a_vllm_build_for_gpus_needs_a_gpu() -> None:
+    found = Candidate.from_snapshot(arguments(CPU), LLAMA)
+    finding = only_finding(this_machine.check([found], Machine(cpu=False), 1024, 64 * GIB))
+    assert (finding.level, finding.topic) == (FAIL, "parallel")

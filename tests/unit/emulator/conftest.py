@@ -1,4 +1,4 @@
-"""An emulator, and what meets it: callers, workers, webhooks."""
+"""An emulator and its peers: callers, workers and webhooks."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from support.processes.emulator_peer import Peer, emulator_peer
 
 @pytest.fixture
 async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
-    """The other side of an emulator, which has the options that ``with_options`` says."""
+    """Run an emulator with the options of ``with_options``; yield its peer."""
     async with emulator_peer(**getattr(request, "param", {})) as running:
         yield running
 
@@ -24,7 +24,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @dataclass
 class Signals:
-    """In place of a worker's process: what it is sent."""
+    """A stand-in for a worker's process; it records the signals that it is sent."""
 
     pid: int = 0
     sent: list[signal.Signals] = field(default_factory=list)
@@ -35,6 +35,6 @@ class Signals:
 
 @pytest.fixture
 def signals(peer: Peer) -> list[signal.Signals]:
-    """The signals that worker w is sent."""
+    """Return the signals that worker w is sent."""
     peer.worker.process = process = Signals()
     return process.sent

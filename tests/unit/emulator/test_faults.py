@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer
 
 from emulator import Action, Call, Emulator, Fault, Options
@@ -15,7 +15,7 @@ on_each_call = pytest.mark.parametrize("call", ["take", "stop", "stream", "done"
 
 
 async def prepare(peer: Peer, call: str) -> str:
-    """Queue a job, and bring it to the state in which a worker makes the call; return its id."""
+    """Queue a job and bring it to the state in which a worker makes the call; return its id."""
     job = await (peer.run if call == "take" else peer.start)()
     if call == "stop":
         await peer.post(f"/cancel/{job}")
@@ -34,7 +34,7 @@ def took_effect(peer: Peer, call: str, job_id: str) -> bool:
     job = peer.emulator.job(job_id)
     effects = {
         "take": job.status == "IN_PROGRESS",
-        "stop": peer.worker.stops == [],
+        "stop": peer.worker.pending_stops == [],
         "stream": len(job.chunks) == 1,
         "done": job.status == "COMPLETED",
     }
@@ -43,7 +43,7 @@ def took_effect(peer: Peer, call: str, job_id: str) -> bool:
 
 @pytest.mark.parametrize("action", ["status", "reset", "lose"])
 @on_each_call
-async def test_a_call_that_fails_has_an_effect_only_if_its_answer_alone_was_lost(
+async def test_a_failed_call_has_an_effect_only_if_just_its_response_was_lost(
     peer: Peer, call: str, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = await prepare(peer, call)
@@ -54,7 +54,7 @@ async def test_a_call_that_fails_has_an_effect_only_if_its_answer_alone_was_lost
         assert answer == (500, {"error": "a fault on demand"})
     else:
         with pytest.raises(ConnectionResetError):
-            await peer.raw(*request(call, job))
+            await peer.request_raw(*request(call, job))
     assert took_effect(peer, call, job) is (action == "lose")
     assert caplog.records == []
 
@@ -63,12 +63,12 @@ async def test_a_call_that_fails_has_an_effect_only_if_its_answer_alone_was_lost
 async def test_a_hanging_call_is_reset_when_its_fault_ends(peer: Peer, ends_by: str) -> None:
     job = await peer.start()
     await peer.add_fault(on="done", do="hang", calls=1, seconds=LONG_S)
-    calling = asyncio.create_task(peer.raw(*request("done", job)))
-    await eventually(lambda: not peer.emulator.faults.active())
+    calling = asyncio.create_task(peer.request_raw(*request("done", job)))
+    await poll_until(lambda: not peer.emulator.faults.active())
     await peer.get("/health")
     assert not calling.done()
     if ends_by == "its time":
-        peer.let_pass(LONG_S)
+        peer.advance_clock(LONG_S)
     else:
         await peer.request("DELETE", FAULTS)
     with pytest.raises(ConnectionResetError):
@@ -77,29 +77,31 @@ async def test_a_hanging_call_is_reset_when_its_fault_ends(peer: Peer, ends_by: 
 
 
 @on_each_call
-async def test_a_delayed_call_has_its_effect_at_once(peer: Peer, call: str) -> None:
+async def test_a_delayed_call_takes_effect_immediately(peer: Peer, call: str) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do="delay", delay_s=LONG_S)
     method, path, body = request(call, job)
     calling = asyncio.create_task(peer.request(method, path, json=body))
-    await eventually(lambda: took_effect(peer, call, job))
+    await poll_until(lambda: took_effect(peer, call, job))
     await peer.get("/health")
     assert not calling.done()
-    peer.let_pass(LONG_S)
+    peer.advance_clock(LONG_S)
     answers = {"take": {"id": job, "input": None}, "stop": {"jobsToStop": [job]}}
     assert await calling == (200, answers.get(call, {}))
 
 
 @pytest.mark.parametrize("call", ["take", "stop"])
-async def test_what_a_worker_that_hung_up_missed_comes_again(peer: Peer, call: str) -> None:
+async def test_jobs_and_stops_that_a_worker_missed_are_delivered_again(
+    peer: Peer, call: str
+) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do="delay", delay_s=LONG_S)
-    calling = asyncio.create_task(peer.raw(*request(call, job)))
-    await eventually(lambda: took_effect(peer, call, job))
+    calling = asyncio.create_task(peer.request_raw(*request(call, job)))
+    await poll_until(lambda: took_effect(peer, call, job))
     calling.cancel()
-    await eventually(lambda: not took_effect(peer, call, job))
+    await poll_until(lambda: not took_effect(peer, call, job))
     await peer.request("DELETE", FAULTS)
-    assert await (peer.take() if call == "take" else peer.stops()) in (job, [job])
+    assert await (peer.take() if call == "take" else peer.jobs_to_stop()) in (job, [job])
 
 
 @pytest.mark.parametrize("path", ["/job-take/w", "/job-take-batch/w?batch_size=4"])
@@ -113,7 +115,9 @@ async def test_a_duplicated_take_delivers_the_same_jobs_once_more(peer: Peer, pa
     assert {await peer.status(job["id"]) for job in jobs} == {"IN_PROGRESS"}
 
 
-async def test_faults_meet_their_own_call_one_after_the_other_until_they_end(peer: Peer) -> None:
+async def test_faults_affect_only_their_call_and_one_after_the_other_until_they_end(
+    peer: Peer,
+) -> None:
     job = await peer.start()
     endless = {"on": "stream", "do": "status"}
     counted = {**endless, "status": 503}
@@ -134,29 +138,29 @@ async def test_a_fault_for_some_seconds_runs_out(peer: Peer) -> None:
     (fault,) = await peer.add_fault(on="stream", do="status", seconds=600)
     assert fault["seconds"] == 600
     assert (await peer.post_chunk(job, "a"))[0] == 500
-    peer.let_pass(600)
+    peer.advance_clock(600)
     assert await peer.get(FAULTS) == {"faults": []}
     assert (await peer.post_chunk(job, "b"))[0] == 200
 
 
-def drawn(emulator: Emulator, call: Call) -> list[bool]:
-    """Return whether each of 100 calls is met."""
+def draw_faults(emulator: Emulator, call: Call) -> list[bool]:
+    """Return for each of 100 calls whether the fault affects it."""
     return [emulator.faults.trigger(call, Action.RESET) is not None for _ in range(100)]
 
 
-def test_a_share_of_the_calls_follows_from_the_seed_and_not_from_other_calls() -> None:
+def test_the_share_of_affected_calls_depends_on_the_seed_and_not_on_other_calls() -> None:
     faults = tuple(Fault(on=call, do=Action.RESET, share=0.3) for call in (Call.TAKE, Call.STREAM))
     one, same, another = (Emulator(Options(faults=faults, seed=seed)) for seed in (1, 1, 2))
-    takes = drawn(one, Call.TAKE)
+    takes = draw_faults(one, Call.TAKE)
     assert 15 < takes.count(True) < 45
-    assert drawn(same, Call.STREAM) != takes
-    assert drawn(same, Call.TAKE) == takes
-    assert drawn(another, Call.TAKE) != takes
+    assert draw_faults(same, Call.STREAM) != takes
+    assert draw_faults(same, Call.TAKE) == takes
+    assert draw_faults(another, Call.TAKE) != takes
 
 
-def test_only_the_calls_that_a_fault_has_met_count() -> None:
+def test_only_affected_calls_count_towards_the_limit_of_a_fault() -> None:
     fault = Fault(on=Call.TAKE, do=Action.RESET, share=0.3, calls=7)
-    assert drawn(Emulator(Options(faults=(fault,))), Call.TAKE).count(True) == 7
+    assert draw_faults(Emulator(Options(faults=(fault,))), Call.TAKE).count(True) == 7
 
 
 RESET = {"on": "stream", "do": "reset"}
@@ -179,7 +183,7 @@ RESET = {"on": "stream", "do": "reset"}
         ([], "must be a JSON object"),
     ],
 )
-async def test_a_fault_without_sense_is_refused(peer: Peer, fault: object, message: str) -> None:
+async def test_an_invalid_fault_is_refused(peer: Peer, fault: object, message: str) -> None:
     status, answer = await peer.request("POST", FAULTS, json=fault)
     assert (status, message in answer["error"]) == (400, True)
     assert await peer.get(FAULTS) == {"faults": []}

@@ -1,4 +1,4 @@
-"""The fleet: workers are started, watched, signalled, restarted, and stopped in the end."""
+"""The fleet: starts, watches, signals, restarts and stops workers."""
 
 import asyncio
 import os
@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.fleets import (
     SERVES,
     STAYS,
     STUBBORN,
     WITH_CHILD,
     process_state,
+    process_states,
     program,
     running_fleet,
-    states,
-    wait_gone,
+    wait_until_exited,
 )
 
 import emulator
@@ -49,8 +49,8 @@ async def test_each_worker_has_a_name_a_process_and_a_log_of_its_own(tmp_path: P
         assert [running.log(name) for name in names] == [f"I am {name} yes\n" for name in names]
 
 
-async def test_workers_that_exit_are_started_again_later_and_later(tmp_path: Path) -> None:
-    """Of three workers one never asks for a job, one from its second start on, one always."""
+async def test_workers_that_exit_are_restarted_after_growing_delays(tmp_path: Path) -> None:
+    """One worker never asks for a job, one does from its second start on, and one always does."""
     text = """
 name = environ["RUNPOD_POD_ID"]
 say("start")
@@ -63,16 +63,16 @@ sys.exit(starts)
     command = (*program(text), str(tmp_path))
     async with running_fleet(tmp_path, command, count=3, take_poll_s=0.05) as running:
         for worker, delay in (("worker-1", 2), ("worker-2", 2), ("worker-3", 1)):
-            await running.announces(
+            await running.wait_for_announcement(
                 f"{worker} exited with status 1; it is started again in {delay}"
             )
-        running.peer.let_pass(2)
+        running.peer.advance_clock(2)
         for worker, delay in (("worker-1", 4), ("worker-2", 1), ("worker-3", 1)):
-            await running.announces(
+            await running.wait_for_announcement(
                 f"{worker} exited with status 2; it is started again in {delay}"
             )
-        # The log's lines since that start only.
-        await running.announces("    start", times=5)
+        # Only the lines that the log gained since that start.
+        await running.wait_for_announcement("    start", times=5)
         assert {text for text in running.announced if text.startswith(" ")} == {"    start"}
         one, *others = await running.workers()
         assert (one["starts"] >= 2, one["unhealthy"]) == (True, True)
@@ -80,7 +80,7 @@ sys.exit(starts)
 
 
 @pytest.mark.parametrize(
-    ("prints", "shown"),
+    ("prints", "announced_lines"),
     [
         ("", "    (it printed nothing)"),
         (
@@ -90,15 +90,15 @@ sys.exit(starts)
     ],
 )
 async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(
-    tmp_path: Path, prints: str, shown: str
+    tmp_path: Path, prints: str, announced_lines: str
 ) -> None:
     async with running_fleet(tmp_path, f"{prints}sys.exit(3)") as running:
-        await running.announces(shown)
+        await running.wait_for_announcement(announced_lines)
     exited = "worker-1 exited with status 3; it is started again in 2 s"
-    assert running.announced[-2:] == [exited, shown]
+    assert running.announced[-2:] == [exited, announced_lines]
 
 
-async def test_a_worker_that_only_answers_why_its_start_failed_is_not_ready(tmp_path: Path) -> None:
+async def test_a_worker_that_only_reports_its_failed_start_is_not_ready(tmp_path: Path) -> None:
     answers = """
 say("DTYPE is wrong")
 job = take(**{"X-Worker-Start": "failed"})
@@ -106,7 +106,7 @@ call("RUNPOD_WEBHOOK_POST_OUTPUT", job["id"], {"error": "DTYPE is wrong"})
 sys.exit(1)
 """
     async with running_fleet(tmp_path, answers) as running:
-        await running.announces("    DTYPE is wrong")
+        await running.wait_for_announcement("    DTYPE is wrong")
         assert re.fullmatch(
             r"worker-1's start failed after \d+\.\d s; it answers why:", running.announced[1]
         )
@@ -114,7 +114,9 @@ sys.exit(1)
         assert (worker["ready"], worker["unhealthy"]) == (False, True)
         report = await running.peer.post("/runsync", {"input": 1})
         assert (report["status"], report["error"]) == ("FAILED", "DTYPE is wrong")
-        await running.announces("worker-1 exited with status 1; it is started again in 2 s")
+        await running.wait_for_announcement(
+            "worker-1 exited with status 1; it is started again in 2 s"
+        )
         assert not running.fleet.ready.is_set()
 
 
@@ -125,7 +127,7 @@ async def test_a_workers_own_warnings_are_announced_when_it_is_ready(tmp_path: P
         "(MainProcess pid=1) WARNING 01-31 12:00:00 [model.py:1] of vLLM's own",
     ]
     async with running_fleet(tmp_path, f"[say(line) for line in {lines}]; {STAYS}") as running:
-        await running.announces("did you mean")
+        await running.wait_for_announcement("did you mean")
         assert running.announced[2:] == ["    A is not a setting: did you mean B?"]
 
 
@@ -133,7 +135,7 @@ async def test_a_workers_own_warnings_are_announced_when_it_is_ready(tmp_path: P
     ("name", "error"),
     [("missing", FileNotFoundError), ("not-executable", PermissionError), ("", FileNotFoundError)],
 )
-async def test_what_keeps_a_worker_from_being_started_is_reported_to_the_owner_of_the_fleet(
+async def test_an_error_that_prevents_the_start_of_a_worker_is_raised_by_the_fleet(
     tmp_path: Path, name: str, error: type[OSError]
 ) -> None:
     (tmp_path / "not-executable").touch()
@@ -143,13 +145,13 @@ async def test_what_keeps_a_worker_from_being_started_is_reported_to_the_owner_o
             await running.fleet.run_until(asyncio.Event())
 
 
-async def test_what_a_worker_that_exited_left_behind_is_ended_too(tmp_path: Path) -> None:
+async def test_the_child_process_of_an_exited_worker_is_ended_too(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, WITH_CHILD) as running:
-        await running.announces("worker-1 exited with status 0")
-        await wait_gone(int(await running.logged("child")))
+        await running.wait_for_announcement("worker-1 exited with status 0")
+        await wait_until_exited(int(await running.wait_for_log_line("child")))
 
 
-async def test_a_worker_that_is_gone_takes_signals_in_silence(tmp_path: Path) -> None:
+async def test_killing_an_exited_worker_has_no_effect(tmp_path: Path) -> None:
     process = await WorkerProcess.start((sys.executable, "-c", ""), {}, tmp_path / "log")
     assert await process.wait() == 0
     await process.kill()
@@ -163,12 +165,14 @@ async def test_sigstop_sigcont_and_sigkill_reach_all_processes_of_a_worker(tmp_p
     async with running_fleet(tmp_path, WITH_CHILD + STAYS) as running:
         pids = await running.pids()
         await running.signal("SIGSTOP")
-        await eventually(lambda: states(pids) == ["T", "T"])
+        await poll_until(lambda: process_states(pids) == ["T", "T"])
         await running.signal("SIGCONT")
-        await eventually(lambda: "T" not in states(pids))
+        await poll_until(lambda: "T" not in process_states(pids))
         await running.signal("SIGKILL")
-        await running.announces("worker-1 exited by SIGKILL; it is started again in 1 s")
-        await wait_gone(*pids)
+        await running.wait_for_announcement(
+            "worker-1 exited by SIGKILL; it is started again in 1 s"
+        )
+        await wait_until_exited(*pids)
         (worker,) = await running.workers()
         assert (worker["ready"], worker["pid"]) == (False, None)
 
@@ -188,26 +192,26 @@ if os.fork() == 0:
 
 async def test_sigterm_reaches_the_first_process_only(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, LOGS_SIGNALS + STAYS) as running:
-        await running.announces("is ready after")
-        child = int(await running.logged("pid"))
+        await running.wait_for_announcement("is ready after")
+        child = int(await running.wait_for_log_line("pid"))
         await running.signal("SIGTERM")
-        assert await running.logged("SIGTERM") == "first"
-        # Of two signals that have arrived the one with the larger number is handled last.
+        assert await running.wait_for_log_line("SIGTERM") == "first"
+        # If two signals are pending, the one with the larger number is handled last.
         os.kill(child, signal.SIGWINCH)
-        assert await running.logged("SIGWINCH") == "child"
+        assert await running.wait_for_log_line("SIGWINCH") == "child"
         assert "SIGTERM child" not in running.log()
 
 
-# The end: workers may finish their jobs, for a while.
+# Draining: workers may finish their jobs within a grace period.
 
 
-async def test_draining_lets_workers_that_wait_for_jobs_exit_at_once(tmp_path: Path) -> None:
+async def test_draining_lets_idle_workers_exit_immediately(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, SERVES, count=2) as running:
         pids = await running.pids()
         await running.drain()
-        assert states(pids) == [None, None]
+        assert process_states(pids) == [None, None]
         for number in (1, 2):
-            await running.logged("ends", f"worker-{number}")
+            await running.wait_for_log_line("ends", f"worker-{number}")
         assert "started again" not in "".join(running.announced)
         assert (await running.peer.request("POST", "/run", json={"input": 1}))[0] == 503
 
@@ -215,9 +219,9 @@ async def test_draining_lets_workers_that_wait_for_jobs_exit_at_once(tmp_path: P
 async def test_draining_lets_a_worker_finish_the_job_it_runs(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, SERVES) as running:
         job = await running.peer.run("until SIGTERM")
-        assert await running.logged("runs") == job
+        assert await running.wait_for_log_line("runs") == job
         await running.drain()
-        report = await running.peer.report(job)
+        report = await running.peer.status_object(job)
         assert (report["status"], report["output"]) == ("COMPLETED", "until SIGTERM")
 
 
@@ -230,45 +234,47 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_and_its_j
         pids = await running.pids()
         hurry = asyncio.Event()
         draining = asyncio.create_task(running.drain(30, hurry))
-        await eventually(lambda: running.peer.queue.closed)
+        await poll_until(lambda: running.peer.queue.is_closed)
         assert not draining.done()
         if ends_by == "its time":
-            running.peer.let_pass(30)
+            running.peer.advance_clock(30)
         else:
             hurry.set()
         await draining
-        assert None not in states(pids)
-    await wait_gone(*pids)
+        assert None not in process_states(pids)
+    await wait_until_exited(*pids)
     assert (job.status, job.error) == ("FAILED", "worker-1 exited while it ran this job")
-    worker = running.peer.queue.worker("worker-1")
+    worker = running.peer.queue.get_worker("worker-1")
     assert (worker.ready, worker.process) == (False, None)
 
 
-async def test_a_worker_that_is_just_being_started_is_drained_too(tmp_path: Path) -> None:
+async def test_a_starting_worker_is_drained_too(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, STAYS) as running:
         await asyncio.sleep(0)
         assert running.announced == [f"worker-1 starts (its log: {tmp_path / 'worker-1.log'})"]
         await running.drain()
 
 
-async def test_a_worker_that_waits_for_its_start_is_not_started_in_a_drain(tmp_path: Path) -> None:
+async def test_a_worker_that_waits_for_its_restart_is_not_restarted_in_a_drain(
+    tmp_path: Path,
+) -> None:
     async with running_fleet(tmp_path, "sys.exit(1)") as running:
-        await running.announces("it is started again in 2 s")
+        await running.wait_for_announcement("it is started again in 2 s")
         await running.drain()
         (worker,) = await running.workers()
         assert worker["starts"] == 1
 
 
-async def test_workers_do_not_outlive_an_emulator_that_is_killed(tmp_path: Path) -> None:
+async def test_workers_do_not_outlive_a_killed_emulator(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "emulator", "--port", "0", "--logs", str(tmp_path))
     worker = program(WITH_CHILD + "say('worker', os.getpid())\n" + STAYS)
     process = await asyncio.create_subprocess_exec(
         *(*command, "--", *worker), cwd=SOURCE, stdout=asyncio.subprocess.DEVNULL
     )
     log = tmp_path / "worker-1.log"
-    await eventually(lambda: log.exists() and "worker" in log.read_text())
+    await poll_until(lambda: log.exists() and "worker" in log.read_text())
     pids = [int(line.split()[1]) for line in log.read_text().splitlines()]
-    assert None not in states(pids)
+    assert None not in process_states(pids)
     process.kill()
     await process.wait()
-    await wait_gone(*pids)
+    await wait_until_exited(*pids)

@@ -1,4 +1,4 @@
-"""What keeps workers from the platform for a while: they are frozen, or refused in an outage."""
+"""Interruptions of workers: a freeze, or an outage of the platform."""
 
 import asyncio
 import signal
@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, with_options
-from support.processes.fleets import WITH_CHILD, running_fleet, states
+from support.processes.fleets import WITH_CHILD, process_states, running_fleet
 
-# Goes on after a broken connection; a job runs until the file that is its input exists.
-PERSISTS = """
+# Continues after a broken connection; a job runs until the file named by its input exists.
+PERSISTENT = """
 while True:
     try:
         job = take()
@@ -32,51 +32,51 @@ async def freeze(peer: Peer, worker: str, seconds: float = 60) -> tuple[int, Any
     return await peer.request("POST", path, json={"seconds": seconds})
 
 
-async def test_a_frozen_worker_stands_still_and_serves_again_later(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, WITH_CHILD + PERSISTS) as running:
+async def test_a_frozen_worker_does_nothing_and_serves_again_after_its_thaw(tmp_path: Path) -> None:
+    async with running_fleet(tmp_path, WITH_CHILD + PERSISTENT) as running:
         pids = await running.pids()
         status, frozen = await freeze(running.peer, "worker-1")
         assert (status, frozen["frozen"]) == (200, True)
-        await eventually(lambda: states(pids) == ["T", "T"])
+        await poll_until(lambda: process_states(pids) == ["T", "T"])
         job = await running.peer.run(str(tmp_path / "go on"))
         assert await running.peer.status(job) == "IN_QUEUE"
-        running.peer.let_pass(60)
-        assert await running.logged("runs") == job
-        assert await running.logged("broken by") != ""
+        running.peer.advance_clock(60)
+        assert await running.wait_for_log_line("runs") == job
+        assert await running.wait_for_log_line("broken by") != ""
         await freeze(running.peer, "worker-1")
         (tmp_path / "go on").touch()
         assert await running.peer.status(job) == "IN_PROGRESS"
-        running.peer.let_pass(60)
-        assert (await running.peer.wait_ended(job))["status"] == "COMPLETED"
+        running.peer.advance_clock(60)
+        assert (await running.peer.wait_until_ended(job))["status"] == "COMPLETED"
         (worker,) = await running.workers()
         assert (worker["frozen"], worker["starts"]) == (False, 1)
 
 
-async def test_a_frozen_worker_is_answered_when_it_is_thawed(
+async def test_a_frozen_worker_gets_no_response_until_it_is_thawed(
     peer: Peer, signals: list[signal.Signals]
 ) -> None:
     await freeze(peer, "w")
     job = await peer.run()
     with pytest.raises(ConnectionResetError):
-        await peer.raw("GET", "/job-take/w")
+        await peer.request_raw("GET", "/job-take/w")
     await freeze(peer, "w", seconds=900)
-    peer.let_pass(60)
+    peer.advance_clock(60)
     with pytest.raises(ConnectionResetError):
-        await peer.raw("GET", "/job-take/w")
-    peer.let_pass(840)
-    await eventually(lambda: not peer.worker.frozen)
+        await peer.request_raw("GET", "/job-take/w")
+    peer.advance_clock(840)
+    await poll_until(lambda: not peer.worker.frozen)
     assert signals == [signal.SIGSTOP, signal.SIGSTOP, signal.SIGCONT]
     assert await peer.take() == job
 
 
-async def test_a_worker_that_was_replaced_or_whose_emulator_stops_is_not_frozen(
+async def test_a_freeze_ends_when_the_worker_is_replaced_or_the_emulator_stops(
     peer: Peer, signals: list[signal.Signals]
 ) -> None:
     peer.emulator.freeze("w", 60)
     await peer.emulator.stop()
     assert signals == [signal.SIGSTOP, signal.SIGCONT]
     peer.emulator.freeze("w", 60)
-    peer.queue.lose(peer.worker)
+    peer.queue.handle_worker_exit(peer.worker)
     assert not peer.worker.frozen
     with pytest.raises(ProcessLookupError, match="w is not run by this endpoint"):
         peer.emulator.freeze("w", 60)
@@ -103,15 +103,15 @@ async def begin_outage(peer: Peer) -> int:
     return (await peer.request("POST", "/control/outage", json={"seconds": 60}))[0]
 
 
-async def test_workers_are_refused_for_so_many_seconds_and_callers_are_served(peer: Peer) -> None:
+async def test_an_outage_refuses_workers_for_its_duration_and_serves_callers(peer: Peer) -> None:
     for _ in range(2):
         assert not await is_refused(peer)
         assert [await begin_outage(peer) for _ in range(2)] == [200, 409]
         with pytest.raises(RuntimeError, match="refused already"):
-            await peer.emulator.refuse(1)
+            await peer.emulator.begin_outage(1)
         assert await is_refused(peer)
         job = await peer.run()
-        peer.let_pass(60)
+        peer.advance_clock(60)
         while await is_refused(peer):
             await asyncio.sleep(0.002)
         async with peer.session.get(worker_url(peer, "/job-take/w")) as answer:
@@ -119,12 +119,12 @@ async def test_workers_are_refused_for_so_many_seconds_and_callers_are_served(pe
 
 
 @with_options(take_poll_s=600)
-async def test_connections_of_workers_are_reset_and_those_of_callers_are_not(peer: Peer) -> None:
+async def test_an_outage_resets_the_connections_of_workers_but_not_of_callers(peer: Peer) -> None:
     job = await peer.start()
     waiting = asyncio.create_task(peer.get(f"/status-sync/{job}?wait=300000"))
     taking = asyncio.create_task(peer.session.get(worker_url(peer, "/job-take/v")))
-    await eventually(lambda: "v" in peer.queue.workers)
-    await peer.emulator.refuse(60)
+    await poll_until(lambda: "v" in peer.queue.workers)
+    await peer.emulator.begin_outage(60)
     with pytest.raises(aiohttp.ClientConnectionError):
         await taking
     await peer.post_done(job, output=1)

@@ -1,4 +1,4 @@
-"""The command `python -m emulator`: without workers, its options, and the examples it prints."""
+"""The command `python -m emulator`: running without workers, options, and printed examples."""
 
 import re
 import shlex
@@ -12,21 +12,29 @@ from pathlib import Path
 import pytest
 
 import emulator
-from emulator import Action, Call, Emulator, ExpiredAs, FailedAs, Fault, LostAs
+from emulator import (
+    Action,
+    Call,
+    Emulator,
+    ExpiredJobHandling,
+    FailedJobHandling,
+    Fault,
+    LostJobHandling,
+)
 from emulator.__main__ import fetch_model_name, main
 from emulator.command_line import read_command_line, to_options
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
-# An option of the worker's command, not of the platform's.
-WORKERS = "--serve"
+# An option of the worker's command, not of the emulator's.
+WORKER_OPTION = "--serve"
 
 
-def read(arguments: str) -> Options:
+def parse(arguments: str) -> Options:
     return to_options(read_command_line(shlex.split(arguments)), api_key=None)
 
 
-def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
+def test_the_command_serves_until_interrupted_and_prints_a_workers_environment() -> None:
     command = [sys.executable, "-m", "emulator", "--port", "0"]
     with subprocess.Popen(command, cwd=SOURCE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -39,11 +47,11 @@ def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
-    assert take.endswith("/job-take/$ID?gpu=local")  # the shell left `$ID` alone
+    assert take.endswith("/job-take/$ID?gpu=local")  # the shell doesn't expand `$ID`
     assert {name for name in environ if not name.startswith("RUNPOD_")} == set()
 
 
-def test_a_port_that_is_taken_is_said_in_a_line(
+def test_a_port_in_use_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -55,10 +63,10 @@ def test_a_port_that_is_taken_is_said_in_a_line(
     assert port in line
 
 
-def test_options_can_be_given_on_the_command_line() -> None:
-    assert read("") == Options(port=8000)
+def test_options_are_read_from_the_command_line() -> None:
+    assert parse("") == Options(port=8000)
     fault = '{"on": "done", "do": "reset", "calls": 2}'
-    options = read(
+    options = parse(
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
     )
@@ -66,9 +74,9 @@ def test_options_can_be_given_on_the_command_line() -> None:
         port=9,
         endpoint="mine",
         execution_timeout_s=7,
-        failed_as=FailedAs.OK,
-        lost_as=LostAs.REQUEUED,
-        expired_as=ExpiredAs.DELETED,
+        failed_as=FailedJobHandling.OK,
+        lost_as=LostJobHandling.REQUEUED,
+        expired_as=ExpiredJobHandling.DELETED,
         cancel_on_disconnect=False,
         faults=(
             Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.05),
@@ -77,18 +85,18 @@ def test_options_can_be_given_on_the_command_line() -> None:
         ),
         seed=5,
     )
-    # Those after `--` are the worker's.
+    # Arguments after `--` are the worker's command.
     arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
     assert (arguments.workers, arguments.command) == (2, ["python", "-u", "src/handler.py"])
 
 
-def test_every_option_that_the_documentation_names_is_there(
+def test_every_option_in_the_documentation_exists(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (SOURCE.parent / "docs" / "endpoint.md").read_text()
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help", WORKERS}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help", WORKER_OPTION}
     with pytest.raises(SystemExit):
-        read("--help")
+        parse("--help")
     listed = capsys.readouterr().out
     assert len(named) > 8
     assert {option for option in named if option not in listed} == set()
@@ -106,20 +114,20 @@ def test_every_option_that_the_documentation_names_is_there(
         ("--failed-as never", "invalid choice: 'never'"),
     ],
 )
-def test_wrong_options_are_refused(
+def test_invalid_options_are_refused(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        read(arguments)
+        parse(arguments)
     assert message in capsys.readouterr().err
 
 
-async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_question() -> None:
+async def test_the_job_that_asks_for_the_model_is_cancelled_after_its_timeout() -> None:
     queue = Emulator().queue
-    assert await fetch_model_name(queue, wait_s=0.01) is None
+    assert await fetch_model_name(queue, timeout_s=0.01) is None
     (job,) = queue.jobs.values()
     assert job.status == "CANCELLED"
 
 
-def test_an_address_of_version_6_stands_in_brackets() -> None:
+def test_the_url_of_an_ipv6_address_has_brackets() -> None:
     assert Emulator(Options(host="::1", port=9)).url == "http://[::1]:9/v2/local"

@@ -1,4 +1,4 @@
-"""What vLLM needs of a machine (NVML is planted), and whose fault a failed start is."""
+"""Requirements of vLLM on a machine, with a fake NVML, and inspections of models in forks."""
 
 import os
 from collections.abc import Callable
@@ -10,35 +10,35 @@ from vllm.model_executor.models import registry
 from vllm.third_party import pynvml
 
 from worker.engine import machine
-from worker.engine.seam.inspection import by_forks, forked
+from worker.engine.seam.inspection import call_in_fork, inspect_in_forks
 from worker.engine.seam.patches import INSPECT
 from worker.errors import MachineUnfit
 
 
-def plant_driver(monkeypatch: pytest.MonkeyPatch, newest: int, image: str) -> list[str]:
-    """Plant a driver and torch's CUDA; the list gets the calls that begin and end a look."""
+def fake_driver(monkeypatch: pytest.MonkeyPatch, driver: int, cuda: str) -> list[str]:
+    """Fake a driver and torch's CUDA version; return a list of calls that begin and end NVML."""
     calls = list[str]()
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("begun"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("ended"))
-    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: newest)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: driver)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "570.1")
-    monkeypatch.setattr(torch.version, "cuda", image)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     return calls
 
 
 @pytest.mark.parametrize(
     ("driver", "image"), [(13000, "13.0"), (13010, "13.0"), (12080, "12.9"), (13000, "12.9")]
 )
-def test_a_driver_of_the_same_major_version_or_later_will_do(
+def test_a_driver_of_the_same_major_version_or_later_is_accepted(
     driver: int, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = plant_driver(monkeypatch, driver, image)
+    calls = fake_driver(monkeypatch, driver, image)
     machine._check_driver()
     assert calls == ["begun", "ended"]
 
 
-def test_an_older_driver_is_this_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = plant_driver(monkeypatch, 12080, "13.0")
+def test_an_older_driver_makes_the_machine_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_driver(monkeypatch, 12080, "13.0")
     with pytest.raises(MachineUnfit, match=r"driver 570\.1 runs CUDA up to 12\.8.*for CUDA 13\.0"):
         machine._check_driver()
     assert calls == ["begun", "ended"]
@@ -53,36 +53,36 @@ def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.this_machine().cpu
+    assert machine.detect_machine().cpu
     monkeypatch.setattr(machine, "_NUMA", "libnuma-that-is-not-there.so.1")
     with pytest.raises(MachineUnfit, match=r"needs libnuma-that.*apt-get install libnuma1"):
-        machine.this_machine()
+        machine.detect_machine()
 
 
-def refuse(_: Callable[[], Any]) -> None:
-    pytest.fail("what can be answered in a fork is asked of vLLM")
+def fail_if_called(_: Callable[[], Any]) -> None:
+    pytest.fail("the function did not run in the fork")
 
 
-def test_a_function_runs_in_a_fork_which_has_all_that_this_process_has() -> None:
-    here = object()
-    pid, same = forked(lambda: (os.getpid(), id(here)), refuse)
+def test_a_function_runs_in_a_fork_with_the_memory_of_this_process() -> None:
+    marker = object()
+    pid, same = call_in_fork(lambda: (os.getpid(), id(marker)), fail_if_called)
     assert pid != os.getpid()
-    assert same == id(here)
+    assert same == id(marker)
 
 
 @pytest.mark.parametrize(
-    "look", [lambda: 1 // 0, lambda: os._exit(1), lambda: (_ for _ in ())], ids=str
+    "function", [lambda: 1 // 0, lambda: os._exit(1), lambda: (_ for _ in ())], ids=str
 )
 def test_a_failed_fork_is_silent(
-    look: Callable[[], Any], capfd: pytest.CaptureFixture[str]
+    function: Callable[[], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert forked(look, lambda asked: asked is look) is True
+    assert call_in_fork(function, lambda original: original is function) is True
     assert capfd.readouterr() == ("", "")
 
 
-def test_vllm_looks_in_forks_during_the_block_only() -> None:
+def test_vllm_inspects_models_in_forks_only_within_the_block() -> None:
     own = getattr(registry, INSPECT.name)
-    with by_forks():
+    with inspect_in_forks():
         assert getattr(registry, INSPECT.name)(os.getpid) != os.getpid()
         assert getattr(registry, INSPECT.name) is not own
     assert getattr(registry, INSPECT.name) is own

@@ -1,4 +1,4 @@
-"""A volume in a directory of the test's own, and the files on it."""
+"""Fixtures for the tests of files: a temporary volume and its files."""
 
 from pathlib import Path
 
@@ -22,5 +22,5 @@ def files(volume: Path) -> Files:
 
 @pytest.fixture
 def stored_files(volume: Path) -> Path:
-    """Return the directory that files are kept in."""
+    """Return the directory of uploaded files."""
     return volume / "worker" / "files"

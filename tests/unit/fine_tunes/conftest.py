@@ -1,10 +1,10 @@
-"""Fine-tunes on a volume of the test's own, and runners that look around often."""
+"""Fixtures for the tests of fine-tunes: a temporary volume, and runners that poll often."""
 
 from pathlib import Path
 
 import pytest
 from support.engine.scripted import settings
-from support.fine_tunes import created
+from support.fine_tunes import create_fine_tune
 from support.processes.background import HUNG_S
 
 from worker.fine_tunes.record import FineTune, FineTunes
@@ -18,13 +18,13 @@ def fine_tunes(tmp_path: Path) -> FineTunes:
 
 @pytest.fixture
 def fine_tune(fine_tunes: FineTunes) -> FineTune:
-    return created(fine_tunes)
+    return create_fine_tune(fine_tunes)
 
 
 @pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("memory", "step", "workshop"):
-        monkeypatch.setattr(f"worker.fine_tunes.{name}.WATCH_S", 0.02)
-    monkeypatch.setattr("worker.long_work.runner.LOOK_S", 0.02)
-    # No test waits for the end of that.
+def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memory", "step", "training_setup"):
+        monkeypatch.setattr(f"worker.fine_tunes.{name}.POLL_S", 0.02)
+    monkeypatch.setattr("worker.long_work.runner.POLL_S", 0.02)
+    # Longer than any test waits.
     monkeypatch.setattr("worker.fine_tunes.step.CHECKPOINT_S", 10 * HUNG_S)

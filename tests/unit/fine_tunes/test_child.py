@@ -1,4 +1,4 @@
-"""The process that trains: its environment, what it said last, its ends, and their reasons."""
+"""The trainer process: its environment, its last output, its exit, and the reason for it."""
 
 import asyncio
 import contextlib
@@ -13,86 +13,90 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes.background import HUNG_S, eventually, wait_until
+from support.processes.background import HUNG_S, poll_until, wait_until
 
 from worker import masking
 from worker.fine_tunes import child as module
-from worker.fine_tunes.child import NICENESS, TAIL, Child, reason_of
-from worker.settings.environment import WANDB_KEY, take_secrets
+from worker.fine_tunes.child import MAX_STDERR_BYTES, NICENESS, TrainerProcess, explain_exit
+from worker.settings.environment import WANDB_KEY, pop_secrets
 
 SLEEPS = "import time; time.sleep(600)"
-# A process that starts another one, which holds its standard error open.
+# A process with a child that keeps the standard error open.
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
 SOURCES = Path(module.__file__).parents[2]
 
 
 @asynccontextmanager
-async def started(script: str, **options: bool) -> AsyncIterator[Child]:
-    child = await Child.started((sys.executable, "-c", script), **{"nice": False, **options})
+async def start_process(script: str, **options: bool) -> AsyncIterator[TrainerProcess]:
+    child = await TrainerProcess.start(
+        (sys.executable, "-c", script), **{"low_priority": False, **options}
+    )
     try:
         yield child
     finally:
         await child.kill()
 
 
-def is_running(command: str) -> bool:
-    """Return whether a descendant of this process has a command with a text."""
-    for one in psutil.Process().children(recursive=True):
-        # It may have just ended.
+def is_running(argument: str) -> bool:
+    """Return whether a descendant of this process has an argument in its command."""
+    for process in psutil.Process().children(recursive=True):
+        # The process may have just exited.
         with contextlib.suppress(psutil.NoSuchProcess):
-            if one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline():
+            if process.status() != psutil.STATUS_ZOMBIE and argument in process.cmdline():
                 return True
     return False
 
 
-async def test_its_status_and_what_it_said_last_are_kept() -> None:
-    script = f"import sys; sys.stderr.write('x' * {3 * TAIL} + 'the end'); sys.exit(74)"
-    async with started(script) as child:
-        assert await child.ended() == 74
-        assert child.said.endswith("xthe end")
-        assert len(child.said) == TAIL
-        # Asked once more, nothing else happens.
+async def test_exit_status_and_last_output_are_available() -> None:
+    script = f"import sys; sys.stderr.write('x' * {3 * MAX_STDERR_BYTES} + 'the end'); sys.exit(74)"
+    async with start_process(script) as child:
+        assert await child.wait() == 74
+        assert child.stderr_tail.endswith("xthe end")
+        assert len(child.stderr_tail) == MAX_STDERR_BYTES
+        # After the exit, a kill only returns the status.
         assert await child.kill() == 74
 
 
-async def test_a_wait_that_is_too_short_ends_nothing() -> None:
-    async with started(SLEEPS) as child:
-        assert await child.ended(0.01) is None
+async def test_a_wait_that_times_out_leaves_the_process_running() -> None:
+    async with start_process(SLEEPS) as child:
+        assert await child.wait(0.01) is None
         child.terminate()
-        assert await child.ended() == -signal.SIGTERM
+        assert await child.wait() == -signal.SIGTERM
         child.terminate()
 
 
-async def test_a_process_that_does_not_listen_is_killed_with_all_that_it_started() -> None:
-    async with started(f"import signal; signal.signal(15, signal.SIG_IGN); {PARENT}") as child:
-        await eventually(lambda: is_running(SLEEPS))
+async def test_a_process_that_ignores_sigterm_is_killed_with_its_children() -> None:
+    async with start_process(
+        f"import signal; signal.signal(15, signal.SIG_IGN); {PARENT}"
+    ) as child:
+        await poll_until(lambda: is_running(SLEEPS))
         child.terminate()
-        assert await child.ended(0.2) is None
+        assert await child.wait(0.2) is None
         assert await child.kill() == -signal.SIGKILL
-        await eventually(lambda: not is_running(SLEEPS))
+        await poll_until(lambda: not is_running(SLEEPS))
 
 
-async def test_what_it_leaves_running_when_it_ends_is_killed() -> None:
-    starts = f"[sys.executable, '-c', {SLEEPS!r}], stderr=subprocess.DEVNULL"
-    script = f"import subprocess, sys; sys.stderr.write(str(subprocess.Popen({starts}).pid))"
-    async with started(script) as child:
-        assert await child.ended() == 0
-        await eventually(lambda: not psutil.pid_exists(int(child.said)))
+async def test_children_that_outlive_the_process_are_killed() -> None:
+    arguments = f"[sys.executable, '-c', {SLEEPS!r}], stderr=subprocess.DEVNULL"
+    script = f"import subprocess, sys; sys.stderr.write(str(subprocess.Popen({arguments}).pid))"
+    async with start_process(script) as child:
+        assert await child.wait() == 0
+        await poll_until(lambda: not psutil.pid_exists(int(child.stderr_tail)))
 
 
 @pytest.mark.parametrize("wandb", [False, True])
-async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs(
+async def test_the_environment_is_offline_and_contains_only_the_necessary_secret(
     monkeypatch: pytest.MonkeyPatch, wandb: bool
 ) -> None:
     for name in ("HF_TOKEN", "RUNPOD_AI_API_KEY", WANDB_KEY):
         monkeypatch.setenv(name, f"secret-{name}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("worker.settings.environment._taken", {})
-    take_secrets()
+    monkeypatch.setattr("worker.settings.environment._secrets", {})
+    pop_secrets()
     script = "import json, os, sys; sys.stderr.write(json.dumps(dict(os.environ)))"
-    async with started(script, wandb=wandb) as child:
-        assert await child.ended() == 0
-        environ = json.loads(child.said)
+    async with start_process(script, with_wandb_key=wandb) as child:
+        assert await child.wait() == 0
+        environ = json.loads(child.stderr_tail)
     secrets = [value for value in environ.values() if value.startswith("secret-")]
     assert secrets == [f"secret-{WANDB_KEY}"] * wandb
     assert "OMP_NUM_THREADS" not in environ
@@ -100,29 +104,29 @@ async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs
     assert environ["PYTHONPATH"].split(":")[0] == str(SOURCES)
 
 
-async def test_it_has_all_cores_and_lets_others_go_first() -> None:
-    own = os.sched_getaffinity(0)
+async def test_the_process_may_use_all_cores_at_a_low_priority() -> None:
+    affinity = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(own)})
+    os.sched_setaffinity(0, {min(affinity)})
     try:
-        async with started(SLEEPS, nice=True) as child:
+        async with start_process(SLEEPS, low_priority=True) as child:
             assert os.sched_getaffinity(child.pid) == cores
             assert os.getpriority(os.PRIO_PROCESS, child.pid) == NICENESS
     finally:
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, affinity)
 
 
-def test_it_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
-    """As a trainer whose steps have begun, it does not end when SIGTERM asks it to."""
-    ignores = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    says = f"{ignores}; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+def test_the_process_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
+    """The process ignores SIGTERM, like a trainer that has begun its steps."""
+    ignore = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    child_script = f"{ignore}; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     script = f"""
 import asyncio, sys
-from worker.fine_tunes.child import Child
+from worker.fine_tunes.child import TrainerProcess
 async def main():
-    child = await Child.started((sys.executable, "-c", {says!r}), nice=False)
-    await child.ended()
+    child = await TrainerProcess.start((sys.executable, "-c", {child_script!r}), low_priority=False)
+    await child.wait()
 asyncio.run(main())
 """
     environ, pid = {**os.environ, "PYTHONPATH": str(SOURCES)}, tmp_path / "pid"
@@ -136,28 +140,30 @@ asyncio.run(main())
     child.wait(HUNG_S)
 
 
-async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> None:
+async def test_a_cancelled_start_leaves_no_process() -> None:
     for waits in range(6):
-        starting = asyncio.create_task(Child.started((sys.executable, "-c", SLEEPS), nice=False))
+        starting = asyncio.create_task(
+            TrainerProcess.start((sys.executable, "-c", SLEEPS), low_priority=False)
+        )
         for _ in range(waits):
             await asyncio.sleep(0.001)
         if starting.done():
             await starting.result().kill()
         starting.cancel()
         await asyncio.wait({starting})
-    await eventually(lambda: not is_running(SLEEPS))
+    await poll_until(lambda: not is_running(SLEEPS))
 
 
 TRACE = 'Traceback (most recent call last):\n  File "/opt/worker/a.py", line 5, in run\n    run()\n'
 CRASHED = "The process that trains has crashed: "
-ENDED = "The process that trains was ended by "
-MORE = "The training needs more memory than there is: "
-LACKS = "RuntimeError: DefaultCPUAllocator: can't allocate memory"
-HELP = "(FINE_TUNE_MAX_LENGTH), a smaller batch_size or a worker with more memory help."
+KILLED = "The process that trains was ended by "
+NEEDS_MEMORY = "The training needs more memory than there is: "
+NO_MEMORY = "RuntimeError: DefaultCPUAllocator: can't allocate memory"
+ADVICE = "(FINE_TUNE_MAX_LENGTH), a smaller batch_size or a worker with more memory help."
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "begin", "end"),
+    ("status", "output", "prefix", "suffix"),
     [
         (1, f"{TRACE}ValueError: wrong\n", CRASHED, "ValueError: wrong"),
         (1, f"{TRACE}OSError: no file /a/x/y.bin here\n", CRASHED, "OSError: no file ... here"),
@@ -165,17 +171,22 @@ HELP = "(FINE_TUNE_MAX_LENGTH), a smaller batch_size or a worker with more memor
         (1, "KeyError: 5\n/opt/a.py:3: UserWarning: old\n  warn()\n", CRASHED, "KeyError: 5"),
         (1, f"ValueError: sk-canary {'x' * 5_000}", CRASHED, f"ValueError: *** {'x' * 284}"),
         (1, "\n \n", CRASHED, "status 1"),
-        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried", f"{MORE}torch.Out", HELP),
-        (1, LACKS, f"{MORE}{LACKS}", HELP),
-        (-signal.SIGKILL, "", f"{ENDED}SIGKILL, probably because this machine's memory", HELP),
-        (-signal.SIGSEGV, "", ENDED, "SIGSEGV."),
-        (-40, "", ENDED, "signal 40."),
+        (
+            1,
+            "torch.OutOfMemoryError: CUDA out of memory. Tried",
+            f"{NEEDS_MEMORY}torch.Out",
+            ADVICE,
+        ),
+        (1, NO_MEMORY, f"{NEEDS_MEMORY}{NO_MEMORY}", ADVICE),
+        (-signal.SIGKILL, "", f"{KILLED}SIGKILL, probably because this machine's memory", ADVICE),
+        (-signal.SIGSEGV, "", KILLED, "SIGSEGV."),
+        (-40, "", KILLED, "signal 40."),
     ],
 )
-def test_the_last_line_is_the_reason_without_paths_and_secrets(
-    monkeypatch: pytest.MonkeyPatch, status: int, said: str, begin: str, end: str
+def test_the_reason_is_the_last_line_without_paths_and_secrets(
+    monkeypatch: pytest.MonkeyPatch, status: int, output: str, prefix: str, suffix: str
 ) -> None:
     monkeypatch.setattr(masking, "_secrets", [])
-    masking.hide(["sk-canary"])
-    reason = reason_of(status, said)
-    assert (reason[: len(begin)], reason[-len(end) :]) == (begin, end)
+    masking.add_secrets(["sk-canary"])
+    reason = explain_exit(status, output)
+    assert (reason[: len(prefix)], reason[-len(suffix) :]) == (prefix, suffix)

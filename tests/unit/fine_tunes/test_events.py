@@ -1,20 +1,20 @@
-"""What a fine-tune tells: its events, and the files that callers get of it."""
+"""Events and result files of fine-tunes."""
 
 import csv
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.fine_tunes import eval_loss, loss, write_events
+from support.fine_tunes import eval_loss_event, loss_event, write_events
 
 from trainer.spec import ATTEMPTS, Event
 from worker.fine_tunes import plot, results
-from worker.fine_tunes.events import by_step
+from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import Error, FineTuneResult, Publishing
+from worker.fine_tunes.request import AdapterChoice, FineTuneError, FineTuneResult
 from worker.volume.adapters import FILES
 
-CRASHED = Error(code="crashed", message="No memory.")
+CRASHED = FineTuneError(code="crashed", message="No memory.")
 
 
 @pytest.mark.parametrize(
@@ -26,36 +26,38 @@ CRASHED = Error(code="crashed", message="No memory.")
     ],
     ids=["succeeded", "failed", "cancelled"],
 )
-def test_it_begins_with_its_creation_and_ends_with_its_end_and_words_stay_as_they_are(
+def test_events_begin_with_the_creation_end_with_the_result_and_keep_messages_unchanged(
     fine_tune: FineTune, result: dict[str, Any], level: str, message: str
 ) -> None:
-    write_events(fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss(10, 2.1)])
+    write_events(
+        fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss_event(10, 2.1)]
+    )
     write_events(fine_tune, [Event(at=160, message="b", step=5)], "000002.bb", resumed_at=5)
     fine_tune.end(FineTuneResult(at=300, **result))
     first, *others, last = fine_tune.events()
     assert (first.at, first.message, first.level, first.metrics) == (100, "Created", "info", {})
-    # The messages of all attempts are there.
-    assert [(one.level, one.message) for one in others] == [
+    # Messages of all attempts are included.
+    assert [(event.level, event.message) for event in others] == [
         ("warn", "2 rows were cut"),
         ("info", "b"),
     ]
     assert (last.at, last.level, last.message.startswith(message)) == (300, level, True)
 
 
-FIRST = [loss(10, 3), loss(20, 2), loss(30, 1)]
+FIRST = [loss_event(10, 3), loss_event(20, 2), loss_event(30, 1)]
 
 
 @pytest.mark.parametrize(
     ("later", "losses"),
     [
-        ([(20, [loss(25, 1.5), loss(30, 1.25)])], {10: 3, 20: 2, 25: 1.5, 30: 1.25}),
-        # The one that begins earliest counts for all before it.
-        ([(20, [loss(30, 5)]), (10, [loss(20, 2.5)])], {10: 3, 20: 2.5}),
+        ([(20, [loss_event(25, 1.5), loss_event(30, 1.25)])], {10: 3, 20: 2, 25: 1.5, 30: 1.25}),
+        # An attempt that resumes earlier overrides all attempts before it.
+        ([(20, [loss_event(30, 5)]), (10, [loss_event(20, 2.5)])], {10: 3, 20: 2.5}),
         ([(10, [])], {10: 3}),
     ],
-    ids=["goes on", "goes on twice", "has no events"],
+    ids=["resumed", "resumed twice", "no events"],
 )
-def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
+def test_metrics_of_steps_that_a_later_attempt_repeats_are_left_out(
     fine_tune: FineTune, later: list[tuple[int, list[Event]]], losses: dict[int, float]
 ) -> None:
     write_events(fine_tune, FIRST)
@@ -63,79 +65,83 @@ def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
         write_events(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
     write_events(fine_tune, [], "000009.aa").write_text("")
     (fine_tune.directory / ATTEMPTS / "000010.aa").mkdir()
-    found = by_step(fine_tune.events())
-    assert {step: row["train_loss"] for step, row in found.items()} == losses
-    assert len([one for one in fine_tune.events() if one.metrics]) == len(losses)
+    rows = metrics_by_step(fine_tune.events())
+    assert {step: row["train_loss"] for step, row in rows.items()} == losses
+    assert len([event for event in fine_tune.events() if event.metrics]) == len(losses)
 
 
-@pytest.mark.parametrize("torn", ['{"at": 3, "mess', '{"at": 3, "message": "whole?"}', "\x00\x00"])
-def test_an_unended_line_is_none_and_broken_ones_are_lost(fine_tune: FineTune, torn: str) -> None:
-    path = write_events(fine_tune, [loss(10, 3), loss(20, 2)])
+@pytest.mark.parametrize(
+    "partial_line", ['{"at": 3, "mess', '{"at": 3, "message": "whole?"}', "\x00\x00"]
+)
+def test_incomplete_and_broken_lines_are_ignored(fine_tune: FineTune, partial_line: str) -> None:
+    path = write_events(fine_tune, [loss_event(10, 3), loss_event(20, 2)])
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:20]
-    path.write_text("\n".join([*lines, torn]))
-    assert by_step(fine_tune.events()).keys() == {20}
+    path.write_text("\n".join([*lines, partial_line]))
+    assert metrics_by_step(fine_tune.events()).keys() == {20}
     assert len(fine_tune.events()) == 2
 
 
-def test_metrics_have_openais_names_and_none_that_is_no_number(fine_tune: FineTune) -> None:
-    # The mean of all steps is none of them.
-    odd = {"train_loss": 9.0, "grad_norm": float("nan")}
-    last = Event(at=1, message="m", step=10, metrics=odd)
-    write_events(fine_tune, [loss(10, 3), eval_loss(10, 2), last])
-    row = by_step(fine_tune.events())[10]
+def test_metrics_have_openais_names_and_omit_values_that_are_not_numbers(
+    fine_tune: FineTune,
+) -> None:
+    # The trainer's mean of all steps doesn't replace the loss of this step.
+    metrics = {"train_loss": 9.0, "grad_norm": float("nan")}
+    last = Event(at=1, message="m", step=10, metrics=metrics)
+    write_events(fine_tune, [loss_event(10, 3), eval_loss_event(10, 2), last])
+    row = metrics_by_step(fine_tune.events())[10]
     names = ("train_loss", "valid_loss", "full_valid_loss", "grad_norm")
     assert [row[name] for name in names] == [3, 2, 2, 0.5]
 
 
-def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune) -> None:
-    write_events(fine_tune, [loss(10, 3, at=500.5)])
-    write_events(fine_tune, [loss(20, 2, at=400)], "000002.bb", resumed_at=10)
-    places = [(one.created_at, one.id) for one in fine_tune.events()]
-    assert places == sorted(places)
-    assert [created_at for created_at, _ in places] == [100, 500, 500]
-    assert len({id for _, id in places}) == 3
+def test_ids_and_times_of_events_increase_even_if_clocks_do_not(fine_tune: FineTune) -> None:
+    write_events(fine_tune, [loss_event(10, 3, at=500.5)])
+    write_events(fine_tune, [loss_event(20, 2, at=400)], "000002.bb", resumed_at=10)
+    times_and_ids = [(event.created_at, event.id) for event in fine_tune.events()]
+    assert times_and_ids == sorted(times_and_ids)
+    assert [created_at for created_at, _ in times_and_ids] == [100, 500, 500]
+    assert len({id for _, id in times_and_ids}) == 3
 
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-# One of more than a file may have is left out.
+# A file beyond the maximum size is left out.
 @pytest.mark.parametrize(("size", "names"), [(700_000, FILES), (1_000_001, ())])
 def test_the_table_the_plot_and_the_adapter_are_written_once(
     fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
 ) -> None:
     contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
     place = fine_tune.directory / ATTEMPTS / "000001.aa" / "result"
-    write_events(fine_tune, [loss(5, 3), loss(10, 2), eval_loss(10, 2.5)])
+    write_events(fine_tune, [loss_event(5, 3), loss_event(10, 2), eval_loss_event(10, 2.5)])
     place.mkdir()
     for name, content in contents.items():
         (place / name).write_bytes(content)
     assert len(results.write(fine_tunes.files, fine_tune)) == 2
-    fine_tune.decide(Publishing(name="demo.new", attempt="000001.aa"))
+    fine_tune.decide_publishing(AdapterChoice(name="demo.new", attempt="000001.aa"))
     first = results.write(fine_tunes.files, fine_tune)
     files = [fine_tunes.files.get(id) for id in first]
     assert [file.filename for file in files] == ["step_metrics.csv", "losses.svg", *names]
     assert {file.purpose for file in files} == {"fine-tune-results"}
-    table, picture, *others = (fine_tunes.files.content(file).read_bytes() for file in files)
+    table, picture, *others = (fine_tunes.files.content_path(file).read_bytes() for file in files)
     assert table.startswith(b"step,train_loss,valid_loss,")
     assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
     assert others == [contents[name] for name in names]
-    write_events(fine_tune, [loss(20, 1)], "000002.bb", resumed_at=15)
+    write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
     assert results.write(fine_tunes.files, fine_tune) == first
 
 
-def test_the_table_has_a_row_for_each_step_and_nothing_where_nothing_was_told() -> None:
+def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:
     steps = {
         5: {"train_loss": 3.0, "learning_rate": 2e-3},
         10: {"valid_loss": 2.5, "eval_runtime": 1.0},
     }
-    assert list(csv.reader(results.table(steps).splitlines())) == [
+    assert list(csv.reader(results.metrics_csv(steps).splitlines())) == [
         ["step", "train_loss", "valid_loss", "learning_rate"],
         ["5", "3.0", "", "0.002"],
         ["10", "", "2.5", ""],
     ]
-    assert results.table({}) == "step,train_loss,valid_loss\n"
+    assert results.metrics_csv({}) == "step,train_loss,valid_loss\n"
 
 
 @pytest.mark.parametrize(
@@ -151,9 +157,9 @@ def test_the_table_has_a_row_for_each_step_and_nothing_where_nothing_was_told() 
 def test_plots_have_round_ticks_and_titles(points: dict[int, float], ticks: list[str]) -> None:
     title = '</text><script>alert("&")</script>'
     root = ElementTree.fromstring(plot.svg(title, {"train": points}))
-    found = [one.text or "" for one in root.iter(f"{SVG}text")]
-    assert {title, "step", "loss", "train", *ticks} <= {*found}
-    assert len(found) < 40
-    # A line of one point is none, and no tick stands between two steps.
+    texts = [element.text or "" for element in root.iter(f"{SVG}text")]
+    assert {title, "step", "loss", "train", *ticks} <= {*texts}
+    assert len(texts) < 40
+    # A single point has no line, and no tick lies between two steps.
     assert len([*root.iter(f"{SVG}polyline")]) == (len(points) > 1)
-    assert not {"nan", "1.5"} & {*found}
+    assert not {"nan", "1.5"} & {*texts}

@@ -1,4 +1,4 @@
-"""A job's work on a fine-tune when memory, the process, the volume or the worker fails."""
+"""Jobs of fine-tunes when memory, the trainer, the volume or the worker fails."""
 
 import asyncio
 import signal
@@ -10,28 +10,28 @@ from support.fine_tunes import (
     CHECKED,
     DONE,
     Script,
-    ScriptedWorkshop,
+    ScriptedTrainingSetup,
     adapters,
     failure_of,
-    fine_tune_at,
-    pids,
     result_of,
-    run,
-    running,
+    run_attempt,
+    scripted_fine_tune,
+    start_attempt,
+    trainer_pids,
 )
-from support.processes.background import eventually
-from support.volume.disks import fill, mounted
+from support.processes.background import poll_until
+from support.volume.disks import fill, mount_disk
 
 from worker.errors import EngineBusy, VolumeError, WorkerError
 
-EXITS = ["exit", 1]
+CRASH = ["exit", 1]
 KILLED = ["kill", signal.SIGKILL]
-# The trainer itself ends with this status on SIGTERM.
+# The trainer exits with this status on SIGTERM.
 STOPPED = ["exit", 75]
 
 
-def crashing(*steps: int, crash: list[object] = EXITS) -> list[Script]:
-    """Return attempts that crash after a checkpoint of a step."""
+def crashing_scripts(*steps: int, crash: list[object] = CRASH) -> list[Script]:
+    """Return one script for each step: it writes a checkpoint of the step and crashes."""
     return [[*CHECKED, ["checkpoint", step], crash] for step in steps]
 
 
@@ -39,27 +39,27 @@ def crashing(*steps: int, crash: list[object] = EXITS) -> list[Script]:
     ("scripts", "status", "attempts"),
     [
         *(
-            ([*crashing(5, 6, crash=crash), DONE], "succeeded", 3)
-            for crash in (EXITS, KILLED, ["kill", signal.SIGSEGV])
+            ([*crashing_scripts(5, 6, crash=crash), DONE], "succeeded", 3)
+            for crash in (CRASH, KILLED, ["kill", signal.SIGSEGV])
         ),
-        (crashing(1, 2, 3, 4), "failed", 3),
-        ([*crashing(5), [*CHECKED, EXITS], DONE], "failed", 2),
+        (crashing_scripts(1, 2, 3, 4), "failed", 3),
+        ([*crashing_scripts(5), [*CHECKED, CRASH], DONE], "failed", 2),
         *(([*[[*CHECKED, end]] * 1, DONE], "succeeded", 2) for end in (KILLED, STOPPED)),
         *(([*[[*CHECKED, end]] * 2, DONE], "failed", 2) for end in (KILLED, STOPPED)),
     ],
 )
-async def test_a_crash_is_gone_on_from_if_the_training_comes_further_or_was_killed_once(
+async def test_training_resumes_after_a_crash_with_progress_or_after_one_kill(
     tmp_path: Path, scripts: list[Script], status: str, attempts: int
 ) -> None:
-    fine_tune = fine_tune_at(tmp_path, *scripts)
-    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
+    fine_tune = scripted_fine_tune(tmp_path, *scripts)
+    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
     assert (result_of(fine_tune).status, len(fine_tune.attempts())) == (status, attempts)
 
 
-async def test_one_that_crashes_at_the_same_step_fails_with_what_it_said(tmp_path: Path) -> None:
-    said = 'Traceback (most recent call last):\n  File "/opt/x.py"\nValueError: no /opt/weights\n'
-    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["say", said], EXITS])
-    await run(fine_tune, ScriptedWorkshop(tmp_path))
+async def test_a_crash_without_progress_fails_with_the_trainers_message(tmp_path: Path) -> None:
+    output = 'Traceback (most recent call last):\n  File "/opt/x.py"\nValueError: no /opt/weights\n'
+    fine_tune = scripted_fine_tune(tmp_path, [*CHECKED, ["say", output], CRASH])
+    await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path))
     message = "The process that trains has crashed: ValueError: no ..."
     assert failure_of(fine_tune) == ("training_failed", message, None)
     assert len(fine_tune.attempts()) == 1
@@ -68,50 +68,53 @@ async def test_one_that_crashes_at_the_same_step_fails_with_what_it_said(tmp_pat
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        # The trainer's status for a full volume.
+        # The trainer exits with status 74 if the volume is full.
         ({}, VolumeError("The volume is full")),
-        # A command that is longer than an argument may be.
+        # The command is longer than the kernel allows.
         ({"command": ("a" * (1 << 20),)}, EngineBusy("no room for a further process")),
     ],
     ids=["full volume", "no process"],
 )
-async def test_what_another_worker_may_not_lack_ends_nothing_and_another_job_goes_on(
+async def test_another_job_continues_after_a_failure_of_the_volume_or_of_the_process_limit(
     tmp_path: Path, changes: dict[str, Any], error: WorkerError
 ) -> None:
-    fine_tune = fine_tune_at(tmp_path, *([[*CHECKED, ["exit", 74]]] if not changes else []), DONE)
+    fine_tune = scripted_fine_tune(
+        tmp_path, *([[*CHECKED, ["exit", 74]]] if not changes else []), DONE
+    )
     with pytest.raises(type(error), match=error.message):
-        await run(fine_tune, ScriptedWorkshop(tmp_path, **changes))
-    assert (fine_tune.status, fine_tune.held()) == ("queued", False)
-    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
+        await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path, **changes))
+    assert (fine_tune.status, fine_tune.is_leased()) == ("queued", False)
+    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
     assert result_of(fine_tune).status == "succeeded"
 
 
-async def test_a_disk_that_is_full_when_it_is_published_is_gone_on_from(tmp_path: Path) -> None:
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    with mounted(tmp_path / "disk", 1 << 18) as disk:
-        workshop = ScriptedWorkshop(tmp_path, adapters=disk / "adapters")
+async def test_publishing_continues_once_a_full_disk_has_space_again(tmp_path: Path) -> None:
+    fine_tune = scripted_fine_tune(tmp_path, DONE)
+    with mount_disk(tmp_path / "disk", 1 << 18) as disk:
+        training_setup = ScriptedTrainingSetup(tmp_path, adapters_directory=disk / "adapters")
         filler = fill(disk)
         with pytest.raises(VolumeError, match="full"):
-            await run(fine_tune, workshop)
+            await run_attempt(fine_tune, training_setup)
         assert not [path for path in adapters(disk) if not path.name.startswith(".")]
         filler.unlink()
-        assert await run(fine_tune, workshop) == "ended"
+        assert await run_attempt(fine_tune, training_setup) == "ended"
         assert len(fine_tune.attempts()) == 1
-        names = sorted(str(one.name) for one in result_of(fine_tune).checkpoints)
+        names = sorted(str(checkpoint.name) for checkpoint in result_of(fine_tune).checkpoints)
         assert [path.name for path in adapters(disk)] == names
 
 
-async def test_a_training_that_had_ended_is_not_begun_again(tmp_path: Path) -> None:
-    """Its worker died before the adapter was published."""
-    fine_tune = fine_tune_at(tmp_path, DONE)
+async def test_a_finished_training_whose_worker_died_before_publishing_is_not_repeated(
+    tmp_path: Path,
+) -> None:
+    fine_tune = scripted_fine_tune(tmp_path, DONE)
 
-    async def never(_: Path) -> None:
+    async def wait_forever(_: Path) -> None:
         await asyncio.sleep(3600)
 
-    task = running(fine_tune, ScriptedWorkshop(tmp_path, check_adapter=never))
+    task = start_attempt(fine_tune, ScriptedTrainingSetup(tmp_path, check_adapter=wait_forever))
     outcomes = fine_tune.directory / "attempts"
-    await eventually(lambda: any(outcomes.glob("*/outcome.json")))
+    await poll_until(lambda: any(outcomes.glob("*/outcome.json")))
     task.cancel()
     await asyncio.wait({task})
-    assert await run(fine_tune, ScriptedWorkshop(tmp_path)) == "ended"
-    assert len(pids(fine_tune)) == 1
+    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
+    assert len(trainer_pids(fine_tune)) == 1

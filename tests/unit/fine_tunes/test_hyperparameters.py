@@ -1,4 +1,4 @@
-"""Hyperparameters by the names of both APIs: what they mean, and what is refused by name."""
+"""Hyperparameters by the names of both APIs: their values, and errors that name the field."""
 
 from typing import Any
 
@@ -6,40 +6,42 @@ import pytest
 
 from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
-from worker.fine_tunes.hyperparameters import NOT_SERVED, hyperparameters
+from worker.fine_tunes.hyperparameters import UNSUPPORTED, parse_hyperparameters
 
 
-def read(max_rank: int = 16, **values: Any) -> Hyperparameters:
-    return hyperparameters(values, "hyperparameters", max_rank=max_rank)
+def parse(max_rank: int = 16, **values: Any) -> Hyperparameters:
+    return parse_hyperparameters(values, "hyperparameters", max_rank=max_rank)
 
 
-def refused(**values: Any) -> InvalidInput:
-    with pytest.raises(InvalidInput) as caught:
-        read(**values)
-    return caught.value
+def parsing_error(**values: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as exc_info:
+        parse(**values)
+    return exc_info.value
 
 
-def test_what_is_left_out_has_its_default() -> None:
-    assert read() == Hyperparameters()
-    assert read(epochs=None, n_epochs="auto", batch_size="auto", peft_config=None) == read()
+def test_omitted_hyperparameters_have_defaults() -> None:
+    assert parse() == Hyperparameters()
+    assert parse(epochs=None, n_epochs="auto", batch_size="auto", peft_config=None) == parse()
 
 
 LLM_ENGINE = {"epochs": 1, "lr": 0.0002, "warmup_ratio": 0.1, "weight_decay": 0.0}
 OPENAI = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 0.5}
-# What both mean, by our names.
-OURS = {"epochs": 1, "learning_rate": 2e-4, "warmup_ratio": 0.1, "weight_decay": 0}
-OURS_OF_OPENAI = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3}
+# The equivalent values by the trainer's names.
+EXPECTED = {"epochs": 1, "learning_rate": 2e-4, "warmup_ratio": 0.1, "weight_decay": 0}
+EXPECTED_OF_OPENAI = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3}
 
 
-@pytest.mark.parametrize("as_written", [lambda value: value, str], ids=["numbers", "texts"])
+@pytest.mark.parametrize("convert", [lambda value: value, str], ids=["numbers", "strings"])
 @pytest.mark.parametrize(
-    ("values", "ours"), [(LLM_ENGINE, OURS), (OPENAI, OURS_OF_OPENAI)], ids=["llm_engine", "openai"]
+    ("values", "expected"),
+    [(LLM_ENGINE, EXPECTED), (OPENAI, EXPECTED_OF_OPENAI)],
+    ids=["llm_engine", "openai"],
 )
-def test_both_apis_names_are_read_as_numbers_and_as_texts(
-    values: dict[str, Any], ours: dict[str, Any], as_written: Any
+def test_names_of_both_apis_are_read_with_numbers_and_with_strings(
+    values: dict[str, Any], expected: dict[str, Any], convert: Any
 ) -> None:
-    written = {name: as_written(value) for name, value in values.items()}
-    assert read(**written) == Hyperparameters(**ours)
+    converted = {name: convert(value) for name, value in values.items()}
+    assert parse(**converted) == Hyperparameters(**expected)
 
 
 NAMED = {"target_modules": ["q_proj", "v_proj", "q_proj"], "peft_type": "LORA"}
@@ -54,29 +56,29 @@ EMPTY = {"rank_pattern": {}, "modules_to_save": [], "use_dora": False, "target_m
             {**{"r": "8", "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": "True"}, **NAMED},
             {"r": 8, "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": True, **MODULES},
         ),
-        # As PEFT writes one.
-        ({**dict.fromkeys(NOT_SERVED), **EMPTY, "inference_mode": False}, {}),
+        # A config as PEFT writes it.
+        ({**dict.fromkeys(UNSUPPORTED), **EMPTY, "inference_mode": False}, {}),
         ({"init_lora_weights": True, "fan_in_fan_out": False, "bias": "none"}, {}),
         ({"target_modules": "all-linear"}, {"target_modules": None}),
         ({"r": 4}, {"r": 4, "lora_alpha": 8}),
         ({"r": 4, "lora_alpha": 4}, {"r": 4, "lora_alpha": 4}),
     ],
-    ids=["all", "of PEFT", "the only values", "all layers", "scale of twice the rank", "own scale"],
+    ids=["all", "written by PEFT", "supported values", "all layers", "default alpha", "own alpha"],
 )
-def test_an_adapter_has_what_its_config_says(config: dict[str, Any], lora: dict[str, Any]) -> None:
-    assert read(peft_config=config).lora == Lora(**lora)
+def test_the_adapter_follows_its_peft_config(config: dict[str, Any], lora: dict[str, Any]) -> None:
+    assert parse(peft_config=config).lora == Lora(**lora)
 
 
-def test_the_rank_is_what_the_endpoint_serves_at_most() -> None:
-    assert read(max_rank=8).lora == Lora(r=8, lora_alpha=16)
-    assert read(max_rank=64, peft_config={"r": 64}).lora.r == 64
-    error = refused(peft_config={"r": 17})
+def test_the_rank_never_exceeds_the_endpoints_maximum() -> None:
+    assert parse(max_rank=8).lora == Lora(r=8, lora_alpha=16)
+    assert parse(max_rank=64, peft_config={"r": 64}).lora.r == 64
+    error = parsing_error(peft_config={"r": 17})
     assert error.param == "hyperparameters.peft_config.r"
     assert error.message.endswith("17 is more than this endpoint serves: 16 (MAX_LORA_RANK)")
 
 
 @pytest.mark.parametrize(
-    ("values", "end"),
+    ("values", "message_part"),
     [
         ({"epoch": 1}, "did you mean 'hyperparameters.epochs'?"),
         ({"n_epoch": 1}, "did you mean 'hyperparameters.n_epochs'?"),
@@ -84,13 +86,15 @@ def test_the_rank_is_what_the_endpoint_serves_at_most() -> None:
         ({"peft_config": {"rank": 1}}, "'hyperparameters.peft_config.rank'"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_one(values: dict[str, Any], end: str) -> None:
-    error = refused(**values)
+def test_an_unknown_name_is_refused_with_a_suggestion(
+    values: dict[str, Any], message_part: str
+) -> None:
+    error = parsing_error(**values)
     assert f"unknown key {error.param!r}" in error.message
-    assert end in error.message
-    # So are two names for one thing.
+    assert message_part in error.message
+    # Two names of one hyperparameter are refused, too.
     expected = "hyperparameters.n_epochs: hyperparameters.epochs says the same: give one of them"
-    assert refused(epochs=1, n_epochs=2).message == expected
+    assert parsing_error(epochs=1, n_epochs=2).message == expected
 
 
 WRONG: dict[str, list[Any]] = {
@@ -129,7 +133,9 @@ WRONG_IN_CONFIG: dict[str, list[Any]] = {
     ],
     ids=str,
 )
-def test_a_wrong_value_is_refused_by_its_written_name(field: str, values: dict[str, Any]) -> None:
-    error = refused(**values)
+def test_a_wrong_value_is_refused_with_the_callers_name_of_the_field(
+    field: str, values: dict[str, Any]
+) -> None:
+    error = parsing_error(**values)
     assert error.param == f"hyperparameters.{field}"
     assert error.message.startswith(f"hyperparameters.{field}: ")

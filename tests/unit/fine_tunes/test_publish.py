@@ -1,4 +1,4 @@
-"""An adapter appears under its name as a whole, whatever happens meanwhile."""
+"""Publishing adapters: an adapter appears under its name only when it is complete."""
 
 import json
 import os
@@ -7,26 +7,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.volume.disks import fill, mounted, remount
+from support.volume.disks import fill, mount_disk, remount
 
 from worker.errors import VolumeError
-from worker.fine_tunes.publish import checkpoint_name, name_of, publish, release, reserve
+from worker.fine_tunes.publish import (
+    adapter_name,
+    checkpoint_name,
+    publish_adapter,
+    release_name,
+    reserve_name,
+)
 from worker.fine_tunes.request import StoredFineTune
-from worker.volume.adapters import CONFIG, MADE, NAME, WEIGHTS, adapter_names, maker, remove
+from worker.volume.adapters import (
+    CONFIG,
+    NAME_PATTERN,
+    ORIGIN_FILE,
+    WEIGHTS,
+    adapter_names,
+    origin_id,
+    remove_adapter,
+)
 
 ID, OTHER = "ftjob-a", "ftjob-b"
-# More than any publication needs.
-MOST_STEPS = 200
+# More steps than any publication takes.
+MAX_STEPS = 200
 
 
 @pytest.fixture
 def trained_adapter(tmp_path: Path) -> Path:
-    place = tmp_path / "attempt" / "result"
-    place.mkdir(parents=True)
-    (place / CONFIG).write_text('{"r": 8, "base_model_name_or_path": "/weights/x"}')
-    (place / WEIGHTS).write_bytes(b"x" * 100_000)
-    (place / "README.md").write_text("of PEFT's own")
-    return place
+    directory = tmp_path / "attempt" / "result"
+    directory.mkdir(parents=True)
+    (directory / CONFIG).write_text('{"r": 8, "base_model_name_or_path": "/weights/x"}')
+    (directory / WEIGHTS).write_bytes(b"x" * 100_000)
+    (directory / "README.md").write_text("of PEFT's own")
+    return directory
 
 
 @pytest.fixture
@@ -48,60 +62,68 @@ def names_in(root: Path) -> list[str]:
         ("x" * 300, "y" * 64, "x" * 29 + "." + "y" * 64 + ".231114-221320"),
     ],
 )
-def test_a_name_says_model_suffix_and_time(base: str, suffix: str | None, name: str) -> None:
+def test_the_name_of_an_adapter_has_model_suffix_and_time(
+    base: str, suffix: str | None, name: str
+) -> None:
     rows = "file-a"
-    asked = StoredFineTune(
+    request = StoredFineTune(
         id=ID, created_at=1_700_000_000, base=base, suffix=suffix, training_file=rows
     )
-    assert name_of(asked) == name
-    assert NAME.fullmatch(checkpoint_name(f"{name}-99", 10**9))
+    assert adapter_name(request) == name
+    assert NAME_PATTERN.fullmatch(checkpoint_name(f"{name}-99", 10**9))
 
 
-def test_an_adapter_has_its_files_its_model_and_maker(root: Path, trained_adapter: Path) -> None:
-    publish(root, "a", trained_adapter, "org/demo", ID)
-    assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, MADE)))
+def test_a_published_adapter_has_its_files_its_base_model_and_its_origin(
+    root: Path, trained_adapter: Path
+) -> None:
+    publish_adapter(root, "a", trained_adapter, "org/demo", ID)
+    assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, ORIGIN_FILE)))
     config = json.loads((root / "a" / CONFIG).read_text())
     assert config == {"r": 8, "base_model_name_or_path": "org/demo"}
-    assert maker(root, "a") == ID
+    assert origin_id(root, "a") == ID
     before = (root / "a").stat().st_ino
-    publish(root, "a", trained_adapter, "org/demo", ID)
+    publish_adapter(root, "a", trained_adapter, "org/demo", ID)
     assert (root / "a").stat().st_ino == before
 
 
-def test_a_name_is_given_once_and_no_place_taken_twice(root: Path, trained_adapter: Path) -> None:
-    # Again: the worker that had reserved it died.
-    assert reserve(root, "a", ID) == reserve(root, "a", ID) == "a"
-    assert reserve(root, "a", OTHER) == "a-2"
-    publish(root, "a", trained_adapter, "demo", ID)
-    release(root, "a")
+def test_a_name_is_reserved_once_and_an_adapter_is_never_replaced(
+    root: Path, trained_adapter: Path
+) -> None:
+    # A worker may repeat the reservation of a dead worker.
+    assert reserve_name(root, "a", ID) == reserve_name(root, "a", ID) == "a"
+    assert reserve_name(root, "a", OTHER) == "a-2"
+    publish_adapter(root, "a", trained_adapter, "demo", ID)
+    release_name(root, "a")
     assert not (root / ".a").exists()
-    assert reserve(root, "a", "ftjob-c") == "a-3"
+    assert reserve_name(root, "a", "ftjob-c") == "a-3"
     with pytest.raises(VolumeError, match="another adapter"):
-        publish(root, "a", trained_adapter, "demo", OTHER)
-    assert maker(root, "a") == ID
+        publish_adapter(root, "a", trained_adapter, "demo", OTHER)
+    assert origin_id(root, "a") == ID
     assert names_in(root) == [".a-2", ".a-3", "a"]
-    assert reserve(root, "a", ID) == "a"
+    assert reserve_name(root, "a", ID) == "a"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 5}', "\udcff"])
-def test_a_broken_mark_makes_no_maker(root: Path, trained_adapter: Path, content: str) -> None:
-    publish(root, "a", trained_adapter, "demo", ID)
-    (root / "a" / MADE).write_text(content, errors="surrogateescape")
-    assert maker(root, "a") is None
-    remove(root, "a")
-    assert maker(root, "a") is None
+def test_an_adapter_with_a_broken_origin_file_has_no_origin(
+    root: Path, trained_adapter: Path, content: str
+) -> None:
+    publish_adapter(root, "a", trained_adapter, "demo", ID)
+    (root / "a" / ORIGIN_FILE).write_text(content, errors="surrogateescape")
+    assert origin_id(root, "a") is None
+    remove_adapter(root, "a")
+    assert origin_id(root, "a") is None
 
 
-def killed_after(steps: int, work: Callable[[], None]) -> bool:
-    """Do some work in a process that is killed after so many steps; return whether it was."""
+def kill_after(steps: int, work: Callable[[], None]) -> bool:
+    """Run a function in a process that is killed after some steps; return whether it was killed."""
     pid = os.fork()
     if not pid:
-        left = [steps]
+        remaining = [steps]
 
         def count(event: str, _: object) -> None:
             if event.startswith(("open", "os.", "shutil.")):
-                left[0] -= 1
-                if left[0] < 0:
+                remaining[0] -= 1
+                if remaining[0] < 0:
                     os._exit(9)
 
         sys.addaudithook(count)
@@ -110,41 +132,43 @@ def killed_after(steps: int, work: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
-def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained_adapter: Path) -> None:
-    for steps in range(MOST_STEPS):
+def test_publishing_may_be_interrupted_between_any_two_steps(
+    tmp_path: Path, trained_adapter: Path
+) -> None:
+    for steps in range(MAX_STEPS):
         root = tmp_path / str(steps)
 
         def work(root: Path = root) -> None:
-            name = reserve(root, "a", ID)
-            publish(root, name, trained_adapter, "demo", ID)
-            release(root, name)
+            name = reserve_name(root, "a", ID)
+            publish_adapter(root, name, trained_adapter, "demo", ID)
+            release_name(root, name)
 
-        was_killed = killed_after(steps, work)
-        # It is not there, or whole.
+        was_killed = kill_after(steps, work)
+        # The adapter is either missing or complete.
         if (root / "a").exists():
             assert len(names_in(root / "a")) == 3
             assert (root / "a" / WEIGHTS).stat().st_size == 100_000
         work()
-        assert (adapter_names(root), maker(root, "a")) == (["a"], ID)
-        # What was left half made is gone.
+        assert (adapter_names(root), origin_id(root, "a")) == (["a"], ID)
+        # No partial adapter remains.
         assert not [*root.glob(".a*")]
         if not was_killed:
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the publication never finished")
     assert steps > 10
 
 
-def test_on_a_full_volume_nothing_appears_or_stays(tmp_path: Path, trained_adapter: Path) -> None:
-    with mounted(tmp_path / "disk", 1 << 18) as disk:
+def test_publishing_on_a_full_volume_leaves_nothing(tmp_path: Path, trained_adapter: Path) -> None:
+    with mount_disk(tmp_path / "disk", 1 << 18) as disk:
         root = disk / "adapters"
         root.mkdir()
-        filler = fill(disk, left=50_000)
+        filler = fill(disk, free=50_000)
         with pytest.raises(VolumeError, match="full"):
-            publish(root, "a", trained_adapter, "demo", ID)
+            publish_adapter(root, "a", trained_adapter, "demo", ID)
         assert names_in(root) == []
         filler.unlink()
-        publish(root, "a", trained_adapter, "demo", ID)
+        publish_adapter(root, "a", trained_adapter, "demo", ID)
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
-            reserve(root, "b", ID)
+            reserve_name(root, "b", ID)

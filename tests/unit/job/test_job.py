@@ -1,4 +1,4 @@
-"""The shapes that a job's input can have, what is read from them, and what is refused."""
+"""The shapes of a job's input: the values that are read from them, and refusals."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from support.tables.refused_jobs import RAW
 
 from worker.dialects import ACCEPTED_INPUTS, parse_input
 from worker.errors import InvalidInput
-from worker.job import SHAPES, FineTuneJob, OpenAIJob, RawJob
+from worker.job import JOB_TYPES, FineTuneJob, OpenAIJob, RawJob
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}
 CHUNK_KEYS = ("max_batch_size", "min_batch_size", "batch_size_growth_factor", "max_batch_delay_ms")
 
 
-def openai(**keys: Any) -> OpenAIJob:
+def parse_openai(**keys: Any) -> OpenAIJob:
     job = parse_input(keys)
     assert isinstance(job, OpenAIJob)
     return job
 
 
-def raw(**keys: Any) -> RawJob:
+def parse_raw(**keys: Any) -> RawJob:
     job = parse_input(keys)
     assert isinstance(job, RawJob)
     return job
@@ -30,31 +30,33 @@ def raw(**keys: Any) -> RawJob:
 # The OpenAI path:
 
 
-def test_the_gateways_job_says_nothing_of_its_method_and_its_body_stays_opaque() -> None:
+def test_a_job_of_the_gateway_has_no_method_and_an_unchecked_body() -> None:
     body = {"messages": 7, "no_such_key": [1], "temperature": None}
-    job = openai(openai_route=CHAT, openai_input=body)
+    job = parse_openai(openai_route=CHAT, openai_input=body)
     assert (job.path, job.method, job.body) == ("/chat/completions", None, body)
 
 
-def test_the_route_form_is_the_gateways_spelled_out() -> None:
+def test_route_and_body_equal_the_keys_of_the_gateway() -> None:
     body = {"messages": [TURN]}
-    assert openai(route=CHAT, body=body) == openai(openai_route=CHAT, openai_input=body)
-    assert openai(route="/v1/models", method="GET", body=body).method == "GET"
+    assert parse_openai(route=CHAT, body=body) == parse_openai(openai_route=CHAT, openai_input=body)
+    assert parse_openai(route="/v1/models", method="GET", body=body).method == "GET"
 
 
-def test_a_route_counts_with_and_without_v1_and_slashes() -> None:
+def test_a_route_is_the_same_with_and_without_v1_and_slashes() -> None:
     for route in ("/v1/models", "v1/models", "/models", "models/"):
-        assert openai(openai_route=route).path == "/models"
-    # Only a whole v1 is left out.
+        assert parse_openai(openai_route=route).path == "/models"
+    # Only a whole path segment v1 is removed.
     for route in ("/v1models", "/v1", "/v2/models"):
-        assert openai(openai_route=route).path == route
+        assert parse_openai(openai_route=route).path == route
 
 
-def test_a_stream_is_asked_for_in_every_word_that_is_true() -> None:
-    true: list[Any] = [True, 1, "1", "true", "True", "yes", "on"]
-    words = [*true, False, 0, "false", "no", None, "maybe", 2, [True], {}]
-    assert [word for word in words if openai(route=CHAT, body={"stream": word}).stream] == true
-    assert not openai(route=CHAT).stream
+def test_every_true_value_requests_a_stream() -> None:
+    true_values: list[Any] = [True, 1, "1", "true", "True", "yes", "on"]
+    values = [*true_values, False, 0, "false", "no", None, "maybe", 2, [True], {}]
+    assert [
+        value for value in values if parse_openai(route=CHAT, body={"stream": value}).stream
+    ] == true_values
+    assert not parse_openai(route=CHAT).stream
 
 
 # The raw path:
@@ -68,23 +70,23 @@ def test_a_stream_is_asked_for_in_every_word_that_is_true() -> None:
         ({"prompt": "no", "messages": [TURN], "apply_chat_template": True}, [TURN]),
     ],
 )
-def test_messages_win_over_a_prompt(keys: dict[str, Any], conversation: Any) -> None:
-    assert raw(**keys).conversation == conversation
+def test_messages_override_a_prompt(keys: dict[str, Any], conversation: Any) -> None:
+    assert parse_raw(**keys).conversation == conversation
 
 
-def test_the_chat_template_gets_every_turn_as_it_was_sent() -> None:
+def test_the_chat_template_gets_every_turn_unchanged() -> None:
     turns = [
         {"role": "ipython", "content": "any role"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
         {"role": "assistant", "tool_calls": []},
         {"role": "user", "content": [{"type": "text", "text": "parts"}], "name": "Ann"},
     ]
-    assert raw(messages=turns).conversation == turns
+    assert parse_raw(messages=turns).conversation == turns
 
 
 def test_null_counts_as_absent() -> None:
     keys = ("openai_route", "messages", "sampling_params", "stream", "guided_json", "zzz")
-    assert raw(prompt="Hi", **dict.fromkeys((*keys, *CHUNK_KEYS))) == raw(prompt="Hi")
+    assert parse_raw(prompt="Hi", **dict.fromkeys((*keys, *CHUNK_KEYS))) == parse_raw(prompt="Hi")
 
 
 def test_the_four_chunk_keys_are_accepted_in_every_form() -> None:
@@ -102,7 +104,7 @@ def test_the_four_chunk_keys_are_accepted_in_every_form() -> None:
         {"messages_list": [[TURN], [TURN]], "sampling_params": {"n": None}, "stream": True},
     ],
 )
-def test_parsing_leaves_the_payload_alone(payload: dict[str, Any]) -> None:
+def test_parsing_does_not_change_the_payload(payload: dict[str, Any]) -> None:
     before = repr(payload)
     parse_input(payload)
     assert repr(payload) == before
@@ -126,17 +128,17 @@ def test_a_fine_tune_has_one_source(spec: dict[str, Any]) -> None:
     assert {name: getattr(job.fine_tune, name) for name in spec} == spec
 
 
-# Refusals: the message and the parameter of each, and no value in them.
+# Refusals: each has a message and a parameter, and no value of the input.
 
 
 @pytest.mark.parametrize(
     ("param", "message", "payload"),
     [
         pytest.param(*case, id=ascii(case[1])[1:60])
-        for case in (*refused_jobs.refused(), *refused_work.refused())
+        for case in (*refused_jobs.refused_cases(), *refused_work.refused_cases())
     ],
 )
-def test_a_refusal_says_what_is_wrong_and_what_would_be_right(
+def test_a_refusal_names_the_mistake_and_the_correction(
     param: str | None, message: str, payload: Any
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -144,11 +146,13 @@ def test_a_refusal_says_what_is_wrong_and_what_would_be_right(
     assert (caught.value.message, caught.value.param) == (message, param)
 
 
-def test_a_message_names_no_more_than_the_first_mistakes() -> None:
+def test_a_message_names_only_the_first_mistakes() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_input({**RAW, **{f"zzz{number}": 1 for number in range(99)}})
     assert caught.value.message.count("unknown key") == 5
 
 
-def test_the_accepted_inputs_show_every_shape() -> None:
-    assert all(any(f'"{mark}"' in ACCEPTED_INPUTS for mark in shape.marks) for shape in SHAPES)
+def test_the_accepted_inputs_contain_every_shape() -> None:
+    assert all(
+        any(f'"{mark}"' in ACCEPTED_INPUTS for mark in shape.marker_keys) for shape in JOB_TYPES
+    )

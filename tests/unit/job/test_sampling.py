@@ -1,35 +1,35 @@
-"""Sampling parameters: translated into vLLM's, and bounded on both paths."""
+"""Sampling parameters: their translation into vLLM's, and their bounds on both paths."""
 
 from typing import Any
 
 import pytest
-from support.engine.answers import answered, refused
+from support.engine.answers import job_error, run_job
 from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
 from worker.dialects import parse_input
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.sampling import Sampling
-from worker.limits.parameters import BOUNDS, INT32, INT64
+from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64
 
 # Constraints of structured output, and the objects that can hold them.
-KINDS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}
-KINDS |= {"grammar": 'root ::= "a"', "json_object": True}
+CONSTRAINTS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}
+CONSTRAINTS |= {"grammar": 'root ::= "a"', "json_object": True}
 HOLDERS = ("structured_outputs", "guided_decoding", "guided_options_request")
 
 
-def job(params: Any = None, **outside: Any) -> RawJob:
+def parse_job(params: Any = None, **outside: Any) -> RawJob:
     parsed = parse_input({"prompt": "Hi", "sampling_params": params, **outside})
     assert isinstance(parsed, RawJob)
     return parsed
 
 
-def sampling(params: Any = None, **outside: Any) -> Sampling:
-    return job(params, **outside).sampling_params
+def parse_sampling(params: Any = None, **outside: Any) -> Sampling:
+    return parse_job(params, **outside).sampling_params
 
 
 @pytest.mark.parametrize(
-    ("params", "n", "width", "ranked"),
+    ("params", "n", "width", "is_ranked"),
     [
         ({"use_beam_search": False}, 1, 1, False),
         ({"n": 256}, 256, 256, False),
@@ -41,13 +41,13 @@ def sampling(params: Any = None, **outside: Any) -> Sampling:
     ],
     ids=str,
 )
-def test_best_of_are_generated_and_what_is_compared_first_is_not_streamed(
-    params: dict[str, Any], n: int, width: int, ranked: bool
+def test_best_of_choices_are_generated_and_ranked_choices_are_not_streamed(
+    params: dict[str, Any], n: int, width: int, is_ranked: bool
 ) -> None:
-    found = sampling(params)
-    assert (found.n, found.width, found.ranked) == (n, width, ranked)
-    assert job(params, stream=True).streamed is not ranked
-    assert job(params, stream=False).streamed is False
+    parsed = parse_sampling(params)
+    assert (parsed.n, parsed.width, parsed.is_ranked) == (n, width, is_ranked)
+    assert parse_job(params, stream=True).is_streamed is not is_ranked
+    assert parse_job(params, stream=False).is_streamed is False
 
 
 @pytest.mark.parametrize(
@@ -58,58 +58,70 @@ def test_best_of_are_generated_and_what_is_compared_first_is_not_streamed(
         ({"backend": "x"}, "backend is gone: "),
     ],
 )
-def test_no_object_is_named_for_the_parameters_of_a_body(params: Any, message: str) -> None:
+def test_an_error_for_a_parameter_of_a_body_has_no_prefix(params: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Sampling.read(params, "")
     assert caught.value.message.startswith(message)
     assert caught.value.param in params
 
 
-def test_vllm_gets_what_is_not_translated_as_it_was_sent() -> None:
-    rest = {"temperature": 0.5, "stop": ["a"], "no_such_parameter": {"a": [None]}, "logprobs": "x"}
-    ours: dict[str, Any] = {"n": 2, "best_of": 3, "use_beam_search": True, "length_penalty": 0.5}
-    ours |= {"early_stopping": "never", "return_token_log_probs": False}
-    # The defaults of beam search may be written out.
-    assert sampling({"length_penalty": 1, "early_stopping": False}) == sampling()
-    found = sampling({**rest, **ours})
-    assert found.vllm == rest
-    assert {name: getattr(found, name) for name in ours} == ours
+def test_other_parameters_are_passed_to_vllm_unchanged() -> None:
+    other_params = {
+        "temperature": 0.5,
+        "stop": ["a"],
+        "no_such_parameter": {"a": [None]},
+        "logprobs": "x",
+    }
+    translated: dict[str, Any] = {
+        "n": 2,
+        "best_of": 3,
+        "use_beam_search": True,
+        "length_penalty": 0.5,
+    }
+    translated |= {"early_stopping": "never", "return_token_log_probs": False}
+    # The defaults of beam search may be sent explicitly.
+    assert parse_sampling({"length_penalty": 1, "early_stopping": False}) == parse_sampling()
+    parsed = parse_sampling({**other_params, **translated})
+    assert parsed.vllm == other_params
+    assert {name: getattr(parsed, name) for name in translated} == translated
 
 
-def test_null_counts_as_absent_inside_and_outside() -> None:
+def test_null_counts_as_absent_inside_and_outside_of_sampling_params() -> None:
     names = (*Sampling.model_fields, "temperature", "logits_processors", "guided_json", HOLDERS[0])
     nulls = dict.fromkeys(names)
-    assert sampling(nulls) == sampling(**nulls) == sampling()
-    assert sampling({"guided_regex": None}, guided_regex="a") == sampling(guided_regex="a")
+    assert parse_sampling(nulls) == parse_sampling(**nulls) == parse_sampling()
+    assert parse_sampling({"guided_regex": None}, guided_regex="a") == parse_sampling(
+        guided_regex="a"
+    )
 
 
-def test_log_probabilities_are_asked_for_in_other_words() -> None:
-    asked = {"return_token_log_probs": True}
+def test_return_token_log_probs_becomes_logprobs() -> None:
+    keys = {"return_token_log_probs": True}
     for logprobs, expected in ((5, 5), (None, 0)):
         params = {"logprobs": logprobs}
-        assert sampling({**params, **asked}).vllm == {"logprobs": expected}
-        assert sampling(params, **asked).vllm == {"logprobs": expected}
+        assert parse_sampling({**params, **keys}).vllm == {"logprobs": expected}
+        assert parse_sampling(params, **keys).vllm == {"logprobs": expected}
 
 
-# Structured outputs, beside sampling_params or in them:
+# Structured outputs, in sampling_params or next to them:
 
 
-def written(kind: str, value: Any) -> list[dict[str, Any]]:
+def spellings_of(kind: str, value: Any) -> list[dict[str, Any]]:
     """Return a constraint in every spelling."""
     names = (kind, f"guided_{kind}")
     return [{names[1]: value}, *({holder: {name: value}} for holder in HOLDERS for name in names)]
 
 
-def test_every_spelling_becomes_vllms_own() -> None:
-    for kind, value in KINDS.items():
-        for params in written(kind, value):
+def test_every_spelling_is_translated_into_vllms() -> None:
+    for kind, value in CONSTRAINTS.items():
+        for params in spellings_of(kind, value):
             vllm = {"structured_outputs": {kind: value}}
-            assert sampling(params).vllm == sampling(**params).vllm == vllm
-    # A pattern for white space goes with a constraint.
+            assert parse_sampling(params).vllm == parse_sampling(**params).vllm == vllm
+    # A whitespace pattern needs another constraint.
     vllm = {"structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}}
-    for params in written("whitespace_pattern", "[ ]?"):
-        assert sampling({"guided_json": {}, **params}).vllm == vllm
-        assert sampling({"guided_json": {}}, **params).vllm == vllm
+    for params in spellings_of("whitespace_pattern", "[ ]?"):
+        assert parse_sampling({"guided_json": {}, **params}).vllm == vllm
+        assert parse_sampling({"guided_json": {}}, **params).vllm == vllm
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,7 @@ def test_every_spelling_becomes_vllms_own() -> None:
     [
         # Other keys of vLLM's own object are passed on.
         ({"structured_outputs": {"regex": "a", "other": 1}}, {"regex": "a", "other": 1}),
-        # A switch that is off leaves room for another constraint; nothing else can be off.
+        # json_object=False allows another constraint; no other constraint can be switched off.
         ({"guided_json_object": False, "guided_regex": "a"}, {"regex": "a"}),
         *(({holder: {"json_object": False, "regex": "a"}}, {"regex": "a"}) for holder in HOLDERS),
         ({"guided_json": False}, {"json": False}),
@@ -127,57 +139,62 @@ def test_every_spelling_becomes_vllms_own() -> None:
     ],
     ids=str,
 )
-def test_what_constrains_an_answer_becomes_vllms(params: Any, structured: Any) -> None:
+def test_a_constraint_is_translated_into_vllms(params: Any, structured: Any) -> None:
     vllm = {"structured_outputs": structured} if structured else {}
-    assert sampling(params).vllm == sampling(**params).vllm == vllm
+    assert parse_sampling(params).vllm == parse_sampling(**params).vllm == vllm
 
 
 # Bounds, on both paths:
 
 
-def names(count: int) -> list[str]:
+def number_strings(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-AT: dict[str, Any] = {
-    **{"min_tokens": INT32, "max_tokens": INT32, "seed": -INT64 - 1, "repetition_penalty": 10},
-    **{"presence_penalty": -2, "frequency_penalty": 2, "stop": ["a" * 256, *names(63)]},
-    **{"bad_words": names(64), "stop_token_ids": list(range(64))},
+AT_BOUNDS: dict[str, Any] = {
+    **{
+        "min_tokens": MAX_INT32,
+        "max_tokens": MAX_INT32,
+        "seed": -MAX_INT64 - 1,
+        "repetition_penalty": 10,
+    },
+    **{"presence_penalty": -2, "frequency_penalty": 2, "stop": ["a" * 256, *number_strings(63)]},
+    **{"bad_words": number_strings(64), "stop_token_ids": list(range(64))},
     **{"allowed_token_ids": list(range(300)), "logprob_token_ids": list(range(128))},
-    "logit_bias": dict.fromkeys(names(300), -100),
+    "logit_bias": dict.fromkeys(number_strings(300), -100),
     "repetition_detection": {"max_pattern_size": 256, "min_count": 256},
 }
-TO_INT32 = f"from {-INT32:,} to {INT32:,}"
-TO_INT64 = f"from {-INT64 - 1:,} to {INT64:,}"
-ABOVE: list[tuple[str, Any, str]] = [
-    ("min_tokens", INT32 + 1, TO_INT32),
-    ("thinking_token_budget", INT32 + 1, TO_INT32),
-    ("prompt_logprobs", INT32 + 1, TO_INT32),
-    ("seed", INT64 + 1, TO_INT64),
+TO_INT32 = f"from {-MAX_INT32:,} to {MAX_INT32:,}"
+TO_INT64 = f"from {-MAX_INT64 - 1:,} to {MAX_INT64:,}"
+ABOVE_BOUNDS: list[tuple[str, Any, str]] = [
+    ("min_tokens", MAX_INT32 + 1, TO_INT32),
+    ("thinking_token_budget", MAX_INT32 + 1, TO_INT32),
+    ("prompt_logprobs", MAX_INT32 + 1, TO_INT32),
+    ("seed", MAX_INT64 + 1, TO_INT64),
     ("stop", "a" * 257, "one has 257 characters, at most 256"),
     ("stop", ["a" * 257], "one has 257 characters, at most 256"),
-    ("stop", names(65), "65 of them, at most 64"),
-    ("bad_words", names(65), "65 of them, at most 64"),
+    ("stop", number_strings(65), "65 of them, at most 64"),
+    ("bad_words", number_strings(65), "65 of them, at most 64"),
     ("stop_token_ids", list(range(65)), "65 of them, at most 64"),
     ("allowed_token_ids", list(range(301)), "301 of them, at most 300"),
     ("logprob_token_ids", list(range(129)), "129 of them, at most 128"),
-    ("logit_bias", dict.fromkeys(names(301), 1), "301 of them, at most 300"),
+    ("logit_bias", dict.fromkeys(number_strings(301), 1), "301 of them, at most 300"),
     ("logit_bias", {"5": 1e300}, "from -100 to 100"),
     ("repetition_penalty", 10.5, "above 0 to 10"),
     ("repetition_penalty", 0, "above 0 to 10"),
     ("presence_penalty", 2.5, "from -2 to 2"),
     ("repetition_detection", {"max_pattern_size": 257}, "max_pattern_size: from 0 to 256"),
 ]
-# Their texts are numbers for vLLM's server, and they have names of their own.
+# Bodies for vLLM's server may have numbers as strings, and other names of parameters.
 ABOVE_IN_BODIES: list[tuple[str, Any, str]] = [
-    ("max_tokens", INT32 + 1, TO_INT32),
-    ("max_completion_tokens", INT32 + 1, TO_INT32),
-    ("max_output_tokens", INT32 + 1, TO_INT32),
+    ("max_tokens", MAX_INT32 + 1, TO_INT32),
+    ("max_completion_tokens", MAX_INT32 + 1, TO_INT32),
+    ("max_output_tokens", MAX_INT32 + 1, TO_INT32),
     ("stop_sequences", ["a" * 257], "one has 257 characters, at most 256"),
-    ("top_logprobs", INT32 + 1, TO_INT32),
-    ("truncate_prompt_tokens", INT32 + 1, TO_INT32),
+    ("top_logprobs", MAX_INT32 + 1, TO_INT32),
+    ("truncate_prompt_tokens", MAX_INT32 + 1, TO_INT32),
     ("repetition_penalty", "1e300", "above 0 to 10"),
-    ("seed", str(INT64 + 1), TO_INT64),
+    ("seed", str(MAX_INT64 + 1), TO_INT64),
     ("logit_bias", {"5": "nan"}, "from -100 to 100"),
 ]
 
@@ -190,21 +207,21 @@ def body(**params: Any) -> dict[str, Any]:
     return {"openai_route": CHAT, "openai_input": {"messages": "Hi", **params}}
 
 
-async def test_what_is_at_its_bound_is_accepted_on_both_paths() -> None:
-    for job in (raw(**AT), body(**AT)):
-        assert "error" not in (await answered(job, *tokens("a")))[-1]
+async def test_values_at_their_bounds_are_accepted_on_both_paths() -> None:
+    for payload in (raw(**AT_BOUNDS), body(**AT_BOUNDS)):
+        assert "error" not in (await run_job(payload, *tokens("a")))[-1]
 
 
-@pytest.mark.parametrize(("name", "value", "message"), ABOVE)
+@pytest.mark.parametrize(("name", "value", "message"), ABOVE_BOUNDS)
 async def test_raw_jobs_above_a_bound_are_refused(name: str, value: Any, message: str) -> None:
-    error = await refused(raw(**{name: value}))
+    error = await job_error(raw(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"sampling_params.{name}: {message}"
 
 
-@pytest.mark.parametrize(("name", "value", "message"), [*ABOVE, *ABOVE_IN_BODIES])
+@pytest.mark.parametrize(("name", "value", "message"), [*ABOVE_BOUNDS, *ABOVE_IN_BODIES])
 async def test_bodies_above_a_bound_are_refused(name: str, value: Any, message: str) -> None:
-    error = await refused(body(**{name: value}))
+    error = await job_error(body(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"{name}: {message}"
 
@@ -215,14 +232,14 @@ async def test_repeated_items_count_once() -> None:
     assert RawJob.read(raw(**params)).sampling_params.vllm == once
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, body(**params))
-    (asked,) = engine.asked
-    assert isinstance(asked, dict)
-    assert {name: asked[name] for name in once} == once
-    # More tokens than the engine can count are cut.
-    assert RawJob.read(raw(max_tokens=INT64)).sampling_params.vllm == {"max_tokens": INT32}
+    (request,) = engine.requests
+    assert isinstance(request, dict)
+    assert {name: request[name] for name in once} == once
+    # max_tokens is cut to the largest number that the engine can count.
+    assert RawJob.read(raw(max_tokens=MAX_INT64)).sampling_params.vllm == {"max_tokens": MAX_INT32}
 
 
 def test_values_of_wrong_types_are_left_to_vllm() -> None:
     values: list[Any] = [None, True, {}, [], "five", [{}], {"a": {}}, [[1]]]
-    refused = [(bound, value) for bound in BOUNDS.values() for value in values]
-    assert [pair for pair in refused if pair[0].refusal(pair[1])] == []
+    pairs = [(bound, value) for bound in BOUNDS.values() for value in values]
+    assert [pair for pair in pairs if pair[0].violation(pair[1])] == []

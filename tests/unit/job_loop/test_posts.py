@@ -1,4 +1,4 @@
-"""Answers reach the platform whole and in order, whatever its calls meet; or the job fails."""
+"""Answers reach the platform complete and in order despite failed calls, or the job fails."""
 
 import json
 import socket
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.job_loops import HANG, UNPOSTABLE, Platform, serving
-from support.processes.background import HUNG_S, eventually
-from support.processes.emulator_peer import Clock
+from support.job_loops import HANG, UNPOSTABLE, Platform, serve_routes
+from support.processes.background import HUNG_S, poll_until
+from support.processes.emulator_peer import EmulatorClock
 
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire
@@ -20,9 +20,9 @@ from worker.errors import InvalidInput
 
 NAN = float("nan")
 CHUNKS = [{"number": number, "text": "ü\n"} for number in range(20)]
-# A gateway has passed the call on, and got no answer.
-GIVEN_UP = [{"do": Action.STATUS, "status": status} for status in (504, 520, 524)]
-UNACKNOWLEDGED = [{"do": Action.RESET}, {"do": Action.LOSE}, *GIVEN_UP]
+# A gateway has forwarded the call and got no response.
+GATEWAY_TIMEOUTS = [{"do": Action.STATUS, "status": status} for status in (504, 520, 524)]
+UNACKNOWLEDGED = [{"do": Action.RESET}, {"do": Action.LOSE}, *GATEWAY_TIMEOUTS]
 
 
 def error_of(job: Job) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def error_of(job: Job) -> dict[str, Any]:
     return error
 
 
-def posted(job: Job) -> list[Any]:
+def chunk_outputs(job: Job) -> list[Any]:
     return [chunk.output for chunk in job.chunks]
 
 
 @asynccontextmanager
-async def chunks_refused(platform: Platform, status: int) -> AsyncIterator[None]:
-    """Let a server of its own answer all chunks with a status, and with a place to go to."""
+async def refuse_chunks(platform: Platform, status: int) -> AsyncIterator[None]:
+    """Respond to all chunks with a status and a ``Location``."""
 
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=status, headers={"Location": "/taken"})
@@ -45,7 +45,7 @@ async def chunks_refused(platform: Platform, status: int) -> AsyncIterator[None]
     async def accept(_: web.Request) -> web.Response:
         return web.json_response({})
 
-    async with serving(web.post("/refusing", refuse), web.get("/taken", accept)) as url:
+    async with serve_routes(web.post("/refusing", refuse), web.get("/taken", accept)) as url:
         platform.wire.urls = replace(platform.wire.urls, stream=f"{url}/refusing?")
         yield
 
@@ -53,25 +53,25 @@ async def chunks_refused(platform: Platform, status: int) -> AsyncIterator[None]
 async def test_a_yielded_error_fails_the_job_with_its_text(platform: Platform) -> None:
     job = await platform.run("begun", {"error": '{"error": {"message": "ü"}}'}, "never")
     assert (job.status, job.error) == (Status.FAILED, '{"error": {"message": "ü"}}')
-    assert posted(job) == ["begun"]
+    assert chunk_outputs(job) == ["begun"]
 
 
 async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: Platform) -> None:
     job = await platform.run({"text": "a\ud83d"}, "\udc00", stream=True)
     assert job.status is Status.COMPLETED
-    assert job.output == posted(job) == [{"text": "a?"}, "?"]
+    assert job.output == chunk_outputs(job) == [{"text": "a?"}, "?"]
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 @pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
-async def test_a_failed_post_is_made_again(platform: Platform, call: Call, status: int) -> None:
+async def test_a_failed_post_is_retried(platform: Platform, call: Call, status: int) -> None:
     platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, status=status, calls=3))
     job = await platform.run(*CHUNKS, stream=True)
-    assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
+    assert (job.status, job.output, chunk_outputs(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert platform.answers.records[0].posts_retried == 3
 
 
-async def test_a_stream_goes_on_after_refused_connections(platform: Platform) -> None:
+async def test_a_stream_continues_after_refused_connections(platform: Platform) -> None:
     received = []
 
     async def take(request: web.Request) -> web.Response:
@@ -83,10 +83,10 @@ async def test_a_stream_goes_on_after_refused_connections(platform: Platform) ->
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/chunks?"
         platform.wire.urls = replace(platform.wire.urls, stream=url)
         job = platform.submit(*CHUNKS, stream=True)
-        await platform.begun(job)
-        await eventually(lambda: job.ended or platform.answers.records[0].posts_retried > 2)
-        async with serving(web.post("/chunks", take), bound=bound):
-            assert await job.wait_ended(HUNG_S)
+        await platform.wait_until_begun(job)
+        await poll_until(lambda: job.has_ended or platform.answers.records[0].posts_retried > 2)
+        async with serve_routes(web.post("/chunks", take), bound=bound):
+            assert await job.wait_for_end(HUNG_S)
     assert (job.status, job.output, received) == (Status.COMPLETED, CHUNKS, CHUNKS)
 
 
@@ -104,17 +104,17 @@ async def test_a_stream_fails_retryably_when_a_chunk_may_be_lost(
     platform: Platform, fault: dict[str, Any]
 ) -> None:
     job = platform.submit(*CHUNKS, HANG, stream=True)
-    assert await anext(job.follow())
+    assert await anext(job.follow_chunks())
     platform.emulator.faults.add(Fault(on=Call.STREAM, calls=1, **fault))
-    assert await job.wait_ended(HUNG_S)
+    assert await job.wait_for_end(HUNG_S)
     error = error_of(job)
     assert (error["code"], error["retryable"], error["request_id"]) == (503, True, job.id)
-    assert posted(job) == CHUNKS[: len(job.chunks)]
-    assert platform.answers.closed == [job.id]
+    assert chunk_outputs(job) == CHUNKS[: len(job.chunks)]
+    assert platform.answers.closed_jobs == [job.id]
 
 
 @pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
-async def test_without_a_stream_the_result_has_what_was_lost(
+async def test_the_result_of_a_job_without_streaming_includes_lost_chunks(
     platform: Platform, action: Action
 ) -> None:
     platform.emulator.faults.add(Fault(on=Call.STREAM, do=action, calls=1))
@@ -123,40 +123,40 @@ async def test_without_a_stream_the_result_has_what_was_lost(
     assert len(job.chunks) <= 1
 
 
-async def test_a_post_that_is_not_acknowledged_in_time_is_in_doubt(
+async def test_a_chunk_that_is_not_acknowledged_in_time_fails_its_stream(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "POST_S", 0.05)
+    monkeypatch.setattr(wire, "POST_TIMEOUT_S", 0.05)
     platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=HUNG_S, calls=1))
     job = await platform.run("begun", HANG, stream=True)
     assert error_of(job)["retryable"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 413])
-async def test_a_chunk_that_is_refused_fails_a_stream(platform: Platform, status: int) -> None:
-    async with chunks_refused(platform, status):
+async def test_a_refused_chunk_fails_its_stream(platform: Platform, status: int) -> None:
+    async with refuse_chunks(platform, status):
         job = await platform.run("begun", HANG, stream=True)
     assert error_of(job)["code"] == 503
 
 
 @pytest.mark.parametrize("status", [302, 404])
-async def test_a_result_has_refused_chunks_too(platform: Platform, status: int) -> None:
-    async with chunks_refused(platform, status):
+async def test_a_result_includes_refused_chunks(platform: Platform, status: int) -> None:
+    async with refuse_chunks(platform, status):
         job = await platform.run("whole")
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
-async def test_a_result_that_is_refused_frees_the_slot(
+async def test_a_refused_result_frees_the_slot(
     platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
     platform.submit("whole")
-    await eventually(lambda: "nobody knows of its result" in caplog.text)
+    await poll_until(lambda: "its result could not be delivered" in caplog.text)
     assert (await platform.run("next")).output == ["next"]
 
 
 @pytest.mark.parametrize("value", [UNPOSTABLE, NAN, {"logprobs": [0, NAN]}])
-async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform, value: Any) -> None:
+async def test_a_yield_that_cannot_be_posted_fails_its_job(platform: Platform, value: Any) -> None:
     job = await platform.run("begun", value, stream=True)
     assert error_of(job)["code"] == 500
     assert platform.answers.records[0].status == 500
@@ -166,34 +166,36 @@ async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform, 
     ("policy", "seconds"),
     [({"executionTimeout": 100_000}, 100), (None, 600), ({"executionTimeout": "soon"}, 600)],
 )
-async def test_posts_end_with_the_jobs_time_or_after_ten_minutes(
+async def test_posts_stop_at_the_jobs_time_limit_or_after_ten_minutes(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, policy: object, seconds: float
 ) -> None:
-    clock = Clock()
+    clock = EmulatorClock()
     monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=clock))
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
-    # The emulator keeps the time limit that it was handed apart from the job's policy.
+    # The emulator's own time limit is separate from the policy in the payload.
     job = platform.submit("whole", policy=policy)
-    await platform.begun(job)
+    await platform.wait_until_begun(job)
     (record,) = platform.answers.records
-    await eventually(lambda: record.posts_retried > 0)
-    clock.let_pass(seconds / 2)
+    await poll_until(lambda: record.posts_retried > 0)
+    clock.advance(seconds / 2)
     retried = record.posts_retried
-    await eventually(lambda: record.posts_retried > retried + 2)
-    clock.let_pass(seconds / 2)
-    await platform.idle()
+    await poll_until(lambda: record.posts_retried > retried + 2)
+    clock.advance(seconds / 2)
+    await platform.wait_until_idle()
     assert record.status == 504
 
 
-async def test_too_large_results_fail(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "LARGEST_RESULT", 1000)
+async def test_a_result_that_is_too_large_fails_its_job(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "MAX_RESULT_BYTES", 1000)
     job = await platform.run("a" * 600, "b" * 600, stream=True)
     assert error_of(job)["code"] == 413
     assert "more than 1,000 bytes" in error_of(job)["message"]
-    assert platform.answers.closed == [job.id]
+    assert platform.answers.closed_jobs == [job.id]
 
 
-async def test_the_platform_can_be_away_for_a_while(
+async def test_jobs_survive_an_outage_of_the_platform(
     platform: Platform, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
@@ -201,31 +203,31 @@ async def test_the_platform_can_be_away_for_a_while(
     for call in (Call.STREAM, Call.DONE, Call.TAKE):
         platform.emulator.faults.add(Fault(on=call, do=Action.STATUS))
     jobs = [platform.submit(*CHUNKS, stream=True) for _ in range(8)]
-    await eventually(lambda: "calls to the platform fail" in caplog.text)
+    await poll_until(lambda: "calls to the platform fail" in caplog.text)
     platform.emulator.faults.clear()
     for job in jobs:
-        assert await job.wait_ended(HUNG_S)
-        assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
+        assert await job.wait_for_end(HUNG_S)
+        assert (job.status, job.output, chunk_outputs(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert caplog.text.count("calls to the platform fail") == 1
     assert caplog.text.count("succeed again") == 1
 
 
-def test_pauses_grow_from_failure_to_failure_to_some_seconds() -> None:
+def test_pauses_grow_with_each_failure_up_to_some_seconds() -> None:
     for failures, least in ((1, 0.1), (2, 0.2), (3, 0.4), (6, 3.2), (7, 5.0), (10_000, 5.0)):
-        assert least <= wire.pause_s(failures) <= least + 0.7
+        assert least <= wire.backoff_s(failures) <= least + 0.7
 
 
 async def test_progress_is_posted_once(platform: Platform) -> None:
     job = platform.submit(HANG)
-    await platform.begun(job)
+    await platform.wait_until_begun(job)
     await platform.wire.report({"id": job.id}, {"done": 1})
     assert job.progress == {"done": 1}
 
 
-async def test_a_job_that_can_not_be_read_fails_with_the_reason(platform: Platform) -> None:
+async def test_a_job_that_cannot_be_parsed_fails_with_the_reason(platform: Platform) -> None:
     job = platform.emulator.queue.submit({"input": {"yields": ["never"]}})
-    platform.emulator.queue.take(platform.emulator.queue.worker("w"), 1)
-    platform.loop._begin({"id": job.id, "input": InvalidInput("It can't be read.")})
-    assert await job.wait_ended(HUNG_S)
+    platform.emulator.queue.take(platform.emulator.queue.get_worker("w"), 1)
+    platform.loop._start_job({"id": job.id, "input": InvalidInput("It can't be read.")})
+    assert await job.wait_for_end(HUNG_S)
     assert (error_of(job)["code"], error_of(job)["message"]) == (400, "It can't be read.")
     assert platform.answers.records == []

@@ -1,6 +1,6 @@
-"""Hostile requests before the engine sees them: a refusal or a job, soon, and never a crash.
+"""Hostile requests before they reach the engine: a refusal or a job in a short time, no crash.
 
-What becomes of them beyond that, ``make fuzz`` shows.
+``make fuzz`` sends the same rows to a running worker.
 """
 
 import json
@@ -11,26 +11,26 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.effort import seconds, turns
+from support.effort import cpu_seconds, loop_iterations
 from support.engine.scripted import ScriptedEngine, settings
-from support.tables.attacks import KINDS, early
+from support.tables.attacks import KINDS, early_refusals
 from support.tables.attacks.row import Attack, Expected
 
 from worker.dialects import parse_input
 from worker.dialects.openai import bodies
-from worker.dialects.table import find
+from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import ListJob, OpenAIJob, RawJob
-from worker.limits.shapes import RAW
-from worker.limits.table import Checked, check
-from worker.validation import SAMPLING
+from worker.limits.shapes import RAW_SHAPE
+from worker.limits.table import CheckedRequest, check_request
+from worker.validation import SAMPLING_PARAMS
 
 JOBS = {
     f"{kind}: {row.name}": row for kind, rows in KINDS.items() if kind != "http" for row in rows
 }
-EARLY = frozenset(early())
-# Turns of a loop: no row takes a tenth of it.
-SOON = 100_000_000
+EARLY = frozenset(early_refusals())
+# Limit in loop iterations; every row takes less than a tenth of it.
+MAX_ITERATIONS = 100_000_000
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +43,31 @@ def engine() -> Iterator[ScriptedEngine]:
 def test_a_hostile_job_is_refused_early_or_left_to_the_engine(
     name: str, engine: ScriptedEngine
 ) -> None:
-    refused = refusal(decoded(JOBS[name]), engine) is not None
+    refused = refusal(decode_row(JOBS[name]), engine) is not None
     must = "must" if refused else "must not"
     assert refused is (name in EARLY), f"early.txt {must} name: {name}"
-    assert not refused or JOBS[name].expected is Expected.REFUSED, f"drop its word: {name}"
+    assert not refused or JOBS[name].expected is Expected.REFUSED, (
+        f"the row must expect a refusal: {name}"
+    )
 
 
-def test_no_hostile_job_is_looked_at_for_long(engine: ScriptedEngine) -> None:
-    payloads = {name: decoded(row) for name, row in JOBS.items()}
-    took = {name: seconds(partial(refusal, given, engine)) for name, given in payloads.items()}
-    slowest = max(took, key=took.__getitem__)
-    assert turns(partial(refusal, payloads[slowest], engine)) < SOON, slowest
+def test_every_hostile_job_is_checked_in_a_short_time(engine: ScriptedEngine) -> None:
+    payloads = {name: decode_row(row) for name, row in JOBS.items()}
+    times = {
+        name: cpu_seconds(partial(refusal, payload, engine)) for name, payload in payloads.items()
+    }
+    slowest = max(times, key=times.__getitem__)
+    assert loop_iterations(partial(refusal, payloads[slowest], engine)) < MAX_ITERATIONS, slowest
 
 
-def test_no_two_rows_have_one_name() -> None:
+def test_the_names_of_rows_are_unique() -> None:
     names = [f"{kind}: {row.name}" for kind, rows in KINDS.items() for row in rows]
     assert not [name for name, count in Counter(names).items() if count > 1]
-    assert not EARLY - JOBS.keys(), "early.txt must not name what is no row"
+    assert not EARLY - JOBS.keys(), "early.txt names unknown rows"
 
 
-def decoded(row: Attack) -> Any:
-    """Return a row's input; None if it is no JSON that Python reads."""
+def decode_row(row: Attack) -> Any:
+    """Return a row's input; None if Python can't decode it as JSON."""
     payload = row.build()
     if isinstance(payload, bytes):
         with suppress(ValueError, RecursionError):
@@ -73,18 +77,18 @@ def decoded(row: Attack) -> Any:
 
 
 def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
-    """Return the error that ends a job before its engine sees it."""
+    """Return the error that refuses a job before it reaches the engine; None if it is accepted."""
     try:
         job = parse_input(payload)
         if isinstance(job, OpenAIJob):
-            route = find(job)
+            route = find_route(job)
             if route is None:
                 return UnknownRoute(job.route)
-            if not (route.own or route.generate):
-                bodies.prepare(job, route, engine, "job-1", settings())
+            if not (route.handler or route.generate):
+                bodies.prepare_body(job, route, engine, "job-1", settings())
         elif isinstance(job, RawJob | ListJob):
             shared = job if isinstance(job, RawJob) else job.shared
-            check(Checked(shared.body, RAW, settings(), SAMPLING))
+            check_request(CheckedRequest(shared.body, RAW_SHAPE, settings(), SAMPLING_PARAMS))
     except RequestError as error:
         return error
     return None

@@ -1,4 +1,4 @@
-"""What of a structured output is too much: on every route, whatever key it stands under."""
+"""Limits of structured outputs, on every route and under every key."""
 
 import json
 from typing import Any
@@ -7,16 +7,16 @@ import pytest
 from pydantic import BaseModel, Field
 
 from worker.errors import InvalidInput
-from worker.limits.structured import Bounds
+from worker.limits.structured import StructuredOutputLimits
 
 BOMB = "((a{0,100}){0,100}){0,100}"
-DEEP = "at most 2 counted repetitions inside each other; it has 3 or more"
+NESTING_MESSAGE = "at most 2 counted repetitions inside each other; it has 3 or more"
 PATTERN = {"type": "string", "pattern": BOMB}
 
 
-def nested(value: Any, times: int, key: str = "items", **beside: Any) -> Any:
+def nest(value: Any, times: int, key: str = "items", **siblings: Any) -> Any:
     for _ in range(times):
-        value = {key: value, **beside}
+        value = {key: value, **siblings}
     return value
 
 
@@ -24,8 +24,8 @@ def properties(count: int) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(count)}}
 
 
-# Where a request has a constraint, with the place that the refusal names.
-PLACES = [
+# Bodies with a constraint, and the key that the refusal names.
+BODIES = [
     ({"structured_outputs": {"regex": BOMB}}, "structured_outputs.regex"),
     ({"guided_regex": BOMB}, "guided_regex"),
     ({"guided_decoding": {"guided_regex": BOMB}}, "guided_decoding.guided_regex"),
@@ -45,13 +45,13 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "place"), PLACES)
-def test_a_constraint_is_found_whatever_its_key(body: dict[str, Any], place: str | None) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        Bounds().check(body)
-    assert refused.value.message.endswith(DEEP)
-    assert place is None or refused.value.message.startswith(f"{place}: ")
-    assert refused.value.param == next(reversed(body))
+@pytest.mark.parametrize(("body", "place"), BODIES)
+def test_a_constraint_is_found_under_every_key(body: dict[str, Any], place: str | None) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        StructuredOutputLimits().check(body)
+    assert caught.value.message.endswith(NESTING_MESSAGE)
+    assert place is None or caught.value.message.startswith(f"{place}: ")
+    assert caught.value.param == next(reversed(body))
 
 
 INNER = {"type": "regex", "pattern": "a{200}"}
@@ -65,12 +65,12 @@ TOO_MUCH = [
     ({"json": {"items": {"$ref": "http://127.0.0.1/x"}}}, "it begins with #"),
     ({"json": {"x": [0] * 16_001}}, "at most 64,000 characters"),
     ({"choice": ["a"] * 1_001}, "at most 1,000 choices; it has 1,001"),
-    ({"json": nested({}, 65)}, "nested too deeply: at most 64 levels"),
-    ({"json": json.dumps(nested({}, 70))}, "nested too deeply"),
+    ({"json": nest({}, 65)}, "nested too deeply: at most 64 levels"),
+    ({"json": json.dumps(nest({}, 70))}, "nested too deeply"),
     ({"json": "[" * 60_000}, "nested too deeply"),
     ({"json": {"description": "a" * 64_001}}, "at most 64,000 characters"),
     ({"json": {"a" * 64_001: 1}}, "at most 64,000 characters"),
-    ({"json": " " + json.dumps(PATTERN)}, DEEP),
+    ({"json": " " + json.dumps(PATTERN)}, NESTING_MESSAGE),
     ({"json": [{"pattern": "a"}] * 201}, "at most 200 regular expressions; it has 201"),
     ({"json": {"pattern": "a" * 10_001}}, "at most 10,000 characters of a regular expression"),
     ({"json": {"anyOf": [{}] * 501}}, "at most 500 branches"),
@@ -80,25 +80,25 @@ TOO_MUCH = [
     ({"grammar": "a ::= b" + "|b" * 5_001}, "at most 5,000 alternatives"),
     ({"grammar": "\n" * 5_001 + "a ::= b"}, "at most 5,000 lines"),
     ({"regex": "(a{0,200}){0,200}"}, "it has 40,000"),
-    ({"regex": "a{2}{2}{2}"}, DEEP),
+    ({"regex": "a{2}{2}{2}"}, NESTING_MESSAGE),
     ({"regex": "a{99999999999999999999}"}, "at most 10,000 repetitions"),
     ({"regex": f"a{{{'9' * 5_000}}}"}, "at most 10,000 repetitions"),
     ({"regex": "((((a*)*)+)*)b"}, "at most 3 repetitions inside each other; it has 4"),
-    ({"grammar": 'root ::= ((("a"|"b"){0,9}){0,9}){0,9}'}, DEEP),
-    ({"grammar": 'root ::= a{9}\na ::= b{9}\nb ::= "c"{9}'}, DEEP),
+    ({"grammar": 'root ::= ((("a"|"b"){0,9}){0,9}){0,9}'}, NESTING_MESSAGE),
+    ({"grammar": 'root ::= a{9}\na ::= b{9}\nb ::= "c"{9}'}, NESTING_MESSAGE),
     ({"grammar": 'root ::= a{200}\na ::= b\nb ::= "c"{200}'}, "it has 40,000"),
-    ({"grammar": 'root ::= "x" | "(" root{2} ")"'}, DEEP),
-    ({"grammar": "start: a~1..9\na: b~9\nb: [/x{9}/]"}, DEEP),
-    ({"grammar": 'start: [(("a"~9)~9)~9]'}, DEEP),
-    ({"grammar": 'start: [[["a"~9]~9]~9]'}, DEEP),
-    # A comment does not make it EBNF.
-    ({"grammar": 'start: [(("a"~9)~9)~9] // a ::= b'}, DEEP),
+    ({"grammar": 'root ::= "x" | "(" root{2} ")"'}, NESTING_MESSAGE),
+    ({"grammar": "start: a~1..9\na: b~9\nb: [/x{9}/]"}, NESTING_MESSAGE),
+    ({"grammar": 'start: [(("a"~9)~9)~9]'}, NESTING_MESSAGE),
+    ({"grammar": 'start: [[["a"~9]~9]~9]'}, NESTING_MESSAGE),
+    # A comment doesn't turn a Lark grammar into EBNF.
+    ({"grammar": 'start: [(("a"~9)~9)~9] // a ::= b'}, NESTING_MESSAGE),
     ({"grammar": "start: (/x{200}/)~200"}, "it has 40,000"),
-    # Of several ways to a rule the one with most repetitions counts.
+    # Of several paths to a rule, the path with the most repetitions counts.
     ({"grammar": 'root ::= a{2} | a{5000}\na ::= "b"{3}'}, "it has 15,000"),
     ({"grammar": 'root ::= a{2} | b{200}\nb ::= a\na ::= "c"{60}'}, "it has 12,000"),
     (
-        {"structural_tag": nested({"type": "regex", "pattern": "a"}, 4, "content", type="star")},
+        {"structural_tag": nest({"type": "regex", "pattern": "a"}, 4, "content", type="star")},
         "at most 3 repetitions inside each other; it has 4",
     ),
     (
@@ -110,10 +110,10 @@ TOO_MUCH = [
 
 @pytest.mark.parametrize(("structured", "message"), TOO_MUCH)
 def test_the_refusal_names_the_limit_and_the_size(structured: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        Bounds().check({"structured_outputs": structured}, "sampling_params")
-    assert message in refused.value.message
-    assert refused.value.message.startswith("sampling_params.structured_outputs.")
+    with pytest.raises(InvalidInput) as caught:
+        StructuredOutputLimits().check({"structured_outputs": structured}, "sampling_params")
+    assert message in caught.value.message
+    assert caught.value.message.startswith("sampling_params.structured_outputs.")
 
 
 class Person(BaseModel):
@@ -145,7 +145,7 @@ LEGITIMATE = [
     {"regex": "a" * 10_000},
     {"choice": ["a"] * 1_000},
     {"grammar": 'root ::= "a" root | "b"'},
-    # It never ends, and the compiler says so at once.
+    # This grammar never ends, but the compiler reports it immediately.
     {"grammar": "root ::= root"},
     {"json": Person.model_json_schema()},
     {"json": {**properties(100), "additionalProperties": False, "required": ["p1", "p9"]}},
@@ -153,8 +153,8 @@ LEGITIMATE = [
     {"json": {"default": {"pattern": BOMB}, "examples": [{"pattern": BOMB}]}},
     {"json": {"default": {"maxItems": 10**9}, "enum": [{"pattern": BOMB}]}},
     {"json": {"type": "string", "maxLength": 1_000_000}},
-    {"json": nested({}, 64)},
-    # As text it is counted once.
+    {"json": nest({}, 64)},
+    # A schema in a string is counted once.
     {"json": json.dumps({"enum": [f"{n:050}" for n in range(900)]})},
     {"regex": "(a{0,100}){0,100}"},
     {"json": {"items": {"items": {"maxItems": 100, "maxLength": 500}, "maxItems": 100}}},
@@ -171,21 +171,21 @@ LEGITIMATE = [
 
 
 @pytest.mark.parametrize("structured", LEGITIMATE)
-def test_what_callers_use_is_accepted(structured: dict[str, Any]) -> None:
-    Bounds().check({"structured_outputs": structured})
+def test_common_structured_outputs_are_accepted(structured: dict[str, Any]) -> None:
+    StructuredOutputLimits().check({"structured_outputs": structured})
 
 
-def test_content_is_no_constraint() -> None:
+def test_content_is_not_checked_as_a_constraint() -> None:
     body: dict[str, Any] = {
         "messages": [PATTERN] * 300,
-        "input": [nested({}, 500)],
+        "input": [nest({}, 500)],
         "metadata": PATTERN,
     }
     body |= {"temperature": 0, "stop": ["a"] * 2_000, "user": "a" * 100_000}
-    Bounds().check(body, texts=("messages", "input"))
+    StructuredOutputLimits().check(body, text_keys=("messages", "input"))
     with pytest.raises(InvalidInput, match="messages"):
-        Bounds().check(body, texts=("input",))
+        StructuredOutputLimits().check(body, text_keys=("input",))
 
 
-def test_an_operator_can_raise_the_bounds() -> None:
-    Bounds(repetitions=10**9, nesting=5).check({"guided_regex": BOMB})
+def test_an_operator_can_raise_the_limits() -> None:
+    StructuredOutputLimits(max_repetitions=10**9, max_nesting=5).check({"guided_regex": BOMB})

@@ -1,10 +1,10 @@
-"""Small requests that would keep the engine, or its event loop, busy for long: refused at once."""
+"""Small requests that would keep the engine or its event loop busy for long are refused."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.engine.answers import answered, refused
+from support.engine.answers import job_error, run_job
 from support.engine.scripted import ScriptedEngine, tokens, yields_of
 from support.engine.server import CHAT
 from support.engine.yields import failure
@@ -25,13 +25,13 @@ def body(route: str = CHAT, **fields: Any) -> dict[str, Any]:
     return {"openai_route": route, "openai_input": {"messages": [TURN], **fields}}
 
 
-# Structured outputs: what of each is too much is tested in structured.
+# Structured outputs (test_structured covers the limits of each kind):
 
 
-async def test_what_is_too_large_is_refused_on_both_paths() -> None:
+async def test_a_structured_output_above_a_limit_is_refused_on_both_paths() -> None:
     structured = {"regex": "a" * 10_001}
     for job in (raw(structured_outputs=structured), body(structured_outputs=structured)):
-        error = await refused(job)
+        error = await job_error(job)
         assert error["code"] == 400
         assert "at most 10,000 characters" in error["message"]
 
@@ -43,9 +43,9 @@ async def test_what_is_too_large_is_refused_on_both_paths() -> None:
         [{"max_tokens": 5}, {"n": 256, "logprobs": 20}],
     ],
 )
-async def test_an_item_of_a_list_with_too_much_fails_alone(params: list[dict[str, Any]]) -> None:
+async def test_an_item_of_a_list_above_a_limit_fails_alone(params: list[dict[str, Any]]) -> None:
     payload = {"prompts": ["a", "b"], "sampling_params": params}
-    ((right, wrong),) = [chunk["outputs"] for chunk in await answered(payload, *tokens("a"))]
+    ((right, wrong),) = [chunk["outputs"] for chunk in await run_job(payload, *tokens("a"))]
     assert "choices" in right
     assert wrong["error"]["code"] == 400
 
@@ -53,12 +53,12 @@ async def test_an_item_of_a_list_with_too_much_fails_alone(params: list[dict[str
 # Lists:
 
 
-async def test_a_long_list_is_refused_by_its_length() -> None:
-    error = await refused(body(messages=[{"role": "user", "content": [{}] * 2_049}]))
+async def test_a_long_list_is_refused_with_its_length() -> None:
+    error = await job_error(body(messages=[{"role": "user", "content": [{}] * 2_049}]))
     assert (error["code"], error["message"]) == (400, "messages: 2,049 items, at most 2,048")
 
 
-# Prompts, choices, tokens and log probabilities multiplied:
+# Products of prompts, choices, tokens and log probabilities:
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ async def test_a_long_list_is_refused_by_its_length() -> None:
     [
         ({"n": 256, "logprobs": 20, "max_tokens": 60}, 400),
         ({"n": 2, "best_of": 256, "logprobs": 20}, 400),
-        # The token itself counts, too: 64 times 17.
+        # The token itself counts as well: 64 times 17.
         ({"n": 64, "logprobs": 16}, 400),
-        # It can't fit, or only if nearly all choices end early.
+        # The response can't fit into a yield, or only if nearly all choices end early.
         ({"logprobs": 20, "min_tokens": 1_200}, 413),
         ({"n": 32, "logprobs": 20, "max_tokens": 1_000}, 413),
         ({"n": 2, "logprobs": 20, "max_tokens": 5_000}, 413),
     ],
 )
-async def test_too_many_log_probabilities_are_not_computed(params: Any, code: int) -> None:
-    in_chats = {**params, "logprobs": True, "top_logprobs": params["logprobs"]}
-    for job in (raw(**params), body(COMPLETIONS, prompt="Hi", **params), body(**in_chats)):
-        error = await refused(job)
+async def test_too_many_log_probabilities_are_refused(params: Any, code: int) -> None:
+    chat_params = {**params, "logprobs": True, "top_logprobs": params["logprobs"]}
+    for job in (raw(**params), body(COMPLETIONS, prompt="Hi", **params), body(**chat_params)):
+        error = await job_error(job)
         assert (error["code"], error["param"]) == (code, "logprobs")
-    error = await refused(body(COMPLETIONS, prompt=["a"] * 129, n=8))
+    error = await job_error(body(COMPLETIONS, prompt=["a"] * 129, n=8))
     assert error["message"] == "n: 129 prompts times 8 is more than 1,024 choices"
 
 
@@ -90,17 +90,19 @@ async def test_too_many_log_probabilities_are_not_computed(params: Any, code: in
         raw(n=256, logprobs=0, max_tokens=60),
         raw(n=4, logprobs=5, max_tokens=4_096),
         raw(logprobs=20, max_tokens=100_000),
-        # A stream has room for more.
+        # A stream may have more.
         {**raw(n=32, logprobs=20, max_tokens=1_000), "stream": True},
         body(COMPLETIONS, prompt=["a"] * 1_024),
         body(COMPLETIONS, prompt=["a"] * 128, n=8),
-        # One prompt, of many tokens; no log probabilities are asked for.
+        # One prompt of many tokens, and a request without log probabilities.
         body(COMPLETIONS, prompt=[1] * 5_000, n=2),
         body(n=2, logprobs=False, max_tokens=150_000),
     ],
 )
-async def test_what_may_fit_is_computed(job: dict[str, Any]) -> None:
-    assert "error" not in (await answered(job, *tokens("a")))[-1]
+async def test_requests_whose_response_may_fit_into_a_yield_are_computed(
+    job: dict[str, Any],
+) -> None:
+    assert "error" not in (await run_job(job, *tokens("a")))[-1]
 
 
 # Tools, names of functions and values for chat templates:
@@ -110,8 +112,8 @@ def tool(name: Any = "f") -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
 
 
-CHARACTERS = "{} characters; 1 to 64 letters, digits and ._- are a name".format
-KEY = "a key is a name of at most 64 letters, digits and _"
+NAME_MESSAGE = "{} characters; 1 to 64 letters, digits and ._- are a name".format
+KEY_MESSAGE = "a key is a name of at most 64 letters, digits and _"
 KWARGS = "chat_template_kwargs"
 
 
@@ -120,28 +122,28 @@ KWARGS = "chat_template_kwargs"
     [
         ({"tools": [tool()] * 129}, "tools", "129 of them, at most 128"),
         *(
-            ({"tools": [tool(), tool(name)]}, "tools.1.function.name", CHARACTERS(size))
+            ({"tools": [tool(), tool(name)]}, "tools.1.function.name", NAME_MESSAGE(size))
             for name, size in ((LONG, "20,000"), ("a b", 3), ("a" * 65, 65), ("", 0))
         ),
         ({KWARGS: {f"a{number}": 1 for number in range(33)}}, KWARGS, "33 keys, at most 32"),
-        *(({KWARGS: {key: 1}}, KWARGS, KEY) for key in ("a" * 65, "a-b")),
+        *(({KWARGS: {key: 1}}, KWARGS, KEY_MESSAGE) for key in ("a" * 65, "a-b")),
         *(
             ({KWARGS: {key: 1}}, f"{KWARGS}.{key}", "not in a request: vLLM sets it itself")
             for key in ("tokenizer", "model_config", "tokenize", "max_length", "strftime_now")
         ),
     ],
 )
-async def test_tools_and_values_of_templates_have_bounds_on_both_paths(
+async def test_tools_and_template_values_have_limits_on_both_paths(
     fields: dict[str, Any], param: str, message: str
 ) -> None:
     for job in ({"messages": [TURN], **fields}, body(**fields)):
-        error = await refused(job)
+        error = await job_error(job)
         assert (error["code"], error["param"]) == (400, param)
         assert error["message"] == f"{param}: {message}"
 
 
 @pytest.mark.parametrize(
-    ("found_in", "param"),
+    ("fields", "param"),
     [
         ({"tools": [{"name": LONG}]}, "tools.0.name"),
         ({"functions": [{"name": LONG}]}, "functions.0.name"),
@@ -158,14 +160,16 @@ async def test_tools_and_values_of_templates_have_bounds_on_both_paths(
         ),
     ],
 )
-def test_a_name_is_found_wherever_an_api_has_it(found_in: dict[str, Any], param: str) -> None:
+def test_a_tool_name_is_checked_wherever_an_api_allows_it(
+    fields: dict[str, Any], param: str
+) -> None:
     with pytest.raises(InvalidInput, match="20,000 characters") as caught:
-        check_tools(found_in)
+        check_tools(fields)
     assert caught.value.param == param
 
 
-def test_what_is_common_or_vllms_to_refuse_is_left_alone() -> None:
-    left_alone: list[dict[str, Any]] = [
+def test_common_values_and_values_that_vllm_refuses_are_accepted() -> None:
+    bodies: list[dict[str, Any]] = [
         {"tools": [tool("mcp.server-1_do")] * 128, "tool_choice": tool("größe")},
         {"tools": [{"type": "web_search"}], "tool_choice": "auto"},
         {"messages": [{"role": "user", "name": "Ada Lovelace, of London", "content": "Hi"}]},
@@ -173,24 +177,24 @@ def test_what_is_common_or_vllms_to_refuse_is_left_alone() -> None:
         {"tools": 5, "messages": "Hi", "chat_template_kwargs": [], "input": [5], "tool_choice": 5},
         {"tools": [tool(5)]},
     ]
-    for fields in left_alone:
+    for fields in bodies:
         check_tools(fields)
 
 
-# What the endpoint must be set up for:
+# Features that the operator must enable:
 
 
-async def test_arguments_for_plugins_are_for_the_operator_to_allow() -> None:
+async def test_arguments_for_plugins_need_the_operators_permission() -> None:
     job = body(vllm_xargs={"its": "x", "mine": 1})
     for allowed, wrong in (("", "its"), ("its", "mine")):
-        error = await refused(job, ALLOWED_XARGS=allowed)
+        error = await job_error(job, ALLOWED_XARGS=allowed)
         assert (error["code"], error["param"]) == (400, f"vllm_xargs.{wrong}")
-    assert "error" not in (await answered(job, *tokens("a"), ALLOWED_XARGS="mine,its"))[-1]
+    assert "error" not in (await run_job(job, *tokens("a"), ALLOWED_XARGS="mine,its"))[-1]
 
 
-async def test_a_priority_is_heeded_or_refused() -> None:
+async def test_a_priority_is_refused_unless_the_engine_has_priorities() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         error = failure(await yields_of(engine, body(priority=-5)))
         assert (error["code"], error["param"]) == (400, "priority")
-        engine.model = replace(engine.model, by_priority=True)
+        engine.model = replace(engine.model, has_priorities=True)
         assert "error" not in (await yields_of(engine, body(priority=-5)))[-1]

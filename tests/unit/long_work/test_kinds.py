@@ -1,4 +1,4 @@
-"""The modules of a kind of long work are imported when the first work of it is met."""
+"""Kinds of long work: their modules are imported only if there is work of the kind."""
 
 import json
 import sys
@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.engine.scripted import settings
-from support.fine_tunes import ROWS, fine_tune_at
-from support.processes.commands import HOME, run
+from support.fine_tunes import ROWS, scripted_fine_tune
+from support.processes.commands import HOME, run_command
 
 from worker.errors import VolumeError
-from worker.long_work.kinds import KINDS, inputs_in_use, stored
+from worker.long_work.kinds import KINDS, existing_records, inputs_in_use
 
-# Answers jobs and sweeps as a worker does, and prints what it has imported of fine-tunes.
+# Handles jobs and sweeps as a worker does, and prints the imported modules of fine-tunes.
 SCRIPT = """
 import asyncio, json, sys
-import handler, worker.serve.running
-from support.batches import of_lines
+import handler, worker.serve.http_server
+from support.batches import batch_request
 from support.engine.scripted import ScriptedEngine, settings, tokens
 from worker import sweep
 from worker.app import Worker
@@ -25,7 +25,7 @@ from worker.app import Worker
 CREATE = {"model": "demo", "training_file": "file-a"}
 JOBS = (
     {"prompt": "a"},
-    {"batch": of_lines(1)},
+    {"batch": batch_request(1)},
     {"route": "/openapi.json", "method": "GET"},
     {"route": "/v1/files/file-a", "method": "DELETE"},
     {"route": "/v1/fine_tuning/jobs", "method": "POST", "body": CREATE},
@@ -35,46 +35,46 @@ async def answer(worker, job):
     return [chunk async for chunk in worker.handle({"id": "a", "input": job})]
 
 with ScriptedEngine(*tokens("a")) as engine:
-    found = settings(FILES_PATH=sys.argv[1], BASE_PATH=sys.argv[1], FINE_TUNE="off")
-    worker = Worker(engine.engines, found)
+    config = settings(FILES_PATH=sys.argv[1], BASE_PATH=sys.argv[1], FINE_TUNE="off")
+    worker = Worker(engine.engines, config)
     yields = [asyncio.run(answer(worker, job)) for job in JOBS]
-    worker.unfinished()
-    sweep.sweep(found)
+    worker.unfinished_work()
+    sweep.sweep(config)
     names = [name for name in sys.modules if name.startswith(("worker.fine_tunes", "trainer"))]
     print(json.dumps([yields[1][0]["batch"]["status"], yields[-1][0]["error"], sorted(names)]))
 """
 
 
-@pytest.mark.parametrize("has_one", [False, True])
-def test_a_worker_that_trains_none_and_meets_none_imports_nothing_of_fine_tunes(
-    tmp_path: Path, has_one: bool
+@pytest.mark.parametrize("has_fine_tune", [False, True])
+def test_a_worker_without_fine_tunes_does_not_import_their_modules(
+    tmp_path: Path, has_fine_tune: bool
 ) -> None:
-    if has_one:
-        fine_tune_at(tmp_path)
+    if has_fine_tune:
+        scripted_fine_tune(tmp_path)
     environ = {**HOME, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-    ran = run(environ, sys.executable, "-c", SCRIPT, str(tmp_path))
-    assert ran.returncode == 0, ran.stderr
-    status, error, names = json.loads(ran.stdout.splitlines()[-1])
+    process = run_command(environ, sys.executable, "-c", SCRIPT, str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    status, error, names = json.loads(process.stdout.splitlines()[-1])
     assert (status, "FINE_TUNE=off" in error) == ("completed", True)
-    assert bool(names) is has_one
+    assert bool(names) is has_fine_tune
 
 
-def test_kinds_are_found_by_what_the_volume_has(tmp_path: Path) -> None:
-    found = settings(FILES_PATH=str(tmp_path))
-    assert ([*stored(found)], inputs_in_use(found)) == ([], set())
-    fine_tune_at(tmp_path)
-    (records,) = stored(found)
+def test_kinds_are_found_by_their_folders_on_the_volume(tmp_path: Path) -> None:
+    config = settings(FILES_PATH=str(tmp_path))
+    assert ([*existing_records(config)], inputs_in_use(config)) == ([], set())
+    scripted_fine_tune(tmp_path)
+    (records,) = existing_records(config)
     assert records.folder == KINDS["fine_tune"].folder
-    assert inputs_in_use(found) == {ROWS}
+    assert inputs_in_use(config) == {ROWS}
 
 
-def test_without_a_volume_there_is_no_telling(tmp_path: Path) -> None:
+def test_kinds_can_not_be_found_without_a_volume(tmp_path: Path) -> None:
     with pytest.raises(VolumeError):
-        next(iter(stored(settings(BASE_PATH=str(tmp_path / "none")))))
+        next(iter(existing_records(settings(BASE_PATH=str(tmp_path / "none")))))
 
 
-def test_the_table_names_what_there_is() -> None:
+def test_the_table_of_kinds_matches_their_classes() -> None:
     for name, kind in KINDS.items():
         records = kind.load_records(settings())
-        assert (records.folder, records.record.kind) == (kind.folder, name)
+        assert (records.folder, records.record_type.kind) == (kind.folder, name)
         assert callable(kind.load_answer())

@@ -1,4 +1,4 @@
-"""Servers on this machine: one that nothing may reach, and one that plays the internet."""
+"""Fixtures: a server that must not be reached, and a server in place of an internet host."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from support.media import FILE
+from support.media import IMAGE
 from support.network import LocalServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture
-async def local() -> AsyncGenerator[LocalServer, None]:
+async def local_server() -> AsyncGenerator[LocalServer, None]:
+    """A server on the loopback interface that must not be reached."""
     hits: list[str] = []
 
     async def hit(request: web.Request) -> web.Response:
@@ -29,12 +30,12 @@ async def local() -> AsyncGenerator[LocalServer, None]:
 
 
 class Host:
-    """A host of the internet, which lies at 127.0.0.9 for these tests. It returns URLs."""
+    """An internet host, at 127.0.0.9 in these tests. Its methods return URLs."""
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
-        # How many requests have no answer, and never get one.
-        self.unanswered = 0
+        # Requests that never get a response.
+        self.pending_requests = 0
         app = web.Application()
         app.router.add_get("/{index}", self._answer)
         self.server = TestServer(app, host="127.0.0.9")
@@ -42,27 +43,29 @@ class Host:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         return await self._handlers[int(request.match_info["index"])](request)
 
-    def __call__(self, body: bytes = FILE, type_: str = "image/png", **more: Any) -> str:
-        return self.by(lambda: web.Response(body=body, content_type=type_, **more))
+    def __call__(self, body: bytes = IMAGE, media_type: str = "image/png", **more: Any) -> str:
+        return self.serve_response(lambda: web.Response(body=body, content_type=media_type, **more))
 
     def redirect(self, location: str, status: int = 302) -> str:
-        return self.by(lambda: web.Response(status=status, headers={"Location": location}))
+        return self.serve_response(
+            lambda: web.Response(status=status, headers={"Location": location})
+        )
 
-    def silent(self) -> str:
+    def serve_nothing(self) -> str:
         async def wait(_: web.Request) -> web.StreamResponse:
-            self.unanswered += 1
+            self.pending_requests += 1
             await asyncio.Event().wait()
             raise AssertionError
 
-        return self.handled_by(wait)
+        return self.serve(wait)
 
-    def by(self, response: Callable[[], web.Response]) -> str:
+    def serve_response(self, response: Callable[[], web.Response]) -> str:
         async def respond(_: web.Request) -> web.StreamResponse:
             return response()
 
-        return self.handled_by(respond)
+        return self.serve(respond)
 
-    def handled_by(self, handler: Handler) -> str:
+    def serve(self, handler: Handler) -> str:
         self._handlers.append(handler)
         return f"http://host.example:{self.server.port}/{len(self._handlers) - 1}"
 

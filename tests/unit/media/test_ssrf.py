@@ -1,7 +1,7 @@
-"""Attempts to make the worker fetch from places that only it can reach.
+"""Attempts to make the worker fetch from addresses that only the worker can reach.
 
-A server listens on the loopback interface, and a file lies on the disk: nothing may ask the one, or
-read the other, whatever a request's URLs are. 127.0.0.9 plays the internet.
+A server listens on the loopback interface, and a file is on the disk: no URL in a request may
+reach the server or read the file. Some tests treat 127.0.0.9 as a public address.
 """
 
 import base64
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.media import KINDS, MESSAGES, as_url, body, image
-from support.network import LocalServer, Names
+from support.media import KINDS, MESSAGES, chat_body, image, to_data_url
+from support.network import LocalServer, TableResolver
 from support.processes.background import HUNG_S
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
 
 from worker.errors import InvalidInput
-from worker.media import Limits, Media
+from worker.media import MediaLimits, MediaLoader
 from worker.media.addresses import is_public
 from worker.media.fetcher import Fetcher
 
@@ -31,91 +31,105 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
-def media(names: Names, allows: Any = is_public) -> Media:
-    return Media(Limits(seconds=HUNG_S), Fetcher(resolver=lambda: names, allows=allows), KINDS)
+def make_loader(names: TableResolver, is_allowed: Any = is_public) -> MediaLoader:
+    return MediaLoader(
+        MediaLimits(seconds=HUNG_S),
+        Fetcher(create_resolver=lambda: names, is_allowed=is_allowed),
+        KINDS,
+    )
 
 
-def plays_the_internet(address: str) -> bool:
+def is_public_test_address(address: str) -> bool:
     return address == "127.0.0.9"
 
 
-def filled(url: str, local: LocalServer, secret: Path) -> str:
-    def encoded(text: str) -> str:
-        text = text.replace("{port}", str(local.port)).replace("{file}", str(secret))
+def fill_placeholders(url: str, local_server: LocalServer, secret: Path) -> str:
+    def encode(text: str) -> str:
+        text = text.replace("{port}", str(local_server.port)).replace("{file}", str(secret))
         return base64.b64encode(text.encode()).decode()
 
     for name, text in (("playlist", PLAYLIST), ("drawing", DRAWING), ("script", SCRIPT)):
-        url = url.replace("{" + name + "}", encoded(text))
-    url = url.replace("{link}", encoded("http://127.0.0.1:{port}/"))
-    return url.replace("{port}", str(local.port)).replace("{file}", str(secret))
+        url = url.replace("{" + name + "}", encode(text))
+    url = url.replace("{link}", encode("http://127.0.0.1:{port}/"))
+    return url.replace("{port}", str(local_server.port)).replace("{file}", str(secret))
 
 
-async def refused(own: Media, url: str) -> None:
-    """Assert that a URL is refused, as every kind of medium, without a word about a network."""
+async def assert_refused(loader: MediaLoader, url: str) -> None:
+    """Assert that a URL is refused as every kind of medium, with no detail of the network."""
     for kind in KINDS:
         with pytest.raises(InvalidInput) as caught:
-            await own.inlined(body(url, kind=kind), MESSAGES)
+            await loader.inline(chat_body(url, kind=kind), MESSAGES)
         message = caught.value.message
         assert message.startswith(f"messages.0.content.0.{kind}_url.url: ")
-        for inside in ("127.0.0.1", "169.254", "hunter2", SECRET, "Errno", "canary"):
-            assert inside not in message
+        for detail in ("127.0.0.1", "169.254", "hunter2", SECRET, "Errno", "canary"):
+            assert detail not in message
 
 
 @pytest.mark.parametrize(
     ("scheme", "host"),
     [*(("http", host) for host in HOSTS), ("https", "127.0.0.1"), ("https", "inside.example")],
 )
-async def test_no_host_reaches_this_machine(host: str, scheme: str, local: LocalServer) -> None:
-    await refused(media(Names(NAMES)), f"{scheme}://{host}:{local.port}/a.png")
-    assert not local.hits
+async def test_no_host_reaches_this_machine(
+    host: str, scheme: str, local_server: LocalServer
+) -> None:
+    await assert_refused(
+        make_loader(TableResolver(NAMES)), f"{scheme}://{host}:{local_server.port}/a.png"
+    )
+    assert not local_server.hits
 
 
 @pytest.mark.parametrize("url", URLS, ids=repr)
 async def test_no_other_url_reaches_this_machine(
-    url: str, local: LocalServer, secret: Path
+    url: str, local_server: LocalServer, secret: Path
 ) -> None:
-    await refused(media(Names(NAMES)), filled(url, local, secret))
-    assert not local.hits
+    await assert_refused(
+        make_loader(TableResolver(NAMES)), fill_placeholders(url, local_server, secret)
+    )
+    assert not local_server.hits
 
 
-async def test_a_name_that_changes_its_address_is_looked_up_once(local: LocalServer) -> None:
-    # At the first of its addresses nobody listens.
-    names = Names({"rebinding.example": [["127.0.0.9"], ["127.0.0.1"]]})
-    await refused(media(names, plays_the_internet), f"http://rebinding.example:{local.port}/")
-    assert not local.hits
-    # Each of three requests looked once; the second and third got what is refused.
-    assert names.asked == ["rebinding.example"] * 3
-
-
-async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(
-    local: LocalServer,
+async def test_a_name_that_changes_its_address_is_resolved_once_per_request(
+    local_server: LocalServer,
 ) -> None:
-    seen: list[str] = []
+    # No server listens at the first address.
+    names = TableResolver({"rebinding.example": [["127.0.0.9"], ["127.0.0.1"]]})
+    await assert_refused(
+        make_loader(names, is_public_test_address), f"http://rebinding.example:{local_server.port}/"
+    )
+    assert not local_server.hits
+    # Each of three requests resolved the name once; the second and third got the refused address.
+    assert names.queried_names == ["rebinding.example"] * 3
 
-    def allows(address: str) -> bool:
-        seen.append(address)
-        # Lets the resolver's answer pass, and then the connection fail.
-        return len(seen) == 1 or is_public(address)
 
-    own = media(Names(NAMES), allows)
+async def test_the_address_of_the_socket_is_checked_in_addition_to_the_resolved_address(
+    local_server: LocalServer,
+) -> None:
+    addresses: list[str] = []
+
+    def is_allowed(address: str) -> bool:
+        addresses.append(address)
+        # Accepts the address from the resolver, and then refuses the address of the socket.
+        return len(addresses) == 1 or is_public(address)
+
+    loader = make_loader(TableResolver(NAMES), is_allowed)
     with pytest.raises(InvalidInput, match="no address on the public internet"):
-        await own.inlined(body(f"http://inside.example:{local.port}/"), MESSAGES)
-    assert seen == ["127.0.0.1", "127.0.0.1"]
-    assert not local.hits
+        await loader.inline(chat_body(f"http://inside.example:{local_server.port}/"), MESSAGES)
+    assert addresses == ["127.0.0.1", "127.0.0.1"]
+    assert not local_server.hits
 
 
-async def test_a_name_with_one_address_inside_is_refused_whole(media_host: Any) -> None:
-    names = Names({"mixed.example": [["127.0.0.9", "127.0.0.1"]]})
+async def test_a_name_with_one_private_address_is_refused(media_host: Any) -> None:
+    names = TableResolver({"mixed.example": [["127.0.0.9", "127.0.0.1"]]})
     url = media_host().replace("host.example", "mixed.example")
-    await refused(media(names, plays_the_internet), url)
+    await assert_refused(make_loader(names, is_public_test_address), url)
 
 
-async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
-    local: LocalServer, media_host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_proxies_and_passwords_of_the_environment_are_not_used(
+    local_server: LocalServer, media_host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sent: list[str | None] = []
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         sent.append(request.headers.get("Authorization"))
         return web.Response(status=404)
 
@@ -123,11 +137,15 @@ async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
     netrc.write_text("machine public.example login user password word\n")
     monkeypatch.setenv("NETRC", str(netrc))
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, f"http://proxy.example:{local.port}")
-    names = Names({"public.example": [["127.0.0.9"]], "proxy.example": [["127.0.0.1"]]})
-    url = media_host.handled_by(answer).replace("host.example", "public.example")
-    await refused(media(names, plays_the_internet), url)
-    assert (local.hits, set(names.asked), set(sent)) == ([], {"public.example"}, {None})
+        monkeypatch.setenv(name, f"http://proxy.example:{local_server.port}")
+    names = TableResolver({"public.example": [["127.0.0.9"]], "proxy.example": [["127.0.0.1"]]})
+    url = media_host.serve(respond).replace("host.example", "public.example")
+    await assert_refused(make_loader(names, is_public_test_address), url)
+    assert (local_server.hits, set(names.queried_names), set(sent)) == (
+        [],
+        {"public.example"},
+        {None},
+    )
 
 
 LOCATIONS = """
@@ -148,11 +166,15 @@ LOCATIONS = """
         *((status, "http://127.0.0.1:{port}/") for status in (301, 303, 307, 308)),
     ],
 )
-async def test_a_redirect_leads_nowhere_that_a_url_may_not(
-    location: str, status: int, local: LocalServer, secret: Path, media_host: Any
+async def test_a_redirect_has_the_same_restrictions_as_a_url(
+    location: str, status: int, local_server: LocalServer, secret: Path, media_host: Any
 ) -> None:
-    pixel = as_url(image(1, 1)).rpartition(",")[2]
-    location = filled(location, local, secret).replace("{pixel}", urllib.parse.quote(pixel))
-    names = Names({**NAMES, "host.example": [["127.0.0.9"]]})
-    await refused(media(names, plays_the_internet), media_host.redirect(location, status))
-    assert not local.hits
+    pixel = to_data_url(image(1, 1)).rpartition(",")[2]
+    location = fill_placeholders(location, local_server, secret).replace(
+        "{pixel}", urllib.parse.quote(pixel)
+    )
+    names = TableResolver({**NAMES, "host.example": [["127.0.0.9"]]})
+    await assert_refused(
+        make_loader(names, is_public_test_address), media_host.redirect(location, status)
+    )
+    assert not local_server.hits

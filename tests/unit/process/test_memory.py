@@ -12,12 +12,12 @@ import pytest
 from support import ROOT
 
 from worker.process import processor
-from worker.process.garbage import uncollected
+from worker.process.garbage import pause_collection
 from worker.process.memory import available_memory, free_memory, memory_limit
 
 # Memory:
 
-# What version 1 of control groups says where there is no limit.
+# The value that version 1 of control groups reports without a limit.
 NO_LIMIT = str(2**63 - 4096)
 
 
@@ -56,7 +56,7 @@ OF_V1 = ["memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory
         (["memory.max", "memory.current"], 3000, None, 1096),
     ],
 )
-def test_free_in_a_container_is_what_nobody_uses_and_the_page_cache(
+def test_free_memory_in_a_container_includes_the_page_cache(
     tmp_path: Path, names: list[str], used: int, statistics: str | None, free: int
 ) -> None:
     texts = ["4096", str(used), f"anon 2000\n{statistics}"]
@@ -68,33 +68,33 @@ def test_free_in_a_container_is_what_nobody_uses_and_the_page_cache(
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
+def unfreeze_objects() -> Iterator[None]:
     yield
     gc.unfreeze()
 
 
-@pytest.mark.usefixtures("thawed")
+@pytest.mark.usefixtures("unfreeze_objects")
 @pytest.mark.parametrize("enabled", [True, False])
-def test_nothing_is_collected_in_the_block_and_what_it_built_is_not_looked_at_later(
+def test_collection_pauses_in_the_block_and_later_ignores_its_objects(
     enabled: bool,
 ) -> None:
     (gc.enable if enabled else gc.disable)()
     try:
-        with uncollected():
+        with pause_collection():
             assert not gc.isenabled()
             built = [[number] for number in range(1000)]
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
-    looked_at = {id(found) for found in gc.get_objects()}
-    assert not looked_at & {id(one) for one in built}
+    tracked = {id(found) for found in gc.get_objects()}
+    assert not tracked & {id(one) for one in built}
 
 
-# In a process of its own, because what runs at forks can't be removed.
+# Runs in its own process because fork handlers can't be removed.
 FORKS = """
 import gc, os
-from worker.process.garbage import collect_in_forks, uncollected
-with uncollected():
+from worker.process.garbage import collect_in_forks, pause_collection
+with pause_collection():
     shared = [[] for _ in range(1000)]
     collect_in_forks()
     if not os.fork():
@@ -105,7 +105,7 @@ with uncollected():
 """
 
 
-def test_a_fork_collects_its_own_garbage_and_leaves_alone_what_it_shares() -> None:
+def test_a_fork_collects_its_own_garbage_and_ignores_shared_objects() -> None:
     environ = {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-c", FORKS], env=environ, check=True, timeout=300)
 
@@ -120,15 +120,15 @@ def test_a_fork_collects_its_own_garbage_and_leaves_alone_what_it_shares() -> No
         ("processor\t: 0\nBogoMIPS\t: 50.00\n", {}),
     ],
 )
-def test_the_name_is_read_as_the_kernel_has_it(
+def test_the_processors_name_is_the_kernels(
     tmp_path: Path, text: str, found: dict[str, str]
 ) -> None:
     source = tmp_path / "cpuinfo"
     source.write_text(text)
-    assert processor.read(source) == found
+    assert processor.read_processor_name(source) == found
 
 
-def test_the_library_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_librarys_benchmark_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpuinfo, "get_cpu_info", None)
-    processor.name_it_quickly()
-    assert cpuinfo.get_cpu_info() == processor.read()
+    processor.skip_processor_benchmark()
+    assert cpuinfo.get_cpu_info() == processor.read_processor_name()

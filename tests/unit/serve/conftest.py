@@ -1,15 +1,15 @@
-"""A scripted engine, and a client of the app in front of it, with settings."""
+"""Fixtures: a scripted engine, settings, and an HTTP client of the app in front of the engine."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from support.engine.scripted import ScriptedEngine, tokens
-from support.served import Served
+from support.serve_client import ServeClient
 
 
 @pytest.fixture
 def engine() -> Iterator[ScriptedEngine]:
-    """Answers "a"."""
+    """An engine that answers "a"."""
     with ScriptedEngine(*tokens("a")) as engine:
         yield engine
 
@@ -20,6 +20,8 @@ def environ() -> dict[str, str]:
 
 
 @pytest.fixture
-async def http_client(engine: ScriptedEngine, environ: dict[str, str]) -> AsyncIterator[Served]:
-    async with Served(engine, **environ) as connected:
-        yield connected
+async def http_client(
+    engine: ScriptedEngine, environ: dict[str, str]
+) -> AsyncIterator[ServeClient]:
+    async with ServeClient(engine, **environ) as client:
+        yield client

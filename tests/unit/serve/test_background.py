@@ -1,4 +1,4 @@
-"""Batches of a server run in the background: those that are created, and those that were left."""
+"""Batches that a server runs in the background: new batches, and unfinished batches at startup."""
 
 import asyncio
 import contextlib
@@ -11,25 +11,25 @@ from typing import Any
 
 import httpx
 import pytest
-from support.batches import as_text, line, lines, results
+from support.batches import line, lines, results, to_jsonl
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, settings
-from support.processes.background import eventually
-from support.served import HELLO, client_of
+from support.processes.background import poll_until
+from support.serve_client import HELLO, client_of
 
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import EngineDead
 from worker.long_work.kinds import LongWork
-from worker.serve.background import Background
+from worker.serve.background import BackgroundWork
 from worker.serve.service import Service
 
 A, B = LongWork("batch", "batch_a"), LongWork("batch", "batch_b")
 
 
 @contextlib.asynccontextmanager
-async def living(app: Any) -> AsyncIterator[None]:
+async def run_lifespan(app: Any) -> AsyncIterator[None]:
     """Keep an app between its startup and its shutdown, as an ASGI server does."""
     events, answers = asyncio.Queue[Any](), asyncio.Queue[Any]()
     task = asyncio.create_task(app({"type": "lifespan"}, events.get, answers.put))
@@ -42,50 +42,54 @@ async def living(app: Any) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: ScriptedEngine, **environ: str) -> AsyncIterator[httpx.AsyncClient]:
+async def start_service(engine: ScriptedEngine, **environ: str) -> AsyncIterator[httpx.AsyncClient]:
     service = Service(engine.engines, settings(**environ))
-    async with living(service), client_of(service) as http_client:
+    async with run_lifespan(service), client_of(service) as http_client:
         yield http_client
 
 
-async def created(caller: Caller) -> Batch:
-    """Create a batch of three lines that nobody runs."""
+async def create_batch(caller: Caller) -> Batch:
+    """Create a batch of three lines without running it."""
     batches = Batches(caller.settings)
-    file = batches.files.receive([as_text(lines(3))], filename="a", purpose="batch")
-    made = await caller.post("/v1/batches", input_file_id=file.id, endpoint=CHAT)
-    return batches.get(made["id"])
+    file = batches.files.receive([to_jsonl(lines(3))], filename="a", purpose="batch")
+    response = await caller.post("/v1/batches", input_file_id=file.id, endpoint=CHAT)
+    return batches.get(response["id"])
 
 
 async def test_a_batch_created_over_http_runs(tmp_path: Path, engine: ScriptedEngine) -> None:
-    # Nobody ends the jobs of a server for their time.
+    # The jobs of a server have no time limit.
     environ = {"FILES_PATH": str(tmp_path), "EXECUTION_TIMEOUT_S": "1"}
-    async with serving(engine, **environ) as http_client:
-        file = {"file": ("a.jsonl", as_text([*lines(20), line("wrong", messages=5)]))}
+    async with start_service(engine, **environ) as http_client:
+        file = {"file": ("a.jsonl", to_jsonl([*lines(20), line("wrong", messages=5)]))}
         uploaded = await http_client.post("/v1/files", data={"purpose": "batch"}, files=file)
         body = {"input_file_id": uploaded.json()["id"], "endpoint": CHAT}
         batch = (await http_client.post("/v1/batches", json=body)).json()
         assert "run_with" not in batch
-        await eventually(Batch(tmp_path / "worker" / "batches" / batch["id"]).ended)
+        await poll_until(Batch(tmp_path / "worker" / "batches" / batch["id"]).has_ended)
         batch = (await http_client.get(f"/v1/batches/{batch['id']}")).json()
     assert batch["request_counts"] == {"total": 21, "completed": 20, "failed": 1}
     output, errors = results(tmp_path, batch)
     assert (len(output), list(errors)) == (20, ["wrong"])
 
 
-async def test_batches_that_were_left_go_on(tmp_path: Path, engine: ScriptedEngine) -> None:
+async def test_unfinished_batches_are_continued_at_startup(
+    tmp_path: Path, engine: ScriptedEngine
+) -> None:
     caller = Caller(engine, tmp_path)
-    await caller.job(batch={"requests": lines(2), "endpoint": CHAT})
-    left = [await created(caller) for _ in range(2)]
-    async with serving(engine, FILES_PATH=str(tmp_path)):
-        for batch in left:
-            await eventually(batch.ended)
-    assert [len(results(tmp_path, objects.batch(batch))[0]) for batch in left] == [3, 3]
-    # The one which had ended was not touched.
-    assert len(engine.asked) == 2 + 3 + 3
+    await caller.run_job(batch={"requests": lines(2), "endpoint": CHAT})
+    batches = [await create_batch(caller) for _ in range(2)]
+    async with start_service(engine, FILES_PATH=str(tmp_path)):
+        for batch in batches:
+            await poll_until(batch.has_ended)
+    assert [len(results(tmp_path, objects.batch(batch))[0]) for batch in batches] == [3, 3]
+    # The finished batch was not run again.
+    assert len(engine.requests) == 2 + 3 + 3
 
 
-async def test_a_server_without_a_volume_serves(tmp_path: Path, engine: ScriptedEngine) -> None:
-    async with serving(engine, BASE_PATH=str(tmp_path / "none")) as http_client:
+async def test_a_server_without_a_volume_answers_chats(
+    tmp_path: Path, engine: ScriptedEngine
+) -> None:
+    async with start_service(engine, BASE_PATH=str(tmp_path / "none")) as http_client:
         assert (await http_client.post(CHAT, json=HELLO)).status_code == 200
         assert (await http_client.get("/v1/batches")).status_code == 507
 
@@ -96,93 +100,97 @@ async def test_a_batch_that_stops_is_logged_and_can_be_started_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.PAUSES_S", (0.01,))
-    with ScriptedEngine(EngineDead()) as broken:
-        batch = await created(Caller(broken, tmp_path))
-        async with serving(broken, FILES_PATH=str(tmp_path)):
-            await eventually(lambda: f"batch {batch.id} stops" in caplog.text)
-    assert not batch.ended()
-    assert [one.levelno for one in caplog.records if "stops" in one.getMessage()] == [logging.ERROR]
-    async with serving(engine, FILES_PATH=str(tmp_path)):
-        await eventually(batch.ended)
+    monkeypatch.setattr("worker.batches.shard.RETRY_DELAYS_S", (0.01,))
+    with ScriptedEngine(EngineDead()) as broken_engine:
+        batch = await create_batch(Caller(broken_engine, tmp_path))
+        async with start_service(broken_engine, FILES_PATH=str(tmp_path)):
+            await poll_until(lambda: f"batch {batch.id} stops" in caplog.text)
+    assert not batch.has_ended()
+    assert [record.levelno for record in caplog.records if "stops" in record.getMessage()] == [
+        logging.ERROR
+    ]
+    async with start_service(engine, FILES_PATH=str(tmp_path)):
+        await poll_until(batch.has_ended)
     assert batch.counts().completed == 3
 
 
-class Jobs:
-    """Stands for the worker: notes the jobs, which last until they are let go."""
+class FakeWorker:
+    """A worker that records its jobs, which run until ``go`` is set."""
 
     def __init__(self) -> None:
-        self.taken: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.go = asyncio.Event()
         self.answer: dict[str, Any] = {"batch": {}}
-        self.background = Background()
+        self.background = BackgroundWork()
 
     async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        self.taken.append(job)
+        self.received.append(job)
         await self.go.wait()
         yield self.answer
 
-    def unfinished(self) -> list[LongWork]:
+    def unfinished_work(self) -> list[LongWork]:
         return []
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         worker: Any = self
-        await self.background.live(worker, receive, send)
+        await self.background.handle_lifespan(worker, receive, send)
 
-    async def idle(self) -> None:
-        await eventually(lambda: not self.background._running)
+    async def wait_until_idle(self) -> None:
+        await poll_until(lambda: not self.background._running)
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+def fake_worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
     monkeypatch.setattr("worker.serve.background.PAUSE_S", 0.01)
-    return Jobs()
+    return FakeWorker()
 
 
-async def test_work_that_is_started_while_it_runs_is_run_once_more(jobs: Jobs) -> None:
-    # Before the server has started, nothing is.
-    assert not await jobs.background.start(A)
-    async with living(jobs):
+async def test_work_that_is_started_again_while_it_runs_is_run_once_more(
+    fake_worker: FakeWorker,
+) -> None:
+    # Nothing is started before the server has started.
+    assert not await fake_worker.background.start(A)
+    async with run_lifespan(fake_worker):
         for _ in range(3):
-            assert await jobs.background.start(A)
-        assert await jobs.background.start(B)
-        await eventually(lambda: len(jobs.taken) == 2)
-        jobs.go.set()
-        # It may have been about to end because of a pause that is over now.
-        await eventually(lambda: len(jobs.taken) == 3)
-        await jobs.idle()
-        assert await jobs.background.start(A)
-        await eventually(lambda: len(jobs.taken) == 4)
-    asked = [job["input"] for job in jobs.taken]
-    assert asked == [{"batch": {"id": f"batch_{letter}"}} for letter in "abaa"]
-    assert len({job["id"] for job in jobs.taken}) == 4
+            assert await fake_worker.background.start(A)
+        assert await fake_worker.background.start(B)
+        await poll_until(lambda: len(fake_worker.received) == 2)
+        fake_worker.go.set()
+        # The running job may have been about to end because of a pause that is now over.
+        await poll_until(lambda: len(fake_worker.received) == 3)
+        await fake_worker.wait_until_idle()
+        assert await fake_worker.background.start(A)
+        await poll_until(lambda: len(fake_worker.received) == 4)
+    inputs = [job["input"] for job in fake_worker.received]
+    assert inputs == [{"batch": {"id": f"batch_{letter}"}} for letter in "abaa"]
+    assert len({job["id"] for job in fake_worker.received}) == 4
 
 
-async def test_a_batch_is_started_from_any_loop(jobs: Jobs) -> None:
-    jobs.go.set()
-    begun: list[bool] = []
-    async with living(jobs):
-        start = jobs.background.start
-        thread = threading.Thread(target=lambda: begun.append(asyncio.run(start(A))))
+async def test_a_batch_can_be_started_from_another_loop(fake_worker: FakeWorker) -> None:
+    fake_worker.go.set()
+    returned: list[bool] = []
+    async with run_lifespan(fake_worker):
+        start = fake_worker.background.start
+        thread = threading.Thread(target=lambda: returned.append(asyncio.run(start(A))))
         thread.start()
-        await eventually(lambda: len(jobs.taken) == 1)
+        await poll_until(lambda: len(fake_worker.received) == 1)
         thread.join()
-    assert begun == [True]
+    assert returned == [True]
 
 
 @pytest.mark.parametrize(
-    ("retryable", "code", "goes_on"), [(True, 503, True), (False, 507, True), (False, 404, False)]
+    ("retryable", "code", "continues"), [(True, 503, True), (False, 507, True), (False, 404, False)]
 )
-async def test_a_batch_goes_on_after_what_may_pass_and_after_nothing_else(
-    jobs: Jobs, retryable: bool, code: int, goes_on: bool
+async def test_a_batch_continues_only_after_temporary_errors(
+    fake_worker: FakeWorker, retryable: bool, code: int, continues: bool
 ) -> None:
     error = {"message": "a", "retryable": retryable, "code": code}
-    jobs.answer = {"error": json.dumps({"error": error})}
-    jobs.go.set()
-    async with living(jobs):
-        await jobs.background.start(A)
-        await eventually(lambda: len(jobs.taken) > 2 * goes_on)
-        if goes_on:
-            jobs.answer = {"batch": {}}
-        await jobs.idle()
-    assert (len(jobs.taken) > 1) == goes_on
+    fake_worker.answer = {"error": json.dumps({"error": error})}
+    fake_worker.go.set()
+    async with run_lifespan(fake_worker):
+        await fake_worker.background.start(A)
+        await poll_until(lambda: len(fake_worker.received) > 2 * continues)
+        if continues:
+            fake_worker.answer = {"batch": {}}
+        await fake_worker.wait_until_idle()
+    assert (len(fake_worker.received) > 1) == continues

@@ -1,4 +1,4 @@
-"""What clients on the open network may do to the server: by raw sockets, with short limits."""
+"""Misbehaving clients on the open network, tested with raw sockets and short limits."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from support.engine.connections import Client, Port, request, serving
+from support.engine.connections import Connection, ServerPort, http_request, serve_http
 from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens
-from support.processes.background import HUNG_S, eventually
-from support.served import HELLO, KEY
+from support.processes.background import HUNG_S, poll_until
+from support.serve_client import HELLO, KEY
 
 BODY = json.dumps(HELLO).encode()
 STREAM = json.dumps({**HELLO, "stream": True}).encode()
 SHORT = {"SERVE_TIMEOUT_S": "0.2"}
 CLOSE = "connection: close\r\n"
-PING = request(path="/ping", method="GET", headers=CLOSE)
-PINGED = request(path="/ping", method="GET")
-WHOLE = request(BODY, headers=CLOSE)
+PING = http_request(path="/ping", method="GET", headers=CLOSE)
+KEEP_ALIVE_PING = http_request(path="/ping", method="GET")
+WHOLE_REQUEST = http_request(BODY, headers=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ WHOLE = request(BODY, headers=CLOSE)
         *(("POST", path, b"405") for path in ("/ping", "/health")),
     ],
 )
-async def test_no_body_is_waited_for_without_the_key_or_where_all_are_answered(
+async def test_the_server_answers_without_the_body_if_the_key_is_missing_or_unneeded(
     engine: ScriptedEngine, method: str, path: str, status: bytes
 ) -> None:
-    async with serving(engine, **KEY) as port:
+    async with serve_http(engine, **KEY) as port:
         client = await port.connect()
-        client.send(request(length=10**12, path=path, method=method))
-        assert (await client.head()).startswith(b"HTTP/1.1 " + status)
+        client.send(http_request(length=10**12, path=path, method=method))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
@@ -45,61 +45,63 @@ async def test_no_body_is_waited_for_without_the_key_or_where_all_are_answered(
         b"",
         b"POST /v1/chat/com",
         b"GET /ping HTTP/1.1\r\nhost: a\r\nx: ",
-        # A body that nobody reads does not keep the connection either.
-        request(length=10**9, headers="authorization: Bearer no\r\n") + b"{",
+        # An unread body doesn't keep the connection open.
+        http_request(length=10**9, headers="authorization: Bearer no\r\n") + b"{",
     ],
 )
-async def test_a_client_without_a_head_is_given_up(engine: ScriptedEngine, sent: bytes) -> None:
-    async with serving(engine, **KEY, **SHORT) as port:
+async def test_a_client_without_a_complete_head_is_disconnected(
+    engine: ScriptedEngine, sent: bytes
+) -> None:
+    async with serve_http(engine, **KEY, **SHORT) as port:
         client = await port.connect()
         client.send(sent)
-        dripping = asyncio.create_task(drip(client))
-        await client.all()
-        dripping.cancel()
-        assert await until_answered(port, PING)
+        drip_task = asyncio.create_task(send_slowly(client))
+        await client.read_all()
+        drip_task.cancel()
+        assert await wait_for_response(port, PING)
 
 
-async def drip(client: Client) -> None:
-    """Send a byte again and again, as an attack does that wants to stay."""
+async def send_slowly(client: Connection) -> None:
+    """Send one byte at a time, as an attacker does to keep a connection open."""
     with contextlib.suppress(ConnectionError):
         while True:
             await asyncio.sleep(0.05)
             client.send(b"a")
 
 
-async def test_a_body_that_comes_too_slowly_is_refused(engine: ScriptedEngine) -> None:
-    async with serving(engine, **SHORT) as port:
+async def test_a_body_that_arrives_too_slowly_is_refused(engine: ScriptedEngine) -> None:
+    async with serve_http(engine, **SHORT) as port:
         client = await port.connect()
-        client.send(request(length=1_000_000) + b'{"messages": "')
-        dripping = asyncio.create_task(drip(client))
-        head = await client.head()
-        dripping.cancel()
+        client.send(http_request(length=1_000_000) + b'{"messages": "')
+        drip_task = asyncio.create_task(send_slowly(client))
+        head = await client.read_head()
+        drip_task.cancel()
     assert head.startswith(b"HTTP/1.1 408")
-    assert engine.asked == []
+    assert engine.requests == []
 
 
-async def read_slowly(client: Client) -> None:
+async def read_slowly(client: Connection) -> None:
     with contextlib.suppress(ConnectionError):
         while await client.reader.read(1_000):
             await asyncio.sleep(0.02)
 
 
-async def read_nothing(_: Client) -> None: ...
+async def read_nothing(_: Connection) -> None: ...
 
 
-# The kernel takes the second for one that reads.
-@pytest.mark.parametrize("reads", [read_nothing, read_slowly])
-async def test_a_client_that_does_not_read_its_stream_in_time_is_given_up(
-    engine: ScriptedEngine, reads: Callable[[Client], Coroutine[Any, Any, None]]
+# For the kernel, the slow client is a client that reads.
+@pytest.mark.parametrize("read", [read_nothing, read_slowly])
+async def test_a_client_that_does_not_read_its_stream_in_time_is_disconnected(
+    engine: ScriptedEngine, read: Callable[[Connection], Coroutine[Any, Any, None]]
 ) -> None:
     engine.script = (*tokens(*["x" * 50_000] * 200, finish=None), HANG)
-    async with serving(engine, **SHORT) as port:
+    async with serve_http(engine, **SHORT) as port:
         client = await port.connect(limit=1024)
-        client.send(request(STREAM))
-        reading = asyncio.create_task(reads(client))
-        await eventually(lambda: len(engine.aborted) == 1)
-        reading.cancel()
-    assert engine.generating == []
+        client.send(http_request(STREAM))
+        read_task = asyncio.create_task(read(client))
+        await poll_until(lambda: len(engine.aborted_requests) == 1)
+        read_task.cancel()
+    assert engine.active_requests == []
 
 
 async def test_a_full_worker_refuses_a_request_before_its_body_is_read(
@@ -107,106 +109,118 @@ async def test_a_full_worker_refuses_a_request_before_its_body_is_read(
 ) -> None:
     engine.slots = 1
     engine.script = (*tokens("a", finish=None), HANG)
-    async with serving(engine, MAX_CONCURRENCY="2") as port:
+    async with serve_http(engine, MAX_CONCURRENCY="2") as port:
         running = [await port.connect() for _ in range(2)]
         for client in running:
-            client.send(request(STREAM))
-            await client.head()
-        refused = await port.ask(request(length=1000, headers=CLOSE))
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: 1" in refused
-        assert b'"retryable":true' in refused
-        # What the worker answers by itself is answered.
-        health = await port.ask(request(path="/health", method="GET", headers=CLOSE))
+            client.send(http_request(STREAM))
+            await client.read_head()
+        response = await port.exchange(http_request(length=1000, headers=CLOSE))
+        assert response.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in response
+        assert b'"retryable":true' in response
+        # The worker's own routes are still answered.
+        health = await port.exchange(http_request(path="/health", method="GET", headers=CLOSE))
         assert health.startswith(b"HTTP/1.1 200")
         engine.script = (*tokens("a"),)
         running[0].writer.close()
-        assert await until_answered(port)
+        assert await wait_for_response(port)
 
 
-async def test_a_body_that_is_not_whole_takes_no_ones_place(engine: ScriptedEngine) -> None:
+async def test_an_incomplete_body_takes_no_slot(engine: ScriptedEngine) -> None:
     engine.slots = 1
     engine.script = (*tokens("a"),)
-    async with serving(engine, MAX_CONCURRENCY="2") as port:
+    async with serve_http(engine, MAX_CONCURRENCY="2") as port:
         for client in [await port.connect() for _ in range(2)]:
-            client.send(request(length=1000, headers="expect: 100-continue\r\n"))
-            assert b"100 Continue" in await client.head()
-        assert (await port.ask(WHOLE)).startswith(b"HTTP/1.1 200")
+            client.send(http_request(length=1000, headers="expect: 100-continue\r\n"))
+            assert b"100 Continue" in await client.read_head()
+        assert (await port.exchange(WHOLE_REQUEST)).startswith(b"HTTP/1.1 200")
 
 
-async def until_answered(port: Port, sent: bytes = WHOLE) -> bool:
-    """Send a request until it is answered: the server may give up a client that a busy machine
-    lets wait, and has room only once it has noticed that others have gone.
+async def wait_for_response(port: ServerPort, sent: bytes = WHOLE_REQUEST) -> bool:
+    """Send a request until it is answered.
+
+    The server may disconnect a client that a busy machine delays, and accepts a new client only
+    after it has noticed that others have disconnected.
     """
     async with asyncio.timeout(HUNG_S):
-        while not (await port.ask(sent)).startswith(b"HTTP/1.1 200"):
+        while not (await port.exchange(sent)).startswith(b"HTTP/1.1 200"):
             await asyncio.sleep(0.01)
     return True
 
 
-async def test_a_connection_beyond_the_most_is_refused_if_all_work(engine: ScriptedEngine) -> None:
+async def test_a_connection_above_the_limit_is_refused_if_all_others_have_requests(
+    engine: ScriptedEngine,
+) -> None:
     engine.script = (*tokens("a", finish=None), HANG)
-    async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
+    async with serve_http(engine, SERVE_MAX_CONNECTIONS="3") as port:
         streaming = [await port.connect() for _ in range(3)]
         for client in streaming:
-            client.send(request(STREAM))
-            await client.head()
-        refused = await port.ask(PING)
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
-        # The port for pings has room of its own.
-        assert (await port.health.ask(PING)).startswith(b"HTTP/1.1 200")
-        assert len(engine.generating) == 3
+            client.send(http_request(STREAM))
+            await client.read_head()
+        response = await port.exchange(PING)
+        assert response.startswith(b"HTTP/1.1 503")
+        assert json.loads(response.partition(b"\r\n\r\n")[2])["error"]["retryable"]
+        # The port for pings has its own limit.
+        assert (await port.health.exchange(PING)).startswith(b"HTTP/1.1 200")
+        assert len(engine.active_requests) == 3
         streaming[0].writer.close()
-        assert await until_answered(port, PING)
+        assert await wait_for_response(port, PING)
 
 
 @pytest.mark.parametrize(
     ("sent", "rest"),
-    [(b"", PING), (b"GET /ping HTTP/1.1\r\nhost: a\r\n", f"{CLOSE}\r\n".encode()), (PINGED, PING)],
+    [
+        (b"", PING),
+        (b"GET /ping HTTP/1.1\r\nhost: a\r\n", f"{CLOSE}\r\n".encode()),
+        (KEEP_ALIVE_PING, PING),
+    ],
     ids=["silent", "in the middle of a head", "idle after an answer"],
 )
-async def test_a_connection_beyond_the_most_takes_the_place_of_the_longest_without_a_request(
+async def test_a_connection_above_the_limit_replaces_the_connection_idle_for_longest(
     engine: ScriptedEngine, sent: bytes, rest: bytes
 ) -> None:
-    async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
-        for door in (port, port.health):
-            clients = list[Client]()
+    async with serve_http(engine, SERVE_MAX_CONNECTIONS="3") as port:
+        for server_port in (port, port.health):
+            clients = list[Connection]()
             for _ in range(5):
-                clients.append(await door.connect())
+                clients.append(await server_port.connect())
                 clients[-1].send(sent)
-                if sent == PINGED:
-                    await clients[-1].head()
-            assert (await door.ask(PING)).startswith(b"HTTP/1.1 200")
-            assert [await client.all() for client in clients[:3]] == [b""] * 3
+                if sent == KEEP_ALIVE_PING:
+                    await clients[-1].read_head()
+            assert (await server_port.exchange(PING)).startswith(b"HTTP/1.1 200")
+            assert [await client.read_all() for client in clients[:3]] == [b""] * 3
             for client in clients[3:]:
                 client.send(rest)
-                assert (await client.all()).startswith(b"HTTP/1.1 200")
+                assert (await client.read_all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_byte_now_and_then_makes_no_connection_wait_less(engine: ScriptedEngine) -> None:
-    async with serving(engine, SERVE_MAX_CONNECTIONS="2") as port:
+async def test_single_bytes_of_a_head_do_not_make_a_connection_active(
+    engine: ScriptedEngine,
+) -> None:
+    async with serve_http(engine, SERVE_MAX_CONNECTIONS="2") as port:
         connections: set[Any] = port.server.server_state.connections
-        dripping, silent = await port.connect(), await port.connect()
-        await eventually(lambda: len(connections) == 2)
-        dripping.send(b"G")
-        await eventually(lambda: any(one.conn.trailing_data[0] == b"G" for one in connections))
-        assert (await port.ask(PING)).startswith(b"HTTP/1.1 200")
-        assert await dripping.all() == b""
-        silent.send(PING)
-        assert (await silent.all()).startswith(b"HTTP/1.1 200")
+        slow_client, silent_client = await port.connect(), await port.connect()
+        await poll_until(lambda: len(connections) == 2)
+        slow_client.send(b"G")
+        await poll_until(
+            lambda: any(connection.conn.trailing_data[0] == b"G" for connection in connections)
+        )
+        assert (await port.exchange(PING)).startswith(b"HTTP/1.1 200")
+        assert await slow_client.read_all() == b""
+        silent_client.send(PING)
+        assert (await silent_client.read_all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_the_kernel_waits_no_longer_than_the_server(engine: ScriptedEngine) -> None:
-    async with serving(engine, SERVE_TIMEOUT_S="7") as port:
+async def test_the_kernels_timeout_equals_the_servers(engine: ScriptedEngine) -> None:
+    async with serve_http(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
-        await eventually(lambda: len(port.server.server_state.connections) == 1)
+        await poll_until(lambda: len(port.server.server_state.connections) == 1)
         (connection,) = port.server.server_state.connections
-        accepted = connection.transport.get_extra_info("socket")
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000
+        connection_socket = connection.transport.get_extra_info("socket")
+        assert connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000
 
 
-CHUNKED = request(headers="transfer-encoding: chunked\r\n", length=0)
+CHUNKED = http_request(headers="transfer-encoding: chunked\r\n", length=0)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +232,14 @@ CHUNKED = request(headers="transfer-encoding: chunked\r\n", length=0)
         b"GET /ping HTTP/1.1\r\n\r\n",  # no host
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        request(BODY, headers="content-length: 3\r\n"),
+        http_request(BODY, headers="content-length: 3\r\n"),
         *(CHUNKED + chunk for chunk in (b"zz\r\n", b"1" * 100_000)),
     ],
 )
-async def test_what_is_no_request_is_refused(engine: ScriptedEngine, sent: bytes) -> None:
-    async with serving(engine, **SHORT) as port:
-        answer = await port.ask(sent)
-        assert answer[9:12] in {b"", b"400", b"405"}
-        assert b"Traceback" not in answer
-        assert await until_answered(port, PING)
-    assert engine.asked == []
+async def test_an_invalid_request_is_refused(engine: ScriptedEngine, sent: bytes) -> None:
+    async with serve_http(engine, **SHORT) as port:
+        response = await port.exchange(sent)
+        assert response[9:12] in {b"", b"400", b"405"}
+        assert b"Traceback" not in response
+        assert await wait_for_response(port, PING)
+    assert engine.requests == []

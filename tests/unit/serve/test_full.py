@@ -1,4 +1,4 @@
-"""More than the server can hold: requests, their bodies, and forms on the worker's own disk."""
+"""Load above the server's capacity: requests, their bodies, and forms on the worker's own disk."""
 
 import asyncio
 import shutil
@@ -11,92 +11,94 @@ import httpx
 import pytest
 from starlette.requests import Request
 from support.engine.scripted import CHAT, ScriptedEngine
-from support.served import HELLO, Served, error_of
-from support.volume.disks import fill, mounted
+from support.serve_client import HELLO, ServeClient, error_of
+from support.volume.disks import fill, mount_disk
 
 from worker.errors import EngineBusy
-from worker.serve.bodies import MOST_HELD, Bodies
+from worker.serve.bodies import MAX_BUFFERED_BODIES, BodyReader
 
-LARGEST = 100
-ROOM = 4_000_000
+MAX_BODY_BYTES = 100
+DISK_BYTES = 4_000_000
 
 
-async def test_while_it_is_aside_answers_say_when_to_try_again(http_client: Served) -> None:
-    async with http_client.engine.engines.aside(patience_s=0.1):
-        refused = await http_client.post(CHAT, json=HELLO)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
+async def test_requests_to_a_suspended_engine_are_refused_with_retry_after(
+    http_client: ServeClient,
+) -> None:
+    async with http_client.engine.engines.suspend(wait_timeout_s=0.1):
+        response = await http_client.post(CHAT, json=HELLO)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "60")
         assert (await http_client.get("/ping")).status_code == 200
         assert (await http_client.get("/health")).status_code == 503
     assert (await http_client.post(CHAT, json=HELLO)).status_code == 200
 
 
-def request(size: int, last: asyncio.Event | float = 0) -> Request:
-    """Return a request whose body's last byte comes after an event, or some seconds."""
+def make_request(size: int, end: asyncio.Event | float = 0) -> Request:
+    """Return a request whose last byte arrives after an event, or after some seconds."""
     parts = [b"a" * (size - 1), b"a"]
 
     async def receive() -> dict[str, Any]:
         if len(parts) == 1:
-            await (last.wait() if isinstance(last, asyncio.Event) else asyncio.sleep(last))
+            await (end.wait() if isinstance(end, asyncio.Event) else asyncio.sleep(end))
         part = parts.pop(0)
         return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
     return Request({"type": "http", "method": "POST", "headers": []}, receive)
 
 
-async def test_all_bodies_together_are_limited_until_some_are_whole() -> None:
-    bodies, whole = Bodies(LARGEST, patience_s=60), asyncio.Event()
+async def test_the_number_of_incomplete_bodies_is_limited() -> None:
+    reader, is_complete = BodyReader(MAX_BODY_BYTES, timeout_s=60), asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for _ in range(MOST_HELD):
-            group.create_task(bodies.read(request(LARGEST, whole)))
-        # Each reads its first part in a few turns of the loop.
+        for _ in range(MAX_BUFFERED_BODIES):
+            group.create_task(reader.read(make_request(MAX_BODY_BYTES, is_complete)))
+        # Each task reads its first part in a few turns of the loop.
         for _ in range(100):
             await asyncio.sleep(0)
         with pytest.raises(EngineBusy):
-            await bodies.read(request(LARGEST))
-        whole.set()
-    # Those that were refused are not held either.
-    for _ in range(2 * MOST_HELD):
-        assert await bodies.read(request(LARGEST)) == b"a" * LARGEST
+            await reader.read(make_request(MAX_BODY_BYTES))
+        is_complete.set()
+    # Refused bodies use no capacity.
+    for _ in range(2 * MAX_BUFFERED_BODIES):
+        assert await reader.read(make_request(MAX_BODY_BYTES)) == b"a" * MAX_BODY_BYTES
 
 
-async def test_a_slow_body_that_is_no_slower_than_it_may_be_is_read() -> None:
-    # What came of it is time for the rest: five minutes.
-    size, patience_s = 3_000_000, 0.01
-    bodies = Bodies(size, patience_s)
-    assert len(await bodies.read(request(size, 10 * patience_s))) == size
+async def test_a_body_at_the_minimum_speed_is_read() -> None:
+    # The part that has arrived allows five minutes for the rest.
+    size, timeout_s = 3_000_000, 0.01
+    reader = BodyReader(size, timeout_s)
+    assert len(await reader.read(make_request(size, 10 * timeout_s))) == size
 
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Mount a small disk for what is temporary."""
-    with mounted(tmp_path / "disk", ROOM) as place:
-        monkeypatch.setenv("TMPDIR", str(place))
-        # Or the place that was found before is used.
+    """A small disk for temporary files."""
+    with mount_disk(tmp_path / "disk", DISK_BYTES) as path:
+        monkeypatch.setenv("TMPDIR", str(path))
+        # tempfile caches the directory.
         monkeypatch.setattr(tempfile, "tempdir", None)
-        assert tempfile.gettempdir() == str(place)
-        yield place
+        assert tempfile.gettempdir() == str(path)
+        yield path
 
 
-@pytest.mark.parametrize("left", [0, ROOM])
-async def test_a_form_that_does_not_fit_on_the_workers_disk_is_refused_and_leaves_nothing(
-    tmp_path: Path, engine: ScriptedEngine, disk: Path, left: int
+@pytest.mark.parametrize("free_bytes", [0, DISK_BYTES])
+async def test_a_form_that_does_not_fit_on_the_workers_disk_is_refused_and_stores_nothing(
+    tmp_path: Path, engine: ScriptedEngine, disk: Path, free_bytes: int
 ) -> None:
     root = tmp_path / "volume"
-    filler = fill(disk, left)
+    filler = fill(disk, free_bytes)
     free = shutil.disk_usage(disk).free
-    async with Served(engine, FILES_PATH=str(root)) as http_client:
+    async with ServeClient(engine, FILES_PATH=str(root)) as http_client:
 
         async def upload(size: int) -> httpx.Response:
             files = {"file": ("a.jsonl", bytes(size))}
             return await http_client.post("/v1/files", files=files)
 
-        refused = await upload(2 * ROOM)
-        assert refused.status_code == 507
+        response = await upload(2 * DISK_BYTES)
+        assert response.status_code == 507
         message = "The worker's own disk fails: No space left on device."
-        assert error_of(refused)["message"] == message
+        assert error_of(response)["message"] == message
         assert [*root.rglob("*")] == []
         assert shutil.disk_usage(disk).free == free
-        # A small one needs no disk.
+        # A small form needs no disk space.
         assert (await upload(1000)).status_code == 200
         filler.unlink()
-        assert (await upload(ROOM // 2)).json()["bytes"] == ROOM // 2
+        assert (await upload(DISK_BYTES // 2)).json()["bytes"] == DISK_BYTES // 2

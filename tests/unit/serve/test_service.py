@@ -10,13 +10,13 @@ from support.engine.scripted import (
     HANG,
     ScriptedEngine,
     events_in,
-    replying,
     settings,
+    static_app,
     texts_in,
     tokens,
 )
-from support.processes.background import HUNG_S, eventually
-from support.served import HELLO, Served, error_of, leaving_after, sent_to
+from support.processes.background import HUNG_S, poll_until
+from support.serve_client import HELLO, ServeClient, disconnect_after, error_of, post_streamed_body
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.serve.service import Service
@@ -26,18 +26,18 @@ FORM = "multipart/form-data; boundary=a"
 STREAM = {**HELLO, "stream": True}
 
 
-async def test_an_answer_is_the_body_whatever_the_query_says(http_client: Served) -> None:
+async def test_a_query_string_has_no_effect_on_a_chat(http_client: ServeClient) -> None:
     http_client.engine.script = tuple(tokens("Hel", "lo"))
     response = await http_client.post(f"{CHAT}?beta=true", json=HELLO)
     assert response.status_code == 200
     assert response.json()["choices"][0]["message"]["content"] == "Hello"
     assert response.json()["id"] == response.headers["x-request-id"]
-    (asked,) = http_client.engine.asked
-    assert isinstance(asked, dict)
-    assert asked["messages"] == HELLO["messages"]
+    (request,) = http_client.engine.requests
+    assert isinstance(request, dict)
+    assert request["messages"] == HELLO["messages"]
 
 
-async def test_a_question_mark_in_a_path_begins_no_query(http_client: Served) -> None:
+async def test_an_escaped_question_mark_in_a_path_starts_no_query(http_client: ServeClient) -> None:
     response = await http_client.get("/v1/models/a%3Flimit=1%2541")
     assert "There is no model 'a?limit=1%41'" in error_of(response)["message"]
 
@@ -57,10 +57,10 @@ async def test_a_question_mark_in_a_path_begins_no_query(http_client: Served) ->
     ids=lambda value: ascii(value)[:30],
 )
 async def test_a_body_that_is_no_json_object_is_refused(
-    http_client: Served, content: bytes, message: str
+    http_client: ServeClient, content: bytes, message: str
 ) -> None:
     response = await http_client.post(CHAT, content=content, headers=JSON)
-    assert (response.status_code, http_client.engine.asked) == (400, [])
+    assert (response.status_code, http_client.engine.requests) == (400, [])
     assert message in error_of(response)["message"]
 
 
@@ -71,61 +71,61 @@ async def test_a_body_that_is_no_json_object_is_refused(
         *(("text/plain", 415), ("application/x-www-form-urlencoded", 415), (FORM, 415)),
     ],
 )
-async def test_a_body_is_json_by_its_media_type(
-    http_client: Served, media_type: str, status: int
+async def test_a_body_needs_the_media_type_of_json(
+    http_client: ServeClient, media_type: str, status: int
 ) -> None:
     headers = {"content-type": media_type}
     response = await http_client.post(CHAT, content=json.dumps(HELLO), headers=headers)
     assert response.status_code == status
     assert status == 200 or "application/json" in error_of(response)["message"]
-    # No body is an object without keys.
+    # A missing body is an object without keys.
     assert (await http_client.post(CHAT)).status_code == 200
 
 
-async def test_a_body_above_the_limit_is_refused_and_one_below_is_not(
+async def test_only_a_body_above_the_limit_is_refused(
     engine: ScriptedEngine,
 ) -> None:
     body = json.dumps({**HELLO, "user": "x" * 1000})
     for size, status in ((len(body) + 1000, 200), (len(body) - 1, 413)):
-        async with Served(engine, MAX_INPUT_MB=f"{size / 1e6}") as http_client:
+        async with ServeClient(engine, MAX_INPUT_MB=f"{size / 1e6}") as http_client:
             response = await http_client.post(CHAT, content=body, headers=JSON)
             assert response.status_code == status
     assert "MAX_INPUT_MB" in error_of(response)["message"]
 
 
-async def test_what_json_and_utf8_have_not_is_not_sent(http_client: Served) -> None:
-    http_client.engine.app = replying('{"data": [NaN]}')
+async def test_values_outside_of_json_and_utf8_are_not_sent(http_client: ServeClient) -> None:
+    http_client.engine.app = static_app('{"data": [NaN]}')
     response = await http_client.post(CHAT, json=HELLO)
     assert (response.status_code, error_of(response)["type"]) == (500, "InternalServerError")
-    http_client.engine.app = replying('{"text": "a\\ud83d"}')
+    http_client.engine.app = static_app('{"text": "a\\ud83d"}')
     response = await http_client.post(CHAT, json=HELLO)
     assert (response.status_code, response.json()) == (200, {"text": "a?"})
 
 
-async def test_a_method_that_no_route_takes_is_refused(http_client: Served) -> None:
+async def test_a_method_that_no_route_takes_is_refused(http_client: ServeClient) -> None:
     for method in ("DELETE", "OPTIONS", "TRACE"):
         response = await http_client.request(method, "/v1/models")
         assert (response.status_code, error_of(response)["type"]) == (405, "MethodNotAllowedError")
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "again"),
+    ("failure", "status", "retry_after"),
     [
         (RefusedByEngine("no such model", status=404), 404, None),
         *((EngineBusy("full"), 503, "1"), (EngineDead(), 503, "1")),
     ],
 )
-async def test_a_refusal_has_its_status_and_says_when_to_try_again(
-    http_client: Served, failure: Exception, status: int, again: str | None
+async def test_an_error_of_the_engine_has_its_status_and_retry_after(
+    http_client: ServeClient, failure: Exception, status: int, retry_after: str | None
 ) -> None:
     http_client.engine.script = (failure,)
     for body in (HELLO, STREAM):
         response = await http_client.post(CHAT, json=body)
-        assert (response.status_code, response.headers.get("retry-after")) == (status, again)
-        assert error_of(response)["retryable"] is bool(again)
+        assert (response.status_code, response.headers.get("retry-after")) == (status, retry_after)
+        assert error_of(response)["retryable"] is bool(retry_after)
 
 
-async def test_an_answer_too_large_for_a_yield_is_whole(http_client: Served) -> None:
+async def test_a_response_larger_than_a_yield_is_sent_whole(http_client: ServeClient) -> None:
     http_client.engine.script = tuple(tokens("x" * 1_100_000))
     whole = await http_client.post(CHAT, json=HELLO)
     streamed = await http_client.post(CHAT, json=STREAM)
@@ -133,7 +133,7 @@ async def test_an_answer_too_large_for_a_yield_is_whole(http_client: Served) -> 
     assert len("".join(texts_in(events_in(streamed.text)))) == 1_100_000
 
 
-async def test_a_stream_that_breaks_ends_with_an_error_event(http_client: Served) -> None:
+async def test_a_broken_stream_ends_with_an_error_event(http_client: ServeClient) -> None:
     http_client.engine.script = (*tokens("a", finish=None), EngineBusy("full"))
     response = await http_client.post(CHAT, json=STREAM)
     *_, error, done = events_in(response.text)
@@ -141,13 +141,15 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(http_client: Served
 
 
 @pytest.mark.parametrize("environ", [{"RAW_OPENAI_OUTPUT": "0"}])
-async def test_events_stay_text_where_the_queue_decodes(http_client: Served) -> None:
+async def test_events_are_sent_as_text_even_if_jobs_yield_decoded_events(
+    http_client: ServeClient,
+) -> None:
     response = await http_client.post(CHAT, json=STREAM)
     assert events_in(response.text)[-1] == "[DONE]"
 
 
-class Call:
-    """One request as uvicorn makes it, of a client that can look at what has come, and leave.
+class ClientRequest:
+    """A request, as uvicorn passes it, of a client that reads single messages and disconnects.
 
     httpx.ASGITransport returns a body only when it is complete.
     """
@@ -161,45 +163,47 @@ class Call:
         service = Service(engine.engines, settings())
         self.task = asyncio.create_task(service(scope, self._received.get, self.sent.put))
 
-    async def message(self) -> Any:
+    async def read_message(self) -> Any:
         async with asyncio.timeout(HUNG_S):
             return await self.sent.get()
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         self._received.put_nowait({"type": "http.disconnect"})
         async with asyncio.timeout(HUNG_S):
             await self.task
 
 
-async def test_a_stream_is_sent_event_by_event_as_it_comes(engine: ScriptedEngine) -> None:
+async def test_a_stream_is_sent_event_by_event(engine: ScriptedEngine) -> None:
     engine.script = (*tokens("a", "b"), HANG)
-    call = Call(engine, STREAM)
-    head = await call.message()
+    client_request = ClientRequest(engine, STREAM)
+    head = await client_request.read_message()
     assert head["status"] == 200
     assert dict(head["headers"])[b"content-type"].startswith(b"text/event-stream")
-    # The answer has not ended: its script hangs.
-    events = [events_in((await call.message())["body"].decode()) for _ in "ab"]
+    # The response is unfinished, because the script hangs.
+    events = [events_in((await client_request.read_message())["body"].decode()) for _ in "ab"]
     assert [texts_in(event) for event in events] == [["a"], ["b"]]
-    await call.leave()
+    await client_request.disconnect()
 
 
-@pytest.mark.parametrize(("body", "given_up"), [(HELLO, False), (STREAM, False), (HELLO, True)])
-async def test_a_client_that_leaves_and_a_request_that_is_given_up_free_their_place(
-    engine: ScriptedEngine, body: dict[str, Any], given_up: bool
+@pytest.mark.parametrize(("body", "is_cancelled"), [(HELLO, False), (STREAM, False), (HELLO, True)])
+async def test_a_disconnect_or_a_cancel_aborts_the_request_to_the_engine(
+    engine: ScriptedEngine, body: dict[str, Any], is_cancelled: bool
 ) -> None:
     engine.script = (*tokens("a"), HANG)
-    call = Call(engine, body)
-    await eventually(lambda: len(engine.generating) == 1)
-    if given_up:
-        call.task.cancel()
+    client_request = ClientRequest(engine, body)
+    await poll_until(lambda: len(engine.active_requests) == 1)
+    if is_cancelled:
+        client_request.task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await call.task
+            await client_request.task
     else:
-        await call.leave()
-    await eventually(lambda: len(engine.aborted) == 1)
-    assert engine.generating == []
+        await client_request.disconnect()
+    await poll_until(lambda: len(engine.aborted_requests) == 1)
+    assert engine.active_requests == []
 
 
-async def test_who_leaves_before_the_body_is_whole_asks_nothing(engine: ScriptedEngine) -> None:
-    assert await sent_to(engine, CHAT, leaving_after(b'{"mess')) == []
-    assert engine.asked == []
+async def test_a_client_that_disconnects_during_its_body_causes_no_request_to_the_engine(
+    engine: ScriptedEngine,
+) -> None:
+    assert await post_streamed_body(engine, CHAT, disconnect_after(b'{"mess')) == []
+    assert engine.requests == []

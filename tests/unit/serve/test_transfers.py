@@ -1,4 +1,4 @@
-"""Files over HTTP: forms in, bytes out, and what LLM Engine's client gets instead."""
+"""Files over HTTP: uploads by forms, downloads of bytes, and LLM Engine's format."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.engine.scripted import ScriptedEngine
-from support.served import Served, error_of, leaving_after, sent_to
+from support.serve_client import ServeClient, disconnect_after, error_of, post_streamed_body
 
 from worker.serve import bodies
 
@@ -30,11 +30,11 @@ def environ(root: Path) -> dict[str, str]:
 
 
 def files_in(root: Path) -> list[Path]:
-    return [place for place in root.rglob("*") if place.is_file()]
+    return [path for path in root.rglob("*") if path.is_file()]
 
 
 def form(*parts: tuple[str, bytes], end: bytes = b"--") -> bytes:
-    """Return a body: of each part the parameters of its disposition, and its content."""
+    """Return a body; each part has the parameters of its content disposition, and its content."""
     lines = [
         b"--%b\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n"
         % (BOUNDARY.encode(), parameters.encode(), content)
@@ -43,13 +43,13 @@ def form(*parts: tuple[str, bytes], end: bytes = b"--") -> bytes:
     return b"".join(lines) + b"--" + BOUNDARY.encode() + end
 
 
-def with_field(parameters: str, content: bytes) -> bytes:
+def form_with_field(parameters: str, content: bytes) -> bytes:
     return form(FILE, (parameters, content))
 
 
 FILE = ('name="file"; filename="a.jsonl"', b"content")
-# A file that goes on.
-BEGUN = form(FILE).partition(b"content")[0]
+# A form whose file continues.
+FORM_BEGINNING = form(FILE).partition(b"content")[0]
 
 
 async def upload(http: httpx.AsyncClient, content: bytes = b"text", **fields: str) -> Any:
@@ -59,7 +59,7 @@ async def upload(http: httpx.AsyncClient, content: bytes = b"text", **fields: st
     return response.json()
 
 
-async def test_a_forms_file_comes_back_as_bytes(http_client: Served) -> None:
+async def test_an_uploaded_file_is_downloaded_as_bytes(http_client: ServeClient) -> None:
     expires = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     file = await upload(http_client, BINARY, purpose="batch", **expires)
     assert (file["filename"], file["purpose"]) == ("ä b.jsonl", "batch")
@@ -72,7 +72,7 @@ async def test_a_forms_file_comes_back_as_bytes(http_client: Served) -> None:
     assert response.headers["x-request-id"]
 
 
-async def test_routes_work_without_v1_and_with_every_verb(http_client: Served) -> None:
+async def test_routes_work_without_v1_and_with_every_method(http_client: ServeClient) -> None:
     assert (await http_client.head("/v1/models")).status_code == 200
     uploaded = await http_client.post("/files", files={"file": ("a", b"text")})
     path = f"/files/{uploaded.json()['id']}"
@@ -87,7 +87,7 @@ async def test_routes_work_without_v1_and_with_every_verb(http_client: Served) -
     assert (await http_client.get(f"/v1{path}/content")).status_code == 404
 
 
-async def test_query_strings_reach_their_routes(http_client: Served) -> None:
+async def test_query_strings_reach_their_routes(http_client: ServeClient) -> None:
     # A JSON body is an upload, too.
     for purpose in ("batch", "evals", "evals"):
         await http_client.post(FILES, json={"content": "text", "purpose": purpose})
@@ -97,38 +97,42 @@ async def test_query_strings_reach_their_routes(http_client: Served) -> None:
     assert error_of(wrong)["param"] == "order"
 
 
-async def test_llm_engines_client_gets_json(http_client: Served) -> None:
+async def test_llm_engines_client_gets_json(http_client: ServeClient) -> None:
     id = (await upload(http_client, b"text"))["id"]
     for headers in ({"accept": "application/json, */*"}, {"authorization": "basic a2V5Og=="}):
         response = await http_client.get(f"{FILES}/{id}/content", headers=headers)
         assert response.json() == {"id": id, "content": "text"}
 
 
-# Forms that are refused:
+# Refused forms:
 
 
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
         (form(FILE, end=b""), None, "breaks off"),
-        (BEGUN, None, "breaks off"),
+        (FORM_BEGINNING, None, "breaks off"),
         (form(), "file", "no file"),
         (form(('name="file"', b"a text")), "file", "no file"),
         (form(FILE, FILE), None, "Too many files"),
         (form(FILE, *[('name="purpose"', b"batch")] * 9), None, "Too many fields"),
-        (with_field('name="purpose"', b"a" * 5000), None, "exceeded maximum size"),
-        (with_field('name="purpose"', b"any"), "purpose", "'batch'"),
-        (with_field('name="purpos"', b"batch"), "purpos", "did you mean 'purpose'"),
-        (with_field('name="content"', b"a"), "content", "its content in file"),
-        (with_field('name="expires_after[seconds]"', b"1e4"), "expires_after.anchor", ".seconds"),
+        (form_with_field('name="purpose"', b"a" * 5000), None, "exceeded maximum size"),
+        (form_with_field('name="purpose"', b"any"), "purpose", "'batch'"),
+        (form_with_field('name="purpos"', b"batch"), "purpos", "did you mean 'purpose'"),
+        (form_with_field('name="content"', b"a"), "content", "its content in file"),
+        (
+            form_with_field('name="expires_after[seconds]"', b"1e4"),
+            "expires_after.anchor",
+            ".seconds",
+        ),
         (form((f'name="file"; filename="{"a" * 256}"', b"a")), "filename", "at most 255"),
         (form((f'name="file"; filename="a"\r\nX: {"a" * 5000}', b"a")), None, "refused"),
         (b"\0" * 100, None, "form is refused"),
     ],
     ids=lambda value: ascii(value)[-30:],
 )
-async def test_a_wrong_form_is_refused_and_leaves_nothing(
-    http_client: Served, root: Path, body: bytes, param: str | None, says: str
+async def test_an_invalid_form_is_refused_and_stores_nothing(
+    http_client: ServeClient, root: Path, body: bytes, param: str | None, says: str
 ) -> None:
     response = await http_client.post(FILES, content=body, headers=FORM)
     error = error_of(response)
@@ -137,8 +141,8 @@ async def test_a_wrong_form_is_refused_and_leaves_nothing(
     assert files_in(root) == []
 
 
-async def test_a_larger_file_or_a_form_without_a_boundary_leaves_nothing(
-    http_client: Served, root: Path
+async def test_a_too_large_file_or_a_form_without_a_boundary_stores_nothing(
+    http_client: ServeClient, root: Path
 ) -> None:
     assert (await upload(http_client, bytes(1_000_000)))["bytes"] == 1_000_000
     before = files_in(root)
@@ -151,53 +155,57 @@ async def test_a_larger_file_or_a_form_without_a_boundary_leaves_nothing(
     assert files_in(root) == before
 
 
-@pytest.mark.parametrize(("declared", "most"), [([], 4), ([("content-length", "9000000000")], 0)])
-async def test_of_a_body_that_is_too_large_no_more_is_read(
-    engine: ScriptedEngine, environ: dict[str, str], declared: list[tuple[str, str]], most: int
+@pytest.mark.parametrize(
+    ("headers", "max_reads"), [([], 4), ([("content-length", "9000000000")], 0)]
+)
+async def test_reading_stops_when_a_body_is_too_large(
+    engine: ScriptedEngine, environ: dict[str, str], headers: list[tuple[str, str]], max_reads: int
 ) -> None:
-    read = 0
+    reads = 0
 
     async def receive() -> dict[str, Any]:
-        nonlocal read
-        read += 1
-        body = BEGUN if read == 1 else bytes(500_000)
+        nonlocal reads
+        reads += 1
+        body = FORM_BEGINNING if reads == 1 else bytes(500_000)
         return {"type": "http.request", "body": body, "more_body": True}
 
-    head, *_ = await sent_to(engine, FILES, receive, *FORM.items(), *declared, **environ)
-    assert (head["status"], read) == (413, most)
+    head, *_ = await post_streamed_body(engine, FILES, receive, *FORM.items(), *headers, **environ)
+    assert (head["status"], reads) == (413, max_reads)
 
 
-async def test_a_form_that_comes_too_slowly_is_given_up(
+async def test_a_form_that_arrives_too_slowly_times_out(
     engine: ScriptedEngine, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "SLOWEST", 1_000_000_000)
+    monkeypatch.setattr(bodies, "MIN_BYTES_PER_S", 1_000_000_000)
 
-    async def slow() -> AsyncIterator[bytes]:
+    async def send_slowly() -> AsyncIterator[bytes]:
         yield form(FILE, end=b"")
         await asyncio.sleep(60)
 
     environ = {"FILES_PATH": str(root), "SERVE_TIMEOUT_S": "0.1"}
-    async with Served(engine, **environ) as http_client:
-        response = await http_client.post(FILES, content=slow(), headers=FORM)
+    async with ServeClient(engine, **environ) as http_client:
+        response = await http_client.post(FILES, content=send_slowly(), headers=FORM)
     assert (error_of(response)["code"], files_in(root)) == (408, [])
 
 
 @pytest.mark.parametrize("environ", [{"BASE_PATH": "/none"}])
-async def test_without_a_volume_an_upload_is_refused(http_client: Served) -> None:
+async def test_without_a_volume_an_upload_is_refused(http_client: ServeClient) -> None:
     uploaded = await http_client.post(FILES, files={"file": ("a", b"a")})
     read = await http_client.get(f"{FILES}/file-{'a' * 24}/content")
     assert (error_of(uploaded)["code"], error_of(read)["code"]) == (507, 507)
 
 
-async def test_a_client_that_leaves_during_an_upload_leaves_nothing(
+async def test_a_client_that_disconnects_during_an_upload_stores_nothing(
     engine: ScriptedEngine, root: Path, environ: dict[str, str]
 ) -> None:
-    begun = leaving_after(form(FILE, end=b""))
-    assert await sent_to(engine, FILES, begun, *FORM.items(), **environ) == []
+    receive = disconnect_after(form(FILE, end=b""))
+    assert await post_streamed_body(engine, FILES, receive, *FORM.items(), **environ) == []
     assert files_in(root) == []
 
 
-async def test_transfers_are_logged(http_client: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_transfers_are_logged(
+    http_client: ServeClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "worker.record")
     id = (await upload(http_client, b"a canary"))["id"]
     for name in (id, "file-x"):

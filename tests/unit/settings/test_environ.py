@@ -1,4 +1,4 @@
-"""What the worker writes into the environment, reads from it, and takes out of it."""
+"""Environment variables that the worker sets, reads and removes."""
 
 import json
 import os
@@ -12,24 +12,24 @@ from support import ROOT
 
 from worker.settings import Settings
 from worker.settings.environment import (
-    SECRETS,
+    SECRET_VARIABLES,
+    has_job_queue,
+    has_realtime_port,
     hub_cache,
     is_set,
-    port_around,
-    queue_around,
 )
-from worker.settings.names import canonical
+from worker.settings.names import canonical_name
 
 
-def exported(environ: dict[str, str], **settings: str) -> dict[str, str]:
+def export(environ: dict[str, str], **settings: str) -> dict[str, str]:
     os.environ.clear()
     os.environ.update(environ)
-    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export()
+    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export_variables()
     return dict(os.environ)
 
 
-def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> None:
-    assert exported({"RUNPOD_LOG_LEVEL": "DEBUG"}) == {
+def test_export_sets_variables_of_libraries_unless_the_operator_set_them() -> None:
+    assert export({"RUNPOD_LOG_LEVEL": "DEBUG"}) == {
         "RUNPOD_LOG_LEVEL": "DEBUG",
         "RUNPOD_SKIP_GPU_CHECK": "true",
         "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
@@ -50,7 +50,7 @@ def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> No
 def test_a_variable_is_exported(
     environ: dict[str, str], settings: dict[str, str], name: str, value: str
 ) -> None:
-    assert exported({**environ}, **settings)[name] == value
+    assert export({**environ}, **settings)[name] == value
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,16 @@ def test_a_variable_is_exported(
         ({}, Path.home() / ".cache" / "huggingface" / "hub"),
     ],
 )
-def test_the_hubs_cache_is_its_librarys(environ: dict[str, str], cache: str | Path) -> None:
+def test_the_hub_cache_is_the_one_that_its_library_uses(
+    environ: dict[str, str], cache: str | Path
+) -> None:
     assert hub_cache(environ) == Path(cache)
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"])
-def test_the_hubs_cache_may_name_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_hub_cache_may_contain_variables(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOMEWHERE", "/d")
     below = "huggingface/hub" if name == "XDG_CACHE_HOME" else ""
     assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
@@ -81,26 +85,27 @@ def test_the_hubs_cache_may_name_variables(name: str, monkeypatch: pytest.Monkey
         ({"RUNPOD_REALTIME_PORT": "0"}, False, False),
         ({"RUNPOD_REALTIME_PORT": "8080"}, False, True),
         ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?"}, True, False),
-        # The SDK serves the port then.
+        # The SDK serves the port if both are set.
         ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?", "RUNPOD_REALTIME_PORT": "8080"}, False, True),
     ],
 )
-def test_a_platform_is_where_the_sdk_finds_jobs(
+def test_the_platform_is_detected_where_the_sdk_finds_jobs(
     environ: dict[str, str], queue: bool, port: bool
 ) -> None:
     os.environ.update(environ)
-    assert (queue_around(), port_around()) == (queue, port)
+    assert (has_job_queue(), has_realtime_port()) == (queue, port)
 
 
 @pytest.mark.parametrize(
-    ("environ", "set_"), [({"A": "0"}, True), ({}, False), ({"A": ""}, False), ({"A": " "}, False)]
+    ("environ", "expected"),
+    [({"A": "0"}, True), ({}, False), ({"A": ""}, False), ({"A": " "}, False)],
 )
-def test_a_variable_is_set_if_it_holds_anything(environ: dict[str, str], set_: bool) -> None:
+def test_a_variable_is_set_unless_it_is_blank(environ: dict[str, str], expected: bool) -> None:
     os.environ.update(environ)
-    assert is_set("A") is set_
+    assert is_set("A") is expected
 
 
-# Secrets: no child has them, however it is made
+# Secrets, which no child process has
 
 
 PROGRAM = """
@@ -125,44 +130,46 @@ def look():
         "python": os.getenv("RUNPOD_AI_API_KEY", ""),
     }
 
-values = e.take_secrets()
-taken = look()
-e.give_sdk_its_key()
-given = look()
-everything = dict(e.given_environ())
-print(json.dumps({"values": values, "taken": taken, "given": given, "all": everything}))
+values = e.pop_secrets()
+removed = look()
+e.restore_sdk_key()
+restored = look()
+everything = dict(e.environ_with_secrets())
+print(json.dumps({"values": values, "removed": removed, "restored": restored, "all": everything}))
 """
 
-GIVEN = {name: f"canary-{name}-ü" for name in SECRETS}
+SECRETS = {name: f"canary-{name}-ü" for name in SECRET_VARIABLES}
 
 
-def test_no_process_has_a_secret_in_its_environment_and_the_worker_and_the_sdk_have_theirs() -> (
-    None
-):
+def test_no_environment_contains_a_secret_but_the_worker_and_the_sdk_have_theirs() -> None:
     environ = {
         "PYTHONPATH": str(ROOT / "src"),
         "PYTHONUTF8": "1",
         "FIRST": "1",
-        **GIVEN,
+        **SECRETS,
         "LAST": "2",
     }
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True
     )
-    found = json.loads(ran.stdout)
-    assert sorted(found["values"]) == sorted(GIVEN.values())
-    for when in ("taken", "given"):
+    found = json.loads(result.stdout)
+    assert sorted(found["values"]) == sorted(SECRETS.values())
+    for when in ("removed", "restored"):
         for process in ("own", "forked", "started"):
-            seen = found[when][process]
-            assert ("FIRST=1" in seen, "LAST=2" in seen, "canary" in seen) == (True, True, False)
-    assert GIVEN.items() <= found["all"].items()
-    key = GIVEN["RUNPOD_AI_API_KEY"]
-    assert (found["taken"]["python"], found["given"]["python"]) == ("", key)
+            variables = found[when][process]
+            assert ("FIRST=1" in variables, "LAST=2" in variables, "canary" in variables) == (
+                True,
+                True,
+                False,
+            )
+    assert SECRETS.items() <= found["all"].items()
+    key = SECRETS["RUNPOD_AI_API_KEY"]
+    assert (found["removed"]["python"], found["restored"]["python"]) == ("", key)
 
 
-def test_every_secret_among_the_settings_is_taken() -> None:
+def test_every_secret_setting_is_removed_from_the_environment() -> None:
     fields = Settings.model_fields.items()
     secret = {name.upper() for name, field in fields if field.annotation == SecretStr | None}
     assert secret
-    assert secret <= {canonical(name) for name in SECRETS}
-    assert {"HF_TOKEN", "SERVE_API_KEY"} <= set(SECRETS)
+    assert secret <= {canonical_name(name) for name in SECRET_VARIABLES}
+    assert {"HF_TOKEN", "SERVE_API_KEY"} <= set(SECRET_VARIABLES)

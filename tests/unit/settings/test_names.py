@@ -1,4 +1,4 @@
-"""The names of settings: removed ones, near misses, and those that the table of settings has."""
+"""Names of settings: removed and misspelled names, and the names in the table of settings."""
 
 from collections import Counter
 from typing import get_args
@@ -7,27 +7,27 @@ import pytest
 from table import LIBRARIES, ROWS, SECTIONS, row
 
 from worker.settings import Settings, history
-from worker.settings.examples import EXAMPLES, example
+from worker.settings.examples import EXAMPLES, example_value
 from worker.settings.history import Removal
 from worker.settings.names import (
-    ALIASES,
-    FOR_LIBRARIES,
-    MEANT,
-    REMOVED,
-    SPECULATIVE,
-    SPELLINGS,
-    Names,
-    canonical,
-    meant,
+    CANONICAL_NAMES,
+    CORRECTIONS,
+    LIBRARY_VARIABLES,
+    OPTION_BY_SETTING,
+    REMOVED_SETTINGS,
+    SPECULATIVE_KEYS,
+    SettingNames,
+    canonical_name,
+    guess_setting,
 )
 
 OWN = frozenset({"MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"})
 OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
 
 
-def warnings(*given: str, **idle: str) -> list[str]:
-    names = Names(OWN, OPTIONS, idle, frozenset({"VLLM_LOGGING_LEVEL"}))
-    mistakes, found = names.problems(given, ())
+def warnings(*variables: str, **idle: str) -> list[str]:
+    names = SettingNames(OWN, OPTIONS, idle, frozenset({"VLLM_LOGGING_LEVEL"}))
+    mistakes, found = names.find_problems(variables, ())
     assert mistakes == []
     assert all(warning.startswith(f"{name} ") for name, warning in found)
     return [warning for _, warning in found]
@@ -36,13 +36,13 @@ def warnings(*given: str, **idle: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "warning"),
     [
-        # A dropped option is known under vLLM's prefix, too.
+        # A removed option is also recognized with vLLM's prefix.
         ("VLLM_ENABLE_LORA_BIAS", "has no effect: vLLM has had no such option since 0.11"),
         ("WATCHDOG_CONFIG", "has no effect: vLLM has it from 0.33.0 on"),
         ("EMBEDDING_TOKENIZER_NAME", "has no effect without EMBEDDING_MODEL_NAME"),
     ],
 )
-def test_a_setting_without_effect_warns_why(name: str, warning: str) -> None:
+def test_a_setting_without_effect_is_warned_about_with_the_reason(name: str, warning: str) -> None:
     assert warnings(name) == [f"{name} {warning}"]
 
 
@@ -59,34 +59,34 @@ def test_a_setting_without_effect_warns_why(name: str, warning: str) -> None:
         ("--seed", "SEED"),
     ],
 )
-def test_a_near_miss_or_another_case_warns_with_the_right_name(written: str, right: str) -> None:
+def test_a_misspelled_setting_is_warned_about_with_the_right_name(written: str, right: str) -> None:
     assert warnings(written) == [f"{written} is not a setting: did you mean {right}?"]
 
 
-def test_every_variable_without_effect_is_warned_about_in_order() -> None:
+def test_every_variable_without_effect_is_warned_about_in_alphabetical_order() -> None:
     found = warnings("SWAP_SPACE", "MAX_CONTEXT_LEN_TO_CAPTURE", "HF_TOKENN", "SEED", SEED="idle")
     names = ["HF_TOKENN", "MAX_CONTEXT_LEN_TO_CAPTURE", "SEED", "SWAP_SPACE"]
     assert [warning.split()[0] for warning in found] == names
     assert found[2] == "SEED has no effect: idle"
 
 
-def test_an_idle_setting_is_not_reported_as_misspelled_too() -> None:
-    names = Names(
+def test_a_setting_without_effect_is_not_also_reported_as_misspelled() -> None:
+    names = SettingNames(
         frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"}, frozenset()
     )
     warning = ("SSL_KEYFILE", "SSL_KEYFILE has no effect: no socket")
-    assert names.problems(["SSL_KEYFILE"], ()) == ([], [warning])
+    assert names.find_problems(["SSL_KEYFILE"], ()) == ([], [warning])
 
 
-def test_removed_names_and_near_misses_are_not_settings_and_lead_to_one() -> None:
-    accepted = {*SPELLINGS, *SPECULATIVE}
-    assert not REMOVED.keys() & accepted
-    assert not MEANT.keys() & (accepted | REMOVED.keys())
-    assert meant("MODEL_ID", OWN) == "MODEL_NAME"
+def test_removed_and_misspelled_names_are_not_settings() -> None:
+    accepted = {*CANONICAL_NAMES, *SPECULATIVE_KEYS}
+    assert not REMOVED_SETTINGS.keys() & accepted
+    assert not CORRECTIONS.keys() & (accepted | REMOVED_SETTINGS.keys())
+    assert guess_setting("MODEL_ID", OWN) == "MODEL_NAME"
 
 
 @pytest.mark.parametrize("model", ["EMBEDDING_MODEL_NAME", "EMBEDDING_MODEL"])
-def test_with_a_second_model_its_settings_have_their_effect(model: str) -> None:
+def test_settings_of_a_second_model_have_an_effect_if_it_is_set(model: str) -> None:
     assert warnings(model, "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME") == []
     assert warnings(model, "EMBEDDING_MAX_MODEL_LENGTH") == [
         "EMBEDDING_MAX_MODEL_LENGTH is not a setting: did you mean EMBEDDING_MAX_MODEL_LEN?"
@@ -103,8 +103,8 @@ def test_with_a_second_model_its_settings_have_their_effect(model: str) -> None:
         ("EMBEDDING_SEED", "EMBEDDING_SEED"),
     ],
 )
-def test_a_setting_has_one_name(written: str, name: str) -> None:
-    assert canonical(written) == name
+def test_alternative_names_lead_to_the_canonical_name(written: str, name: str) -> None:
+    assert canonical_name(written) == name
 
 
 # vLLM's releases; a contract test checks how their record is updated
@@ -120,8 +120,10 @@ def test_a_setting_has_one_name(written: str, name: str) -> None:
         ("architectures", "Phi3SmallForCausalLM", Removal("0.9.2", "0.10.0")),
     ],
 )
-def test_removals_have_a_release(kind: history.Kind, name: str, removal: Removal | None) -> None:
-    assert history.removal(kind, name) == removal
+def test_removals_are_recorded_with_their_release(
+    kind: history.EntryKind, name: str, removal: Removal | None
+) -> None:
+    assert history.find_removal(kind, name) == removal
 
 
 def test_an_architecture_of_a_later_release_is_recorded() -> None:
@@ -130,8 +132,8 @@ def test_an_architecture_of_a_later_release_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "NO_SUCH_OPTION", "MAX_MODEL_LEN", "LlamaForCausalLM"])
-def test_what_all_or_no_releases_have_is_not_recorded(name: str) -> None:
-    assert [history.removal(kind, name) for kind in get_args(history.Kind)] == [None] * 3
+def test_names_in_all_or_no_releases_are_not_recorded(name: str) -> None:
+    assert [history.find_removal(kind, name) for kind in get_args(history.EntryKind)] == [None] * 3
     assert history.first_release("options", name) is None
     assert history.first_release("architectures", name) is None
 
@@ -141,31 +143,31 @@ def test_what_all_or_no_releases_have_is_not_recorded(name: str) -> None:
 NAMES = {setting.name for setting in ROWS}
 
 
-def test_every_setting_has_one_row_and_no_other_name_has() -> None:
+def test_every_setting_has_exactly_one_row_and_removed_names_have_no_row() -> None:
     assert {name.upper() for name in Settings.model_fields} - NAMES == set()
-    assert ALIASES.keys() - NAMES == set()
+    assert OPTION_BY_SETTING.keys() - NAMES == set()
     assert EXAMPLES.keys() - NAMES == set()
-    assert NAMES & REMOVED.keys() == set()
+    assert NAMES & REMOVED_SETTINGS.keys() == set()
     counts = Counter(setting.name for setting in ROWS)
     assert [name for name, count in counts.items() if count > 1] == []
 
 
-def test_rows_stand_together_by_section() -> None:
+def test_the_rows_of_a_section_are_adjacent() -> None:
     sections = [setting.section for setting in ROWS]
     assert sections == sorted(sections, key=SECTIONS.index)
     assert set(sections) == set(SECTIONS)
     listed = {setting.name for setting in ROWS if setting.section == LIBRARIES}
-    assert FOR_LIBRARIES - listed == set()
+    assert LIBRARY_VARIABLES - listed == set()
 
 
-def test_the_form_has_its_advanced_settings_and_not_what_the_platform_sets() -> None:
+def test_the_form_contains_all_advanced_settings_but_no_variables_of_the_platform() -> None:
     assert [setting.name for setting in ROWS if setting.advanced and not setting.form] == []
     platforms = ("RUNPOD_ENDPOINT_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_VOLUME_ID")
     rows = [row(name) for name in platforms]
     assert [setting and setting.form for setting in rows] == [False] * 3
 
 
-def test_an_example_is_found_by_either_name_where_the_type_does_not_say_enough() -> None:
-    assert example("MODEL") == example("MODEL_NAME") == "Qwen/Qwen3-0.6B"
-    assert example("LIMIT_MM_PER_PROMPT") == "image=1,video=0"
-    assert example("ENFORCE_EAGER") is None
+def test_an_example_is_found_by_every_name_of_a_setting() -> None:
+    assert example_value("MODEL") == example_value("MODEL_NAME") == "Qwen/Qwen3-0.6B"
+    assert example_value("LIMIT_MM_PER_PROMPT") == "image=1,video=0"
+    assert example_value("ENFORCE_EAGER") is None

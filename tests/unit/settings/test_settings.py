@@ -1,4 +1,4 @@
-"""The worker's own settings, and values as operators write them and messages show them."""
+"""The worker's own settings, and values as operators write them and messages display them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
 from worker.settings.values import (
     is_directory,
+    is_same_value,
+    model_name_problem,
+    parse_scalar,
     redact,
     redact_line,
     redact_setting,
-    same,
-    scalar,
-    unfit,
 )
 
 MODEL = {"MODEL_NAME": "org/model"}
@@ -47,7 +47,7 @@ def test_a_setting_is_read_from_its_variable(name: str, text: str, value: object
     assert getattr(Settings.from_env({**MODEL, name: text}), name.lower()) == value
 
 
-def test_a_boolean_that_is_one_already_is_taken_as_it_is() -> None:
+def test_a_boolean_value_is_accepted() -> None:
     assert Settings(model_name="m", raw_openai_output=False).raw_openai_output is False
 
 
@@ -58,7 +58,7 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "accepted"),
+    ("name", "text", "message"),
     [
         ("MAX_CONCURRENCY", "1.5", "a whole number of at least 1, or auto"),
         ("MAX_CONCURRENCY", "automatic", "a whole number of at least 1, or auto"),
@@ -70,33 +70,33 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
         ("DISABLED_ROUTES", "[5]", f"'5' {ROUTES}"),
     ],
 )
-def test_a_wrong_value_is_reported(name: str, text: str, accepted: str) -> None:
+def test_a_wrong_value_is_reported(name: str, text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({**MODEL, name: text})
     (mistake,) = caught.value.mistakes
-    assert str(mistake).startswith(f"{name} = {text!r}: {accepted}")
+    assert str(mistake).startswith(f"{name} = {text!r}: {message}")
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "SERVE_API_KEY"])
-def test_a_secret_shows_in_no_printed_form_of_the_settings(name: str) -> None:
+def test_printed_settings_do_not_reveal_a_secret(name: str) -> None:
     settings = Settings.from_env({**MODEL, name: "sk-canary"})
     assert "sk-canary" not in f"{settings!r} {settings} {settings.model_dump()}"
     assert getattr(settings, name.lower()).get_secret_value() == "sk-canary"
 
 
-def test_a_secret_that_is_wrong_itself_is_masked() -> None:
-    # Pydantic refuses no text as a secret today; a check that is added must not print it.
+def test_a_secret_with_a_wrong_value_is_masked() -> None:
+    # Today pydantic accepts every text as a secret; a future check must not print it.
     refusal: Any = {"loc": ("hf_token",), "type": "value_error", "msg": "Value error, too short"}
-    mistake = Settings._mistake(refusal, {"hf_token": "hf_secret"})
+    mistake = Settings._to_mistake(refusal, {"hf_token": "hf_secret"})
     assert str(mistake) == "HF_TOKEN = '***': too short"
 
 
 @pytest.mark.parametrize(
-    ("written", "value"),
+    ("text", "value"),
     [("False", False), ("true", True), ("0.5", 0.5), ("null", None), ("1a", "1a")],
 )
-def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> None:
-    read = scalar(written)
+def test_the_type_of_a_scalar_is_inferred(text: str, value: Any) -> None:
+    read = parse_scalar(text)
     assert (read, type(read)) == (value, type(value))
 
 
@@ -110,8 +110,8 @@ def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> Non
         ("on", "maybe", False),
     ],
 )
-def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: bool) -> None:
-    assert same(one, other) is same(other, one) is alike
+def test_different_notations_of_a_value_are_equal(one: str, other: str, alike: bool) -> None:
+    assert is_same_value(one, other) is is_same_value(other, one) is alike
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,18 @@ def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: 
         ("org/my model", "written as owner/name"),
     ],
 )
-def test_a_name_that_is_no_models_is_refused_with_the_reason(model: str, reason: str) -> None:
-    assert reason in (unfit(model) or "")
+def test_an_invalid_model_name_is_refused_with_the_reason(model: str, reason: str) -> None:
+    assert reason in (model_name_problem(model) or "")
 
 
 @pytest.mark.parametrize("model", ["gpt2", "Qwen/Qwen3-0.6B", "org/model:Q4_K_M", "s3://bucket/x"])
-def test_a_name_that_may_be_a_models_is_accepted(model: str) -> None:
-    assert unfit(model) is None
+def test_a_possible_model_name_is_accepted(model: str) -> None:
+    assert model_name_problem(model) is None
 
 
-def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
+def test_a_directory_with_any_name_can_be_a_model(tmp_path: Path) -> None:
     (tmp_path / "a model").mkdir()
-    assert unfit(f"{tmp_path}/a model") is None
+    assert model_name_problem(f"{tmp_path}/a model") is None
     assert is_directory(str(tmp_path))
     assert not is_directory("x" * 5000)
 
@@ -164,7 +164,7 @@ def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> Non
     assert redact_line(line) == redacted
 
 
-def test_secrets_are_not_repeated() -> None:
+def test_secret_values_are_redacted() -> None:
     for end in SECRETS:
         assert redact_setting(end.replace("-", "_").upper(), "canary") == "***"
     assert redact_setting("DTYPE", "half") == "half"

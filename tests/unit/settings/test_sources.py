@@ -7,46 +7,44 @@ import pytest
 
 from worker.settings import sources
 from worker.settings.mistakes import Mistake
-from worker.settings.sources import Given
-from worker.settings.values import text
+from worker.settings.sources import RawSettings
+from worker.settings.values import format_value
 
 
-def gather(**environ: str) -> Given:
-    return sources.gather(environ, Path("/nowhere"))
+def gather(**environ: str) -> RawSettings:
+    return sources.gather_settings(environ, Path("/nowhere"))
 
 
-def written(tmp_path: Path, content: str, name: str = "config.yaml") -> str:
+def write_file(tmp_path: Path, content: str, name: str = "config.yaml") -> str:
     (tmp_path / name).write_text(content)
     return str(tmp_path / name)
 
 
-def test_spellings_that_mean_the_same_do_not_differ() -> None:
+def test_different_spellings_of_one_value_are_no_mistake() -> None:
     assert gather(MIN_BATCH_SIZE="1", DEFAULT_MIN_BATCH_SIZE="1.0").mistakes == ()
     assert gather(ENABLE_LOG_REQUESTS="false", DISABLE_LOG_REQUESTS="true").mistakes == ()
-    # What is no boolean has no opposite.
+    # A value that isn't a boolean has no opposite.
     assert gather(ENABLE_LOG_REQUESTS="maybe").values == {"DISABLE_LOG_REQUESTS": "maybe"}
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "None"])
 def test_a_blank_value_counts_as_unset(blank: str, tmp_path: Path) -> None:
-    file = written(tmp_path, "dtype: half")
-    given = gather(
-        VLLM_CONFIG_FILE=file, REVISION="a", MODEL_REVISION=blank, DTYPE=blank, SEED=" 7 "
-    )
+    file = write_file(tmp_path, "dtype: half")
+    raw = gather(VLLM_CONFIG_FILE=file, REVISION="a", MODEL_REVISION=blank, DTYPE=blank, SEED=" 7 ")
     expected = {"REVISION": "a", "DTYPE": "half", "SEED": "7"}
-    assert given.main == {"VLLM_CONFIG_FILE": file, **expected}
+    assert raw.main_options == {"VLLM_CONFIG_FILE": file, **expected}
 
 
 def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
-    given = gather(
+    raw = gather(
         **{"MODEL_NAME": "org/model", "DTYPE": "half", "EMBEDDING_MODEL_NAME": " org/minilm "},
         **{"EMBEDDING_MAX_MODEL_LEN": "512", "EMBEDDING_SEED": " ", "EMBEDDING_REVISION": "main"},
     )
     expected = {"MODEL": "org/minilm", "MAX_MODEL_LEN": "512", "REVISION": "main"}
-    assert given.embedder == expected
+    assert raw.embedder_options == expected
 
 
-# Files; what is read of them, and other mistakes: tests/settings
+# Configuration files; tests/settings tests their content and further mistakes
 
 
 @pytest.mark.parametrize(
@@ -63,14 +61,14 @@ def test_an_invalid_file_is_a_mistake(content: bytes, reason: str, tmp_path: Pat
     assert reason in mistake.advice
 
 
-def test_space_around_the_name_of_a_file_is_not_part_of_it(tmp_path: Path) -> None:
-    given = gather(VLLM_CONFIG_FILE=f" {written(tmp_path, 'seed: 7')} ")
-    assert (given.mistakes, given.values["SEED"]) == ((), "7")
+def test_whitespace_around_a_file_name_is_ignored(tmp_path: Path) -> None:
+    raw = gather(VLLM_CONFIG_FILE=f" {write_file(tmp_path, 'seed: 7')} ")
+    assert (raw.mistakes, raw.values["SEED"]) == ((), "7")
 
 
-def test_a_broken_description_of_a_baked_model_is_named_by_its_file(tmp_path: Path) -> None:
-    file = written(tmp_path, "{", "baked.json")
-    (mistake,) = sources.gather({}, Path(file)).mistakes
+def test_a_mistake_in_the_description_of_a_baked_model_names_its_file(tmp_path: Path) -> None:
+    file = write_file(tmp_path, "{", "baked.json")
+    (mistake,) = sources.gather_settings({}, Path(file)).mistakes
     assert mistake.name == file
 
 
@@ -78,64 +76,71 @@ def test_a_broken_description_of_a_baked_model_is_named_by_its_file(tmp_path: Pa
     "content",
     ["hf-token: sk-canary-1\nHF_TOKEN: sk-canary-2", "vllm-extra-args: --api-key sk-canary"],
 )
-def test_a_secret_shows_in_no_mistake_of_a_file(content: str, tmp_path: Path) -> None:
-    (mistake,) = gather(VLLM_CONFIG_FILE=written(tmp_path, content)).mistakes
+def test_a_mistake_in_a_file_does_not_reveal_a_secret(content: str, tmp_path: Path) -> None:
+    (mistake,) = gather(VLLM_CONFIG_FILE=write_file(tmp_path, content)).mistakes
     assert "sk-canary" not in str(mistake)
 
 
-def test_extra_arguments_are_words_as_a_shell_reads_them() -> None:
-    assert gather(VLLM_EXTRA_ARGS="--a 'b c' --d=\"e\"").extra == ("--a", "b c", "--d=e")
+def test_extra_arguments_are_split_like_a_shell_command() -> None:
+    assert gather(VLLM_EXTRA_ARGS="--a 'b c' --d=\"e\"").extra_args == ("--a", "b c", "--d=e")
 
 
-def test_the_second_engine_has_a_configuration_of_its_own() -> None:
+def test_the_embedder_has_its_own_speculative_configuration() -> None:
     values = gather(EMBEDDING_SPECULATIVE_MODEL="org/draft").values
     assert values == {"EMBEDDING_SPECULATIVE_CONFIG": '{"model": "org/draft"}'}
 
 
-def test_a_mistake_in_a_joined_setting_names_its_variables_and_shows_no_example() -> None:
-    given = gather(SPECULATIVE_METHOD="ngram", NUM_SPECULATIVE_TOKENS="x")
-    mistake = given.as_written(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
+def test_a_mistake_in_a_combined_setting_names_its_variables_without_an_example() -> None:
+    raw = gather(SPECULATIVE_METHOD="ngram", NUM_SPECULATIVE_TOKENS="x")
+    mistake = raw.restore_spelling(
+        Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}')
+    )
     assert mistake.name == "SPECULATIVE_METHOD, NUM_SPECULATIVE_TOKENS"
     assert mistake.value == '{"method": "ngram", "num_speculative_tokens": "x"}'
     assert mistake.example is None
 
 
-def test_a_mistake_in_the_whole_shows_no_more_than_it_held() -> None:
+def test_a_mistake_in_a_setting_of_one_variable_is_not_changed() -> None:
     mistake = Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}')
-    assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').as_written(mistake) == mistake
+    assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').restore_spelling(mistake) == mistake
 
 
 @pytest.mark.parametrize(
-    ("value", "written_as"),
+    ("value", "text"),
     [(None, ""), (True, "1"), (False, "0"), (3, "3"), ([1], "[1]"), ({"a": 1}, '{"a": 1}')],
 )
-def test_a_value_is_written_as_an_operator_would(value: Any, written_as: str) -> None:
-    assert text(value) == written_as
+def test_a_value_is_written_as_an_operator_would(value: Any, text: str) -> None:
+    assert format_value(value) == text
 
 
-# Settings in an image: they apply to the model in it, and to no other
+# Settings in an image, which apply only to the model in the image
 
 EXTRA = "VLLM_EXTRA_ARGS"
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    described = '{"settings": {"MODEL_NAME": "b", "QUANTIZATION": "awq"}, "models": []}'
-    return Path(written(tmp_path, described, "image"))
+    description = '{"settings": {"MODEL_NAME": "b", "QUANTIZATION": "awq"}, "models": []}'
+    return Path(write_file(tmp_path, description, "image"))
 
 
 @pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
 def test_settings_of_a_baked_model_do_not_apply_to_another(image: Path, name: str) -> None:
-    assert sources.gather({name: "c"}, image).main == {"MODEL": "c"}
+    assert sources.gather_settings({name: "c"}, image).main_options == {"MODEL": "c"}
 
 
 @pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
-def test_settings_of_a_baked_model_do_not_apply_to_extra_arguments(image: Path, extra: str) -> None:
-    given = sources.gather({EXTRA: extra}, image)
-    assert "QUANTIZATION" not in given.main
-    # The settings want a name, whatever the arguments say.
-    assert given.values["MODEL_NAME"] == "b"
-    assert "QUANTIZATION" not in sources.gather({EXTRA: extra, "MODEL_NAME": "b"}, image).main
+def test_settings_of_a_baked_model_do_not_apply_to_a_model_in_extra_arguments(
+    image: Path, extra: str
+) -> None:
+    raw = sources.gather_settings({EXTRA: extra}, image)
+    assert "QUANTIZATION" not in raw.main_options
+    # MODEL_NAME is still set, although the arguments name another model.
+    assert raw.values["MODEL_NAME"] == "b"
+    assert (
+        "QUANTIZATION"
+        not in sources.gather_settings({EXTRA: extra, "MODEL_NAME": "b"}, image).main_options
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,17 +156,17 @@ def test_settings_of_a_baked_model_do_not_apply_to_extra_arguments(image: Path, 
     ids=str,
 )
 def test_a_baked_model_is_used_if_no_other_is_named(image: Path, environ: dict[str, str]) -> None:
-    options = sources.gather(environ, image).main
+    options = sources.gather_settings(environ, image).main_options
     assert (options["MODEL"], options["QUANTIZATION"]) == ("b", "awq")
 
 
-def test_words_of_a_command_line_are_read_by_the_names_of_settings() -> None:
+def test_options_of_a_command_line_are_parsed_by_setting_name() -> None:
     words = ["--model", "a", "--max_model_len=5", "--enforce-eager", "--json.key", "1", "-sc", "{}"]
-    assert sources.options_of(words) == {
+    assert sources.parse_options(words) == {
         "MODEL": "a",
         "MAX_MODEL_LEN": "5",
         "ENFORCE_EAGER": "--json.key",
         "JSON": "1",
         "SC": "{}",
     }
-    assert sources.options_of([]) == {}
+    assert sources.parse_options([]) == {}

@@ -1,17 +1,17 @@
-"""A model's repository, the places where it may lie, and a hub that serves it."""
+"""A model's repository, the places where it may be, and a hub that serves it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub.caches import On, hub_and_volume, model
+from support.hub.caches import HubAndVolume, hub_and_volume, make_model
 
 from worker.store import Places
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return model(tmp_path / "repository")
+    return make_model(tmp_path / "repository")
 
 
 @pytest.fixture
@@ -20,6 +20,6 @@ def places(tmp_path: Path) -> Places:
 
 
 @pytest.fixture
-def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
-    with hub_and_volume(tmp_path, monkeypatch) as both:
-        yield both
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubAndVolume]:
+    with hub_and_volume(tmp_path, monkeypatch) as running:
+        yield running

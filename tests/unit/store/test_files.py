@@ -1,4 +1,4 @@
-"""Which files of a model are loaded, and how headers of safetensors files are read."""
+"""The files of a model that are loaded, and the headers of safetensors files."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from safetensors.torch import save_file
 
-from worker.store import File, Kind, Origin, Places, Snapshot, Wanted
+from worker.store import Artifact, ArtifactKind, File, Origin, Places, Snapshot
 from worker.store.disk import count_elements
 from worker.store.files import (
-    inside,
+    can_load,
+    is_inside_folder,
     json_object,
-    loadable,
-    needed,
-    others,
-    shards_lacking,
-    weights,
+    missing_shards,
+    needed_files,
+    other_files,
+    weight_files,
 )
 from worker.store.hub import locate
 
@@ -32,17 +32,17 @@ ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
 @pytest.mark.parametrize(
     ("names", "load_format", "expected"),
     [
-        # In one format only.
+        # Only one format is loaded.
         (["model.safetensors", "pytorch_model.bin", *CLUTTER], "auto", ["model.safetensors"]),
         (["pytorch_model.bin", "training_args.bin", "optimizer.pt"], "auto", ["pytorch_model.bin"]),
         (["consolidated.safetensors", *SHARDS], "auto", ["consolidated.safetensors"]),
         (["model.pt", "model.gguf"], "auto", ["model.pt"]),
         (["original/consolidated.00.pth", "original/model.safetensors"], "auto", []),
         (CLUTTER, "auto", []),
-        # Several parts of a model count where there are none at the root.
+        # Parts of a model in folders are loaded if there are no weights at the root.
         (PARTS, "auto", [PARTS[2], PARTS[0]]),
         ([*PARTS, "model.safetensors"], "auto", ["model.safetensors"]),
-        # The format that is asked for wins.
+        # The requested format overrides the default order.
         (ALL_FORMATS, "pt", ["m.pt"]),
         (ALL_FORMATS, "npcache", ["m.bin"]),
         (ALL_FORMATS, "safetensors", ["m.safetensors"]),
@@ -50,13 +50,15 @@ ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
         (ALL_FORMATS, "dummy", []),
     ],
 )
-def test_these_weights_are_loaded(names: list[str], load_format: str, expected: list[str]) -> None:
-    assert weights(names, "", Wanted("m", load_format=load_format)) == expected
+def test_files_of_weights_are_chosen_by_format(
+    names: list[str], load_format: str, expected: list[str]
+) -> None:
+    assert weight_files(names, "", Artifact("m", load_format=load_format)) == expected
 
 
 @pytest.mark.parametrize("names", [[*SHARDS, "model.safetensors", "a.safetensors"], SHARDS[:1]])
-def test_the_weights_are_those_of_the_index(names: list[str]) -> None:
-    assert weights(names, INDEX, Wanted("m")) == SHARDS
+def test_the_weights_are_the_files_in_the_index(names: list[str]) -> None:
+    assert weight_files(names, INDEX, Artifact("m")) == SHARDS
 
 
 READ = """chat_template.jinja additional_chat_templates/rag.jinja tokenizer.model.v11 qwen.tiktoken
@@ -67,7 +69,7 @@ NOT_READ = """original/params.json onnx/config.json openvino/model.json .git/con
 checkpoint-500/config.json 2_Dense/onnx/model.safetensors unet/model.safetensors model.safetensors
 tokenizer.model.version
 """.split()
-# What vLLM's models and tokenizers read by name.
+# Files that vLLM's models and tokenizers read by name.
 BY_NAME = """adapters/retrieval/adapter_model.safetensors whisper-large-v3/model.safetensors
 joint_head.safetensors mask_embedding.pt sparse_linear.pt tokenizer.model.v7m1 bpe.codes
 """.split()
@@ -77,50 +79,54 @@ joint_head.safetensors mask_embedding.pt sparse_linear.pt tokenizer.model.v7m1 b
     ("name", "expected"),
     [*((name, [name]) for name in READ), *((name, []) for name in [*NOT_READ, *CLUTTER])],
 )
-def test_these_files_are_read_beside_the_weights(name: str, expected: list[str]) -> None:
-    assert others([name]) == expected
+def test_other_needed_files_are_chosen_by_name(name: str, expected: list[str]) -> None:
+    assert other_files([name]) == expected
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> None:
+def test_files_that_vllm_reads_by_name_are_needed(name: str) -> None:
     names = ["config.json", "model.safetensors", name]
-    assert sorted(needed(names, "", Wanted("o/m"))) == sorted(names)
-    assert needed([BY_NAME[0]], "", Wanted("o/m", kind=Kind.TOKENIZER)) == []
+    assert sorted(needed_files(names, "", Artifact("o/m"))) == sorted(names)
+    assert needed_files([BY_NAME[0]], "", Artifact("o/m", kind=ArtifactKind.TOKENIZER)) == []
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("fields", "expected"),
     [
         ({}, ["model.safetensors", "config.json"]),
-        ({"kind": Kind.ADAPTER}, ["model.safetensors", "config.json"]),
-        ({"kind": Kind.TOKENIZER}, ["config.json"]),
-        # Code counts where it may run.
+        ({"kind": ArtifactKind.ADAPTER}, ["model.safetensors", "config.json"]),
+        ({"kind": ArtifactKind.TOKENIZER}, ["config.json"]),
+        # Code is needed if it may run.
         ({"code": True}, ["model.safetensors", "config.json", "own.py"]),
     ],
 )
-def test_what_is_needed_depends_on_the_kind(wanted: dict[str, Any], expected: list[str]) -> None:
+def test_the_needed_files_depend_on_the_kind_of_artifact(
+    fields: dict[str, Any], expected: list[str]
+) -> None:
     names = ["config.json", "model.safetensors", "model.pt", "own.py"]
-    assert needed(names, "", Wanted("a/b", **wanted)) == expected
+    assert needed_files(names, "", Artifact("a/b", **fields)) == expected
 
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "tekken.json", "spiece.model")
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "enough"),
+    ("name", "fields", "is_loadable"),
     [
         ("model.safetensors", {}, True),
         ("config.json", {}, False),
         ("config.json", {"load_format": "dummy"}, True),
         ("model.safetensors", {"load_format": "dummy"}, False),
         ("model.safetensors", {"load_format": "pt"}, False),
-        *((name, {"kind": Kind.TOKENIZER}, True) for name in TOKENIZERS),
-        ("config.json", {"kind": Kind.TOKENIZER}, False),
-        ("adapter_model.bin", {"kind": Kind.ADAPTER}, True),
+        *((name, {"kind": ArtifactKind.TOKENIZER}, True) for name in TOKENIZERS),
+        ("config.json", {"kind": ArtifactKind.TOKENIZER}, False),
+        ("adapter_model.bin", {"kind": ArtifactKind.ADAPTER}, True),
     ],
 )
-def test_there_is_something_to_load_or_not(name: str, wanted: dict[str, Any], enough: bool) -> None:
-    assert loadable([name], Wanted("a/b", **wanted)) is enough
+def test_an_artifact_can_be_loaded_if_it_has_a_file_of_its_kind(
+    name: str, fields: dict[str, Any], is_loadable: bool
+) -> None:
+    assert can_load([name], Artifact("a/b", **fields)) is is_loadable
 
 
 ODD: list[Any] = [{"a": 5}, {"a": ["x"]}, {"a": None}, [], 1]
@@ -128,27 +134,27 @@ NO_INDEX = ["", "[1]", "{", "null", "[" * 100_000, *(json.dumps({"weight_map": i
 
 
 @pytest.mark.parametrize("text", NO_INDEX, ids=lambda text: text[:20])
-def test_what_is_no_index_names_nothing(text: str) -> None:
-    assert weights(["b.safetensors"], text, Wanted("m")) == ["b.safetensors"]
+def test_a_malformed_index_is_ignored(text: str) -> None:
+    assert weight_files(["b.safetensors"], text, Artifact("m")) == ["b.safetensors"]
     assert "a" not in json_object(text)
 
 
 @pytest.mark.parametrize(
-    ("name", "stays"),
+    ("name", "is_inside"),
     [("a.json", True), ("a/b.json", True), ("/a", False), ("../a", False), ("a/../../b", False)],
 )
-def test_a_name_may_not_lead_out_of_its_folder(name: str, stays: bool) -> None:
-    assert inside(name) is stays
+def test_a_file_name_must_not_lead_out_of_its_folder(name: str, is_inside: bool) -> None:
+    assert is_inside_folder(name) is is_inside
 
 
-def test_parts_that_are_not_there_are_named() -> None:
+def test_missing_shards_are_listed() -> None:
     names = ["a-1-of-3.bin", "b-00002-of-00002.safetensors", "c.bin"]
-    lacking = ["a-2-of-3.bin", "a-3-of-3.bin", "b-00001-of-00002.safetensors"]
-    assert shards_lacking(names) == lacking
+    missing = ["a-2-of-3.bin", "a-3-of-3.bin", "b-00001-of-00002.safetensors"]
+    assert missing_shards(names) == missing
 
 
-def described(folder: Path) -> Snapshot:
-    return locate(Wanted(str(folder)), Places(Path("/no volume"), Path("/no cache")))
+def describe(folder: Path) -> Snapshot:
+    return locate(Artifact(str(folder)), Places(Path("/no volume"), Path("/no cache")))
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -160,13 +166,13 @@ def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, abso
     name = str(tmp_path / "other.safetensors") if absolute else "../other.safetensors"
     index = json.dumps({"weight_map": {"a": name}})
     (folder / "model.safetensors.index.json").write_text(index)
-    found = described(folder)
-    assert (found.weights, found.lacking) == ((), (name,))
+    found = describe(folder)
+    assert (found.weights, found.absent_weights) == ((), (name,))
 
 
 @pytest.fixture
 def safetensors_file(tmp_path: Path) -> Path:
-    """A safetensors file written by safetensors itself, also with a scalar."""
+    """A file that the safetensors library wrote, with a scalar among its tensors."""
     import torch  # noqa: PLC0415 - only this needs it, and it takes seconds
 
     tensors = {
@@ -178,25 +184,28 @@ def safetensors_file(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def test_a_directory_is_described_as_it_is(safetensors_file: Path) -> None:
+def test_a_directory_is_described_by_its_files(safetensors_file: Path) -> None:
     (safetensors_file.parent / "config.json").write_text('{"model_type": "llama"}')
-    found = described(safetensors_file.parent)
+    found = describe(safetensors_file.parent)
     size = safetensors_file.stat().st_size
     assert (found.origin, found.weights) == (Origin.DIRECTORY, (File("model.safetensors", size),))
     assert (found.weights_size, found.config) == (size, {"model_type": "llama"})
     assert found.tensors == {"BF16": 15, "F32": 8}
-    assert (found.missing, found.lacking, found.damaged) == ((), (), None)
+    assert (found.not_downloaded, found.absent_weights, found.damage) == ((), (), None)
     assert count_elements([safetensors_file] * 2) == ({"BF16": 30, "F32": 16}, None)
 
 
-def test_a_directory_shows_which_weights_it_lacks(safetensors_file: Path) -> None:
+def test_missing_weights_of_a_directory_are_listed(safetensors_file: Path) -> None:
     safetensors_file.rename(safetensors_file.with_name(SHARDS[0]))
     (safetensors_file.parent / "model.safetensors.index.json").write_text(INDEX)
-    found = described(safetensors_file.parent)
-    assert ([file.name for file in found.weights], found.lacking) == (SHARDS[:1], (SHARDS[1],))
+    found = describe(safetensors_file.parent)
+    assert ([file.name for file in found.weights], found.absent_weights) == (
+        SHARDS[:1],
+        (SHARDS[1],),
+    )
 
 
-def with_offsets(offsets: object) -> bytes:
+def safetensors_header(offsets: object) -> bytes:
     header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": offsets}}).encode()
     return len(header).to_bytes(8, "little") + header
 
@@ -208,13 +217,15 @@ def with_offsets(offsets: object) -> bytes:
             (content, "is no safetensors file")
             for content in (
                 *(b"", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"),
-                *map(with_offsets, ([0], [0, "5"], [0, None], {}, None)),
+                *map(safetensors_header, ([0], [0, "5"], [0, None], {}, None)),
             )
         ),
-        (with_offsets([0, 4]) + b"123", "is cut off"),
+        (safetensors_header([0, 4]) + b"123", "is cut off"),
     ],
 )
-def test_a_file_that_is_none_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_invalid_safetensors_file_is_reported(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     counted, damaged = count_elements([tmp_path / "model.safetensors"])
     assert counted is None

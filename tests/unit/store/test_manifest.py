@@ -1,4 +1,4 @@
-"""Whether a snapshot is complete: by its manifest, in the files that are wanted of it."""
+"""Completeness of a snapshot, by its manifest and the files that an artifact needs."""
 
 import os
 from dataclasses import replace
@@ -6,55 +6,67 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, found, model, passed
-from support.hub.server import commit
+from support.hub.caches import (
+    ARTIFACT,
+    INDEX,
+    NAME,
+    SHARDS,
+    WEIGHTS,
+    fill_cache,
+    locate,
+    make_model,
+    skip_reasons,
+)
+from support.hub.server import commit_id
 
-from worker.store import Kind, Places, manifest
+from worker.store import ArtifactKind, Places, manifest
 from worker.store.manifest import read, write
 from worker.store.places import repository_folder
 
 
 @pytest.fixture
 def folder(places: Places) -> Path:
-    """Return the repository's folder on the volume."""
+    """The repository's folder on the volume."""
     return repository_folder(places.volume, NAME)
 
 
-def test_what_was_begun_is_not_trusted(places: Places, repository: Path, folder: Path) -> None:
-    snapshot = cached(places.volume, repository)
-    # Of another commit.
+def test_a_snapshot_with_an_incomplete_download_is_not_trusted(
+    places: Places, repository: Path, folder: Path
+) -> None:
+    snapshot = fill_cache(places.volume, repository)
+    # A download of another commit.
     manifest.mark_begun(folder, "0" * 40)
-    assert found(WANTED, places).place == snapshot
+    assert locate(ARTIFACT, places).directory == snapshot
     manifest.mark_begun(folder, snapshot.name)
     why = f"volume: the download of commit {snapshot.name[:12]} has not been completed"
-    assert why in passed(WANTED, places)
+    assert why in skip_reasons(ARTIFACT, places)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"config.json": "large"}'])
-def test_a_manifest_that_can_not_be_read_counts_as_none(
+def test_an_unreadable_manifest_counts_as_missing(
     places: Places, repository: Path, folder: Path, content: str
 ) -> None:
-    cached(places.volume, repository, listed=True)
-    (folder / ".worker" / "manifests" / f"{commit(repository)}.json").write_text(content)
-    assert not read(folder, commit(repository))
-    assert "has not been completed" in passed(WANTED, places)
+    fill_cache(places.volume, repository, with_manifest=True)
+    (folder / ".worker" / "manifests" / f"{commit_id(repository)}.json").write_text(content)
+    assert not read(folder, commit_id(repository))
+    assert "has not been completed" in skip_reasons(ARTIFACT, places)
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_a_file_of_another_size_is_noticed(places: Places, repository: Path, change: int) -> None:
-    blob = (cached(places.volume, repository, listed=True) / "tokenizer.json").resolve()
+def test_a_file_with_a_wrong_size_is_noticed(places: Places, repository: Path, change: int) -> None:
+    blob = (fill_cache(places.volume, repository, with_manifest=True) / "tokenizer.json").resolve()
     blob.write_bytes((blob.read_bytes() + b" ")[: blob.stat().st_size + change])
-    assert "tokenizer.json is not as large as it should be" in passed(WANTED, places)
+    assert "tokenizer.json is not as large as it should be" in skip_reasons(ARTIFACT, places)
 
 
-TOKENIZER: dict[str, Any] = {"kind": Kind.TOKENIZER, "load_format": "dummy"}
+TOKENIZER: dict[str, Any] = {"kind": ArtifactKind.TOKENIZER, "load_format": "dummy"}
 
 
 @pytest.mark.parametrize(
-    ("more", "wanted", "gone", "lacking"),
+    ("extra", "changes", "removed", "missing"),
     [
         *(((), {}, name, name) for name in (SHARDS[1], INDEX, "tokenizer.json")),
-        # What is not loaded may be missing.
+        # Files that aren't loaded may be missing.
         *(((name,), {}, name, None) for name in ("README.md", "model.bin", "onnx/model.onnx")),
         *((("own.py",), {"code": code}, "own.py", "own.py" if code else None) for code in (0, 1)),
         (("model.pt",), {}, "model.pt", None),
@@ -65,66 +77,71 @@ TOKENIZER: dict[str, Any] = {"kind": Kind.TOKENIZER, "load_format": "dummy"}
         ((), {"load_format": "dummy"}, SHARDS[0], None),
     ],
 )
-def test_a_file_of_the_manifest_that_is_gone_is_noticed_if_it_is_loaded(
+def test_a_missing_file_of_the_manifest_is_noticed_if_it_is_loaded(
     places: Places,
     tmp_path: Path,
-    more: tuple[str, ...],
-    wanted: dict[str, Any],
-    gone: str,
-    lacking: str | None,
+    extra: tuple[str, ...],
+    changes: dict[str, Any],
+    removed: str,
+    missing: str | None,
 ) -> None:
-    repository = model(tmp_path / "source", SHARDS)
-    for name in more:
+    repository = make_model(tmp_path / "source", SHARDS)
+    for name in extra:
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_bytes(b"0")
-    snapshot = cached(places.volume, repository, listed=True)
-    asked = replace(WANTED, **wanted)
-    assert found(asked, places).place == snapshot
-    (snapshot / gone).unlink()
-    if lacking is None:
-        assert found(asked, places).place == snapshot
+    snapshot = fill_cache(places.volume, repository, with_manifest=True)
+    artifact = replace(ARTIFACT, **changes)
+    assert locate(artifact, places).directory == snapshot
+    (snapshot / removed).unlink()
+    if missing is None:
+        assert locate(artifact, places).directory == snapshot
     else:
-        assert f"volume: {lacking} is missing" in passed(asked, places)
+        assert f"volume: {missing} is missing" in skip_reasons(artifact, places)
 
 
-def test_a_manifest_of_nothing_to_load_is_passed_over(places: Places, repository: Path) -> None:
+def test_a_manifest_without_loadable_files_is_skipped(places: Places, repository: Path) -> None:
     (repository / WEIGHTS).unlink()
-    cached(places.volume, repository, listed=True)
-    assert "there is no model in it" in passed(WANTED, places)
+    fill_cache(places.volume, repository, with_manifest=True)
+    assert "there is no model in it" in skip_reasons(ARTIFACT, places)
 
 
-def test_without_a_manifest_each_kind_wants_its_own_files(places: Places, repository: Path) -> None:
-    snapshot = cached(places.platform, repository)
-    tokenizer, adapter = replace(WANTED, **TOKENIZER), replace(WANTED, kind=Kind.ADAPTER)
+def test_each_kind_of_artifact_needs_its_own_files_without_a_manifest(
+    places: Places, repository: Path
+) -> None:
+    snapshot = fill_cache(places.platform, repository)
+    tokenizer, adapter = (
+        replace(ARTIFACT, **TOKENIZER),
+        replace(ARTIFACT, kind=ArtifactKind.ADAPTER),
+    )
     (snapshot / "config.json").unlink()
-    assert "config.json is missing" in passed(WANTED, places)
-    assert found(adapter, places).place == snapshot
+    assert "config.json is missing" in skip_reasons(ARTIFACT, places)
+    assert locate(adapter, places).directory == snapshot
     (snapshot / WEIGHTS).unlink()
-    assert "there is no model in it" in passed(adapter, places)
-    assert found(tokenizer, places).place == snapshot
+    assert "there is no model in it" in skip_reasons(adapter, places)
+    assert locate(tokenizer, places).directory == snapshot
     (snapshot / "tokenizer.json").unlink()
-    assert "there is no tokenizer in it" in passed(tokenizer, places)
+    assert "there is no tokenizer in it" in skip_reasons(tokenizer, places)
 
 
-def test_a_manifest_is_written_whole_or_not_at_all(
+def test_a_manifest_is_written_atomically(
     places: Places, repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: int) -> None:
+    def raise_disk_full(_: int) -> None:
         raise OSError(28, "full")
 
-    cached(places.volume, repository, listed=True)
-    name = commit(repository)
+    fill_cache(places.volume, repository, with_manifest=True)
+    name = commit_id(repository)
     before = read(folder, name)
     assert before
     (path,) = (folder / ".worker" / "manifests").iterdir()
     text = path.read_text()
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", raise_disk_full)
         with pytest.raises(OSError, match="full"):
             write(folder, name, {"other": 1})
     assert read(folder, name) == before
     assert [*path.parent.iterdir()] == [path]
-    # Who reads one sees it or the next one, and never a mixture.
+    # A reader sees either the old or the new manifest, never a mixture.
     with path.open() as opened:
         write(folder, name, {"other": 1})
         assert opened.read() == text

@@ -1,4 +1,4 @@
-"""Why a model is unavailable: each reason has its message, and nothing that is left counts."""
+"""Reasons why a model is unavailable; files that a failure leaves behind are not used."""
 
 import errno
 import json
@@ -8,25 +8,36 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, On, cached, found, model, same
+from support.hub.caches import (
+    ARTIFACT,
+    INDEX,
+    NAME,
+    SHARDS,
+    WEIGHTS,
+    HubAndVolume,
+    assert_same_content,
+    fill_cache,
+    locate,
+    make_model,
+)
 from support.hub.server import MEMBER, STRANGER
 
 from worker.errors import StartFailed
-from worker.store import NotFound, Reason, Unavailable, Wanted, download, resolve
+from worker.store import Artifact, MissingArtifact, ModelUnavailable, Reason, download, resolve
 from worker.store.download import obtain
 from worker.volume.lease import Leases
 
 
-def nothing_trusted(on: On) -> None:
-    """Check that what is left counts for nothing, and that the next worker may try at once."""
-    assert isinstance(resolve(WANTED, on.places), NotFound)
-    assert not [*on.folder.glob(".worker/lease-*")]
-    assert not [*on.folder.glob(".worker/manifests/*.json")]
+def assert_nothing_is_trusted(store: HubAndVolume) -> None:
+    """Check that leftovers are not used, and that another worker may try immediately."""
+    assert isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+    assert not [*store.folder.glob(".worker/lease-*")]
+    assert not [*store.folder.glob(".worker/manifests/*.json")]
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_reported_with_what_can_be_done(reason: Reason) -> None:
-    error = Unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
+def test_every_reason_has_a_problem_and_a_remedy(reason: Reason) -> None:
+    error = ModelUnavailable(Artifact("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
     assert isinstance(error, StartFailed)
     assert error.problem.startswith("a/b: ")
     assert error.problem.endswith(" (why)")
@@ -35,12 +46,12 @@ def test_every_reason_is_reported_with_what_can_be_done(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MODEL", "TOKENIZER", "EMBEDDING_MODEL"])
-def test_the_setting_of_a_missing_revision_is_named(on: On, kind: str) -> None:
-    refused = on.refused(Wanted(NAME, "v9", setting=f"{kind}_NAME"))
+def test_the_setting_of_a_missing_revision_is_named(store: HubAndVolume, kind: str) -> None:
+    refused = store.obtain_error(Artifact(NAME, "v9", setting=f"{kind}_NAME"))
     assert refused.reason is Reason.REVISION_MISSING
     assert refused.message.startswith(f"{NAME}@v9: ")
     assert f"set {kind}_REVISION to" in refused.remedy
-    assert not on.places.volume.exists()
+    assert not store.places.volume.exists()
 
 
 @pytest.mark.parametrize(
@@ -53,81 +64,83 @@ def test_the_setting_of_a_missing_revision_is_named(on: On, kind: str) -> None:
         *(("private", token, Reason.MISSING, "HF_TOKEN") for token in (None, STRANGER)),
     ],
 )
-def test_a_guarded_repository_says_what_is_missing(
-    on: On,
+def test_the_refusal_of_a_gated_or_private_repository_names_the_reason(
+    store: HubAndVolume,
     guard: str,
     token: str | None,
     reason: Reason,
     word: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setattr(on.hub.repositories[NAME], guard, True)
+    setattr(store.hub.repositories[NAME], guard, True)
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
-    refused = on.refused()
+    refused = store.obtain_error()
     assert (refused.reason, word in refused.message) == (reason, True)
     assert token is None or token not in refused.message
-    assert not on.places.volume.exists()
+    assert not store.places.volume.exists()
     monkeypatch.setenv("HF_TOKEN", MEMBER)
-    same(on.obtain(), on.source)
+    assert_same_content(store.obtain(), store.source)
 
 
-def test_an_odd_token_is_why_a_hub_fails(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_token_is_the_reason_if_the_hub_fails(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_a b")
-    on.hub.status = 503
-    assert on.refused().reason is Reason.ODD_TOKEN
+    store.hub.status = 503
+    assert store.obtain_error().reason is Reason.ODD_TOKEN
 
 
-def test_what_is_not_there_is_not_asked_for_again(on: On) -> None:
-    assert on.refused(Wanted("org/none")).reason is Reason.MISSING
-    assert len(on.hub.requests) == 1
+def test_a_missing_repository_is_not_requested_again(store: HubAndVolume) -> None:
+    assert store.obtain_error(Artifact("org/none")).reason is Reason.MISSING
+    assert len(store.hub.requests) == 1
 
 
 @pytest.mark.parametrize("name", ["not a name!", "a/b/c", "/models/none", "~x/y/z", "a" * 200])
-def test_what_is_no_name_of_a_repository_is_reported(on: On, name: str) -> None:
-    refused = on.refused(Wanted(name))
+def test_an_invalid_repository_name_is_reported(store: HubAndVolume, name: str) -> None:
+    refused = store.obtain_error(Artifact(name))
     assert (refused.reason, "MODEL_NAME" in refused.remedy) == (Reason.NOT_A_REPOSITORY, True)
-    assert on.hub.requests == []
+    assert store.hub.requests == []
 
 
 @pytest.mark.parametrize("old", ["org/old", "Org/Name"])
 def test_a_renamed_repository_is_downloaded_and_its_new_name_reported(
-    on: On, caplog: pytest.LogCaptureFixture, old: str
+    store: HubAndVolume, caplog: pytest.LogCaptureFixture, old: str
 ) -> None:
-    on.hub.moved[old] = NAME
-    result = on.obtain(Wanted(old))
-    same(result, on.source)
-    assert result.place.parents[1].name == f"models--{old.replace('/', '--')}"
-    # Other letters are no new name.
+    store.hub.new_names[old] = NAME
+    result = store.obtain(Artifact(old))
+    assert_same_content(result, store.source)
+    assert result.directory.parents[1].name == f"models--{old.replace('/', '--')}"
+    # A name in another case is not a new name.
     new = f"{old} is called {NAME} now: set MODEL_NAME to that"
     assert (new in caplog.text) is (old == "org/old")
-    on.hub.clear()
-    assert on.obtain(Wanted(old)).place == result.place
-    assert on.hub.requests == []
+    store.hub.clear()
+    assert store.obtain(Artifact(old)).directory == result.directory
+    assert store.hub.requests == []
 
 
-def test_without_weights_there_is_nothing_to_load(on: On) -> None:
-    (on.source / WEIGHTS).unlink()
-    refused = on.refused()
+def test_without_weights_there_is_nothing_to_load(store: HubAndVolume) -> None:
+    (store.source / WEIGHTS).unlink()
+    refused = store.obtain_error()
     assert (refused.reason, "LOAD_FORMAT" in refused.remedy) == (Reason.NO_FILES, True)
-    assert on.hub.sent == []
-    assert not on.places.volume.exists()
-    assert on.refused(replace(WANTED, load_format="pt")).reason is Reason.NO_FILES
-    assert on.obtain(replace(WANTED, load_format="dummy"))
-    # Its configuration alone is on the disk by now.
-    assert on.refused().reason is Reason.NO_FILES
+    assert store.hub.sent_ranges == []
+    assert not store.places.volume.exists()
+    assert store.obtain_error(replace(ARTIFACT, load_format="pt")).reason is Reason.NO_FILES
+    assert store.obtain(replace(ARTIFACT, load_format="dummy"))
+    # Now only its configuration is on the disk.
+    assert store.obtain_error().reason is Reason.NO_FILES
 
 
-def test_an_index_that_promises_too_much_is_reported(on: On, tmp_path: Path) -> None:
-    source = model(tmp_path / "shards", SHARDS)
+def test_an_index_with_missing_files_is_reported(store: HubAndVolume, tmp_path: Path) -> None:
+    source = make_model(tmp_path / "shards", SHARDS)
     index = {"weight_map": dict(enumerate([*SHARDS, "lost.safetensors", "../x.safetensors"]))}
     (source / INDEX).write_text(json.dumps(index))
-    on.hub.add(NAME, source)
-    refused = on.refused()
+    store.hub.add(NAME, source)
+    refused = store.obtain_error()
     assert refused.reason is Reason.NO_FILES
     assert "(../x.safetensors, lost.safetensors)" in refused.problem
-    assert [part.path for part in on.hub.sent] == [INDEX]
-    nothing_trusted(on)
+    assert [part.path for part in store.hub.sent_ranges] == [INDEX]
+    assert_nothing_is_trusted(store)
 
 
 @pytest.mark.parametrize(
@@ -137,90 +150,100 @@ def test_an_index_that_promises_too_much_is_reported(on: On, tmp_path: Path) -> 
         *((403, Reason.TOKEN_MISSING, 1), (404, Reason.MISSING, 1), (410, Reason.MISSING, 1)),
     ],
 )
-def test_a_hub_that_fails_is_asked_again_unless_that_can_not_help(
-    on: On, status: int, reason: Reason, tries: int, caplog: pytest.LogCaptureFixture
+def test_requests_are_retried_only_for_temporary_failures_of_the_hub(
+    store: HubAndVolume, status: int, reason: Reason, tries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    on.hub.status = status
-    assert on.refused().reason is reason
-    assert len(on.hub.requests) == caplog.text.count("tried again in 0.") + 1 == tries
-    assert not on.places.volume.exists()
-    # What others have put there is not doubted for that.
-    snapshot = cached(on.places.volume, on.source)
-    assert found(WANTED, on.places).place == snapshot
+    store.hub.status = status
+    assert store.obtain_error().reason is reason
+    assert len(store.hub.requests) == caplog.text.count("tried again in 0.") + 1 == tries
+    assert not store.places.volume.exists()
+    # The failure doesn't affect a snapshot that is in the cache.
+    snapshot = fill_cache(store.places.volume, store.source)
+    assert locate(ARTIFACT, store.places).directory == snapshot
 
 
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:9", "http://[bad", "http://a\1", "nonsense"]
 )
-def test_a_hub_that_is_not_there_is_reported(on: On, endpoint: str) -> None:
-    with pytest.raises(Unavailable) as raised:
-        obtain(WANTED, on.places, endpoint)
+def test_an_unreachable_hub_is_reported(store: HubAndVolume, endpoint: str) -> None:
+    with pytest.raises(ModelUnavailable) as raised:
+        obtain(ARTIFACT, store.places, endpoint)
     assert raised.value.reason is Reason.UNREACHABLE
-    assert not on.places.volume.exists()
+    assert not store.places.volume.exists()
 
 
-def test_a_hub_that_hangs_is_given_up(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PATIENCE_S", 0.05)
-    on.hub.hangs = True
-    assert on.refused().reason is Reason.UNREACHABLE
+def test_a_hub_that_hangs_is_reported_as_unreachable(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "LISTING_TIMEOUT_S", 0.05)
+    store.hub.hangs = True
+    assert store.obtain_error().reason is Reason.UNREACHABLE
 
 
-def test_room_is_looked_for_before_much_is_sent(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_space_is_checked_before_the_download(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = shutil.disk_usage("/")._replace(total=40_000, free=40_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
-    refused = on.refused()
+    refused = store.obtain_error()
     assert refused.reason is Reason.NO_SPACE
-    sizes = f"40.1kB are to be downloaded to {on.places.volume}, where 40.0kB are free"
+    sizes = f"40.1kB are to be downloaded to {store.places.volume}, where 40.0kB are free"
     assert sizes in refused.problem
-    assert on.hub.sent == []
-    nothing_trusted(on)
+    assert store.hub.sent_ranges == []
+    assert_nothing_is_trusted(store)
 
 
-def test_what_is_there_already_needs_no_room(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    (on.obtain().place / "config.json").resolve().unlink()
+def test_files_on_the_disk_need_no_further_space(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.obtain().directory / "config.json").resolve().unlink()
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    same(on.obtain(), on.source)
+    assert_same_content(store.obtain(), store.source)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_reported(on: On, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
+def test_a_full_disk_is_reported(
+    store: HubAndVolume, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_disk_full(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        refused = on.refused()
+        patched.setattr(os, "fsync", raise_disk_full)
+        refused = store.obtain_error()
     assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.NO_SPACE, True)
     assert os.strerror(number) in refused.problem
-    nothing_trusted(on)
-    same(on.obtain(), on.source)
+    assert_nothing_is_trusted(store)
+    assert_same_content(store.obtain(), store.source)
 
 
 @pytest.mark.parametrize("name", ["", "blobs", "snapshots", "refs", "refs/main"])
-def test_a_place_that_can_not_be_written_to_is_reported(on: On, name: str) -> None:
-    path = on.folder / name if name else on.places.volume
+def test_an_unwritable_path_is_reported(store: HubAndVolume, name: str) -> None:
+    path = store.folder / name if name else store.places.volume
     path.parent.mkdir(parents=True, exist_ok=True)
     if name == "refs/main":
         path.mkdir()
     else:
         path.symlink_to(path)
-    refused = on.refused()
+    refused = store.obtain_error()
     assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.UNWRITABLE, True)
-    assert str(on.places.volume) in refused.problem
-    assert isinstance(resolve(WANTED, on.places), NotFound)
+    assert str(store.places.volume) in refused.problem
+    assert isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
     path.rename(path.with_name("away"))
-    same(on.obtain(), on.source)
+    assert_same_content(store.obtain(), store.source)
 
 
-def test_what_another_completed_is_not_asked_for(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Late(Leases):
-        """Taken when another worker has just completed the download."""
+def test_a_download_that_another_worker_completed_is_not_repeated(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LateLeases(Leases):
+        """Leases that are acquired just after another worker has completed the download."""
 
         def __init__(self, directory: Path) -> None:
             super().__init__(directory)
-            cached(on.places.volume, on.source, listed=True)
+            fill_cache(store.places.volume, store.source, with_manifest=True)
 
-    monkeypatch.setattr(download, "Leases", Late)
-    same(on.obtain(), on.source)
-    assert on.hub.requests == []
+    monkeypatch.setattr(download, "Leases", LateLeases)
+    assert_same_content(store.obtain(), store.source)
+    assert store.hub.requests == []

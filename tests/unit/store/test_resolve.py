@@ -1,4 +1,4 @@
-"""Which place a model is found in, and why others are passed over."""
+"""The place where a model is found, and the reasons why other places are skipped."""
 
 import json
 from dataclasses import replace
@@ -6,64 +6,85 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, found, model, passed
-from support.hub.server import commit
+from support.hub.caches import (
+    ARTIFACT,
+    INDEX,
+    NAME,
+    SHARDS,
+    WEIGHTS,
+    fill_cache,
+    locate,
+    make_model,
+    skip_reasons,
+)
+from support.hub.server import commit_id
 
-from worker.store import BakedModel, Found, Kind, NotFound, Origin, Places, Wanted, resolve
+from worker.store import (
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    BakedModel,
+    MissingArtifact,
+    Origin,
+    Places,
+    resolve,
+)
 from worker.store.places import baked_models, repository_folder
 
 
-def test_the_platforms_cache_comes_before_the_volume_which_says_why_it_was_passed_over(
+def test_the_platforms_cache_precedes_the_volume_and_a_skipped_place_is_explained(
     places: Places, repository: Path
 ) -> None:
-    snapshot, sha = cached(places.volume, repository, listed=True), commit(repository)
+    snapshot, sha = fill_cache(places.volume, repository, with_manifest=True), commit_id(repository)
     why = f"platform's cache: it does not have {NAME}"
-    result = found(WANTED, places)
-    assert result == Found(WANTED, snapshot, Origin.VOLUME, sha, (why,))
-    written = f"{NAME} from the volume, commit {sha[:12]}: {snapshot}; passed over: {why}"
-    assert str(result) == written
-    snapshot = cached(places.platform, repository)
-    assert found(WANTED, places) == Found(WANTED, snapshot, Origin.PLATFORM, sha)
+    result = locate(ARTIFACT, places)
+    assert result == ArtifactLocation(ARTIFACT, snapshot, Origin.VOLUME, sha, (why,))
+    text = f"{NAME} from the volume, commit {sha[:12]}: {snapshot}; passed over: {why}"
+    assert str(result) == text
+    snapshot = fill_cache(places.platform, repository)
+    assert locate(ARTIFACT, places) == ArtifactLocation(ARTIFACT, snapshot, Origin.PLATFORM, sha)
 
 
-def test_a_home_is_expanded(
+def test_a_home_directory_is_expanded(
     places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(repository.parent))
-    assert found(Wanted(f"~/{repository.name}"), places).place == repository
+    assert locate(Artifact(f"~/{repository.name}"), places).directory == repository
 
 
 @pytest.mark.parametrize("name", ["~of-nobody/model", "x" * 5000, "a/" + "x" * 300, "a\0b"])
-def test_what_can_be_no_name_is_nowhere(places: Places, name: str) -> None:
+def test_an_impossible_name_is_not_found(places: Places, name: str) -> None:
     places.volume.mkdir()
-    assert "volume: " in passed(Wanted(name), places)
+    assert "volume: " in skip_reasons(Artifact(name), places)
 
 
-def test_one_cache_for_both_is_the_volume(places: Places, repository: Path) -> None:
+def test_one_cache_for_platform_and_volume_counts_as_the_volume(
+    places: Places, repository: Path
+) -> None:
     one = Places(places.volume, places.volume)
-    assert len(passed(WANTED, one).split("; ")) == 1
-    cached(places.volume, repository)
-    assert found(WANTED, one).origin is Origin.VOLUME
+    assert len(skip_reasons(ARTIFACT, one).split("; ")) == 1
+    fill_cache(places.volume, repository)
+    assert locate(ARTIFACT, one).origin is Origin.VOLUME
 
 
-def test_the_platform_may_use_lower_case_and_the_exact_name_comes_first(
+def test_the_platform_may_use_lower_case_but_the_exact_name_is_preferred(
     places: Places, repository: Path, tmp_path: Path
 ) -> None:
-    lower = cached(places.platform, model(tmp_path / "other", SHARDS), name="org/name")
-    assert found(Wanted("Org/Name"), places).place == lower
-    exact = cached(places.platform, repository, name="Org/Name")
-    assert found(Wanted("Org/Name"), places).place == exact
+    lower = fill_cache(places.platform, make_model(tmp_path / "other", SHARDS), name="org/name")
+    assert locate(Artifact("Org/Name"), places).directory == lower
+    exact = fill_cache(places.platform, repository, name="Org/Name")
+    assert locate(Artifact("Org/Name"), places).directory == exact
 
 
 @pytest.fixture
 def revisions(places: Places, tmp_path: Path) -> dict[str, Path]:
     """Snapshots of three revisions; main is not the newest."""
-    made = {}
+    snapshots = {}
     for number, revision in enumerate(["v1", "main", "refs/pr/7"]):
-        state = model(tmp_path / f"state{number}")
+        state = make_model(tmp_path / f"state{number}")
         (state / "config.json").write_text(f'{{"state": {number}}}')
-        made[revision] = cached(places.platform, state, revision=revision)
-    return made
+        snapshots[revision] = fill_cache(places.platform, state, revision=revision)
+    return snapshots
 
 
 @pytest.mark.parametrize("revision", ["v1", "main", "refs/pr/7"])
@@ -72,169 +93,182 @@ def test_a_revision_is_found_by_its_ref_and_by_its_commit(
 ) -> None:
     snapshot = revisions[revision]
     for name in (revision, snapshot.name):
-        result = found(replace(WANTED, revision=name), places)
-        assert (result.place, result.commit) == (snapshot, snapshot.name)
+        result = locate(replace(ARTIFACT, revision=name), places)
+        assert (result.directory, result.commit) == (snapshot, snapshot.name)
 
 
-def test_without_a_revision_it_is_main(places: Places, revisions: dict[str, Path]) -> None:
-    assert found(WANTED, places).place == revisions["main"]
+def test_main_is_the_default_revision(places: Places, revisions: dict[str, Path]) -> None:
+    assert locate(ARTIFACT, places).directory == revisions["main"]
     (repository_folder(places.platform, NAME) / "refs" / "main").unlink()
-    assert "it does not have revision main" in passed(WANTED, places)
+    assert "it does not have revision main" in skip_reasons(ARTIFACT, places)
 
 
 @pytest.mark.parametrize(
     "revision", ["v9", "a" * 40, "../main", "../elsewhere", "/main", "refs", ".", "v1/x"]
 )
-def test_a_revision_that_is_not_there_is_passed_over(
+def test_a_place_without_the_revision_is_skipped(
     places: Places, revisions: dict[str, Path], revision: str
 ) -> None:
-    # Outside of the refs.
+    # A file outside the folder of refs.
     elsewhere = repository_folder(places.platform, NAME) / "elsewhere"
     elsewhere.write_text(revisions["main"].name)
-    why = passed(replace(WANTED, revision=revision), places)
+    why = skip_reasons(replace(ARTIFACT, revision=revision), places)
     assert f"platform's cache: it does not have revision {revision}" in why
 
 
 @pytest.mark.parametrize("content", ["", "f" * 40, "../../elsewhere", "main", "\0", "\xff"])
-def test_a_ref_that_leads_nowhere_is_passed_over(
+def test_a_ref_to_no_snapshot_is_skipped(
     places: Places, revisions: dict[str, Path], content: str
 ) -> None:
     ref = repository_folder(places.platform, NAME) / "refs" / "main"
     ref.write_bytes(content.encode("latin-1"))
-    assert "it does not have revision main" in passed(WANTED, places)
+    assert "it does not have revision main" in skip_reasons(ARTIFACT, places)
     ref.write_text(f"{revisions['v1'].name}\n")
-    assert found(WANTED, places).place == revisions["v1"]
+    assert locate(ARTIFACT, places).directory == revisions["v1"]
 
 
 @pytest.mark.parametrize(
-    ("names", "has_index", "lacking"),
+    ("names", "has_index", "missing"),
     [
         (SHARDS, True, SHARDS[0]),
         (SHARDS, False, SHARDS[0]),
         (SHARDS, True, "config.json"),
-        # The parts say how many they are.
+        # The names of shards contain their number.
         (["a-00001-of-00002.bin", "a-00002-of-00002.bin"], False, "a-00002-of-00002.bin"),
     ],
 )
-def test_a_platforms_cache_that_lacks_something_is_passed_over(
-    places: Places, tmp_path: Path, names: list[str], has_index: bool, lacking: str
+def test_an_incomplete_platform_cache_is_skipped(
+    places: Places, tmp_path: Path, names: list[str], has_index: bool, missing: str
 ) -> None:
-    repository = model(tmp_path / "source", names)
+    repository = make_model(tmp_path / "source", names)
     if not has_index:
         (repository / INDEX).unlink()
-    snapshot = cached(places.platform, repository)
-    assert found(WANTED, places).place == snapshot
-    (snapshot / lacking).unlink()
-    assert f"platform's cache: {lacking} is missing" in passed(WANTED, places)
+    snapshot = fill_cache(places.platform, repository)
+    assert locate(ARTIFACT, places).directory == snapshot
+    (snapshot / missing).unlink()
+    assert f"platform's cache: {missing} is missing" in skip_reasons(ARTIFACT, places)
 
 
-def test_a_cache_without_whole_weights_is_passed_over(places: Places, repository: Path) -> None:
-    blob = (cached(places.platform, repository) / WEIGHTS).resolve()
+def test_a_cache_with_incomplete_weights_is_skipped(places: Places, repository: Path) -> None:
+    blob = (fill_cache(places.platform, repository) / WEIGHTS).resolve()
     blob.write_bytes(blob.read_bytes()[:-1])
-    assert f"platform's cache: {WEIGHTS} is cut off" in passed(WANTED, places)
+    assert f"platform's cache: {WEIGHTS} is cut off" in skip_reasons(ARTIFACT, places)
     blob.unlink()
-    assert "there is no model in it" in passed(WANTED, places)
+    assert "there is no model in it" in skip_reasons(ARTIFACT, places)
 
 
-def test_a_loop_of_links_is_passed_over(places: Places, repository: Path) -> None:
-    snapshot = cached(places.volume, repository, listed=True)
+def test_a_loop_of_links_is_skipped(places: Places, repository: Path) -> None:
+    snapshot = fill_cache(places.volume, repository, with_manifest=True)
     places.platform.mkdir()
     folder = repository_folder(places.platform, NAME)
     folder.symlink_to(folder)
-    assert found(WANTED, places).place == snapshot
+    assert locate(ARTIFACT, places).directory == snapshot
     (snapshot / WEIGHTS).unlink()
     (snapshot / WEIGHTS).symlink_to(snapshot / WEIGHTS)
-    assert f"volume: {WEIGHTS} is missing" in passed(WANTED, places)
+    assert f"volume: {WEIGHTS} is missing" in skip_reasons(ARTIFACT, places)
 
 
-def test_a_volume_that_is_no_directory_is_passed_over(places: Places) -> None:
+def test_a_volume_that_is_no_directory_is_skipped(places: Places) -> None:
     places.volume.touch()
-    assert "volume: it does not have" in passed(WANTED, places)
+    assert "volume: it does not have" in skip_reasons(ARTIFACT, places)
     places.volume.unlink()
     places.volume.symlink_to(places.volume)
-    assert "volume: it does not have" in passed(WANTED, places)
+    assert "volume: it does not have" in skip_reasons(ARTIFACT, places)
 
 
-AT_V1 = replace(WANTED, revision="v1")
-
-
-@pytest.fixture
-def baked(tmp_path: Path, repository: Path) -> BakedModel:
-    snapshot = cached(tmp_path / "image", repository, listed=True)
-    return BakedModel(NAME, "v1", commit(repository), snapshot)
+AT_V1 = replace(ARTIFACT, revision="v1")
 
 
 @pytest.fixture
-def with_image(places: Places, baked: BakedModel, repository: Path) -> Places:
-    """An image and a volume with the same model."""
-    cached(places.volume, repository, revision="v1", listed=True)
-    return replace(places, baked=(baked,))
+def baked_model(tmp_path: Path, repository: Path) -> BakedModel:
+    snapshot = fill_cache(tmp_path / "image", repository, with_manifest=True)
+    return BakedModel(NAME, "v1", commit_id(repository), snapshot)
 
 
-def test_what_the_build_wrote_is_read(tmp_path: Path, baked: BakedModel) -> None:
-    written = tmp_path / "args.json"
-    entry = {**baked.__dict__, "place": str(baked.place)}
+@pytest.fixture
+def places_with_image(places: Places, baked_model: BakedModel, repository: Path) -> Places:
+    """Places where both the image and the volume have the same model."""
+    fill_cache(places.volume, repository, revision="v1", with_manifest=True)
+    return replace(places, baked=(baked_model,))
+
+
+def test_the_file_that_the_build_wrote_is_read(tmp_path: Path, baked_model: BakedModel) -> None:
+    file = tmp_path / "args.json"
+    entry = {**baked_model.__dict__, "place": str(baked_model.place)}
     unnamed = {**entry, "revision": None}
-    written.write_text(json.dumps({"settings": {"MODEL_NAME": NAME}, "models": [entry, unnamed]}))
-    assert baked_models(written) == (baked, replace(baked, revision=None))
+    file.write_text(json.dumps({"settings": {"MODEL_NAME": NAME}, "models": [entry, unnamed]}))
+    assert baked_models(file) == (baked_model, replace(baked_model, revision=None))
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"MODEL_NAME": "org/name"}', '{"models": [{"model": "x"}]}']
 )
-def test_an_image_without_a_model_has_none(tmp_path: Path, content: str) -> None:
+def test_a_missing_or_malformed_file_means_no_baked_models(tmp_path: Path, content: str) -> None:
     assert baked_models(tmp_path / "args.json") == ()
     (tmp_path / "args.json").write_text(content)
     assert baked_models(tmp_path / "args.json") == ()
 
 
 @pytest.mark.parametrize(
-    ("of_image", "revision"),
+    ("image_revision", "revision"),
     [("v1", "v1"), ("v1", "its commit"), (None, "main"), ("main", None), (None, None)],
 )
 def test_the_image_comes_before_caches(
-    with_image: Places, baked: BakedModel, of_image: str | None, revision: str | None
+    places_with_image: Places,
+    baked_model: BakedModel,
+    image_revision: str | None,
+    revision: str | None,
 ) -> None:
-    wanted = replace(WANTED, revision=baked.commit if revision == "its commit" else revision)
-    others = (replace(baked, model="org/other"), replace(baked, revision="v2"))
-    image = replace(with_image, baked=(*others, replace(baked, revision=of_image)))
-    assert resolve(wanted, image) == Found(wanted, baked.place, Origin.BAKED, baked.commit)
+    artifact = replace(
+        ARTIFACT, revision=baked_model.commit if revision == "its commit" else revision
+    )
+    others = (replace(baked_model, model="org/other"), replace(baked_model, revision="v2"))
+    image = replace(
+        places_with_image, baked=(*others, replace(baked_model, revision=image_revision))
+    )
+    assert resolve(artifact, image) == ArtifactLocation(
+        artifact, baked_model.place, Origin.BAKED, baked_model.commit
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"revision": "v2"}, {"model": "org/other"}])
-def test_what_the_image_has_instead_is_said(
-    with_image: Places, baked: BakedModel, changes: dict[str, Any]
+def test_the_other_models_of_the_image_are_listed(
+    places_with_image: Places, baked_model: BakedModel, changes: dict[str, Any]
 ) -> None:
-    image = replace(with_image, baked=(baked, replace(baked, revision="v3")))
-    result = resolve(replace(WANTED, **changes), image)
-    assert isinstance(result, NotFound)
-    assert result.passed[0] == f"image: it holds {NAME}@v1, {NAME}@v3"
+    image = replace(places_with_image, baked=(baked_model, replace(baked_model, revision="v3")))
+    result = resolve(replace(ARTIFACT, **changes), image)
+    assert isinstance(result, MissingArtifact)
+    assert result.skipped[0] == f"image: it holds {NAME}@v1, {NAME}@v3"
 
 
-def test_a_directory_comes_first(
-    with_image: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_local_directory_comes_first(
+    places_with_image: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model(tmp_path / NAME)
-    assert found(AT_V1, with_image) == Found(AT_V1, Path(NAME), Origin.DIRECTORY)
+    make_model(tmp_path / NAME)
+    assert locate(AT_V1, places_with_image) == ArtifactLocation(AT_V1, Path(NAME), Origin.DIRECTORY)
 
 
-def test_a_broken_or_hidden_image_is_passed_over(with_image: Places, baked: BakedModel) -> None:
-    (baked.place / WEIGHTS).unlink()
-    result = found(AT_V1, with_image)
-    assert (result.origin, result.passed[0]) == (Origin.VOLUME, f"image: {WEIGHTS} is missing")
-    baked.place.rename(baked.place.with_name("hidden"))
-    why = f"image: {baked.place} is gone, or hidden by what is mounted over it"
-    assert found(AT_V1, with_image).passed[0] == why
+def test_a_broken_or_hidden_image_is_skipped(
+    places_with_image: Places, baked_model: BakedModel
+) -> None:
+    (baked_model.place / WEIGHTS).unlink()
+    result = locate(AT_V1, places_with_image)
+    assert (result.origin, result.skipped[0]) == (Origin.VOLUME, f"image: {WEIGHTS} is missing")
+    baked_model.place.rename(baked_model.place.with_name("hidden"))
+    why = f"image: {baked_model.place} is gone, or hidden by what is mounted over it"
+    assert locate(AT_V1, places_with_image).skipped[0] == why
 
 
-def test_code_is_where_the_libraries_look_for_it_or_nowhere(places: Places, tmp_path: Path) -> None:
+def test_code_that_is_loaded_by_name_must_be_where_the_libraries_look(
+    places: Places, tmp_path: Path
+) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").touch()
-    snapshot = cached(places.platform, tmp_path / "code")
+    snapshot = fill_cache(places.platform, tmp_path / "code")
     image = replace(places, baked=(BakedModel(NAME, None, snapshot.name, snapshot),))
-    code = Wanted(NAME, kind=Kind.CODE, code=True, by_name=True)
-    assert not isinstance(resolve(code, image), Found)
-    assert found(replace(code, by_name=False), image).origin is Origin.BAKED
-    cached(places.volume, tmp_path / "code")
-    assert found(code, image).origin is Origin.VOLUME
+    code = Artifact(NAME, kind=ArtifactKind.CODE, code=True, loaded_by_name=True)
+    assert not isinstance(resolve(code, image), ArtifactLocation)
+    assert locate(replace(code, loaded_by_name=False), image).origin is Origin.BAKED
+    fill_cache(places.volume, tmp_path / "code")
+    assert locate(code, image).origin is Origin.VOLUME

@@ -1,4 +1,4 @@
-"""Files of rows that are refused: each mistake with its line, and without the row's text."""
+"""Invalid files of rows: each mistake is reported with its line and without the row's text."""
 
 import json
 from pathlib import Path
@@ -7,36 +7,36 @@ from typing import Any
 import pytest
 
 from trainer import rows as reading
-from trainer.spec import Data
+from trainer.spec import RowsFile
 
 HEADER = b"prompt,response\n"
 USER = {"role": "user", "content": "SECRET"}
 ASSISTANT = {"role": "assistant", "content": "SECRET"}
 LONG = b"SECRET" * 200_000
 
-Told = list[tuple[int | None, str]]
+Mistakes = list[tuple[int | None, str]]
 
 
-def told(path: Path, content: bytes) -> Told:
-    """Return the mistakes in a file, and their lines."""
+def read_mistakes(path: Path, content: bytes) -> Mistakes:
+    """Return the mistakes in a file as lines and messages."""
     path.write_bytes(content)
     mistakes = reading.Mistakes("training_file")
-    list(reading.rows(Data(path=path), mistakes))
-    found = [(mistake.line, mistake.message) for mistake in mistakes.first]
+    list(reading.read_rows(RowsFile(path=path), mistakes))
+    found = [(mistake.line, mistake.message) for mistake in mistakes.listed]
     assert not [message for _, message in found if "SECRET" in message]
     return found
 
 
-CSV: dict[str, tuple[bytes, Told]] = {
+CSV: dict[str, tuple[bytes, Mistakes]] = {
     "empty": (b"", [(None, "no rows")]),
     "only blank lines": (b"\n\n", [(1, "name the columns")]),
     "only a header": (HEADER, [(None, "no rows")]),
     "no header": (b"SECRET,b\nc,d\n", [(1, "prompt and response, input and output")]),
-    "half a pair": (b"prompt,answer\na,b\n", [(1, "name the columns")]),
+    "only one known column": (b"prompt,answer\na,b\n", [(1, "name the columns")]),
     "a column twice": (b"prompt,response,Prompt\na,b,c\n", [(1, "a column twice")]),
     "semicolons": (b"prompt;response\na;b\n", [(1, "separated by commas")]),
-    "a field too few": (HEADER + b"a,b\nSECRET\n", [(3, "1 field, and the header 2")]),
-    "a field too many": (HEADER + b"a,b,SECRET\n", [(2, "3 fields, and the header 2")]),
+    "one field too few": (HEADER + b"a,b\nSECRET\n", [(3, "1 field, and the header 2")]),
+    "one field too many": (HEADER + b"a,b,SECRET\n", [(2, "3 fields, and the header 2")]),
     "an empty row": (HEADER + b"a,b\n\nc,d\n", [(3, "the line is empty")]),
     "commas only": (HEADER + b"a,b\n,\nc,d\n", [(3, "the line is empty")]),
     "an open quote": (HEADER + b'a,b\n"SECRET,d\n', [(3, "never closed")]),
@@ -61,9 +61,9 @@ CSV: dict[str, tuple[bytes, Told]] = {
 @pytest.mark.parametrize("kind", CSV)
 def test_a_broken_csv_is_refused_with_its_lines(tmp_path: Path, kind: str) -> None:
     content, expected = CSV[kind]
-    found = told(tmp_path / "rows.csv", content)
+    found = read_mistakes(tmp_path / "rows.csv", content)
     assert [line for line, _ in found] == [line for line, _ in expected]
-    assert all(words in said for (_, said), (_, words) in zip(found, expected, strict=True)), found
+    assert all(part in text for (_, text), (_, part) in zip(found, expected, strict=True)), found
 
 
 def chat(*messages: Any, **keys: Any) -> dict[str, Any]:
@@ -75,18 +75,18 @@ def calls(*found: Any) -> dict[str, Any]:
     return chat(USER, {"role": "assistant", "tool_calls": list(found)})
 
 
-# The second line of a file, as bytes or as a value, and the words of its mistake.
+# The second line of a file, as bytes or as a value, and a part of the mistake's message.
 JSONL: dict[str, tuple[Any, str]] = {
-    "no JSON": (b'{"prompt": SECRET}', "no JSON"),
+    "not JSON": (b'{"prompt": SECRET}', "no JSON"),
     "two objects": (b'{"prompt": "a", "response": "b"} {}', "no JSON"),
     "NaN": (b'{"prompt": NaN}', "NaN is no JSON"),
     "deep": (b"[" * 200_000, "no JSON"),
     "a large number": (b"9" * 10_000, "no JSON"),
     "a list": ([{"prompt": "a", "response": "b"}], "one row a line"),
-    "a text": ("SECRET", "is a text"),
+    "a string": ("SECRET", "is a text"),
     "a blank line": (b" ", "the line is empty"),
     "no known keys": ({"text": "SECRET"}, "neither messages nor"),
-    "a key too many": ({"prompt": "a", "response": "b", "x": 1}, "'x' is not known; known are"),
+    "one key too many": ({"prompt": "a", "response": "b", "x": 1}, "'x' is not known; known are"),
     "two answers": ({"prompt": "a", "response": "b", "completion": "c"}, "several answers"),
     "a number as answer": ({"prompt": "a", "response": 5}, "response is a number"),
     "null as prompt": ({"prompt": None, "response": "b"}, "prompt is null"),
@@ -99,8 +99,8 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "prompts among messages": ({"prompt": "a", "response": "b"}, "began otherwise"),
     "no messages": (chat(), "no list with messages"),
     "257 messages": (chat(*[USER] * 256, ASSISTANT), "has 257 messages, and at most 256 are taken"),
-    "messages as a text": ({"messages": "SECRET"}, "no list with messages"),
-    "a message that is a text": (chat("SECRET"), "messages[0]: it is a text"),
+    "messages as a string": ({"messages": "SECRET"}, "no list with messages"),
+    "a message that is a string": (chat("SECRET"), "messages[0]: it is a text"),
     "an unknown key": (chat(USER, ASSISTANT, model="x"), "the key 'model'"),
     "an unknown key of a message": (chat({**USER, "x": 1}, ASSISTANT), "messages[0]: the key 'x'"),
     "an unknown role": (chat(USER, {"role": "SECRET"}), "messages[1]: role has to be"),
@@ -116,18 +116,18 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an object as content": (chat({"role": "user", "content": {}}), "is an object"),
     "an answer without content": (chat(USER, {**ASSISTANT, "content": " "}), "message has neither"),
-    "a last word of the user": (chat(ASSISTANT, USER), "not the assistant's"),
+    "a last message of the user": (chat(ASSISTANT, USER), "not the assistant's"),
     "weight 2": (chat(USER, {**ASSISTANT, "weight": 2}), "weight has to be 0 or 1"),
     "weight true": (chat(USER, {**ASSISTANT, "weight": True}), "weight has to be"),
     "a user's weight": (chat({**USER, "weight": 1}, ASSISTANT), "weight is for"),
     "only weight 0": (chat(USER, {**ASSISTANT, "weight": 0}), "nothing can be learned"),
-    "only a first answer": (chat(ASSISTANT), "nothing can be learned"),
+    "only an answer without a question": (chat(ASSISTANT), "nothing can be learned"),
     "a name that is a number": (chat({**USER, "name": 1}, ASSISTANT), "name is a number"),
     "tools as an object": (chat(USER, ASSISTANT, tools={}), "tools has to be a list"),
     "a tool without name": (chat(USER, ASSISTANT, tools=[{}]), "tools has to be a list"),
     "calls as an object": (chat(USER, {**ASSISTANT, "tool_calls": {"a": 1}}), "is an object"),
     "a call without name": (calls({"function": {}}), "needs a function with a name"),
-    "arguments that are no object": (
+    "arguments that are not an object": (
         calls({"function": {"name": "f", "arguments": "[1]"}}),
         "arguments have to be a JSON object",
     ),
@@ -138,28 +138,28 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", [*JSONL, *CHATS, "messages among prompts"])
 def test_a_broken_line_is_refused_and_others_are_read(tmp_path: Path, kind: str) -> None:
     first: dict[str, Any] = {"prompt": "a", "response": "b"}
-    row, words = JSONL.get(kind) or CHATS.get(kind) or (chat(USER, ASSISTANT), "began otherwise")
+    row, part = JSONL.get(kind) or CHATS.get(kind) or (chat(USER, ASSISTANT), "began otherwise")
     if kind in CHATS:
         first = chat(USER, ASSISTANT)
     line = row if isinstance(row, bytes) else json.dumps(row).encode()
     before = json.dumps(first).encode()
-    found = told(tmp_path / "rows.jsonl", b"\n".join([before, line, before, b"5"]))
+    found = read_mistakes(tmp_path / "rows.jsonl", b"\n".join([before, line, before, b"5"]))
     (number, message), last = found
-    assert (number, words in message) == (2, True), found
+    assert (number, part in message) == (2, True), found
     assert last == (4, "the line is a number, and has to be a JSON object")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_directory_or_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
         mistakes = reading.Mistakes("validation_file")
-        assert list(reading.rows(Data(path=path), mistakes)) == []
-        [mistake] = mistakes.first
+        assert list(reading.read_rows(RowsFile(path=path), mistakes)) == []
+        [mistake] = mistakes.listed
         assert (mistake.file, mistake.line) == ("validation_file", None)
 
 
 def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_ROWS", 3)
-    assert told(tmp_path / "rows.csv", HEADER + b"a,b\n" * 3) == []
-    assert told(tmp_path / "rows.csv", HEADER + b"a,b\n" * 9) == [
+    monkeypatch.setattr(reading, "MAX_ROWS", 3)
+    assert read_mistakes(tmp_path / "rows.csv", HEADER + b"a,b\n" * 3) == []
+    assert read_mistakes(tmp_path / "rows.csv", HEADER + b"a,b\n" * 9) == [
         (5, "the file has more than 3 rows")
     ]

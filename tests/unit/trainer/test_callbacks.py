@@ -1,4 +1,4 @@
-"""What a training tells: in lines of JSON, and to Weights & Biases where its operator can."""
+"""Reports of a training: lines of JSON, and Weights & Biases if the operator has set a key."""
 
 import json
 import math
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
-from trainer.callbacks import reporting
-from trainer.events import Events
+from trainer.callbacks import start_reporting
+from trainer.events import EventLog
 from trainer.spec import EVENTS
 from worker import masking
 
-# The part of their package that is used; it writes down how it is called.
+# The used part of the package wandb; it records its calls.
 PACKAGE = """
 import json, pathlib
 
-def note(*said):
-    with (pathlib.Path(__file__).parent / "said").open("a") as opened:
-        opened.write(json.dumps(said) + "\\n")
+def note(*calls):
+    with (pathlib.Path(__file__).parent / "calls").open("a") as opened:
+        opened.write(json.dumps(calls) + "\\n")
 
 class errors:
     class Error(Exception):
@@ -45,34 +45,34 @@ def init(**how):
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install a package, for one test, and give a key; return what it writes."""
-    place = tmp_path / "packages"
-    place.mkdir()
-    (place / "wandb.py").write_text(PACKAGE)
-    monkeypatch.syspath_prepend(place)
+def wandb_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a wandb package for one test and set a key; return the file of recorded calls."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "wandb.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(packages)
     monkeypatch.setenv("WANDB_API_KEY", "secret-of-wandb")
-    yield place / "said"
+    yield packages / "calls"
     sys.modules.pop("wandb", None)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=str.upper) for line in path.read_text().splitlines()]
 
 
-def test_numbers_are_told_once_and_as_json_has_them(tmp_path: Path) -> None:
+def test_metrics_are_logged_once_and_as_valid_json(tmp_path: Path) -> None:
     logs = {"loss": math.nan, "grad_norm": math.inf, "epoch": 0.5}
-    with Events(tmp_path / "e", 7) as events:
+    with EventLog(tmp_path / "e", 7) as events:
         events.write("Two\nlines", 7, "warn")
-        # Steps are done again after a retreat.
+        # Steps are repeated after a fallback to fewer rows.
         for loss in (1.0, 1.5):
             events.write_metrics({"loss": loss}, 8)
             events.write_metrics({"eval_loss": loss}, 8)
         events.write_metrics(logs, 9)
-        # They are there while it trains.
-        first, *told = lines(tmp_path / "e")
+        # Lines are readable while the training runs.
+        first, *entries = read_lines(tmp_path / "e")
     assert first == {"resumed_at": 7}
-    assert [(one["message"], one["step"], one["level"], one["metrics"]) for one in told] == [
+    assert [(one["message"], one["step"], one["level"], one["metrics"]) for one in entries] == [
         ("Two\nlines", 7, "warn", {}),
         ("{'loss': 1.0}", 8, "info", {"loss": 1.0}),
         ("{'eval_loss': 1.0}", 8, "info", {"eval_loss": 1.0}),
@@ -80,29 +80,29 @@ def test_numbers_are_told_once_and_as_json_has_them(tmp_path: Path) -> None:
     ]
 
 
-def test_the_numbers_are_reported(tmp_path: Path, package: Path) -> None:
+def test_metrics_are_reported_to_weights_and_biases(tmp_path: Path, wandb_calls: Path) -> None:
     wandb = {"project": "p", "tags": ["t"], "api_key": "unknown"}
     attempts = Attempts(tmp_path / "ftjob-a", token_rows(8))
     attempts.run("1", spec(tmp_path, epochs=1, wandb=wandb))
-    (begun, how), *said = [json.loads(line) for line in package.read_text().splitlines()]
-    config = how.pop("config")
-    assert (begun, config["learning_rate"], "model" in config) == ("init", 1e-2, False)
-    assert how == {"project": "p", "tags": ["t"], "id": "ftjob-a", "resume": "allow"}
-    assert [call[2] for call in said if call[0] == "log" and "loss" in call[1]] == [1, 2]
-    assert said[-1] == ["finish"]
+    (first, options), *calls = [json.loads(line) for line in wandb_calls.read_text().splitlines()]
+    config = options.pop("config")
+    assert (first, config["learning_rate"], "model" in config) == ("init", 1e-2, False)
+    assert options == {"project": "p", "tags": ["t"], "id": "ftjob-a", "resume": "allow"}
+    assert [call[2] for call in calls if call[0] == "log" and "loss" in call[1]] == [1, 2]
+    assert calls[-1] == ["finish"]
 
 
 def warning(tmp_path: Path, project: str) -> str:
-    """Return why nothing is reported."""
-    with Events(tmp_path / EVENTS, 0) as events:
-        assert reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events) == []
+    """Return the logged reason why nothing is reported."""
+    with EventLog(tmp_path / EVENTS, 0) as events:
+        assert start_reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events) == []
     *_, event = events_of(tmp_path)
     assert event["level"] == "warn"
     return str(event["message"]).removeprefix("Nothing is reported to Weights & Biases: ")
 
 
-@pytest.mark.usefixtures("package")
-def test_the_reason_of_a_refusal_is_a_warning_without_keys_and_paths(
+@pytest.mark.usefixtures("wandb_calls")
+def test_the_reason_of_a_refusal_is_logged_without_keys_and_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masking, "_secrets", [])

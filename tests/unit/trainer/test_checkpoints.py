@@ -1,4 +1,4 @@
-"""A directory of an attempt is there when it is whole; the newest checkpoint of all counts."""
+"""Directories of attempts appear only when complete; the newest checkpoint of all counts."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from trainer import checkpoints
-from trainer.checkpoints import CONFIG, WEIGHTS
+from trainer.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from trainer.spec import CHECKPOINTS, EPOCHS
 
 FILE = "trainer_state.json"
 
 
 def checkpoint(attempt: Path, step: int, text: str = "") -> Path:
-    place = attempt / CHECKPOINTS / f"checkpoint-{step}"
-    place.mkdir(parents=True)
-    (place / FILE).write_text(text)
-    return place
+    directory = attempt / CHECKPOINTS / f"checkpoint-{step}"
+    directory.mkdir(parents=True)
+    (directory / FILE).write_text(text)
+    return directory
 
 
 def names(directory: Path) -> list[str]:
@@ -24,67 +24,76 @@ def names(directory: Path) -> list[str]:
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    place = tmp_path / "000003.c"
-    place.mkdir()
-    return place
+def attempt_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "000003.c"
+    directory.mkdir()
+    return directory
 
 
-def test_the_newest_of_all_attempts_is_copied_if_need_be(tmp_path: Path, mine: Path) -> None:
-    # What is not whole is no checkpoint.
+def test_the_newest_checkpoint_is_copied_if_another_attempt_has_it(
+    tmp_path: Path, attempt_dir: Path
+) -> None:
+    # An incomplete directory is not a checkpoint.
     for name in (".checkpoint-700.0123", ".writing", "checkpoint-x"):
         (tmp_path / "000001.a" / CHECKPOINTS / name).mkdir(parents=True)
-    assert checkpoints.adopt(tmp_path, mine) is None
+    assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) is None
     for attempt, step in (("000001.a", 90), ("000002.b", 100), ("000002.b", 20)):
         checkpoint(tmp_path / attempt, step, f"{attempt} {step}")
-    adopted = checkpoints.adopt(tmp_path, mine)
-    assert adopted == checkpoints.Checkpoint(mine / CHECKPOINTS / "checkpoint-100", 100)
-    assert names(mine / CHECKPOINTS) == ["checkpoint-100"]
+    newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
+    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS / "checkpoint-100", 100)
+    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-100"]
     checkpoint(tmp_path / "000009.z", 100, "another's")
-    assert checkpoints.adopt(tmp_path, mine) == adopted
-    assert (adopted.path / FILE).read_text() == "000002.b 100"
+    assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) == newest
+    assert (newest.path / FILE).read_text() == "000002.b 100"
 
 
-def test_one_that_vanishes_while_it_is_copied_leaves_the_next(tmp_path: Path, mine: Path) -> None:
+def test_the_next_checkpoint_is_copied_if_the_newest_vanishes(
+    tmp_path: Path, attempt_dir: Path
+) -> None:
     checkpoint(tmp_path / "000001.a", 10, "older")
     vanished = checkpoint(tmp_path / "000001.a", 20)
     (vanished / "optimizer.pt").symlink_to("gone")
-    adopted = checkpoints.adopt(tmp_path, mine)
-    assert adopted == checkpoints.Checkpoint(mine / CHECKPOINTS / "checkpoint-10", 10)
-    assert names(mine / CHECKPOINTS) == ["checkpoint-10"]
+    newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
+    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS / "checkpoint-10", 10)
+    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-10"]
 
 
-def test_an_attempt_keeps_its_two_newest(tmp_path: Path, mine: Path) -> None:
+def test_an_attempt_keeps_its_two_newest_checkpoints(tmp_path: Path, attempt_dir: Path) -> None:
     other = checkpoint(tmp_path / "000001.a", 5)
     for step in (9, 10, 100):
-        checkpoint(mine, step)
-    checkpoints.prune(mine)
-    assert names(mine / CHECKPOINTS) == ["checkpoint-10", "checkpoint-100"]
+        checkpoint(attempt_dir, step)
+    checkpoints.prune_checkpoints(attempt_dir)
+    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-10", "checkpoint-100"]
     assert other.is_dir()
 
 
-def test_an_adapter_names_its_base_and_has_nothing_else(tmp_path: Path) -> None:
+def test_an_adapter_names_its_base_model_and_has_only_its_own_files(tmp_path: Path) -> None:
     written = checkpoint(tmp_path, 3)
-    (written / CONFIG).write_text(json.dumps({"r": 4, "base_model_name_or_path": ""}))
-    (written / WEIGHTS).write_bytes(b"weights")
+    (written / ADAPTER_CONFIG).write_text(json.dumps({"r": 4, "base_model_name_or_path": ""}))
+    (written / ADAPTER_WEIGHTS).write_bytes(b"weights")
     checkpoints.copy_adapter(written, tmp_path / EPOCHS / "3", "org/base")
     assert names(tmp_path / EPOCHS) == ["3"]
-    assert names(tmp_path / EPOCHS / "3") == [CONFIG, WEIGHTS]
-    config = json.loads((tmp_path / EPOCHS / "3" / CONFIG).read_bytes())
+    assert names(tmp_path / EPOCHS / "3") == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
+    config = json.loads((tmp_path / EPOCHS / "3" / ADAPTER_CONFIG).read_bytes())
     assert config == {"r": 4, "base_model_name_or_path": "org/base"}
-    assert (tmp_path / EPOCHS / "3" / WEIGHTS).read_bytes() == b"weights"
+    assert (tmp_path / EPOCHS / "3" / ADAPTER_WEIGHTS).read_bytes() == b"weights"
 
 
-def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(tmp_path: Path, mine: Path) -> None:
+def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
+    tmp_path: Path, attempt_dir: Path
+) -> None:
     for attempt, step in (("000001.a", 5), ("000002.b", 5), ("000003.c", 10), ("000001.a", 10)):
         (tmp_path / attempt / EPOCHS / str(step)).mkdir(parents=True)
-    assert checkpoints.epoch_adapter(tmp_path, mine, 5) == tmp_path / "000002.b" / EPOCHS / "5"
-    assert checkpoints.epoch_adapter(tmp_path, mine, 10) == mine / EPOCHS / "10"
+    assert (
+        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 5)
+        == tmp_path / "000002.b" / EPOCHS / "5"
+    )
+    assert checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS / "10"
     with pytest.raises(FileNotFoundError):
-        checkpoints.epoch_adapter(tmp_path, mine, 15)
+        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 15)
 
 
-def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     first, second = checkpoint(tmp_path / "a", 1, "first"), checkpoint(tmp_path / "b", 1, "second")
     checkpoints.publish(second, first)
     assert (first / FILE).read_text() == "first"

@@ -1,4 +1,4 @@
-"""The processes that check rows and train: what they leave, and how they end."""
+"""The processes that check rows and train: their files and their exit statuses."""
 
 import shutil
 import subprocess
@@ -8,38 +8,38 @@ from pathlib import Path
 import psutil
 import pytest
 from support import ROOT
-from support.models.lora import client
+from support.models.lora import fake_client
 from support.processes.background import wait_until
-from support.trainers.real import begun, events_of, written
-from support.volume.disks import fill, mounted
+from support.trainers.real import events_of, start_attempt, write_training
+from support.volume.disks import fill, mount_disk
 
-from trainer.batches import Packed
-from trainer.prepare import TRAINING, VALIDATION, check
+from trainer.batches import TokenRows
+from trainer.prepare import TRAINING, VALIDATION, check_in_process
 from trainer.spec import (
     ATTEMPTS,
-    CHECKED,
+    CHECK_RESULT,
     CHECKPOINTS,
     EPOCHS,
     EVENTS,
     OUTCOME,
     RESULT,
     SPEC,
-    Checked,
-    Data,
-    Exit,
+    CheckResult,
+    ExitStatus,
     Outcome,
+    RowsFile,
     Spec,
 )
-from worker.engine.run.adapters.files import AdapterChecks
+from worker.engine.run.adapters.files import AdapterChecker
 from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
 LIMIT_S = 120
 ROWS = 24
 
 
-def ended(directory: Path, attempt: str = "000001.a") -> tuple[int, str]:
-    """Run an attempt to its end; return its status, and what it has said."""
-    with begun(directory, attempt) as process:
+def run_attempt(directory: Path, attempt: str = "000001.a") -> tuple[int, str]:
+    """Run an attempt to its end; return its exit status and its stderr."""
+    with start_attempt(directory, attempt) as process:
         assert process.stdout
         assert process.stderr
         assert process.stdout.read() == ""
@@ -52,11 +52,11 @@ def outcome_of(attempt: Path) -> Outcome:
 
 @pytest.mark.slow
 def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_path: Path) -> None:
-    written(tmp_path, demo_model, ROWS, epochs=2)
-    assert ended(tmp_path) == (Exit.OVER, "")
+    write_training(tmp_path, demo_model, ROWS, epochs=2)
+    assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
     attempt = tmp_path / ATTEMPTS / "000001.a"
     outcome = outcome_of(attempt)
-    checked = Checked.model_validate_json((attempt / CHECKED).read_bytes())
+    checked = CheckResult.model_validate_json((attempt / CHECK_RESULT).read_bytes())
     assert (checked.rows, checked.validation_rows) == (22, 2)
     assert (outcome.steps, outcome.batch_size, outcome.error) == (12, 4, None)
     assert outcome.trained_tokens == checked.tokens * 2
@@ -64,33 +64,33 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     numbers = [(one["step"], one["metrics"].get("eval_loss")) for one in events]
     found = {step: loss for step, loss in numbers if loss is not None}
     assert outcome.best_loss == min(found.values()) == found[outcome.best_step]
-    checks = AdapterChecks(client(demo_model).vllm_config)
+    checks = AdapterChecker(fake_client(demo_model).vllm_config)
     for adapter in (attempt / RESULT, *(attempt / EPOCHS).iterdir()):
         assert sorted(path.name for path in adapter.iterdir()) == sorted(FILES)
         checks.check(adapter)
         assert str(demo_model) not in (adapter / CONFIG).read_text()
     best = attempt / EPOCHS / str(outcome.best_step)
     assert (attempt / RESULT / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()
-    kept = {path.name for path in attempt.iterdir()}
-    assert kept == {EVENTS, CHECKED, CHECKPOINTS, EPOCHS, RESULT, OUTCOME}
+    names = {path.name for path in attempt.iterdir()}
+    assert names == {EVENTS, CHECK_RESULT, CHECKPOINTS, EPOCHS, RESULT, OUTCOME}
     assert not [path for path in attempt.rglob("*") if path.name.startswith(".")]
-    told = [event["message"] for event in events]
-    assert any(message.startswith("Data checked: 22 rows to train on") for message in told)
-    assert any(message.startswith("Model loaded in ") for message in told)
-    assert {"Epoch 1 saved", "Epoch 2 saved"} <= {*told}
+    messages = [event["message"] for event in events]
+    assert any(message.startswith("Data checked: 22 rows to train on") for message in messages)
+    assert any(message.startswith("Model loaded in ") for message in messages)
+    assert {"Epoch 1 saved", "Epoch 2 saved"} <= {*messages}
 
 
-def test_mistakes_end_it_before_the_model_is_read(demo_model: Path, tmp_path: Path) -> None:
-    spec = written(tmp_path, demo_model, ROWS)
+def test_mistakes_end_an_attempt_before_the_model_is_read(demo_model: Path, tmp_path: Path) -> None:
+    spec = write_training(tmp_path, demo_model, ROWS)
     with spec.training.path.open("a") as rows:
         rows.write('{"prompt": 1}\n')
     model = shutil.copytree(demo_model, tmp_path / "model")
     (model / "model.safetensors").unlink()
     changed = spec.model_copy(update={"model": model, "tokenizer": model})
     (tmp_path / SPEC).write_text(changed.model_dump_json())
-    assert ended(tmp_path) == (Exit.OVER, "")
+    assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
     attempt = tmp_path / ATTEMPTS / "000001.a"
-    checked = Checked.model_validate_json((attempt / CHECKED).read_bytes())
+    checked = CheckResult.model_validate_json((attempt / CHECK_RESULT).read_bytes())
     assert [mistake.line for mistake in checked.mistakes] == [ROWS + 1]
     error = outcome_of(attempt).error
     assert error
@@ -98,77 +98,79 @@ def test_mistakes_end_it_before_the_model_is_read(demo_model: Path, tmp_path: Pa
     assert events_of(attempt)[-1]["level"] == "error"
 
 
-def test_sigterm_ends_it_at_once_while_it_loads(demo_model: Path, tmp_path: Path) -> None:
-    written(tmp_path, demo_model, ROWS)
-    with begun(tmp_path, "000001.a") as process:
+def test_sigterm_ends_an_attempt_immediately_while_it_loads(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    write_training(tmp_path, demo_model, ROWS)
+    with start_attempt(tmp_path, "000001.a") as process:
         wait_until((tmp_path / ATTEMPTS / "000001.a" / EVENTS).exists)
         process.terminate()
-        assert process.wait(LIMIT_S) == Exit.STOPPED
+        assert process.wait(LIMIT_S) == ExitStatus.STOPPED
 
 
-def test_a_crash_has_its_reason_in_the_last_line(tmp_path: Path) -> None:
+def test_the_last_line_of_a_crash_is_its_reason(tmp_path: Path) -> None:
     (tmp_path / SPEC).write_text('{"model": "m"}')
-    status, said = ended(tmp_path)
-    assert status == Exit.CRASHED
-    assert said.splitlines()[-1].startswith("ValidationError: ")
+    status, stderr = run_attempt(tmp_path)
+    assert status == ExitStatus.CRASHED
+    assert stderr.splitlines()[-1].startswith("ValidationError: ")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [0, 300_000, 900_000])
-def test_a_full_volume_is_told_apart_and_the_next_attempt_goes_on(
-    demo_model: Path, tmp_path: Path, left: int
+@pytest.mark.parametrize("free_bytes", [0, 300_000, 900_000])
+def test_a_full_volume_has_its_own_status_and_the_next_attempt_continues(
+    demo_model: Path, tmp_path: Path, free_bytes: int
 ) -> None:
-    with mounted(tmp_path / "disk", 6_000_000) as disk:
-        written(disk, demo_model, ROWS, epochs=2)
-        filler = fill(disk, left)
-        status, said = ended(disk)
-        assert (status, "Traceback" in said) == (Exit.VOLUME, False)
-        assert "the volume" in said.splitlines()[-1]
-        kept = {path.name for path in disk.glob(f"{ATTEMPTS}/*/*")}
-        assert kept <= {EVENTS, CHECKED, CHECKPOINTS, EPOCHS, RESULT}
+    with mount_disk(tmp_path / "disk", 6_000_000) as disk:
+        write_training(disk, demo_model, ROWS, epochs=2)
+        filler = fill(disk, free_bytes)
+        status, stderr = run_attempt(disk)
+        assert (status, "Traceback" in stderr) == (ExitStatus.VOLUME_FAILURE, False)
+        assert "the volume" in stderr.splitlines()[-1]
+        names = {path.name for path in disk.glob(f"{ATTEMPTS}/*/*")}
+        assert names <= {EVENTS, CHECK_RESULT, CHECKPOINTS, EPOCHS, RESULT}
         filler.unlink()
-        assert ended(disk, "000002.b") == (Exit.OVER, "")
+        assert run_attempt(disk, "000002.b") == (ExitStatus.FINISHED, "")
         assert outcome_of(disk / ATTEMPTS / "000002.b").error is None
 
 
-def spec_of(model: Path, tmp_path: Path, rows: str) -> Spec:
+def create_spec(model: Path, tmp_path: Path, rows: str) -> Spec:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,response\n{rows}")
-    return Spec(model=model, tokenizer=model, max_length=64, training=Data(path=path))
+    return Spec(model=model, tokenizer=model, max_length=64, training=RowsFile(path=path))
 
 
 @pytest.mark.slow
-def test_right_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
-    checked = check(spec_of(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens")
-    training, validation = (Packed(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
+def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
+    checked = check_in_process(
+        create_spec(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens"
+    )
+    training, validation = (TokenRows(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
     assert (len(training), len(validation)) == (18, 2)
     assert (checked.rows, checked.validation_rows) == (18, 2)
     assert checked.tokens == sum(len(row) for row in training)
 
 
-def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
-    checked = check(spec_of(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens")
+def test_mistakes_are_reported_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
+    checked = check_in_process(create_spec(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens")
     [mistake] = checked.mistakes
     expected = ("training_file", 3, "response is empty")
     assert (mistake.file, mistake.line, mistake.message) == expected
 
 
 @pytest.mark.slow
-def test_a_volume_that_fails_and_a_tokenizer_that_is_not_there_are_told_apart(
+def test_a_failing_volume_and_a_missing_tokenizer_raise_different_errors(
     demo_model: Path, tmp_path: Path
 ) -> None:
-    spec = spec_of(demo_model, tmp_path, "a,b\nc,d\n")
+    spec = create_spec(demo_model, tmp_path, "a,b\nc,d\n")
     with pytest.raises(NotADirectoryError):
-        check(spec, tmp_path / "rows.csv" / "tokens")
+        check_in_process(spec, tmp_path / "rows.csv" / "tokens")
     with pytest.raises(RuntimeError, match=r"crashed: .*tokenizer"):
-        check(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
+        check_in_process(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
 
 
-def test_the_check_ends_with_the_process_that_has_started_it(
-    demo_model: Path, tmp_path: Path
-) -> None:
-    written(tmp_path, demo_model, 50_000)
-    with begun(tmp_path, "000001.a") as process:
+def test_the_check_ends_with_the_process_that_started_it(demo_model: Path, tmp_path: Path) -> None:
+    write_training(tmp_path, demo_model, 50_000)
+    with start_attempt(tmp_path, "000001.a") as process:
         family = psutil.Process(process.pid)
         wait_until(lambda: family.children() != [])
         [checker] = family.children()
@@ -178,14 +180,14 @@ def test_the_check_ends_with_the_process_that_has_started_it(
 
 @pytest.mark.slow
 def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path) -> None:
-    check_it = (
+    script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from trainer.prepare import check\n"
+        "from trainer.prepare import check_in_process\n"
         "from trainer.spec import Spec\n"
-        "check(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
+        "check_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )
-    spec = spec_of(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()
-    command = [sys.executable, "-c", check_it, spec, str(tmp_path / "tokens")]
+    spec = create_spec(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()
+    command = [sys.executable, "-c", script, spec, str(tmp_path / "tokens")]
     assert int(subprocess.check_output(command, cwd=ROOT / "src")) < 200 * 1024

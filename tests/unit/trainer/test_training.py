@@ -1,4 +1,4 @@
-"""A training is transformers' Trainer with PEFT, to the number; it can be cut into attempts."""
+"""A training equals transformers' Trainer with PEFT, also if it is split into attempts."""
 
 import itertools
 import math
@@ -9,20 +9,20 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from support.trainers.real import Attempts, events_of, noise, spec, tiny_model, token_rows
+from support.trainers.real import Attempts, events_of, noise_rows, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from trainer.checkpoints import WEIGHTS
-from trainer.endings import Failure, Interruptions, Stopped
+from trainer.checkpoints import ADAPTER_WEIGHTS
+from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.spec import EPOCHS, Lora
-from trainer.texts import Row
+from trainer.texts import TokenRow
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
 STEPS = 6 * 2
 
 
-def collated(rows: list[Row]) -> dict[str, torch.Tensor]:
-    """Pad rows, in another way than the product does."""
+def pad_rows(rows: list[TokenRow]) -> dict[str, torch.Tensor]:
+    """Pad rows with other code than the product's."""
     pad = torch.nn.utils.rnn.pad_sequence
     ids = [torch.tensor(row["id"].tolist()) for row in rows]
     labels = [
@@ -36,8 +36,8 @@ def collated(rows: list[Row]) -> dict[str, torch.Tensor]:
     }
 
 
-def plain(directory: Path) -> dict[int, dict[str, float]]:
-    """Train with nothing but the libraries; return the logs by their steps."""
+def train_with_libraries(directory: Path) -> dict[int, dict[str, float]]:
+    """Train with only the libraries; return the logs by step."""
     base = tiny_model()
     set_seed(42)
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -67,7 +67,7 @@ def plain(directory: Path) -> dict[int, dict[str, float]]:
             disable_tqdm=True,
             report_to="none",
         ),
-        data_collator=collated,
+        data_collator=pad_rows,
         train_dataset=cast(Any, ROWS),
         eval_dataset=cast(Any, VALIDATION),
     )
@@ -84,35 +84,35 @@ def numbers(logs: dict[int, dict[str, float]]) -> dict[tuple[int, str], float]:
 
 
 def adapter(attempts: Attempts, name: str, step: int = STEPS) -> dict[str, torch.Tensor]:
-    return load_file(attempts.directory / name / EPOCHS / str(step) / WEIGHTS)
+    return load_file(attempts.directory / name / EPOCHS / str(step) / ADAPTER_WEIGHTS)
 
 
-def test_it_is_the_plain_trainer_to_the_number(tmp_path: Path) -> None:
-    expected = numbers(plain(tmp_path / "plain"))
+def test_a_training_has_the_numbers_of_the_libraries_trainer(tmp_path: Path) -> None:
+    expected = numbers(train_with_libraries(tmp_path / "plain"))
     attempts = Attempts(tmp_path / "ours", ROWS, VALIDATION)
     trained = attempts.run("1", spec(tmp_path))
-    found = numbers(attempts.logs("1"))
+    found = numbers(attempts.metrics_by_step("1"))
     assert (len(expected), trained.steps) == (3 * STEPS + 2, STEPS)
     assert found == pytest.approx(expected, abs=1e-5)
     assert found[STEPS, "loss"] < found[1, "loss"] - 0.1
 
 
 @pytest.mark.slow
-def test_fewer_rows_at_once_are_the_same_training(tmp_path: Path) -> None:
-    wanted = spec(tmp_path, lora=Lora(r=4, lora_dropout=0))
+def test_fewer_rows_at_a_time_give_the_same_training(tmp_path: Path) -> None:
+    settings = spec(tmp_path, lora=Lora(r=4, lora_dropout=0))
     whole = Attempts(tmp_path / "whole", ROWS)
-    whole.run("1", wanted)
+    whole.run("1", settings)
     split = Attempts(tmp_path / "split", ROWS)
-    split.run("1", wanted, base=narrow())
-    expected, found = numbers(whole.logs("1")), numbers(split.logs("1"))
+    split.run("1", settings, base=create_narrow_model())
+    expected, found = numbers(whole.metrics_by_step("1")), numbers(split.metrics_by_step("1"))
     assert found == pytest.approx(expected, abs=1e-4)
-    told = [event["message"] for event in events_of(split.directory / "1")]
-    assert "The memory does not suffice for 4 rows at once: going on with 2" in told
-    assert "The memory does not suffice for 2 rows at once: going on with 1" in told
+    messages = [event["message"] for event in events_of(split.directory / "1")]
+    assert "There is not enough memory for 4 rows at a time: continuing with 2" in messages
+    assert "There is not enough memory for 2 rows at a time: continuing with 1" in messages
 
 
-def narrow() -> LlamaForCausalLM:
-    """Return a model that fits two rows into its memory a few times, and then only one."""
+def create_narrow_model() -> LlamaForCausalLM:
+    """Return a model that fits two rows into memory a few times, and later only one row."""
     model, calls = tiny_model(), itertools.count(1)
 
     def check(module: torch.nn.Module, args: Any, inputs: dict[str, Any]) -> None:
@@ -125,10 +125,10 @@ def narrow() -> LlamaForCausalLM:
 
 
 @pytest.mark.slow
-def test_what_is_computed_again_to_save_memory_is_the_same(tmp_path: Path) -> None:
+def test_recomputation_to_save_memory_gives_the_same_training(tmp_path: Path) -> None:
     whole, again = (Attempts(tmp_path / name, ROWS) for name in ("whole", "again"))
-    wanted = spec(tmp_path, batch_size=1)
-    whole.run("1", wanted)
+    settings = spec(tmp_path, batch_size=1)
+    whole.run("1", settings)
     model = tiny_model()
 
     def check(module: torch.nn.Module, args: Any) -> None:
@@ -136,65 +136,69 @@ def test_what_is_computed_again_to_save_memory_is_the_same(tmp_path: Path) -> No
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     model.register_forward_pre_hook(check)
-    again.run("1", wanted, base=model)
-    assert numbers(again.logs("1")) == pytest.approx(numbers(whole.logs("1")), abs=1e-6)
+    again.run("1", settings, base=model)
+    assert numbers(again.metrics_by_step("1")) == pytest.approx(
+        numbers(whole.metrics_by_step("1")), abs=1e-6
+    )
 
 
-def test_a_row_that_does_not_fit_is_a_failure_that_says_what_to_change(tmp_path: Path) -> None:
+def test_a_row_that_does_not_fit_is_a_failure_with_advice(tmp_path: Path) -> None:
     longest = max(len(row) for row in ROWS)
     model = tiny_model()
-    # As torch says it on a CPU.
+    # Provoke torch's own error on a CPU.
     model.register_forward_pre_hook(lambda *_: torch.empty(1 << 60))
-    with pytest.raises(Failure, match=f"a row of {longest} tokens: shorten the rows"):
+    with pytest.raises(TrainingFailure, match=f"a row of {longest} tokens: shorten the rows"):
         Attempts(tmp_path, ROWS).run("1", spec(tmp_path), base=model)
 
 
-def asking(steps: int, *, training: bool = True) -> tuple[LlamaForCausalLM, Interruptions]:
-    """Return a model, and what it asks for the end in so many steps, or batches of evaluations."""
-    model, interruptions, calls = tiny_model(), Interruptions(), itertools.count(1)
+def create_stopping_model(
+    steps: int, *, training: bool = True
+) -> tuple[LlamaForCausalLM, SigtermWatcher]:
+    """Return a model that requests a stop at a step or evaluation batch, and its watcher."""
+    model, watcher, calls = tiny_model(), SigtermWatcher(), itertools.count(1)
 
-    def ask(module: torch.nn.Module, args: Any) -> None:
+    def request_stop(module: torch.nn.Module, args: Any) -> None:
         if module.training is training and next(calls) == steps:
-            interruptions.asked = True
+            watcher.is_stop_requested = True
 
-    model.register_forward_pre_hook(ask)
-    return model, interruptions
+    model.register_forward_pre_hook(request_stop)
+    return model, watcher
 
 
 @pytest.mark.parametrize("steps", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_training_that_stops_goes_on_as_if_it_had_not(tmp_path: Path, steps: int) -> None:
-    wanted = spec(tmp_path)
+def test_a_stopped_training_continues_with_the_same_numbers(tmp_path: Path, steps: int) -> None:
+    settings = spec(tmp_path)
     undisturbed = Attempts(tmp_path / "undisturbed", ROWS, VALIDATION)
-    whole = undisturbed.run("1", wanted)
+    whole = undisturbed.run("1", settings)
     attempts = Attempts(tmp_path / "stopped", ROWS, VALIDATION)
-    with pytest.raises(Stopped):
-        attempts.run("1", wanted, *asking(steps))
-    assert attempts.run("2", wanted) == whole
-    assert numbers(attempts.logs("2", "1")) == numbers(undisturbed.logs("1"))
+    with pytest.raises(StoppedBySigterm):
+        attempts.run("1", settings, *create_stopping_model(steps))
+    assert attempts.run("2", settings) == whole
+    assert numbers(attempts.metrics_by_step("2", "1")) == numbers(undisturbed.metrics_by_step("1"))
     expected = adapter(undisturbed, "1")
     assert all(torch.equal(each, expected[name]) for name, each in adapter(attempts, "2").items())
-    assert set(attempts.logs("1")) == set(range(1, steps + 1))
-    assert set(attempts.logs("2")) == set(range(steps + 1, STEPS + 1))
+    assert set(attempts.metrics_by_step("1")) == set(range(1, steps + 1))
+    assert set(attempts.metrics_by_step("2")) == set(range(steps + 1, STEPS + 1))
 
 
 @pytest.mark.slow
-def test_one_that_stops_while_it_evaluates_goes_on_from_before(tmp_path: Path) -> None:
+def test_a_training_that_stops_during_an_evaluation_continues_before_it(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS, VALIDATION)
-    with pytest.raises(Stopped):
-        attempts.run("1", spec(tmp_path), *asking(1, training=False), checkpoint_s=0)
+    with pytest.raises(StoppedBySigterm):
+        attempts.run("1", spec(tmp_path), *create_stopping_model(1, training=False), checkpoint_s=0)
     attempts.run("2", spec(tmp_path))
-    assert set(attempts.logs("2")) == set(range(STEPS // 2, STEPS + 1))
+    assert set(attempts.metrics_by_step("2")) == set(range(STEPS // 2, STEPS + 1))
 
 
 @pytest.mark.slow
-def test_the_epoch_with_the_least_loss_on_the_rows_held_out_is_the_best(tmp_path: Path) -> None:
-    # Rows that are learned by heart make any others less likely.
-    wanted = spec(tmp_path, epochs=6, learning_rate=3e-2, lora=Lora(r=16, lora_dropout=0))
-    attempts = Attempts(tmp_path, noise(16, 1), noise(16, 2))
-    trained = attempts.run("1", wanted)
+def test_the_epoch_with_the_lowest_validation_loss_is_the_best(tmp_path: Path) -> None:
+    # Learning these rows by heart makes all others less likely.
+    settings = spec(tmp_path, epochs=6, learning_rate=3e-2, lora=Lora(r=16, lora_dropout=0))
+    attempts = Attempts(tmp_path, noise_rows(16, 1), noise_rows(16, 2))
+    trained = attempts.run("1", settings)
     losses = {
         step: value
-        for (step, name), value in numbers(attempts.logs("1")).items()
+        for (step, name), value in numbers(attempts.metrics_by_step("1")).items()
         if name == "eval_loss"
     }
     assert len(losses) == 6
@@ -202,24 +206,24 @@ def test_the_epoch_with_the_least_loss_on_the_rows_held_out_is_the_best(tmp_path
     assert losses[trained.steps] > trained.best_loss + 0.1
 
 
-def test_the_last_step_is_not_stopped_and_no_finished_training(tmp_path: Path) -> None:
+def test_neither_the_last_step_nor_a_finished_training_is_stopped(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS)
-    trained = attempts.run("1", spec(tmp_path), *asking(STEPS))
-    # Without rows held out the last epoch is the best.
+    trained = attempts.run("1", spec(tmp_path), *create_stopping_model(STEPS))
+    # Without rows for validation the last epoch is the best.
     assert (trained.steps, trained.best_step, trained.best_loss) == (STEPS, STEPS, None)
     assert attempts.run("2", spec(tmp_path)) == trained
-    assert numbers(attempts.logs("2")) == {}
+    assert numbers(attempts.metrics_by_step("2")) == {}
 
 
-def test_a_loss_that_is_no_number_ends_it_with_what_to_change(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_is_a_failure_with_advice(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS, VALIDATION)
     model = tiny_model()
     model.model.norm.weight.data.fill_(math.nan)
-    with pytest.raises(Failure, match=r"learning rate, 0.01, is too high; try 0.001"):
+    with pytest.raises(TrainingFailure, match=r"learning rate, 0.01, is too high; try 0.001"):
         attempts.run("1", spec(tmp_path), base=model)
     assert not list((attempts.directory / "1").glob("*/checkpoint-*"))
 
 
-def test_a_step_has_no_more_rows_than_there_are(tmp_path: Path) -> None:
+def test_a_step_has_no_more_rows_than_the_file(tmp_path: Path) -> None:
     trained = Attempts(tmp_path, ROWS[:3]).run("1", spec(tmp_path, batch_size=100))
     assert (trained.batch_size, trained.steps) == (3, 2)

@@ -1,4 +1,4 @@
-"""Adapters on the volume: which names lead to them, their files, and how they are removed."""
+"""Adapters on the volume: their names, their files, and their removal."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,29 +12,29 @@ from worker.volume.adapters import (
     adapter_files,
     adapter_names,
     adapter_version,
-    remove,
+    remove_adapter,
 )
 
 
 @pytest.fixture
 def adapter(tmp_path: Path) -> Path:
-    """Return the directory of an adapter, whose files nobody reads."""
-    folder = tmp_path / "volume" / "adapters" / "good"
-    folder.mkdir(parents=True)
-    (folder / CONFIG).write_text("{}")
-    (folder / WEIGHTS).write_bytes(b"weights")
-    return folder
+    """Return the directory of an adapter with dummy files."""
+    directory = tmp_path / "volume" / "adapters" / "good"
+    directory.mkdir(parents=True)
+    (directory / CONFIG).write_text("{}")
+    (directory / WEIGHTS).write_bytes(b"weights")
+    return directory
 
 
-def found(adapter: Path, name: str = "good") -> tuple[bool, list[str]]:
-    """Return whether an adapter is found by a name, and the names that are listed."""
+def look_up(adapter: Path, name: str = "good") -> tuple[bool, list[str]]:
+    """Return whether a name leads to an adapter, and the names of all adapters."""
     return adapter_version(adapter.parent, name) is not None, adapter_names(adapter.parent)
 
 
 @pytest.mark.parametrize("name", ["good", "Good-2.1_x", "7b", "a" * 128])
 def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
     adapter.rename(adapter.with_name(name))
-    assert found(adapter, name) == (True, [name])
+    assert look_up(adapter, name) == (True, [name])
     assert None not in (adapter_version(adapter.parent, name) or [None])
 
 
@@ -45,9 +45,9 @@ def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
         *("good\0", "good\n", "go od", "good\\", "góod", "\ud800", "*", "a" * 129),
     ],
 )
-def test_a_name_with_more_than_letters_digits_and_dots_is_none(adapter: Path, name: str) -> None:
+def test_a_name_with_invalid_characters_is_not_found(adapter: Path, name: str) -> None:
     name = name.format(adapter.parent)
-    # It is there, where a directory can be called so.
+    # The directory gets this name if the file system allows it.
     with suppress(OSError, ValueError):
         adapter.rename(adapter.with_name(name))
     assert adapter_version(adapter.parent, name) is None
@@ -58,27 +58,31 @@ def test_a_link_out_of_the_directory_is_not_followed(adapter: Path, linked: str)
     outside = adapter.parent.parent / "outside"
     (adapter / linked).rename(outside)
     (adapter.parent / "good" if linked == "." else adapter / linked).symlink_to(outside)
-    assert found(adapter) == (False, [])
+    assert look_up(adapter) == (False, [])
 
 
-def test_a_link_to_another_adapter_is_one_and_in_a_circle_none(adapter: Path) -> None:
+def test_a_link_to_another_adapter_is_followed_and_a_circular_link_is_not(adapter: Path) -> None:
     (adapter.parent / "latest").symlink_to("good")
     (adapter.parent / "circle").symlink_to("circle")
     assert adapter_version(adapter.parent, "latest") == adapter_version(adapter.parent, "good")
-    assert found(adapter, "circle") == (False, ["good", "latest"])
+    assert look_up(adapter, "circle") == (False, ["good", "latest"])
 
 
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
-def test_a_changed_file_is_another_version_a_missing_one_hides_it(adapter: Path, file: str) -> None:
+def test_a_changed_file_changes_the_version_and_a_missing_file_hides_the_adapter(
+    adapter: Path, file: str
+) -> None:
     before = adapter_version(adapter.parent, "good")
     (adapter / file).write_bytes((adapter / file).read_bytes() + b" ")
     assert adapter_version(adapter.parent, "good") != before
     (adapter / file).unlink()
     assert None in (adapter_version(adapter.parent, "good") or ())
-    assert found(adapter) == (True, [])
+    assert look_up(adapter) == (True, [])
 
 
-def test_the_files_of_an_adapter_are_all_that_lie_in_it(adapter: Path) -> None:
+def test_the_files_of_an_adapter_exclude_hidden_files_and_links_to_the_outside(
+    adapter: Path,
+) -> None:
     (adapter / "README.md").write_text("hello")
     (adapter / ".hidden").write_text("no")
     (adapter / "checkpoint-1").mkdir()
@@ -89,19 +93,21 @@ def test_the_files_of_an_adapter_are_all_that_lie_in_it(adapter: Path) -> None:
     assert files == {name: adapter / name for name in ("README.md", CONFIG, WEIGHTS)}
 
 
-def test_an_adapter_that_is_removed_is_gone_and_of_a_link_only_the_link(adapter: Path) -> None:
+def test_removing_a_link_leaves_its_target_and_removing_an_adapter_deletes_it(
+    adapter: Path,
+) -> None:
     (adapter / "checkpoint-1").mkdir()
     (adapter.parent / "latest").symlink_to("good")
-    remove(adapter.parent, "latest")
+    remove_adapter(adapter.parent, "latest")
     assert set(adapter_files(adapter.parent, "good")) == {CONFIG, WEIGHTS}
-    remove(adapter.parent, "good")
+    remove_adapter(adapter.parent, "good")
     assert list(adapter.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["none", "../good", "."])
-def test_what_is_no_adapter_has_no_files_and_is_not_removed(adapter: Path, name: str) -> None:
-    for act in (adapter_files, remove):
+def test_a_missing_adapter_has_no_files_and_can_not_be_removed(adapter: Path, name: str) -> None:
+    for function in (adapter_files, remove_adapter):
         with pytest.raises(NoSuchObject):
-            act(adapter.parent, name)
+            function(adapter.parent, name)
     assert adapter.is_dir()
-    assert found(adapter / "no adapters") == (False, [])
+    assert look_up(adapter / "no adapters") == (False, [])

@@ -1,4 +1,4 @@
-"""Where callers' paths lead: to the directories for callers on the volume, and nowhere else."""
+"""Callers' paths: they lead only to the directories for callers on the volume."""
 
 import os
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as search
-from support.volume.callers_paths import PATHS, lay_links
+from support.volume.callers_paths import PATHS, make_links
 
 from worker.errors import InvalidInput, VolumeError
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
 from worker.volume import Volume
 
-# Where each kind of path leads, by a method of the volume.
-Leads = Callable[[Volume, str], Path]
-BOTH_WAYS = pytest.mark.parametrize("leads", [Volume.input, Volume.written])
+# A method of ``Volume`` that resolves callers' paths.
+Resolve = Callable[[Volume, str], Path]
+FOR_BOTH_KINDS = pytest.mark.parametrize("resolve", [Volume.input_path, Volume.output_path])
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def volume_of(**environ: str) -> Volume:
-    return Volume.of(Settings.from_env({"MODEL_NAME": "m", **environ}))
+    return Volume.from_settings(Settings.from_env({"MODEL_NAME": "m", **environ}))
 
 
 @pytest.mark.parametrize(
@@ -43,31 +43,31 @@ def test_a_path_of_any_form_leads_to_the_file(root: Path, path: str) -> None:
     (root / "out" / "link").symlink_to(root / "inbox")
     mounted = root.parent / "mounted"
     mounted.symlink_to(root)
-    for way in (root, mounted):
-        volume = volume_of(FILES_PATH=str(way), RUNPOD_VOLUME_ID="bucket")
-        assert volume.input(path.format(root)) == root / "inbox" / "a.jsonl"
+    for base in (root, mounted):
+        volume = volume_of(FILES_PATH=str(base), RUNPOD_VOLUME_ID="bucket")
+        assert volume.input_path(path.format(root)) == root / "inbox" / "a.jsonl"
     with pytest.raises(InvalidInput, match="no other bucket"):
-        Volume(root).input("s3://bucket/inbox/a.jsonl")
+        Volume(root).input_path("s3://bucket/inbox/a.jsonl")
 
 
-def test_callers_read_in_three_directories_and_write_in_one(root: Path) -> None:
+def test_callers_read_from_three_directories_and_write_to_one(root: Path) -> None:
     volume = Volume(root)
     for path in ("inbox/a", "inbox/deep/a", "uploads/a", "out/a"):
-        assert volume.input(path) == root / path
-    assert volume.written("out/new/a") == root / "out" / "new" / "a"
+        assert volume.input_path(path) == root / path
+    assert volume.output_path("out/new/a") == root / "out" / "new" / "a"
     for path in ("inbox/a", "uploads/a"):
         with pytest.raises(InvalidInput, match=r"below out/ \(FILES_OUTPUT_PATH\)"):
-            volume.written(path)
+            volume.output_path(path)
 
 
-def test_the_operator_names_other_directories(root: Path) -> None:
+def test_the_operator_can_choose_other_directories(root: Path) -> None:
     names = {"FILES_INPUT_PATHS": "models/rows, data", "FILES_OUTPUT_PATH": "data/results/"}
     volume = volume_of(FILES_PATH=str(root), **names)
-    assert volume.input("models/rows/a") == root / "models" / "rows" / "a"
-    assert volume.written("data/results/a") == root / "data" / "results" / "a"
+    assert volume.input_path("models/rows/a") == root / "models" / "rows" / "a"
+    assert volume.output_path("data/results/a") == root / "data" / "results" / "a"
     for path in ("inbox/a", "out/a", "models/a"):
         with pytest.raises(InvalidInput, match=r"below models/rows/, data/, data/results/ "):
-            volume.input(path)
+            volume.input_path(path)
 
 
 REFUSED = {
@@ -89,25 +89,27 @@ REFUSED = {
 }
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize(("why", "path"), [(why, path) for why in REFUSED for path in REFUSED[why]])
-def test_a_path_that_leads_elsewhere_is_refused_by_its_reason(
-    root: Path, leads: Leads, path: str, why: str
+@FOR_BOTH_KINDS
+@pytest.mark.parametrize(
+    ("reason", "path"), [(reason, path) for reason in REFUSED for path in REFUSED[reason]]
+)
+def test_a_path_that_leads_elsewhere_is_refused_with_the_reason(
+    root: Path, resolve: Resolve, path: str, reason: str
 ) -> None:
     (root / "out" / "around").symlink_to(root.parent)
     (root / "out" / "file").symlink_to(root.parent / "secret")
     (root / "out" / "models").symlink_to(root / "models")
     (root / "circle").symlink_to(root / "circle")
-    with pytest.raises(InvalidInput, match=why):
-        leads(Volume(root, "bucket"), path.format(root))
+    with pytest.raises(InvalidInput, match=reason):
+        resolve(Volume(root, "bucket"), path.format(root))
 
 
-@BOTH_WAYS
+@FOR_BOTH_KINDS
 @pytest.mark.parametrize(
     ("environ", "path"),
     [
         ({"HF_HOME": "{}/out/hf"}, "out/hf"),
-        # In its place, a file keeps the cache from being made.
+        # A file at this path would prevent the creation of the cache.
         ({"HF_HUB_CACHE": "{}/out/a/hub"}, "out/a"),
         ({"HF_HOME": "$VOLUME/out/hf", "VOLUME": "{}"}, "out/hf/token"),
         ({"DOWNLOAD_DIR": "{}/out/models/"}, "out/models/x"),
@@ -124,8 +126,12 @@ def test_a_path_that_leads_elsewhere_is_refused_by_its_reason(
         ({"FILES_OUTPUT_PATH": "adapters"}, "adapters/a/adapter_config.json"),
     ],
 )
-def test_what_another_setting_names_is_the_operators_wherever_it_lies(
-    root: Path, monkeypatch: pytest.MonkeyPatch, leads: Leads, environ: dict[str, str], path: str
+def test_paths_in_other_settings_belong_to_the_operator_wherever_they_lie(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resolve: Resolve,
+    environ: dict[str, str],
+    path: str,
 ) -> None:
     for name in ("out/real", "out/my model", "out/model"):
         (root / name).mkdir()
@@ -137,13 +143,13 @@ def test_what_another_setting_names_is_the_operators_wherever_it_lies(
     for mounted in (root, root / "mounted"):
         volume = volume_of(**{"FILES_PATH": str(mounted), **environ})
         with pytest.raises(InvalidInput, match="the operator's own"):
-            leads(volume, path)
+            resolve(volume, path)
 
 
 def test_a_setting_that_names_the_volume_itself_makes_nothing_private(root: Path) -> None:
-    around = {name: str(root) for name in ("BASE_PATH", "HF_HUB_CACHE", "HOME", "PWD")}
-    volume = volume_of(FILES_PATH=str(root), DATA=str(root.parent), **around)
-    assert volume.input("out/a") == root / "out" / "a"
+    environ = {name: str(root) for name in ("BASE_PATH", "HF_HUB_CACHE", "HOME", "PWD")}
+    volume = volume_of(FILES_PATH=str(root), DATA=str(root.parent), **environ)
+    assert volume.input_path("out/a") == root / "out" / "a"
 
 
 @pytest.mark.parametrize(
@@ -162,36 +168,36 @@ def test_a_directory_for_callers_that_links_to_the_root_or_out_of_it_serves_no_p
     (root / "out").symlink_to(root / target)
     for path in ("out/secret", "out/models/my-model/a", "out/volume/inbox/a"):
         with pytest.raises(InvalidInput, match=r"out of the volume|paths are below out/"):
-            Volume(root).written(path)
+            Volume(root).output_path(path)
 
 
-@BOTH_WAYS
+@FOR_BOTH_KINDS
 @search(
     max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(path=PATHS)
-def test_whatever_a_path_holds_it_is_refused_or_leads_to_a_directory_for_callers(
-    root: Path, leads: Leads, path: str
+def test_any_path_is_refused_or_leads_to_a_directory_for_callers(
+    root: Path, resolve: Resolve, path: str
 ) -> None:
-    lay_links(root)
+    make_links(root)
     volume = volume_of(FILES_PATH=str(root), RUNPOD_VOLUME_ID="bucket", HF_HOME=f"{root}/out/hf")
     try:
-        place = leads(volume, path.replace("{}", str(root)))
+        resolved = resolve(volume, path.replace("{}", str(root)))
     except InvalidInput:
         return
-    top, *below = Path(os.path.realpath(place)).relative_to(root).parts
-    assert top in (["out"] if leads is Volume.written else ["inbox", "uploads", "out"])
+    top, *below = Path(os.path.realpath(resolved)).relative_to(root).parts
+    assert top in (["out"] if resolve is Volume.output_path else ["inbox", "uploads", "out"])
     assert below
     assert not any(part.startswith(".") for part in below)
     assert not (top == "out" and below[0] == "hf")
 
 
-def test_without_a_volume_nothing_is_kept_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_volume_names_the_setting_to_change(tmp_path: Path) -> None:
     volume = volume_of(BASE_PATH=str(tmp_path / "no"))
-    for act in (volume.directory, volume.input, volume.written):
-        with pytest.raises(VolumeError, match="FILES_PATH") as refused:
-            act("files")
-        assert str(tmp_path) not in refused.value.message
+    for method in (volume.directory, volume.input_path, volume.output_path):
+        with pytest.raises(VolumeError, match="FILES_PATH") as exc_info:
+            method("files")
+        assert str(tmp_path) not in exc_info.value.message
     # A directory that the operator names need not exist yet.
     volume = volume_of(FILES_PATH=str(tmp_path / "new"))
     assert volume.directory("files") == tmp_path / "new" / "worker" / "files"

@@ -1,7 +1,7 @@
-"""The input of LLM Engine's batches, as the lines of the input file that any batch has.
+"""Converts the input of LLM Engine's batches to the lines of a batch's input file.
 
-It stands in the request, or in a JSON file that is read item by item. The ``custom_id`` of a line
-is its place in the input, from 0.
+The input is part of the request, or a JSON file that is read item by item. The ``custom_id`` of a
+line is the index of its item in the input, from 0.
 """
 
 import contextlib
@@ -13,264 +13,284 @@ from typing import Any, BinaryIO
 import ijson
 from ijson.common import ObjectBuilder
 
-from worker.batches.lines import BOM, Limits
-from worker.dialects.llm_engine.batch_output import check_no_address
-from worker.dialects.llm_engine.batch_requests import BatchCompletions, Content, plain
-from worker.dialects.llm_engine.completions import RENAMED
+from worker.batches.lines import BOM, BatchLimits
+from worker.dialects.llm_engine.batch_output import refuse_url
+from worker.dialects.llm_engine.batch_requests import (
+    BatchCompletions,
+    SharedParameters,
+    drop_optional_nulls,
+)
+from worker.dialects.llm_engine.completions import RENAMED_KEYS
 from worker.errors import InvalidInput
-from worker.files import PREFIX, Files
-from worker.limits.budget import MOST_TOKEN_IDS
-from worker.validation import of_field, without_nulls
-from worker.volume import failures, ids
+from worker.files import FILE_PREFIX, Files
+from worker.limits.budget import MAX_TOKEN_IDS
+from worker.validation import drop_nulls, prefix_field_name
+from worker.volume import ids, translate_os_errors
 
-INPUT = "input_data_path"
-PROMPTS = "prompts"
-COMPLETIONS = "/v1/completions"
-# The key that only requests of a kind have -> their route.
-ROUTES = {"messages": "/v1/chat/completions", "prompt": COMPLETIONS, "input": "/v1/responses"}
-# What a caller's request does not decide: every line names the batch's model, none is streamed.
-OVERWRITTEN = ("model", "stream", "stream_options")
+INPUT_KEY = "input_data_path"
+PROMPTS_KEY = "prompts"
+COMPLETIONS_ROUTE = "/v1/completions"
+# Routes by the key that only requests for this route have.
+ROUTES_BY_KEY = {
+    "messages": "/v1/chat/completions",
+    "prompt": COMPLETIONS_ROUTE,
+    "input": "/v1/responses",
+}
+# Keys of a request that the batch overwrites: every line uses the batch's model, and none streams.
+OVERWRITTEN_KEYS = ("model", "stream", "stream_options")
 
-# Objects and lists inside one another.
-MOST_LEVELS = 200
-# What begins a value in ijson's words, but for numbers.
-_VALUES = frozenset({"string", "null", "boolean", "start_map", "start_array"})
-
-
-def input_place(path: str, files: Files) -> Path:
-    """Return where an input is: the id of a file, or a path on the volume.
-
-    Raises:
-        InvalidInput: it is an address, or a path that is not for callers.
-        NoSuchObject: there is no such file.
-        VolumeError: there is no volume.
-    """
-    if ids.fits(PREFIX, path):
-        return files.content(files.get(path))
-    with of_field(INPUT):
-        check_no_address(path, ", or the id of a file that was sent to /v1/files")
-        return files.volume.input(path)
+# Maximum nesting depth of objects and lists.
+MAX_DEPTH = 200
+# Events of ijson that start a value, except for numbers.
+_VALUE_EVENTS = frozenset({"string", "null", "boolean", "start_map", "start_array"})
 
 
-def v1(
-    asked: BatchCompletions, place: Path | None, limits: Limits, priority: int | None = None
-) -> tuple[str, Iterator[bytes]]:
-    """Return the route of a v1 batch, and its lines; who iterates gets the mistakes in them.
+def locate_input(path: str, files: Files) -> Path:
+    """Return the path of an input file.
 
     Args:
-        asked: the request.
-        place: its input file; None: the input is in the request.
-        limits: of the batch.
-        priority: for the scheduler; None: it answers requests in their order.
+        path: The id of a file, or a path on the volume.
+        files: The files on the volume.
 
     Raises:
-        InvalidInput: what is beside the prompts is wrong, or there are none.
-        VolumeError: the volume fails.
+        InvalidInput: The path is a URL, or callers may not read it.
+        NoSuchObject: There is no file with this id.
+        VolumeError: There is no volume.
     """
-    given = asked.content if place is None else _beside_prompts(place, limits)
-    if not isinstance(given, dict):
-        raise _refusal("content", f"an object with {PROMPTS}, max_new_tokens and temperature")
-    found, holder = given.get(PROMPTS), f"content.{PROMPTS}"
-    if not isinstance(found, list) or not found:
-        raise _refusal(holder, "a list of at least one text")
-    beside = {key: value for key, value in given.items() if key != PROMPTS}
-    content = Content.of_body(beside, holder="content")
-    shared: dict[str, Any] = {RENAMED.get(name, name): value for name, value in content}
-    log_probs = 1 if shared.pop("return_token_log_probs") else None
-    shared |= {"model": asked.config.model, "logprobs": log_probs, "priority": priority}
-    shared = without_nulls(shared)
+    if ids.is_id(FILE_PREFIX, path):
+        return files.content_path(files.get(path))
+    with prefix_field_name(INPUT_KEY):
+        refuse_url(path, ", or the id of a file that was sent to /v1/files")
+        return files.volume.input_path(path)
 
-    def body(index: int, prompt: Any) -> dict[str, Any]:
+
+def read_v1(
+    request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
+) -> tuple[str, Iterator[bytes]]:
+    """Return the route of a v1 batch and an iterator over its lines.
+
+    Iterating raises errors in the prompts.
+
+    Args:
+        request: The request for the batch.
+        path: Path of the input file, or None if the request contains the input.
+        limits: Limits of the batch.
+        priority: Priority for the scheduler, or None if it answers requests in order of arrival.
+
+    Raises:
+        InvalidInput: A key other than the prompts is invalid, or there is no prompt.
+        VolumeError: The volume fails.
+    """
+    content = request.content if path is None else _read_with_first_prompt(path, limits)
+    if not isinstance(content, dict):
+        raise _refusal("content", f"an object with {PROMPTS_KEY}, max_new_tokens and temperature")
+    prompts, field = content.get(PROMPTS_KEY), f"content.{PROMPTS_KEY}"
+    if not isinstance(prompts, list) or not prompts:
+        raise _refusal(field, "a list of at least one text")
+    fields = {key: value for key, value in content.items() if key != PROMPTS_KEY}
+    parameters = SharedParameters.from_body(fields, container="content")
+    shared: dict[str, Any] = {RENAMED_KEYS.get(name, name): value for name, value in parameters}
+    log_probs = 1 if shared.pop("return_token_log_probs") else None
+    shared |= {"model": request.config.model, "logprobs": log_probs, "priority": priority}
+    shared = drop_nulls(shared)
+
+    def make_body(index: int, prompt: Any) -> dict[str, Any]:
         _check_prompt(index, prompt)
         return {**shared, "prompt": prompt}
 
-    prompts = found if place is None else _items(place, f"{PROMPTS}.item", limits)
-    return COMPLETIONS, _lines(COMPLETIONS, prompts, body, holder, limits)
+    items = prompts if path is None else _read_items(path, f"{PROMPTS_KEY}.item", limits)
+    return COMPLETIONS_ROUTE, _make_lines(COMPLETIONS_ROUTE, items, make_body, field, limits)
 
 
-def v2(
-    asked: BatchCompletions, place: Path | None, limits: Limits, priority: int | None = None
+def read_v2(
+    request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
-    """Return the route of a v2 batch, which its first body has, and its lines: see ``v1``."""
-    if place is None and not isinstance(asked.content, list):
+    """Return the route of a v2 batch and an iterator over its lines; see ``read_v1``.
+
+    The first body of the batch determines the route.
+    """
+    if path is None and not isinstance(request.content, list):
         message = "prompts with common parameters go to /v1/llm/batch-completions"
         raise _refusal("content", f"a list of requests' bodies; {message}")
 
     def items() -> Iterator[Any]:
-        return iter(asked.content) if place is None else _items(place, "item", limits)
+        return iter(request.content) if path is None else _read_items(path, "item", limits)
 
-    url = _route(0, next(items(), None))
+    route = _route_of_item(0, next(items(), None))
 
-    def body(index: int, item: Any) -> dict[str, Any]:
-        if (found := _route(index, item)) != url:
-            message = f"it is for {found}, but the first is for {url}: a batch has one route"
+    def make_body(index: int, item: Any) -> dict[str, Any]:
+        if (item_route := _route_of_item(index, item)) != route:
+            message = f"it is for {item_route}, but the first is for {route}: a batch has one route"
             raise _refusal(f"content.{index}", message)
-        made = {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
-        # LLM Engine's client writes 0 where nobody asked for one.
-        if priority is not None and not made.get("priority"):
-            made["priority"] = priority
-        return {**made, "model": asked.config.model}
+        fields = drop_optional_nulls(item)
+        body = {key: value for key, value in fields.items() if key not in OVERWRITTEN_KEYS}
+        # LLM Engine's client writes 0 if the caller sets no priority.
+        if priority is not None and not body.get("priority"):
+            body["priority"] = priority
+        return {**body, "model": request.config.model}
 
-    return url, _lines(url, items(), body, "content", limits)
+    return route, _make_lines(route, items(), make_body, "content", limits)
 
 
-def _route(index: int, item: Any) -> str:
-    keys = without_nulls(item) if isinstance(item, dict) else {}
-    found = [route for key, route in ROUTES.items() if key in keys]
-    if len(found) != 1:
+def _route_of_item(index: int, item: Any) -> str:
+    keys = drop_nulls(item) if isinstance(item, dict) else {}
+    routes = [route for key, route in ROUTES_BY_KEY.items() if key in keys]
+    if len(routes) != 1:
         kinds = "messages (a chat), prompt (a completion) or input (a response)"
         raise _refusal(f"content.{index}", f"an object with one of {kinds}")
-    return found[0]
+    return routes[0]
 
 
 def _check_prompt(index: int, prompt: Any) -> None:
     if not isinstance(prompt, str):
-        raise _refusal(f"content.{PROMPTS}.{index}", "a prompt is a text")
+        raise _refusal(f"content.{PROMPTS_KEY}.{index}", "a prompt is a text")
 
 
-def _check_count(index: int, limits: Limits, holder: str) -> None:
-    """Check that a batch may have a request of this index, from 0."""
-    if index >= limits.lines:
-        raise _refusal(holder, f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)")
+def _check_count(index: int, limits: BatchLimits, field: str) -> None:
+    """Check that an item's index (from 0) is below the maximum number of requests."""
+    if index >= limits.max_lines:
+        raise _refusal(field, f"more than {limits.max_lines:,} requests (BATCH_MAX_REQUESTS)")
 
 
-def _lines(
+def _make_lines(
     url: str,
     items: Iterable[Any],
-    body: Callable[[int, Any], dict[str, Any]],
-    holder: str,
-    limits: Limits,
+    make_body: Callable[[int, Any], dict[str, Any]],
+    field: str,
+    limits: BatchLimits,
 ) -> Iterator[bytes]:
-    """Yield the lines of items, none of which the batch would refuse.
+    """Yield the lines of a batch's input file, and raise an error for an item that is invalid.
 
     Args:
-        url: of all.
-        items: of the input.
-        body: makes the body of an item, by its index.
-        holder: where the items stand.
-        limits: of the batch.
+        url: The route of all lines.
+        items: The items of the input.
+        make_body: Makes the body of a line from the index of an item and the item.
+        field: Name of the field that contains the items, for messages.
+        limits: Limits of the batch.
     """
     for index, item in enumerate(items):
-        place = f"{holder}.{index}"
-        _check_count(index, limits, holder)
+        item_field = f"{field}.{index}"
+        _check_count(index, limits, field)
         try:
-            made = body(index, item)
-            made = {"custom_id": str(index), "method": "POST", "url": url, "body": made}
-            line = json.dumps(made, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            body = make_body(index, item)
+            request = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
+            line = json.dumps(request, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         except RecursionError:
-            raise _refusal(place, "it is nested too deeply") from None
+            raise _refusal(item_field, "it is nested too deeply") from None
         except UnicodeEncodeError:
-            raise _refusal(place, "a text in it has half of a surrogate pair") from None
+            raise _refusal(item_field, "a text in it has half of a surrogate pair") from None
         except ValueError:
-            raise _refusal(place, "a number in it is none that JSON has") from None
-        if len(line) > limits.bytes_of_a_line:
-            raise _refusal(place, f"more than {limits.bytes_of_a_line:,} bytes (MAX_INPUT_MB)")
+            raise _refusal(item_field, "a number in it is not valid in JSON") from None
+        if len(line) > limits.max_line_bytes:
+            raise _refusal(item_field, f"more than {limits.max_line_bytes:,} bytes (MAX_INPUT_MB)")
         yield line
 
 
-def _refusal(place: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{place}: {message}", param=place)
+def _refusal(field: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {message}", param=field)
 
 
-def _beside_prompts(place: Path, limits: Limits) -> Any:
-    """Return the object in a file, with the first prompt in place of all."""
-    builder, keys, prompts = ObjectBuilder(), set[str](), 0
-    with _opened(place, limits) as opened:
-        for prefix, event, value in opened.events():
-            is_prompt = prefix == f"{PROMPTS}.item"
+def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
+    """Return the object in a file, with the first prompt only."""
+    builder, keys, prompt_count = ObjectBuilder(), set[str](), 0
+    with _open_json(path, limits) as file:
+        for prefix, event, value in file.events():
+            is_prompt = prefix == f"{PROMPTS_KEY}.item"
             if is_prompt:
-                _check_prompt(prompts, value)
-                _check_count(prompts, limits, f"content.{PROMPTS}")
-                prompts += 1
-                # The rest is kept here, and counts as one value.
-                opened.go_on()
+                _check_prompt(prompt_count, value)
+                _check_count(prompt_count, limits, f"content.{PROMPTS_KEY}")
+                prompt_count += 1
+                # The builder keeps all other keys in memory, so together they count as one value.
+                file.start_value()
             if prefix == "" and event == "map_key":
-                # Between two lists of prompts any amount of others could stand.
+                # A second list of prompts would reset the limits for the keys between the two
+                # lists.
                 if value in keys:
                     raise InvalidInput(f"{value!r} stands twice in the object")
                 keys.add(value)
-            if not is_prompt or prompts == 1:
+            if not is_prompt or prompt_count == 1:
                 builder.event(event, value)
     return builder.value
 
 
-def _items(place: Path, prefix: str, limits: Limits) -> Iterator[Any]:
-    with _opened(place, limits) as opened:
-        for item in ijson.items(opened.events(), prefix):
-            opened.go_on()
+def _read_items(path: Path, prefix: str, limits: BatchLimits) -> Iterator[Any]:
+    with _open_json(path, limits) as file:
+        for item in ijson.items(file.events(), prefix):
+            file.start_value()
             yield item
 
 
 class _JSONFile:
-    """A JSON file of which only so much is read until a value is complete.
+    """A JSON file that is read incrementally, with limits for each value.
 
     Args:
-        opened: the file.
-        limits: of a request, which the value becomes.
+        file: The open file.
+        limits: Limits of a request, which each value becomes.
     """
 
-    def __init__(self, opened: BinaryIO, limits: Limits) -> None:
-        self._opened = opened
+    def __init__(self, file: BinaryIO, limits: BatchLimits) -> None:
+        self._file = file
         self._limits = limits
-        self.go_on()
+        self.start_value()
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, for ijson."""
-        if self._read > self._limits.bytes_of_a_line:
-            longest = f"{self._limits.bytes_of_a_line:,} bytes"
+        """Return the next bytes; called by ijson."""
+        if self._read > self._limits.max_line_bytes:
+            longest = f"{self._limits.max_line_bytes:,} bytes"
             raise InvalidInput(f"a value in it has more than {longest} (MAX_INPUT_MB)")
-        found = self._opened.read(size)
-        self._read += len(found)
-        return found
+        data = self._file.read(size)
+        self._read += len(data)
+        return data
 
     def events(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the events of the file with their prefixes, as ijson calls them.
+        """Yield ijson's events for the file: prefix, event and value.
 
         Raises:
-            InvalidInput: a value is nested too deeply, of which ijson takes no notice for long, or
-                holds too many others. Numbers may be token ids, of which many fit.
+            InvalidInput: A value is nested too deeply, which ijson does not limit itself, or
+                contains too many values. Numbers have a separate, higher limit, since they may be
+                token ids.
         """
-        found: Iterator[tuple[str, str, Any]] = ijson.parse(self._count())
-        return found
+        events: Iterator[tuple[str, str, Any]] = ijson.parse(self._count_events())
+        return events
 
-    def _count(self) -> Iterator[tuple[str, Any]]:
-        depth, most = 0, self._limits.values_of_a_line
+    def _count_events(self) -> Iterator[tuple[str, Any]]:
+        depth, max_values = 0, self._limits.max_line_values
         for event, value in ijson.basic_parse(self, use_float=True):
             depth += event.startswith("start_") - event.startswith("end_")
             self._numbers += event == "number"
-            self._values += event in _VALUES
-            if depth > MOST_LEVELS:
+            self._values += event in _VALUE_EVENTS
+            if depth > MAX_DEPTH:
                 raise InvalidInput("it is nested too deeply")
-            if self._numbers > MOST_TOKEN_IDS:
-                raise InvalidInput(f"a value in it holds more than {MOST_TOKEN_IDS:,} numbers")
-            if self._values > most:
-                message = f"more than {most:,} values that are no numbers (MAX_INPUT_VALUES)"
+            if self._numbers > MAX_TOKEN_IDS:
+                raise InvalidInput(f"a value in it holds more than {MAX_TOKEN_IDS:,} numbers")
+            if self._values > max_values:
+                message = f"more than {max_values:,} values that are no numbers (MAX_INPUT_VALUES)"
                 raise InvalidInput(f"a value in it holds {message}")
             yield event, value
 
-    def go_on(self) -> None:
-        """Begin with another value."""
+    def start_value(self) -> None:
+        """Reset the counters for the next value."""
         self._read = self._values = self._numbers = 0
 
 
 @contextlib.contextmanager
-def _opened(place: Path, limits: Limits) -> Iterator[_JSONFile]:
+def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
     """Open an input file.
 
     Raises:
-        InvalidInput: there is none, or it is no JSON of the right form.
-        VolumeError: the volume fails.
+        InvalidInput: The file does not exist, or is not valid JSON.
+        VolumeError: The volume fails.
     """
-    if not place.is_file():
-        raise _refusal(INPUT, "there is no such file")
+    if not path.is_file():
+        raise _refusal(INPUT_KEY, "there is no such file")
     try:
-        with failures(), place.open("rb") as opened:
-            if opened.peek(len(BOM)).startswith(BOM):
-                opened.seek(len(BOM))
-            yield _JSONFile(opened, limits)
+        with translate_os_errors(), path.open("rb") as file:
+            if file.peek(len(BOM)).startswith(BOM):
+                file.seek(len(BOM))
+            yield _JSONFile(file, limits)
     except InvalidInput as error:
-        raise _refusal(INPUT, error.message) from None
-    except (ijson.JSONError, ValueError) as broken:
-        # Its message quotes the file.
-        reason = "it ends too early" if isinstance(broken, ijson.IncompleteJSONError) else "broken"
-        raise _refusal(INPUT, f"it is no JSON: {reason}") from None
+        raise _refusal(INPUT_KEY, error.message) from None
+    except (ijson.JSONError, ValueError) as error:
+        # The message of the parser quotes the file.
+        reason = "it ends too early" if isinstance(error, ijson.IncompleteJSONError) else "broken"
+        raise _refusal(INPUT_KEY, f"it is no JSON: {reason}") from None

@@ -1,4 +1,4 @@
-"""The output of LLM Engine's batches: one JSON array, in the order of the requests."""
+"""The output file of LLM Engine's batches: a JSON array in the order of the requests."""
 
 import contextlib
 import logging
@@ -10,19 +10,19 @@ from typing import Self
 import msgspec
 from msgspec import Raw, Struct
 
-from worker.batches.finish import MakeOutput
+from worker.batches.finish import ExtraOutputFactory
 from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
-from worker.files.stored import holds
-from worker.validation import of_field
-from worker.volume import failures, write_once, write_parts
+from worker.files.storage import has_content
+from worker.validation import prefix_field_name
+from worker.volume import translate_os_errors, write_once, write_parts
 
 log = logging.getLogger(__name__)
 
-OUTPUT = "output_data_path"
+OUTPUT_KEY = "output_data_path"
 NULL = b"null"
-_URLS = ("http://", "https://")
+_URL_PREFIXES = ("http://", "https://")
 
 
 class _Response(Struct):
@@ -30,18 +30,18 @@ class _Response(Struct):
     body: Raw
 
 
-class _Result(Struct):
-    """A line of a batch's output or error file: ``error`` is for what was not asked at all."""
+class _ResultLine(Struct):
+    """A line of a batch's output or error file; without a response if the request was not sent."""
 
     response: _Response | None = None
 
 
-_line = msgspec.json.Decoder(_Result)
+_decoder = msgspec.json.Decoder(_ResultLine)
 
 
-def v1(line: bytes | None) -> bytes:
-    """Return a completion in LLM Engine's words; null for what failed or was not asked."""
-    response = _line.decode(line).response if line else None
+def make_item_v1(line: bytes | None) -> bytes:
+    """Return a completion in LLM Engine's format; null if the request failed or was not sent."""
+    response = _decoder.decode(line).response if line else None
     if response is None or response.status_code >= 400:
         return NULL
     completion = msgspec.json.decode(response.body)
@@ -52,128 +52,131 @@ def v1(line: bytes | None) -> bytes:
             "num_prompt_tokens": usage["prompt_tokens"],
             "num_completion_tokens": usage["completion_tokens"],
         }
-        if probs := choice.get("logprobs"):
-            pairs = zip(probs["tokens"], probs["token_logprobs"], strict=True)
+        if logprobs := choice.get("logprobs"):
+            pairs = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
             item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # A batch with a strange answer has to end, too; in its output file the answer is whole.
+        # The batch must finish even if a response has an unexpected format. Its output file
+        # contains the whole response.
         log.exception("an answer is no completion")
         return NULL
     return msgspec.json.encode(item)
 
 
-def v2(line: bytes | None) -> bytes:
-    """Return the body that answered a request, be it an error; null for what was not asked."""
-    response = _line.decode(line).response if line else None
+def make_item_v2(line: bytes | None) -> bytes:
+    """Return the body of a response, which may be an error; null if the request was not sent."""
+    response = _decoder.decode(line).response if line else None
     return NULL if response is None else bytes(response.body)
 
 
-# Makes an item of the array out of a line of the output or the error file; None: there is none.
-Item = Callable[[bytes | None], bytes]
+# Makes an item of the array from a line of the output or error file; from None if there is no line.
+MakeItem = Callable[[bytes | None], bytes]
 
 
 class ArrayOutput:
-    """The file that a batch writes its results to. Its methods block: they are for threads.
+    """The file that a batch writes its results to. Its methods block, so call them in a thread.
 
-    From the creation of the batch to its end, the file holds the batch's id, so that no other
-    batch can write there.
+    From the creation of the batch until its end, the file contains the batch's id, so that no other
+    batch can write to the same path.
 
     Args:
-        path: as the caller named it.
-        files: of the volume, with which it counts.
-        batch_id: the batch's.
-        item: ``v1`` or ``v2``.
+        path: The path as the caller wrote it.
+        files: The files of the volume; the output counts towards their quota.
+        batch_id: The id of the batch.
+        make_item: ``make_item_v1`` or ``make_item_v2``.
     """
 
-    def __init__(self, path: str, files: Files, batch_id: str, item: Item = v2) -> None:
+    def __init__(
+        self, path: str, files: Files, batch_id: str, make_item: MakeItem = make_item_v2
+    ) -> None:
         self._path = path
         self._files = files
-        self._item = item
-        self._mark = b'{"job_id": "%b"}\n' % batch_id.encode()
+        self._make_item = make_item
+        self._marker = b'{"job_id": "%b"}\n' % batch_id.encode()
 
     @classmethod
-    def of(cls, item: Item, asked: StoredBatch, files: Files) -> Self:
-        return cls(asked.extra[OUTPUT], files, asked.id, item)
+    def from_batch(cls, make_item: MakeItem, batch: StoredBatch, files: Files) -> Self:
+        return cls(batch.extra[OUTPUT_KEY], files, batch.id, make_item)
 
     @contextlib.contextmanager
-    def reserved(self) -> Iterator[None]:
+    def reserve(self) -> Iterator[None]:
         """Reserve the file for the batch; an exception in the block releases it.
 
         Raises:
-            InvalidInput: no file can be there, or not one of a caller's.
-            Conflict: there is a file already, or another batch will write there.
-            VolumeError: the volume fails, or there is none.
+            InvalidInput: No file can be created at the path, or callers may not write there.
+            Conflict: The file already exists, or another batch has reserved it.
+            VolumeError: The volume fails or does not exist.
         """
-        with of_field(OUTPUT):
-            place = self._place()
-            with failures():
-                if not write_once(place, self._mark) and not self._is_reserved(place):
+        with prefix_field_name(OUTPUT_KEY):
+            path = self._resolve_path()
+            with translate_os_errors():
+                if not write_once(path, self._marker) and not self._is_reserved(path):
                     raise Conflict(f"{self._path}: there is a file already, or a batch's output")
-        with contextlib.ExitStack() as unless_created:
-            unless_created.callback(self.release)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.release)
             yield
-            unless_created.pop_all()
+            on_failure.pop_all()
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the array; see ``worker.batches.finish.Output``.
+        """Write the array; see ``worker.batches.finish.ExtraOutput``.
 
         Raises:
-            InvalidInput: no file can be there any more.
-            Conflict: somebody else has put a file there.
-            VolumeError: the volume fails.
+            InvalidInput: The file can no longer be created at the path.
+            Conflict: Somebody else has created a file at the path.
+            VolumeError: The volume fails.
         """
-        with of_field(OUTPUT):
-            place = self._place()
-            with failures():
-                if write_once(place, self._mark) or self._is_reserved(place):
-                    write_parts(place, self._files.counted(self._array(results())))
-                elif not holds(place, self._array(results())):
+        with prefix_field_name(OUTPUT_KEY):
+            path = self._resolve_path()
+            with translate_os_errors():
+                if write_once(path, self._marker) or self._is_reserved(path):
+                    write_parts(path, self._files.count_bytes(self._encode_array(results())))
+                elif not has_content(path, self._encode_array(results())):
                     raise Conflict(f"{self._path}: somebody else has put a file there")
 
     def release(self) -> None:
-        """Remove the file if the batch has not written its output."""
-        with contextlib.suppress(InvalidInput), failures():
-            place = self._place()
-            if self._is_reserved(place):
-                place.unlink(missing_ok=True)
+        """Remove the reservation unless the batch has written its output."""
+        with contextlib.suppress(InvalidInput), translate_os_errors():
+            path = self._resolve_path()
+            if self._is_reserved(path):
+                path.unlink(missing_ok=True)
 
-    def _array(self, results: Iterable[bytes | None]) -> Iterator[bytes]:
-        before = b"[\n"
+    def _encode_array(self, results: Iterable[bytes | None]) -> Iterator[bytes]:
+        separator = b"[\n"
         for line in results:
-            yield before + self._item(line)
-            before = b",\n"
-        yield b"[]\n" if before == b"[\n" else b"\n]\n"
+            yield separator + self._make_item(line)
+            separator = b",\n"
+        yield b"[]\n" if separator == b"[\n" else b"\n]\n"
 
-    def _place(self) -> Path:
-        check_no_address(self._path)
-        place = self._files.volume.written(self._path)
-        first = next(parent for parent in place.parents if parent.exists())
-        if place.is_dir() or not first.is_dir():
-            raise InvalidInput(f"{self._path}: no file can be there")
-        return place
+    def _resolve_path(self) -> Path:
+        refuse_url(self._path)
+        path = self._files.volume.output_path(self._path)
+        existing_parent = next(parent for parent in path.parents if parent.exists())
+        if path.is_dir() or not existing_parent.is_dir():
+            raise InvalidInput(f"{self._path}: no file can be created there")
+        return path
 
-    def _is_reserved(self, place: Path) -> bool:
-        if not place.is_file():
+    def _is_reserved(self, path: Path) -> bool:
+        if not path.is_file():
             return False
-        with place.open("rb") as opened:
-            return opened.read(len(self._mark) + 1) == self._mark
+        with path.open("rb") as file:
+            return file.read(len(self._marker) + 1) == self._marker
 
 
-# By the names that requests have for them.
-OUTPUTS: Mapping[str, MakeOutput] = {
-    "llm_engine_v1": partial(ArrayOutput.of, v1),
-    "llm_engine_v2": partial(ArrayOutput.of, v2),
+# Factories of the outputs, by the value of ``StoredBatch.output``.
+OUTPUTS: Mapping[str, ExtraOutputFactory] = {
+    "llm_engine_v1": partial(ArrayOutput.from_batch, make_item_v1),
+    "llm_engine_v2": partial(ArrayOutput.from_batch, make_item_v2),
 }
 
 
-def check_no_address(path: str, otherwise: str = "") -> None:
-    """Check that a path is none of a web server's.
+def refuse_url(path: str, alternative: str = "") -> None:
+    """Check that a path is not a URL of a web server.
 
     Raises:
-        InvalidInput: it is; ``otherwise`` is the end of what callers can send.
+        InvalidInput: The path is a URL. ``alternative`` ends the message's list of accepted values.
     """
-    if path.startswith(_URLS):
+    if path.startswith(_URL_PREFIXES):
         raise InvalidInput(
             "this worker fetches nothing from an address, and sends nothing to one: "
-            f"a path on its volume, s3://<volume id>/key{otherwise}"
+            f"a path on its volume, s3://<volume id>/key{alternative}"
         )

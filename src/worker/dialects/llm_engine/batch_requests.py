@@ -4,80 +4,80 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from worker.dialects.llm_engine.completions import Parameters
+from worker.dialects.llm_engine.completions import CompletionParameters
 from worker.errors import InvalidInput
 from worker.validation import (
-    LONGEST_KEY,
-    MOST_PAIRS,
+    MAX_KEY_LENGTH,
+    MAX_METADATA_PAIRS,
     Metadata,
-    Strict,
-    without_nulls,
+    StrictModel,
+    Text,
+    drop_nulls,
 )
-from worker.validation import Text as Whole
 
-# Seconds: LLM Engine's default, and its most.
-DAY = 86_400
-LONGEST = 2 * DAY
+# LLM Engine's default and maximum run time, in seconds.
+DAY_S = 86_400
+MAX_RUNTIME_S = 2 * DAY_S
 
-# What a request may say of machines: they are the endpoint's.
-RESOURCES = ("cpus", "gpus", "memory", "gpu_type", "storage", "nodes_per_worker")
-# What LLM Engine's client writes into model_config by itself.
-UNASKED = {"num_shards": 1}
+# Keys of a request that describe machines. They have no effect: the endpoint's settings decide.
+MACHINE_KEYS = ("cpus", "gpus", "memory", "gpu_type", "storage", "nodes_per_worker")
+# Values that LLM Engine's client writes into model_config by default.
+CLIENT_DEFAULTS = {"num_shards": 1}
 
-_CONFIG = "model_config"
+_CONFIG_KEY = "model_config"
 
-# The client writes null wherever its models have an optional key. vLLM's server takes null for most
-# keys of a body, but not for those in these parts, whose keys are OpenAI's, however deep.
-PARTS = ("messages", "input", "tools", "tool_choice", "response_format")
-# Keys in them under which a caller's own objects stand: null may be a value there.
-OWN = ("parameters", "schema", "arguments")
-# What the client calls a key, since its models can't have one of that name.
-_WRITTEN = {"schema_": "schema"}
+# The client writes null wherever its models have an optional key. vLLM's server accepts null for
+# most keys of a body, but not at any depth below these keys, whose schema is OpenAI's.
+NESTED_KEYS = ("messages", "input", "tools", "tool_choice", "response_format")
+# Keys below ``NESTED_KEYS`` that contain objects of the caller, in which null may be a value.
+OPAQUE_KEYS = ("parameters", "schema", "arguments")
+# JSON keys by the names that the client uses because its models can't have fields of that name.
+_JSON_KEYS = {"schema_": "schema"}
 
-Text = Annotated[str, Field(min_length=1)]
-# As long as Linux takes it.
+NonEmptyText = Annotated[str, Field(min_length=1)]
+# 4096 is the longest path that Linux accepts.
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
-PriorityText = Annotated[Whole, Field(max_length=LONGEST_KEY)]
+PriorityText = Annotated[Text, Field(max_length=MAX_KEY_LENGTH)]
 
 
-class Config(BaseModel):
-    """What a request says of the model: its name counts, how it would be started does not."""
+class ModelConfig(BaseModel):
+    """The ``model_config`` of a request; only the model's name and the labels have an effect."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, hide_input_in_errors=True)
 
-    model: Text
+    model: NonEmptyText
     labels: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, values: Any) -> Any:
-        return without_nulls(values) if isinstance(values, dict) else values
+    def _drop_nulls(cls, values: Any) -> Any:
+        return drop_nulls(values) if isinstance(values, dict) else values
 
 
-class Priority(Strict):
-    """A priority that was given later than the request."""
+class PriorityUpdate(StrictModel):
+    """A priority that was set after the batch was created."""
 
     priority: PriorityText | None = None
 
 
-class Content(Parameters):
-    """The parameters that all prompts of a v1 batch share; the prompts themselves are apart."""
+class SharedParameters(CompletionParameters):
+    """The parameters that all prompts of a v1 batch share, without the prompts."""
 
-    # Without defaults there.
+    # These keys have no default in LLM Engine's batches.
     max_new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)]
 
 
-class BatchCompletions(Strict):
-    """What both versions ask: where the input is, where the output goes, and for how long."""
+class BatchCompletions(StrictModel):
+    """A request for a batch, in the keys that both versions of the route share."""
 
-    config: Annotated[Config, Field(alias=_CONFIG)]
+    config: Annotated[ModelConfig, Field(alias=_CONFIG_KEY)]
     output_data_path: PathText
     input_data_path: PathText | None = None
     content: Any = None
     labels: Metadata = Field(default_factory=dict)
     data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
-    max_runtime_sec: Annotated[int, Field(ge=1, le=LONGEST)] = DAY
+    max_runtime_sec: Annotated[int, Field(ge=1, le=MAX_RUNTIME_S)] = DAY_S
     priority: PriorityText | None = None
     tool_config: Any = None
     cpus: Any = None
@@ -88,9 +88,9 @@ class BatchCompletions(Strict):
     nodes_per_worker: Any = None
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Self:
+    def _check_supported(self) -> Self:
         if self.tool_config is not None:
-            # LLM Engine's one tool runs code of the model's on the server.
+            # LLM Engine's only tool runs code that the model has written on the server.
             message = (
                 "this worker runs no tools, and no code that a model has written; the requests of "
                 "a v2 batch may have tools of their own, whose calls are part of the output"
@@ -99,8 +99,8 @@ class BatchCompletions(Strict):
         if (self.content is None) == (self.input_data_path is None):
             message = "either the content itself, or input_data_path"
             raise InvalidInput(f"content: {message}", param="content")
-        if len(self._all_labels) > MOST_PAIRS:
-            message = f"with those of {_CONFIG} at most {MOST_PAIRS} pairs"
+        if len(self._all_labels) > MAX_METADATA_PAIRS:
+            message = f"with those of {_CONFIG_KEY} at most {MAX_METADATA_PAIRS} pairs"
             raise InvalidInput(f"labels: {message}", param="labels")
         return self
 
@@ -111,43 +111,48 @@ class BatchCompletions(Strict):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The labels, and what has no effect."""
-        found = self._all_labels
-        if names := self.without_effect:
-            found["without_effect"] = f"{', '.join(names)}: the endpoint's settings decide"
-        return found
+        """The labels, and the names of the ignored keys."""
+        metadata = self._all_labels
+        if names := self.ignored_keys:
+            metadata["without_effect"] = f"{', '.join(names)}: the endpoint's settings decide"
+        return metadata
 
     @property
-    def without_effect(self) -> list[str]:
-        """The first names of what is accepted, but decided by the endpoint's settings."""
+    def ignored_keys(self) -> list[str]:
+        """The first keys that are accepted but ignored, since the endpoint's settings decide."""
         config = self.config.model_extra or {}
-        asked = [name for name, value in config.items() if value and value != UNASKED.get(name)]
-        names = [
-            *(name for name in RESOURCES if getattr(self, name) is not None),
-            *(f"{_CONFIG}.{name}" for name in asked),
+        config_keys = [
+            name for name, value in config.items() if value and value != CLIENT_DEFAULTS.get(name)
         ]
-        return [name[:LONGEST_KEY] for name in names[:MOST_PAIRS]]
+        names = [
+            *(name for name in MACHINE_KEYS if getattr(self, name) is not None),
+            *(f"{_CONFIG_KEY}.{name}" for name in config_keys),
+        ]
+        return [name[:MAX_KEY_LENGTH] for name in names[:MAX_METADATA_PAIRS]]
 
     @property
-    def rank(self) -> int | None:
-        """The priority as a scheduler reads it; None: it is a word, or not given."""
+    def scheduler_priority(self) -> int | None:
+        """The priority as an integer, or None if it is not set or not a number."""
         text = (self.priority or "").strip()
         return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
 
 
-def plain(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a v2 batch's request without nulls that mean that nothing was given."""
+def drop_optional_nulls(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a v2 request without the null values that mean an absent key."""
     return {
-        key: _plain(value) if key in PARTS else value
+        key: _drop_optional_nulls_in(value) if key in NESTED_KEYS else value
         for key, value in body.items()
         if value is not None
     }
 
 
-def _plain(value: Any) -> Any:
+def _drop_optional_nulls_in(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_drop_optional_nulls_in(item) for item in value]
     if not isinstance(value, dict):
         return value
-    named = {_WRITTEN.get(key, key): item for key, item in value.items() if item is not None}
-    return {key: item if key in OWN else _plain(item) for key, item in named.items()}
+    renamed = {_JSON_KEYS.get(key, key): item for key, item in value.items() if item is not None}
+    return {
+        key: item if key in OPAQUE_KEYS else _drop_optional_nulls_in(item)
+        for key, item in renamed.items()
+    }

@@ -1,9 +1,9 @@
-"""Batches of LLM Engine's; its files are OpenAI's.
+"""LLM Engine's routes for batches; their files are OpenAI's files.
 
-A request becomes the lines of an input file (``batch_inputs``, ``batch_lines``), which any batch
-has, and the results become one array (``batch_output``).
+A request is converted to the lines of a batch's input file (``batch_inputs``), and the results are
+written as one array (``batch_output``).
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
@@ -13,31 +13,31 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from worker.batches.record import Batch, Status, StoredBatch
+from worker.batches.record import Batch, BatchStatus, StoredBatch
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
-from worker.dialects.llm_engine.batch_requests import BatchCompletions, Priority
+from worker.dialects.llm_engine.batch_requests import BatchCompletions, PriorityUpdate
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files import PREFIX as FILE
+from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_endpoint
-from worker.routes.models import usable
-from worker.routes.route import Asked
-from worker.validation import without_nulls
-from worker.volume import failures, ids, write
-from worker.volume.pages import fitting
+from worker.routes.models import list_usable_cards
+from worker.routes.route import RouteRequest
+from worker.validation import drop_nulls
+from worker.volume import ids, translate_os_errors, write_file
+from worker.volume.pages import take_fitting
 
 log = logging.getLogger(__name__)
 
-# Jobs in a list: to tell how far each is takes a look at its files.
-MOST_LISTED = 100
-# The file in a batch's directory that an update writes.
-PRIORITY = "priority.json"
+# Maximum number of jobs in a list. The status of each job is read from its files.
+MAX_LISTED = 100
+# Name of the file in a batch's directory that stores a changed priority.
+PRIORITY_FILE = "priority.json"
 HOUR_S = 3600
 
 Version = Literal["llm_engine_v1", "llm_engine_v2"]
 
-# A batch that expired has not become what was asked.
-STATUSES: dict[Status, str] = {
+# For LLM Engine's client, an expired batch has failed.
+STATUSES: dict[BatchStatus, str] = {
     "validating": "queued",
     "in_progress": "running",
     "finalizing": "running",
@@ -49,177 +49,187 @@ STATUSES: dict[Status, str] = {
 }
 
 
-async def create_v1(asked: Asked) -> dict[str, Any]:
+async def create_v1(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of prompts with common parameters (LLM Engine's v1)."""
-    batch, to_send = await _start(asked, "llm_engine_v1")
-    return {"job_id": batch.id, **to_send}
+    batch, run_with = await _create_and_start(request, "llm_engine_v1")
+    return {"job_id": batch.id, **run_with}
 
 
-async def create_v2(asked: Asked) -> dict[str, Any]:
+async def create_v2(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of requests' bodies (LLM Engine's v2)."""
-    batch, to_send = await _start(asked, "llm_engine_v2")
-    return {**await asyncio.to_thread(job, batch), **to_send}
+    batch, run_with = await _create_and_start(request, "llm_engine_v2")
+    return {**await asyncio.to_thread(job_object, batch), **run_with}
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
-    """Describe a batch of LLM Engine's, of either version."""
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
+    """Describe a batch of either version (LLM Engine's)."""
 
-    def settle_and_describe() -> dict[str, Any]:
-        batch = _find(asked)
-        asked.resources.batches.settle(batch)
-        return job(batch)
+    def update_and_describe() -> dict[str, Any]:
+        batch = _find(request)
+        request.resources.batches.end_if_due(batch)
+        return job_object(batch)
 
-    return {"job": await asyncio.to_thread(settle_and_describe)}
-
-
-async def list_jobs(asked: Asked) -> dict[str, Any]:
-    """List the newest batches of LLM Engine's."""
-
-    def newest() -> list[dict[str, Any]]:
-        ours = [batch for batch in asked.resources.batches.all() if _is_ours(batch)]
-        return fitting(map(job, reversed(ours[-MOST_LISTED:])))
-
-    return {"jobs": await asyncio.to_thread(newest)}
+    return {"job": await asyncio.to_thread(update_and_describe)}
 
 
-async def update(asked: Asked) -> dict[str, Any]:
-    """Note another priority of a batch; the order of its requests stays.
+async def list_jobs(request: RouteRequest) -> dict[str, Any]:
+    """List the newest batches (LLM Engine's)."""
+
+    def list_newest() -> list[dict[str, Any]]:
+        llm_engine_batches = [
+            batch for batch in request.resources.batches.list_all() if _is_llm_engine_batch(batch)
+        ]
+        return take_fitting(map(job_object, reversed(llm_engine_batches[-MAX_LISTED:])))
+
+    return {"jobs": await asyncio.to_thread(list_newest)}
+
+
+async def update(request: RouteRequest) -> dict[str, Any]:
+    """Change the priority of a batch; the order of its requests stays the same (LLM Engine's).
 
     Raises:
-        InvalidInput: the priority is no text, or too long.
+        InvalidInput: The priority is not a string, or it is too long.
     """
-    priority = Priority.of_body({"priority": asked.body.get("priority")})
+    priority = PriorityUpdate.from_body({"priority": request.body.get("priority")})
 
     def write_priority() -> dict[str, Any]:
-        batch = _find(asked)
-        with failures():
-            write(batch.directory / PRIORITY, priority.model_dump_json().encode())
-        return job(batch)
+        batch = _find(request)
+        with translate_os_errors():
+            write_file(batch.directory / PRIORITY_FILE, priority.model_dump_json().encode())
+        return job_object(batch)
 
     return {**await asyncio.to_thread(write_priority), "success": True}
 
 
-async def cancel(asked: Asked) -> dict[str, Any]:
-    """Cancel a batch; one that has ended is none any more, without success."""
-    batch = await asyncio.to_thread(_find, asked)
+async def cancel(request: RouteRequest) -> dict[str, Any]:
+    """Cancel a batch; without success if it has already ended (LLM Engine's)."""
+    batch = await asyncio.to_thread(_find, request)
     try:
-        return {"success": True, **await cancel_batch(batch, asked.resources)}
+        return {"success": True, **await cancel_batch(batch, request.resources)}
     except Conflict:
         return {"success": False}
 
 
-def job(batch: Batch) -> dict[str, Any]:
-    """Return a batch as a job of LLM Engine's. Reads files: for threads.
+def job_object(batch: Batch) -> dict[str, Any]:
+    """Return a batch as LLM Engine's job object. Reads files, so call it in a thread.
 
     Raises:
-        NoSuchObject: there is none, or it has just been removed.
+        NoSuchObject: The batch does not exist, or has just been removed.
     """
-    later, now = batch.read(PRIORITY, Priority), batch.snapshot()
-    asked, counts = now.request.extra, now.counts
-    # Who has no access to the volume reads the results in OpenAI's form.
+    update, snapshot = batch.read(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
+    extra, counts = snapshot.request.extra, snapshot.counts
+    # Callers without access to the volume can download the results as files in OpenAI's format.
     notes = {
         "output_file_id": counts.output_file_id,
         "error_file_id": counts.error_file_id,
-        "error": now.mistakes[0]["message"] if now.mistakes else None,
+        "error": snapshot.mistakes[0]["message"] if snapshot.mistakes else None,
     }
     return {
         "job_id": batch.id,
-        "input_data_path": asked["input_data_path"],
-        "output_data_path": asked["output_data_path"],
-        "model_config": asked["model_config"],
-        "priority": later.priority if later else asked["priority"],
-        "status": STATUSES[now.status],
-        "created_at": _iso(now.request.created_at),
-        "expires_at": _iso(now.request.expires_at),
-        "completed_at": None if now.ended_at is None else _iso(now.ended_at),
-        "metadata": {**asked["metadata"], **without_nulls(notes)},
+        "input_data_path": extra["input_data_path"],
+        "output_data_path": extra["output_data_path"],
+        "model_config": extra["model_config"],
+        "priority": update.priority if update else extra["priority"],
+        "status": STATUSES[snapshot.status],
+        "created_at": _iso(snapshot.request.created_at),
+        "expires_at": _iso(snapshot.request.expires_at),
+        "completed_at": None if snapshot.ended_at is None else _iso(snapshot.ended_at),
+        "metadata": {**extra["metadata"], **drop_nulls(notes)},
     }
 
 
 def _iso(seconds: float) -> str:
-    """Return a time in ISO's form, from seconds since 1970."""
+    """Return a Unix timestamp in ISO 8601 format."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _find(asked: Asked) -> Batch:
-    """Find the batch that a path names.
+def _find(request: RouteRequest) -> Batch:
+    """Find the batch that the path names.
 
     Raises:
-        NoSuchObject: there is none, or it is OpenAI's.
+        NoSuchObject: The batch does not exist, or was created through OpenAI's API.
     """
-    id = asked.parameters["job_id"]
-    batch = asked.resources.batches.get(id)
-    if not _is_ours(batch):
+    id = request.parameters["job_id"]
+    batch = request.resources.batches.get(id)
+    if not _is_llm_engine_batch(batch):
         raise NoSuchObject(f"There is no job {id!r}; a batch of OpenAI's is at /v1/batches.")
     return batch
 
 
-def _is_ours(batch: Batch) -> bool:
+def _is_llm_engine_batch(batch: Batch) -> bool:
     return batch.request.output in OUTPUTS
 
 
-async def _start(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any]]:
-    """Create a batch and start it; return what callers have to send, too, if they have to.
+async def _create_and_start(
+    request: RouteRequest, version: Version
+) -> tuple[Batch, dict[str, Any]]:
+    """Create a batch and start its jobs; if that fails, return their input for the caller.
+
+    Returns:
+        The batch, and an empty dict or ``run_with``, the input of the job that the caller has to
+        send.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A field is invalid. The message names the field.
     """
-    request = BatchCompletions.of_body(asked.body)
-    served = [card["id"] for card in await usable(asked)]
-    if (name := request.config.model) not in served:
-        message = f"there is no model {name!r}; this worker serves {', '.join(served)}"
+    body = BatchCompletions.from_body(request.body)
+    models = [card["id"] for card in await list_usable_cards(request)]
+    if (name := body.config.model) not in models:
+        message = f"there is no model {name!r}; this worker serves {', '.join(models)}"
         raise InvalidInput(f"model_config.model: {message}", param="model_config.model")
-    if names := request.without_effect:
-        told = ", ".join(names)
-        log.info("request %s: no effect on an endpoint: %s", asked.request_id, told)
-    batch = await asyncio.to_thread(_create, asked, request, version)
-    return batch, await asked.resources.begin(batch.work, request.data_parallelism)
+    if names := body.ignored_keys:
+        ignored = ", ".join(names)
+        log.info("request %s: no effect on an endpoint: %s", request.request_id, ignored)
+    batch = await asyncio.to_thread(_create, request, body, version)
+    return batch, await request.resources.start_jobs(batch.work, body.data_parallelism)
 
 
-def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
-    """Create a batch, or return the one that has its id: the request came twice.
+def _create(request: RouteRequest, body: BatchCompletions, version: Version) -> Batch:
+    """Create a batch, or return the existing one if the same request was sent before.
 
     Raises:
-        Conflict: another request has this id.
-        WorkerError: the input or a path is refused, or the volume fails.
+        Conflict: Another request has the same id.
+        WorkerError: The input or a path is refused, or the volume fails.
     """
-    batches = asked.resources.batches
-    batch_id = batches.id_of(asked.request_id)
-    path, file_id = request.input_data_path, ids.derived(FILE, batch_id)
+    batches = request.resources.batches
+    batch_id = batches.id_for_job(request.request_id)
+    path, file_id = body.input_data_path, ids.derive_id(FILE, batch_id)
 
-    def kept(url: str) -> StoredBatch:
+    def stored_batch(url: str) -> StoredBatch:
         return StoredBatch(
             id=batch_id,
             input_file_id=file_id,
             endpoint=url,
-            completion_window=f"{math.ceil(request.max_runtime_sec / HOUR_S)}h",
-            lasts_s=request.max_runtime_sec,
-            data_parallelism=request.data_parallelism,
+            completion_window=f"{math.ceil(body.max_runtime_sec / HOUR_S)}h",
+            lasts_s=body.max_runtime_sec,
+            data_parallelism=body.data_parallelism,
             output=version,
             extra={
                 "input_data_path": path,
-                "output_data_path": request.output_data_path,
-                "model_config": {"model": request.config.model},
-                "priority": request.priority,
-                "metadata": request.metadata,
+                "output_data_path": body.output_data_path,
+                "model_config": {"model": body.config.model},
+                "priority": body.priority,
+                "metadata": body.metadata,
             },
         )
 
-    reserved: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    reservation: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not batches.has(batch_id):
-        reserved = ArrayOutput(request.output_data_path, batches.files, batch_id).reserved()
+        reservation = ArrayOutput(body.output_data_path, batches.files, batch_id).reserve()
     elif path:
-        # What it has now counts no more.
-        return batches.create(kept(batches.get(batch_id).request.endpoint))
-    by_priority = asked.engines.base.model.by_priority
-    with reserved:
-        place = batch_inputs.input_place(path, batches.files) if path else None
-        read = batch_inputs.v1 if version == "llm_engine_v1" else batch_inputs.v2
-        url, lines = read(request, place, batches.limits, request.rank if by_priority else None)
-        check_endpoint(url, asked.engines)
+        # The batch exists already: its input file may have changed, but has no effect any more.
+        return batches.create(stored_batch(batches.get(batch_id).request.endpoint))
+    by_priority = request.engines.base_model.model.has_priorities
+    with reservation:
+        input_path = batch_inputs.locate_input(path, batches.files) if path else None
+        read = batch_inputs.read_v1 if version == "llm_engine_v1" else batch_inputs.read_v2
+        url, lines = read(
+            body, input_path, batches.limits, body.scheduler_priority if by_priority else None
+        )
+        check_endpoint(url, request.engines)
         try:
             batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
         except InputTooLarge:
             message = "the requests of this batch have more bytes than a file may (FILES_MAX_MB)"
             raise InputTooLarge(f"content: {message}", param="content") from None
-        return batches.create(kept(url))
+        return batches.create(stored_batch(url))

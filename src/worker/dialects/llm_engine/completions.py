@@ -1,4 +1,4 @@
-"""Completions of LLM Engine's, as jobs (``"format": "llm_engine"``) and as routes."""
+"""LLM Engine's completions, as jobs (``"format": "llm_engine"``) and as routes."""
 
 import json
 from dataclasses import replace
@@ -12,32 +12,32 @@ from worker.engine import Delta
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import Job
-from worker.limits.spelling import GUIDED
+from worker.limits.spelling import GUIDED_KEYS
 from worker.routes import generation
 from worker.routes.answer import Answer
-from worker.routes.route import Asked
-from worker.validation import SAMPLING, Strict, without_nulls
+from worker.routes.route import RouteRequest
+from worker.validation import SAMPLING_PARAMS, StrictModel, drop_nulls
 
 FORMAT = "llm_engine"
 
-# LLM Engine's names -> those in sampling_params.
-RENAMED = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
-# Keys that are the same in a raw job, beside its sampling_params.
-NOT_SAMPLING = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
-# Arguments of LLM Engine's client that are not for the server.
+# Names of sampling_params by LLM Engine's names.
+RENAMED_KEYS = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
+# Keys that a raw job has at the top level, outside sampling_params.
+RAW_KEYS = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
+# Arguments of LLM Engine's client that the server ignores.
 CLIENT_ONLY = frozenset({"timeout", "request_headers"})
 
-# The first mistake in a list is enough.
+# Validation stops at the first invalid item of a list.
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Penalty = Annotated[float, Field(ge=0, le=2)]
-# Bytes of a piece: the client reads no line of more than 524,288, and an event is one.
-ROOM = 250_000
-# What the client calls the model, in the query string.
-MODEL = "model_endpoint_name"
+# Maximum bytes of a piece. An event is one line, and the client reads lines of up to 524,288 bytes.
+MAX_EVENT_BYTES = 250_000
+# Key of the query string in which the client sends the model's name.
+MODEL_QUERY_KEY = "model_endpoint_name"
 
 
-class Parameters(Strict):
-    """How an answer is sampled: what completions and batches share."""
+class CompletionParameters(StrictModel):
+    """The sampling parameters that completions and batches share."""
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 20
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -50,8 +50,8 @@ class Parameters(Strict):
     skip_special_tokens: bool | None = None
 
 
-class LLMEngineJob(Job, Parameters):
-    """A completion (``prompt``), or a batch of them (``prompts``)."""
+class LLMEngineJob(Job, CompletionParameters):
+    """A completion (``prompt``) or several completions (``prompts``)."""
 
     prompt: str | None = None
     prompts: list[Any] | None = None
@@ -70,72 +70,74 @@ class LLMEngineJob(Job, Parameters):
         return {key: value for key, value in values.items() if key not in CLIENT_ONLY}
 
     @model_validator(mode="after")
-    def _needs_prompt(self) -> Self:
+    def _require_prompt(self) -> Self:
         if (self.prompt is None) == (self.prompts is None):
             raise ValueError("either a prompt or prompts")
         return self
 
     @model_validator(mode="after")
-    def _held_to_one(self) -> Self:
-        if len(given := sorted(self.model_fields_set & GUIDED)) > 1:
-            message = f"an answer is held to one of {', '.join(given)}, not more"
-            raise InvalidInput(message, param=given[0])
+    def _check_one_guide(self) -> Self:
+        if len(guides := sorted(self.model_fields_set & GUIDED_KEYS)) > 1:
+            message = f"an answer is held to one of {', '.join(guides)}, not more"
+            raise InvalidInput(message, param=guides[0])
         return self
 
 
-def as_raw(values: dict[str, Any]) -> dict[str, Any]:
-    """Return an input as a raw one.
+def to_raw(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert an input to a raw one.
 
     Raises:
-        InvalidInput: naming the fields that are wrong.
+        InvalidInput: Some fields are invalid. The message names them.
     """
     raw: dict[str, Any] = {"format": FORMAT}
     sampling: dict[str, Any] = {}
     for name, value in LLMEngineJob.read(values):
         if value is not None:
-            (raw if name in NOT_SAMPLING else sampling)[RENAMED.get(name, name)] = value
-    return {**raw, SAMPLING: sampling}
+            (raw if name in RAW_KEYS else sampling)[RENAMED_KEYS.get(name, name)] = value
+    return {**raw, SAMPLING_PARAMS: sampling}
 
 
-def complete(asked: Asked) -> Answer[Delta]:
+def complete(request: RouteRequest) -> Answer[Delta]:
     """Complete a prompt (LLM Engine's)."""
-    return _generate(asked, stream=False)
+    return _generate(request, stream=False)
 
 
-def stream(asked: Asked) -> Answer[Delta]:
-    """Complete a prompt by events, each with a token (LLM Engine's)."""
-    made = _generate(asked, stream=True)
+def stream(request: RouteRequest) -> Answer[Delta]:
+    """Complete a prompt as a stream of events, one for each token (LLM Engine's)."""
+    answer = _generate(request, stream=True)
 
     def render(deltas: list[Delta]) -> Any:
-        return _events(asked, [made.render([delta]) for delta in deltas])
+        return _render_events(request, [answer.render([delta]) for delta in deltas])
 
     def render_error(body: dict[str, Any]) -> Any:
-        return _events(asked, [_error(body["error"])])
+        return _render_events(request, [_make_error_event(body["error"])])
 
-    # Each token is an event of its own, however many a yield holds.
-    return replace(made, render=render, render_error=render_error, policy=None)
+    # Each token is its own event, however many tokens a yield has.
+    return replace(answer, render=render, render_error=render_error, policy=None)
 
 
-def _generate(asked: Asked, *, stream: bool) -> Answer[Delta]:
-    """Return the answer to the raw job that a request stands for.
+def _generate(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
+    """Convert a request to a raw job and return its answer.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A field is invalid. The message names the field.
     """
-    named = {"model": asked.job.query.get(MODEL), "stream": stream}
-    job = RawJob.read(as_raw(without_nulls({**asked.body, **named})))
-    engine = asked.engines.main
-    return generation.answer(job, asked.request_id, engine, asked.settings, LLMEngineForm, ROOM)
+    overrides = {"model": request.job.query.get(MODEL_QUERY_KEY), "stream": stream}
+    job = RawJob.read(to_raw(drop_nulls({**request.body, **overrides})))
+    engine = request.engines.main
+    return generation.answer(
+        job, request.request_id, engine, request.settings, LLMEngineFormatter, MAX_EVENT_BYTES
+    )
 
 
-def _events(asked: Asked, data: list[dict[str, Any]]) -> Any:
-    """Return events as text, or, where the operator wants them decoded, their data."""
-    if not asked.settings.raw_openai_output:
+def _render_events(request: RouteRequest, data: list[dict[str, Any]]) -> Any:
+    """Return events as text, or only their data if the operator wants decoded events."""
+    if not request.settings.raw_openai_output:
         return data
-    return "".join(f"data: {json.dumps(one, ensure_ascii=False)}\n\n" for one in data)
+    return "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in data)
 
 
-def _error(error: dict[str, Any]) -> dict[str, Any]:
+def _make_error_event(error: dict[str, Any]) -> dict[str, Any]:
     content = {"error": error["message"], "timestamp": datetime.now(UTC).isoformat()}
     return {
         "request_id": error["request_id"],
@@ -143,18 +145,18 @@ def _error(error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class LLMEngineForm:
-    """LLM Engine's form: one text, and how many tokens there are so far."""
+class LLMEngineFormatter:
+    """Formats an answer for LLM Engine's client: a text, and the number of tokens so far."""
 
     def __init__(self, job: RawJob, request_id: str) -> None:
         self._request_id = request_id
         self._stream = job.stream
         self._log_probs = job.sampling_params.return_token_log_probs
         self._output_tokens = 0
-        # An event has room for one token's log probability.
+        # An event contains the log probability of one token only.
         self.policy = ONE_BY_ONE if self._log_probs else None
 
-    def grow(self, deltas: list[Delta]) -> dict[str, Any]:
+    def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
         self._output_tokens += sum(delta.tokens for delta in deltas)
         finished = any(delta.finish_reason for delta in deltas)
         output: dict[str, Any] = {"text": "".join(delta.text for delta in deltas)}
@@ -165,13 +167,13 @@ class LLMEngineForm:
         output["num_completion_tokens"] = self._output_tokens
         if self._log_probs:
             tokens = [
-                {"token": position["token"], "log_prob": position["logprob"]}
+                {"token": logprobs["token"], "log_prob": logprobs["logprob"]}
                 for delta in deltas
-                for position in delta.logprobs or []
+                for logprobs in delta.logprobs or []
             ]
             output |= {"token": next(iter(tokens), None)} if self._stream else {"tokens": tokens}
         return {"request_id": self._request_id, "output": output}
 
-    def item(self, deltas: list[Delta]) -> dict[str, Any]:
-        output: dict[str, Any] = self.grow(deltas)["output"]
+    def format_item(self, deltas: list[Delta]) -> dict[str, Any]:
+        output: dict[str, Any] = self.format_chunk(deltas)["output"]
         return output

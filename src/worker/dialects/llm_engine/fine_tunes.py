@@ -1,24 +1,24 @@
-"""Fine-tunes of LLM Engine's; they are OpenAI's fine-tuning jobs.
+"""LLM Engine's routes for fine-tunes, which are also OpenAI's fine-tuning jobs.
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import Conflict, InvalidInput
-from worker.job.fine_tune import CreateFineTune, Integration, Name, Suffix, Wandb
+from worker.job.fine_tune import CreateFineTune, Integration, NonEmptyText, Suffix, Wandb
 from worker.routes.long_work import create_fine_tune
-from worker.routes.route import Asked
-from worker.validation import Strict
+from worker.routes.route import RouteRequest
+from worker.validation import StrictModel
 
 if TYPE_CHECKING:
-    from worker.fine_tunes.events import Told
+    from worker.fine_tunes.events import FineTuneEvent
     from worker.fine_tunes.record import FineTune
 
-# Fine-tunes in a list: to tell how far each is takes a look at its files.
-MOST_LISTED = 100
-# OpenAI's status -> LLM Engine's. Its client knows no other words than these.
+# Maximum number of fine-tunes in a list. The status of each one is read from its files.
+MAX_LISTED = 100
+# LLM Engine's statuses by OpenAI's. LLM Engine's client accepts no others.
 STATUSES = {
     "queued": "PENDING",
     "paused": "PENDING",
@@ -28,46 +28,46 @@ STATUSES = {
     "failed": "FAILURE",
     "cancelled": "CANCELLED",
 }
-REPORT_TO = "report_to"
-# Where metrics go that name no project.
-PROJECT = "llm-engine"
+REPORT_TO_KEY = "report_to"
+# Weights & Biases project for metrics of fine-tunes that name no project.
+DEFAULT_PROJECT = "llm-engine"
 
 
 class WandbConfig(Wandb):
-    """What LLM Engine's client says of Weights & Biases."""
+    """The options for Weights & Biases in a request of LLM Engine's client."""
 
-    project: Name = PROJECT
+    project: NonEmptyText = DEFAULT_PROJECT
     api_key: Any = None
     base_url: Any = None
 
 
-class Create(Strict):
-    """The body of a request for a fine-tune."""
+class CreateRequest(StrictModel):
+    """The body of a request that creates a fine-tune."""
 
-    model: Name
-    training_file: Name
-    validation_file: Name | None = None
+    model: NonEmptyText
+    training_file: NonEmptyText
+    validation_file: NonEmptyText | None = None
     hyperparameters: dict[str, Any] | None = None
     wandb_config: WandbConfig | None = None
     suffix: Suffix | None = None
 
     @property
-    def as_openais(self) -> CreateFineTune:
-        """The same request in OpenAI's words.
+    def as_openai_request(self) -> CreateFineTune:
+        """The same request in OpenAI's format.
 
         Raises:
-            InvalidInput: metrics are to go where they can't.
+            InvalidInput: ``report_to`` names a service other than Weights & Biases.
         """
-        given = dict(self.hyperparameters or {})
-        report_to = given.pop(REPORT_TO, None)
+        hyperparameters = dict(self.hyperparameters or {})
+        report_to = hyperparameters.pop(REPORT_TO_KEY, None)
         if report_to not in (None, "none", "wandb"):
-            field = f"hyperparameters.{REPORT_TO}"
+            field = f"hyperparameters.{REPORT_TO_KEY}"
             raise InvalidInput(f'{field}: "wandb", or nothing', param=field)
         return CreateFineTune(
             model=self.model,
             training_file=self.training_file,
             validation_file=self.validation_file,
-            hyperparameters=given,
+            hyperparameters=hyperparameters,
             suffix=self.suffix,
             integrations=[self._integration()] if report_to == "wandb" else None,
         )
@@ -83,52 +83,55 @@ class Create(Strict):
         return Integration(type="wandb", wandb=Wandb(**values))
 
 
-async def create(asked: Asked) -> dict[str, Any]:
+async def create(request: RouteRequest) -> dict[str, Any]:
     """Fine-tune a model (LLM Engine's)."""
-    request = Create.of_body(asked.body).as_openais
-    fine_tune, to_send = await create_fine_tune(request, asked)
-    return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **to_send}
+    body = CreateRequest.from_body(request.body).as_openai_request
+    fine_tune, run_with = await create_fine_tune(body, request)
+    return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **run_with}
 
 
-async def list_jobs(asked: Asked) -> dict[str, Any]:
+async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     """List the newest fine-tunes (LLM Engine's)."""
 
-    def newest() -> list[dict[str, Any]]:
-        return [job(one) for one in reversed(asked.resources.fine_tunes.all()[-MOST_LISTED:])]
+    def list_newest() -> list[dict[str, Any]]:
+        return [
+            job_object(fine_tune)
+            for fine_tune in reversed(request.resources.fine_tunes.list_all()[-MAX_LISTED:])
+        ]
 
-    return {"jobs": await asyncio.to_thread(newest)}
+    return {"jobs": await asyncio.to_thread(list_newest)}
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
-    id, fine_tunes = asked.parameters["id"], asked.resources.fine_tunes
-    return await asyncio.to_thread(lambda: job(fine_tunes.get_settled(id)))
+    id, fine_tunes = request.parameters["id"], request.resources.fine_tunes
+    return await asyncio.to_thread(lambda: job_object(fine_tunes.get_updated(id)))
 
 
-async def cancel(asked: Asked) -> dict[str, Any]:
-    """Cancel a fine-tune; one that has ended is none any more, without success (LLM Engine's)."""
+async def cancel(request: RouteRequest) -> dict[str, Any]:
+    """Cancel a fine-tune; without success if it has already ended (LLM Engine's)."""
 
     def try_to_cancel() -> bool:
-        fine_tune = _find(asked)
+        fine_tune = _find(request)
         try:
             fine_tune.cancel()
         except Conflict:
             return False
-        asked.resources.fine_tunes.settle(fine_tune)
+        request.resources.fine_tunes.end_if_due(fine_tune)
         return True
 
     return {"success": await asyncio.to_thread(try_to_cancel)}
 
 
-async def list_events(asked: Asked) -> dict[str, Any]:
-    """List what a fine-tune has told, the oldest first (LLM Engine's)."""
-    told = await asyncio.to_thread(lambda: _find(asked).events())
-    return {"events": [event(one) for one in told]}
+async def list_events(request: RouteRequest) -> dict[str, Any]:
+    """List the events of a fine-tune, the oldest first (LLM Engine's)."""
+    events = await asyncio.to_thread(lambda: _find(request).events())
+    return {"events": [event_object(entry) for entry in events]}
 
 
-def job(fine_tune: "FineTune") -> dict[str, Any]:
-    """Return a fine-tune as LLM Engine's client reads it. Reads files: for threads."""
-    # The result last: it decides about the status.
+def job_object(fine_tune: "FineTune") -> dict[str, Any]:
+    """Return a fine-tune as LLM Engine's job object. Reads files, so call it in a thread."""
+    # The result is read last, since it overrides the status.
     status, result = fine_tune.status, fine_tune.result
     return {
         "id": fine_tune.id,
@@ -138,10 +141,10 @@ def job(fine_tune: "FineTune") -> dict[str, Any]:
     }
 
 
-def event(told: "Told") -> dict[str, Any]:
-    """Return an event of a fine-tune as LLM Engine's client reads it."""
-    return {"timestamp": told.at, "message": told.message, "level": told.level}
+def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
+    """Return an event of a fine-tune in LLM Engine's format."""
+    return {"timestamp": entry.at, "message": entry.message, "level": entry.level}
 
 
-def _find(asked: Asked) -> "FineTune":
-    return asked.resources.fine_tunes.get(asked.parameters["id"])
+def _find(request: RouteRequest) -> "FineTune":
+    return request.resources.fine_tunes.get(request.parameters["id"])

@@ -1,6 +1,6 @@
-"""Models in LLM Engine's words: what is served, and where its files are to be had.
+"""LLM Engine's routes for models: which models are served, and where their files can be downloaded.
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
@@ -8,54 +8,58 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
-from worker.engine import Base
+from worker.engine import BaseModelHandle
 from worker.errors import InvalidInput, RefusedByEngine
-from worker.routes.models import cards, find_card
-from worker.routes.route import Asked
-from worker.validation import Strict
-from worker.volume import ADAPTERS, adapters, failures
+from worker.routes.models import find_card, list_cards
+from worker.routes.route import RouteRequest
+from worker.validation import StrictModel
+from worker.volume import ADAPTERS_DIRECTORY, adapters, translate_os_errors
 
-ENDPOINTS = "/v1/llm/model-endpoints"
-ENDPOINT = "/v1/llm/model-endpoints/{name:path}"
-DOWNLOAD = "/v1/llm/model-endpoints/download"
-FILE = "/v1/llm/model-files/{name}/{file}"
-# In the query string of a download: the address of the server that links lead to.
-BASE_URL = "base_url"
+ENDPOINTS_PATH = "/v1/llm/model-endpoints"
+ENDPOINT_PATH = "/v1/llm/model-endpoints/{name:path}"
+DOWNLOAD_PATH = "/v1/llm/model-endpoints/download"
+FILE_PATH = "/v1/llm/model-files/{name}/{file}"
+# Key of the query string of a download: the server's address, which starts the links to files.
+BASE_URL_KEY = "base_url"
 
-# The client knows these two only, and vLLM has several implementations of one.
-QUANTIZATIONS = ("bitsandbytes", "awq")
+# Quantizations that the client knows. vLLM has several implementations of each, with longer names.
+CLIENT_QUANTIZATIONS = ("bitsandbytes", "awq")
 
 
-class Download(Strict):
+class DownloadRequest(StrictModel):
     """A request for the files of a model."""
 
     model_name: str
     download_format: Literal["hugging_face"] = "hugging_face"
 
 
-async def list_endpoints(asked: Asked) -> dict[str, Any]:
+async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
     """List the models that callers can name (LLM Engine's).
 
     Raises:
-        EngineDead: no engine is alive.
+        EngineDead: No engine is alive.
     """
-    return {"model_endpoints": [_endpoint(base, card) for base, card in await cards(asked)]}
+    return {
+        "model_endpoints": [
+            _endpoint_object(base, card) for base, card in await list_cards(request)
+        ]
+    }
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a model or an adapter (LLM Engine's).
 
     Raises:
-        UnknownRoute: there is none of this name.
+        UnknownRoute: There is no model or adapter of this name.
     """
-    return _endpoint(*await find_card(asked, asked.parameters["name"]))
+    return _endpoint_object(*await find_card(request, request.parameters["name"]))
 
 
-async def refuse_to_create(asked: Asked) -> Any:
-    """Refuse: a worker makes and changes no endpoints (LLM Engine's).
+async def refuse_to_create(request: RouteRequest) -> Any:
+    """Refuse to create or change an endpoint, which a worker can't do (LLM Engine's).
 
     Raises:
-        InvalidInput: always.
+        InvalidInput: Always.
     """
     raise InvalidInput(
         "A worker can't make or change endpoints: they are made on the platform, by the client's "
@@ -64,59 +68,63 @@ async def refuse_to_create(asked: Asked) -> Any:
     )
 
 
-async def delete(asked: Asked) -> dict[str, Any]:
+async def delete(request: RouteRequest) -> dict[str, Any]:
     """Delete an adapter from the network volume (LLM Engine's).
 
     Raises:
-        UnknownRoute: there is no such model or adapter.
-        InvalidInput: it is the endpoint's own, or was not made by a fine-tune and callers may not.
-        VolumeError: the volume can't be written to.
+        UnknownRoute: There is no model or adapter of this name.
+        InvalidInput: The adapter belongs to the endpoint's settings, or was not made by a fine-tune
+            and the operator does not allow callers to delete it.
+        VolumeError: The volume can't be written to.
     """
-    name = asked.parameters["name"]
-    base, card = await find_card(asked, name)
+    name = request.parameters["name"]
+    base, card = await find_card(request, name)
     await _check_adapter(base, card, "be deleted")
-    made = await asyncio.to_thread(adapters.maker, _root(asked), name)
-    if made is None and not asked.settings.allow_unload_lora_adapter:
+    origin_id = await asyncio.to_thread(adapters.origin_id, _adapter_directory(request), name)
+    if origin_id is None and not request.settings.allow_unload_lora_adapter:
         raise InvalidInput(
             "Callers can delete only adapters that fine-tunes have made here: for others, the "
             "worker's operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
         )
-    await asyncio.to_thread(adapters.remove, _root(asked), name)
+    await asyncio.to_thread(adapters.remove_adapter, _adapter_directory(request), name)
     try:
-        await base.unload(name)
+        await base.unload_adapter(name)
     except RefusedByEngine as error:
-        if error.status != HTTPStatus.NOT_FOUND:  # it was not loaded
+        if error.status != HTTPStatus.NOT_FOUND:  # The adapter was not loaded.
             raise
     return {"deleted": True}
 
 
-async def download(asked: Asked) -> dict[str, Any]:
-    """Tell where the files of a model or an adapter can be downloaded (LLM Engine's).
+async def download(request: RouteRequest) -> dict[str, Any]:
+    """Return links to the files of a model or an adapter (LLM Engine's).
 
     Raises:
-        UnknownRoute: there is no such model or adapter.
-        InvalidInput: its files can't be downloaded.
+        UnknownRoute: There is no model or adapter of this name.
+        InvalidInput: Its files can't be downloaded.
     """
-    request = Download.of_body(asked.body)
-    base, card = await find_card(asked, request.model_name)
+    body = DownloadRequest.from_body(request.body)
+    base, card = await find_card(request, body.model_name)
     if card["parent"] is None:
         return {"urls": await asyncio.to_thread(_hub_urls, base)}
     await _check_adapter(base, card, "be downloaded")
-    return {"urls": await asyncio.to_thread(_signed_links, asked, request.model_name)}
+    return {"urls": await asyncio.to_thread(_signed_links, request, body.model_name)}
 
 
-async def file(asked: Asked) -> Any:
-    """Return a file of an adapter: over HTTP only, also by a link of ``download``.
+async def read_file(request: RouteRequest) -> Any:
+    """Return a file of an adapter, over HTTP only, by its path or by a signed link.
 
     Raises:
-        NoSuchObject: there is no such adapter.
-        InvalidInput: a job has asked.
+        NoSuchObject: There is no such adapter.
+        InvalidInput: Always, since a job can't return a file. The HTTP server answers this route
+            itself.
     """
-    name = asked.parameters["name"]
-    raise _only_over_http(name, await asyncio.to_thread(adapters.adapter_files, _root(asked), name))
+    name = request.parameters["name"]
+    raise _only_over_http(
+        name, await asyncio.to_thread(adapters.adapter_files, _adapter_directory(request), name)
+    )
 
 
-def _endpoint(base: Base, card: dict[str, Any]) -> dict[str, Any]:
+def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
     quantization = base.model.quantization or ""
     return {
         "id": card["id"],
@@ -126,63 +134,65 @@ def _endpoint(base: Base, card: dict[str, Any]) -> dict[str, Any]:
         "status": "READY",
         "inference_framework": "vllm",
         "inference_framework_tag": None,
-        "num_shards": base.model.gpus,
-        "quantize": next((name for name in QUANTIZATIONS if quantization.startswith(name)), None),
+        "num_shards": base.model.gpu_count,
+        "quantize": next(
+            (name for name in CLIENT_QUANTIZATIONS if quantization.startswith(name)), None
+        ),
         "spec": None,
         "chat_template_override": None,
     }
 
 
-async def _check_adapter(base: Base, card: dict[str, Any], wanted: str) -> None:
-    """Check that a card is that of an adapter on the volume.
+async def _check_adapter(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
+    """Check that a card describes an adapter on the volume.
 
     Raises:
-        InvalidInput: it is not; ``wanted`` says what can't be done with it.
+        InvalidInput: It describes another model. ``action`` is the refused action, for the message.
     """
     name = card["id"]
     if card["parent"] is None:
-        raise InvalidInput(f"{name!r} is a base model: only adapters can {wanted}.")
+        raise InvalidInput(f"{name!r} is a base model: only adapters can {action}.")
     if name not in await base.adapters_on_volume():
-        raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {wanted}.")
+        raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {action}.")
 
 
-def _root(asked: Asked) -> Path:
-    return adapters.directory(asked.settings.base_path)
+def _adapter_directory(request: RouteRequest) -> Path:
+    return adapters.directory(request.settings.base_path)
 
 
-def _hub_urls(base: Base) -> dict[str, str]:
-    """Return the hub's addresses of the files that a model was loaded from."""
+def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
+    """Return the Hugging Face URLs of the files that a model was loaded from, by file name."""
     model = base.model
-    if model.commit is None or model.place is None:
+    if model.commit is None or model.directory is None:
         raise InvalidInput(
-            "This model was loaded from a directory: where else its files are to be had, only the "
-            "endpoint's operator knows."
+            "This model was loaded from a directory: only the endpoint's operator knows where its "
+            "files can be downloaded."
         )
-    # It reads the hub's settings when it is imported, which are written while the worker starts.
+    # Importing huggingface_hub reads its settings, which are only set while the worker starts.
     from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see above
 
-    with failures():
+    with translate_os_errors():
         names = sorted(
-            str(place.relative_to(model.place))
-            for place in model.place.rglob("*")
-            if place.is_file()
+            str(path.relative_to(model.directory))
+            for path in model.directory.rglob("*")
+            if path.is_file()
         )
     return {name: hf_hub_url(model.source, name, revision=model.commit) for name in names}
 
 
-def _signed_links(asked: Asked, name: str) -> dict[str, str]:
-    """Return links to an adapter's files, which work for an hour without the key."""
-    files = adapters.adapter_files(_root(asked), name)
-    base_url = asked.job.query.get(BASE_URL)
+def _signed_links(request: RouteRequest, name: str) -> dict[str, str]:
+    """Return signed links to an adapter's files. They work for an hour, without the API key."""
+    files = adapters.adapter_files(_adapter_directory(request), name)
+    base_url = request.job.query.get(BASE_URL_KEY)
     if base_url is None:
         raise _only_over_http(name, files)
-    links = asked.resources.links
-    paths = {file: FILE.format(name=name, file=file) for file in files}
-    return {file: links.signed(base_url, path) for file, path in paths.items()}
+    links = request.resources.links
+    paths = {file: FILE_PATH.format(name=name, file=file) for file in files}
+    return {file: links.sign(base_url, path) for file, path in paths.items()}
 
 
 def _only_over_http(name: str, files: dict[str, Path]) -> InvalidInput:
-    keys = ", ".join(f"{ADAPTERS}/{name}/{file}" for file in files)
+    keys = ", ".join(f"{ADAPTERS_DIRECTORY}/{name}/{file}" for file in files)
     return InvalidInput(
         "A job can't hold the files of an adapter: read them by the S3 API of the network volume, "
         f"where their keys are {keys}."

@@ -1,6 +1,6 @@
 """OpenAI's routes for batches.
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
@@ -8,51 +8,51 @@ from typing import Any
 
 from worker.batches.record import StoredBatch
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import NewestFirst
+from worker.dialects.openai.listing import NewestFirstQuery
 from worker.job.batch import CreateBatch
 from worker.routes.long_work import cancel_batch, check_endpoint
-from worker.routes.route import Asked
+from worker.routes.route import RouteRequest
 
 
-async def create(asked: Asked) -> dict[str, Any]:
-    """Create a batch of the requests in a file, and start it where that is possible.
+async def create(request: RouteRequest) -> dict[str, Any]:
+    """Create a batch of the requests in a file, and start it if possible.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A field is invalid. The message names the field.
     """
-    request = CreateBatch.of_body(asked.body)
-    check_endpoint(request.endpoint, asked.engines)
-    batches = asked.resources.batches
-    batch_id = batches.id_of(asked.request_id)
-    asked_for = StoredBatch.of(request, batch_id, request.input_file_id)
-    batch = await asyncio.to_thread(batches.create, asked_for)
-    to_send = await asked.resources.begin(batch.work, request.data_parallelism)
-    return {**await asyncio.to_thread(objects.batch, batch), **to_send}
+    body = CreateBatch.from_body(request.body)
+    check_endpoint(body.endpoint, request.engines)
+    batches = request.resources.batches
+    batch_id = batches.id_for_job(request.request_id)
+    stored_batch = StoredBatch.from_request(body, batch_id, body.input_file_id)
+    batch = await asyncio.to_thread(batches.create, stored_batch)
+    run_with = await request.resources.start_jobs(batch.work, body.data_parallelism)
+    return {**await asyncio.to_thread(objects.batch, batch), **run_with}
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a batch."""
-    id, batches = asked.parameters["batch_id"], asked.resources.batches
-    return await asyncio.to_thread(lambda: objects.batch(batches.get_settled(id)))
+    id, batches = request.parameters["batch_id"], request.resources.batches
+    return await asyncio.to_thread(lambda: objects.batch(batches.get_updated(id)))
 
 
-async def list_batches(asked: Asked) -> dict[str, Any]:
+async def list_batches(request: RouteRequest) -> dict[str, Any]:
     """List batches, the newest first.
 
     Raises:
-        InvalidInput: the limit is no number from 1 to 100.
+        InvalidInput: The limit is not a number from 1 to 100.
     """
-    listing = NewestFirst.read(asked.job.query)
-    batches = asked.resources.batches
-    return await asyncio.to_thread(lambda: listing.of(batches.all(), objects.batch))
+    page_query = NewestFirstQuery.from_query(request.job.query)
+    batches = request.resources.batches
+    return await asyncio.to_thread(lambda: page_query.make_page(batches.list_all(), objects.batch))
 
 
-async def cancel(asked: Asked) -> dict[str, Any]:
-    """Cancel a batch: what has been answered is kept.
+async def cancel(request: RouteRequest) -> dict[str, Any]:
+    """Cancel a batch; the responses so far are retained.
 
     Raises:
-        Conflict: it has ended.
+        Conflict: The batch has already ended.
     """
-    batch = await asyncio.to_thread(asked.resources.batches.get, asked.parameters["batch_id"])
-    to_send = await cancel_batch(batch, asked.resources)
-    return {**await asyncio.to_thread(objects.batch, batch), **to_send}
+    batch = await asyncio.to_thread(request.resources.batches.get, request.parameters["batch_id"])
+    run_with = await cancel_batch(batch, request.resources)
+    return {**await asyncio.to_thread(objects.batch, batch), **run_with}

@@ -1,7 +1,7 @@
-"""The bodies of requests, prepared for vLLM's server.
+"""Prepares the bodies of requests for vLLM's server.
 
-Parameters that other servers have, or that vLLM once had, are translated or refused by name.
-Those that callers must not set are refused. Unknown ones are passed on and logged.
+Parameters of other servers or of earlier versions of vLLM are translated, or refused by name.
+Parameters that callers must not set are refused. Unknown parameters are forwarded and logged.
 """
 
 import logging
@@ -9,69 +9,74 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from worker.chunking import ROOM_BYTES
+from worker.chunking import PIECES_LIMIT_BYTES
 from worker.dialects.openai.ranking import Ranking
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
-from worker.limits.parameters import distinct
-from worker.limits.spelling import REPLACED, STRUCTURED
-from worker.limits.table import Checked, check
+from worker.job.sampling import BEAM_SEARCH_IGNORES, TOP_LEVEL_PARAMETERS, Sampling
+from worker.limits.parameters import remove_duplicates
+from worker.limits.spelling import REMOVED_PARAMETERS, STRUCTURED_OUTPUTS
+from worker.limits.table import CheckedRequest, check_request
 from worker.routes.route import Route
 from worker.settings import Settings
-from worker.validation import LONGEST_KEY, unknown_key, without_nulls
+from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key
 
 log = logging.getLogger(__name__)
 
-# Parameters that are checked, and some translated, as on the raw path.
-SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
-    OUTSIDE - {"return_token_log_probs"}
+# Parameters that are checked, and in part translated, in the same way as those of raw jobs.
+SAMPLING_KEYS = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
+    TOP_LEVEL_PARAMETERS - {"return_token_log_probs"}
 )
-# Those among them that vLLM's server does not have.
-OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
+# The parameters among them that vLLM's server does not have.
+WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
 
-# Parameters that vLLM's server has dropped, refused with what replaces them.
-GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
+# Parameters that vLLM's server has removed. The refusal names their replacement.
+REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
 
-# How many unknown keys are logged, and remembered as logged: callers can invent any number.
-MOST_LOGGED = 100
-_logged: set[str] = set()
+# Maximum number of unknown keys that are logged and remembered, since callers can invent any
+# number.
+MAX_LOGGED_KEYS = 100
+_logged_keys: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A body for vLLM's server, and how the choices of its answer are ranked, if they are."""
+class PreparedBody:
+    """A body for vLLM's server, and the ranking of its choices, if they are ranked."""
 
     body: dict[str, Any] | None
     ranking: Ranking | None = None
 
-    def best(self, answer: Any) -> Any:
-        """Return an answer of vLLM's server with the choices for the caller only."""
-        return answer if self.ranking is None else self.ranking.best(answer)
+    def select_best(self, response: Any) -> Any:
+        """Return a response of vLLM's server, with only the best choices if choices are ranked."""
+        return response if self.ranking is None else self.ranking.select_best(response)
 
 
-def prepare(
+def prepare_body(
     job: OpenAIJob, route: Route, engine: Engine, request_id: str, settings: Settings
-) -> Prepared:
-    """Prepare the body of a request to one of vLLM's routes; the job's own stays as it is.
+) -> PreparedBody:
+    """Return a copy of a job's body that is prepared for one of vLLM's routes.
 
     Raises:
-        InvalidInput: naming the parameter.
+        InvalidInput: A parameter is invalid. The message names the parameter.
     """
-    body = distinct(without_nulls(job.body or {}))
-    known = engine.keys(route.path) or frozenset()
-    room = ROOM_BYTES if job.one_yield and not job.stream else math.inf
-    by_priority = engine.model.by_priority
-    check(Checked(body, route.shape, settings, room=room, by_priority=by_priority))
+    body = remove_duplicates(drop_nulls(job.body or {}))
+    known = engine.body_keys(route.path) or frozenset()
+    max_bytes = PIECES_LIMIT_BYTES if job.must_fit_one_yield and not job.stream else math.inf
+    by_priority = engine.model.has_priorities
+    check_request(
+        CheckedRequest(
+            body, route.shape, settings, max_answer_bytes=max_bytes, has_priorities=by_priority
+        )
+    )
     body.setdefault("model", engine.model.names[0])
-    if route.complete:
-        route.complete(body, job, settings.system_prompt)
+    if route.prepare_conversation:
+        route.prepare_conversation(body, job, settings.system_prompt)
     if route.temperature is not None and not body.get("use_beam_search"):
         default = engine.model.temperature
         body.setdefault("temperature", route.temperature if default is None else default)
-    ranking = _sample(body, stream=job.stream) if "n" in known else None
-    if not engine.model.reasons and not settings.strict_requests:
+    ranking = _translate_sampling(body, stream=job.stream) if "n" in known else None
+    if not engine.model.has_reasoning and not settings.strict_requests:
         _drop_thinking(body, route.path, request_id)
     unknown = sorted(body.keys() - known)
     if unknown and settings.strict_requests:
@@ -80,44 +85,44 @@ def prepare(
         _log_unknown(name, route.path, request_id)
     if route.response_id is not None:
         body["request_id"] = route.response_id.format(request_id)
-    return Prepared(body, ranking)
+    return PreparedBody(body, ranking)
 
 
-def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
-    """Translate the sampling parameters that vLLM's server does not have, or has no longer.
+def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None:
+    """Translate the sampling parameters that vLLM's server does not have, or no longer has.
 
     Raises:
-        InvalidInput: a value is refused, or has no effect.
+        InvalidInput: A value is refused, or has no effect.
     """
     sampling = Sampling.read(
-        {name: body[name] for name in body.keys() & (SAMPLED | GONE)}, holder=""
+        {name: body[name] for name in body.keys() & (SAMPLING_KEYS | REMOVED_KEYS)}, container=""
     )
-    for name in OURS:
+    for name in WORKER_KEYS:
         body.pop(name, None)
     if body.get("echo") and "logprobs" in body and "" in _prompts(body):
         message = "an empty prompt has no tokens whose log probabilities could be echoed"
         raise InvalidInput(f"prompt: {message}", param="prompt")
-    if structured := sampling.vllm.get(STRUCTURED):
-        body[STRUCTURED] = structured
-    if not sampling.ranked:
+    if structured := sampling.vllm.get(STRUCTURED_OUTPUTS):
+        body[STRUCTURED_OUTPUTS] = structured
+    if not sampling.is_ranked:
         return None
     if stream:
-        sampling.refuse_stream(holder="")
-    sampling.refuse_greedy(body.get("temperature"), holder="")
-    sampling.refuse_ignored(_ignored(body), holder="")
-    return Ranking.begin(body, sampling)
+        sampling.refuse_stream(container="")
+    sampling.refuse_greedy(body.get("temperature"), container="")
+    sampling.refuse_ignored(_keys_ignored_by_beam_search(body), container="")
+    return Ranking.request_candidates(body, sampling)
 
 
-def _ignored(body: dict[str, Any]) -> list[str]:
-    """Return the parameters that a beam search ignores, and whose values ask for something."""
+def _keys_ignored_by_beam_search(body: dict[str, Any]) -> list[str]:
+    """Return the parameters that beam search ignores and whose values would have an effect."""
     names = sorted(body.keys() & BEAM_SEARCH_IGNORES.keys())
     return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
 
 
 def _drop_thinking(body: dict[str, Any], path: str, request_id: str) -> None:
-    """Drop Anthropic's budget for reasoning, which agents send to every model.
+    """Drop Anthropic's limit for reasoning, which coding agents send to every model.
 
-    vLLM refuses one where it can't tell the reasoning from the answer (REASONING_PARSER).
+    vLLM refuses the limit if it can't separate the reasoning from the answer (REASONING_PARSER).
     """
     thinking = body.get("thinking")
     if isinstance(thinking, dict) and thinking.get("type") == "enabled":
@@ -131,8 +136,8 @@ def _prompts(body: dict[str, Any]) -> list[Any]:
 
 
 def _log_unknown(name: str, path: str, request_id: str) -> None:
-    # What can't be a parameter's name is a caller's text, which no log may show.
-    name = repr(name[:LONGEST_KEY]) if name.isidentifier() else "a key"
-    if name not in _logged and len(_logged) < MOST_LOGGED:
-        _logged.add(name)
-        log.warning("request %s: %s is no parameter of %s: no effect", request_id, name, path)
+    # A key that is not an identifier may contain a caller's text, which must not be logged.
+    label = repr(name[:MAX_KEY_LENGTH]) if name.isidentifier() else "a key"
+    if label not in _logged_keys and len(_logged_keys) < MAX_LOGGED_KEYS:
+        _logged_keys.add(label)
+        log.warning("request %s: %s is no parameter of %s: no effect", request_id, label, path)

@@ -1,6 +1,6 @@
-"""OpenAI's files, with LLM Engine's keys beside OpenAI's.
+"""OpenAI's routes for files; responses also have LLM Engine's keys.
 
-Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes.
+Over HTTP, ``worker.serve`` accepts uploads as forms and returns contents as bytes.
 """
 
 import asyncio
@@ -15,39 +15,39 @@ from pydantic import Field
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import PageQuery, list_object
 from worker.errors import AnswerTooLarge, InvalidInput
-from worker.files import PREFIX, Files, StoredFile
-from worker.files.stored import PURPOSE, Purpose
+from worker.files import FILE_PREFIX, Files, StoredFile
+from worker.files.storage import DEFAULT_PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
 from worker.long_work.kinds import inputs_in_use
-from worker.routes.answer import text_parts
-from worker.routes.route import Asked
-from worker.validation import Query, Strict, Text, of_field
-from worker.volume import failures, ids
+from worker.routes.answer import split_text
+from worker.routes.route import RouteRequest
+from worker.validation import QueryModel, StrictModel, Text, prefix_field_name
+from worker.volume import ids, translate_os_errors
 
-# Bytes of a content that a job answers, and of a range of one, which is base64: the platform
-# keeps no larger results.
-LARGEST = 20_000_000
-LARGEST_RANGE = 14_000_000
-# Bytes in one part of a content that is no text: as base64 fewer than a yield holds, and without
-# padding but at the end, so that the parts can be joined.
-PART = 600_000
-LLM_ENGINE = "llm_engine"
+# Maximum bytes of a content in a job's response, and of a range, which is sent as base64. The
+# platform stores no larger results.
+MAX_CONTENT_BYTES = 20_000_000
+MAX_RANGE_BYTES = 14_000_000
+# Bytes in one part of a binary content. As base64, a part fits a yield. The number is divisible by
+# three, so that only the last part has padding and the parts can be joined.
+PART_BYTES = 600_000
+LLM_ENGINE_FORMAT = "llm_engine"
 
-FILES = "/v1/files"
-CONTENT = "/v1/files/{id}/content"
+FILES_PATH = "/v1/files"
+CONTENT_PATH = "/v1/files/{id}/content"
 
 
-class ByteRange(Query):
-    """The part of a content that a job asks for, in bytes; without a field all of it."""
+class ByteRange(QueryModel):
+    """The part of a content that a job requests, in bytes; the whole content if no field is set."""
 
     offset: Annotated[int, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE
+    limit: Annotated[int, Field(ge=1, le=MAX_RANGE_BYTES)] = MAX_RANGE_BYTES
 
 
-class Upload(Strict):
-    """What is said of a file that is uploaded, and its content if that is no form's file."""
+class Upload(StrictModel):
+    """The metadata of an uploaded file, and its content unless it comes as a form's file."""
 
-    purpose: Purpose = PURPOSE
+    purpose: Purpose = DEFAULT_PURPOSE
     filename: Annotated[Text, Field(min_length=1, max_length=255)] | None = None
     expires_after: ExpiresAfter | None = None
     content: Text | None = None
@@ -59,7 +59,7 @@ class Upload(Strict):
         return self.expires_after.seconds if self.expires_after else None
 
     def receive(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
-        """Keep a content that came in parts; see ``Files.receive``."""
+        """Store a content that arrives in parts; see ``Files.receive``."""
         return files.receive(
             source,
             filename=self.filename or "upload",
@@ -69,86 +69,87 @@ class Upload(Strict):
         )
 
 
-async def create(asked: Asked) -> dict[str, Any]:
-    """Keep a file: its content as text or base64, or where it lies on the volume.
+async def create(request: RouteRequest) -> dict[str, Any]:
+    """Store a file: its content as text or base64, or a path on the volume.
 
     Raises:
-        RequestError: it is refused.
+        RequestError: The file is refused.
     """
-    return objects.file(await asyncio.to_thread(_create, asked))
+    return objects.file(await asyncio.to_thread(_store_upload, request))
 
 
-async def list_files(asked: Asked) -> dict[str, Any]:
-    """List files, a page at a time."""
-    listing = PageQuery.read(asked.job.query)
-    files = asked.resources.batches.files
-    page = await asyncio.to_thread(partial(files.list, **listing.model_dump()))
-    found = list_object(page, objects.file)
+async def list_files(request: RouteRequest) -> dict[str, Any]:
+    """List files, one page at a time."""
+    page_query = PageQuery.from_query(request.job.query)
+    files = request.resources.batches.files
+    page = await asyncio.to_thread(partial(files.list, **page_query.model_dump()))
+    response = list_object(page, objects.file)
     names = ("id", "filename", "size")
-    llm_engines = [{name: file[name] for name in names} for file in found["data"]]
-    return found | {"files": llm_engines}
+    llm_engine_files = [{name: file[name] for name in names} for file in response["data"]]
+    return response | {"files": llm_engine_files}
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a file.
 
     Raises:
-        NoSuchObject: there is none.
+        NoSuchObject: There is no such file.
     """
-    files = asked.resources.batches.files
-    return objects.file(await asyncio.to_thread(files.get, asked.parameters["id"]))
+    files = request.resources.batches.files
+    return objects.file(await asyncio.to_thread(files.get, request.parameters["id"]))
 
 
-async def delete(asked: Asked) -> dict[str, Any]:
+async def delete(request: RouteRequest) -> dict[str, Any]:
     """Delete a file.
 
     Raises:
-        NoSuchObject: there is none.
-        Conflict: a batch or a fine-tune uses it.
+        NoSuchObject: There is no such file.
+        Conflict: A batch or a fine-tune uses the file.
     """
-    id, files = asked.parameters["id"], asked.resources.batches.files
+    id, files = request.parameters["id"], request.resources.batches.files
 
     def delete_unless_used() -> None:
-        files.delete(id, in_use=inputs_in_use(asked.settings))
+        files.delete(id, in_use=inputs_in_use(request.settings))
 
     await asyncio.to_thread(delete_unless_used)
     return {"id": id, "object": "file", "deleted": True}
 
 
-async def read_content(asked: Asked) -> AsyncGenerator[Any, None]:
-    """Return the content of a file: text, or base64 where it is none, in parts below 1 MB.
+async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
+    """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
-    With ``offset`` and ``limit``, bytes, in the query string it is base64 of that range.
+    With ``offset`` and ``limit`` (bytes) in the query string, only that range is returned, as
+    base64.
 
     Raises:
-        NoSuchObject: there is no such file.
-        AnswerTooLarge: its content is too large for a job.
-        InvalidInput: the range is none.
+        NoSuchObject: There is no such file.
+        AnswerTooLarge: The content is too large for a job.
+        InvalidInput: The range is invalid.
     """
-    for part in await asyncio.to_thread(_content_parts, asked):
+    for part in await asyncio.to_thread(_read_parts, request):
         yield part
 
 
-def _create(asked: Asked) -> StoredFile:
-    upload = Upload.of_body(asked.body)
+def _store_upload(request: RouteRequest) -> StoredFile:
+    upload = Upload.from_body(request.body)
     if len({"content", "content_base64", "path"} & upload.model_fields_set) != 1:
         raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
-    files = asked.resources.batches.files
-    # A job that is tried again finds the file of its first attempt.
-    id = ids.derived(PREFIX, asked.request_id, upload.model_dump_json())
+    files = request.resources.batches.files
+    # A retried job finds the file of its first attempt.
+    id = ids.derive_id(FILE_PREFIX, request.request_id, upload.model_dump_json())
     if upload.path is not None:
-        with of_field("path"):
-            return files.refer(
+        with prefix_field_name("path"):
+            return files.add_reference(
                 upload.path,
                 purpose=upload.purpose,
                 filename=upload.filename,
                 expires_after_s=upload.expires_after_s,
                 id=id,
             )
-    return upload.receive(files, [_bytes(upload)], id)
+    return upload.receive(files, [_decode_content(upload)], id)
 
 
-def _bytes(upload: Upload) -> bytes:
+def _decode_content(upload: Upload) -> bytes:
     try:
         if upload.content_base64 is not None:
             return base64.b64decode(upload.content_base64, validate=True)
@@ -157,36 +158,36 @@ def _bytes(upload: Upload) -> bytes:
     return (upload.content or "").encode()
 
 
-def _content_parts(asked: Asked) -> list[Any]:
-    files = asked.resources.batches.files
-    file = files.get(asked.parameters["id"])
-    place = files.content(file)
-    part = ByteRange.read(asked.job.query)
-    if part.model_fields_set:
-        with failures(), place.open("rb") as opened:
-            opened.seek(part.offset)
-            return _base64(opened.read(part.limit))
-    if file.bytes > LARGEST:
+def _read_parts(request: RouteRequest) -> list[Any]:
+    files = request.resources.batches.files
+    file = files.get(request.parameters["id"])
+    path = files.content_path(file)
+    byte_range = ByteRange.from_query(request.job.query)
+    if byte_range.model_fields_set:
+        with translate_os_errors(), path.open("rb") as opened_file:
+            opened_file.seek(byte_range.offset)
+            return _make_base64_parts(opened_file.read(byte_range.limit))
+    if file.bytes > MAX_CONTENT_BYTES:
         key = file.path or f"worker/files/{file.id}/content"
         raise AnswerTooLarge(
-            f"The file has {file.bytes:,} bytes, and a job answers {LARGEST:,}: "
+            f"The file has {file.bytes:,} bytes, and a job answers {MAX_CONTENT_BYTES:,}: "
             "ask for parts of it (offset, limit), or read it by the S3 API of the network volume, "
             f"where its key is {key}."
         )
-    found = place.read_bytes()
+    data = path.read_bytes()
     text: str | None = None
     with contextlib.suppress(UnicodeDecodeError):
-        text = found.decode()
-    if asked.job.query.get("format") == LLM_ENGINE:
-        content = base64.b64encode(found).decode() if text is None else text
+        text = data.decode()
+    if request.job.query.get("format") == LLM_ENGINE_FORMAT:
+        content = base64.b64encode(data).decode() if text is None else text
         return [{"id": file.id, "content": content}]
-    return _base64(found) if text is None else [*text_parts(text)]
+    return _make_base64_parts(data) if text is None else [*split_text(text)]
 
 
-def _base64(found: bytes) -> list[Any]:
-    """Cut bytes into parts that a yield holds; of none there is one."""
-    starts = range(0, max(1, len(found)), PART)
+def _make_base64_parts(data: bytes) -> list[Any]:
+    """Cut bytes into parts that fit a yield. Empty bytes make one empty part."""
+    starts = range(0, max(1, len(data)), PART_BYTES)
     return [
-        {"content_base64": base64.b64encode(found[start : start + PART]).decode()}
+        {"content_base64": base64.b64encode(data[start : start + PART_BYTES]).decode()}
         for start in starts
     ]

@@ -1,6 +1,6 @@
 """OpenAI's routes for fine-tuning jobs.
 
-The first line of a docstring is what /openapi.json has of the route.
+The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
@@ -8,40 +8,40 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import NewestFirst
+from worker.dialects.openai.listing import NewestFirstQuery
 from worker.job.fine_tune import CreateFineTune
 from worker.long_work.kinds import LongWork
 from worker.routes.long_work import create_fine_tune
-from worker.routes.route import Asked
+from worker.routes.route import RouteRequest
 
 if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
 
-JOBS = "/v1/fine_tuning/jobs"
-ID = "fine_tuning_job_id"
-JOB = "/v1/fine_tuning/jobs/{fine_tuning_job_id}"
+JOBS_PATH = "/v1/fine_tuning/jobs"
+ID_PARAMETER = "fine_tuning_job_id"
+JOB_PATH = "/v1/fine_tuning/jobs/{fine_tuning_job_id}"
 
 
-async def create(asked: Asked) -> dict[str, Any]:
-    """Create a fine-tuning job, and start it where that is possible.
+async def create(request: RouteRequest) -> dict[str, Any]:
+    """Create a fine-tuning job, and start it if possible.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: A field is invalid. The message names the field.
     """
-    request = CreateFineTune.of_body(asked.body)
-    fine_tune, to_send = await create_fine_tune(request, asked)
-    return {**await asyncio.to_thread(objects.fine_tuning_job, fine_tune), **to_send}
+    body = CreateFineTune.from_body(request.body)
+    fine_tune, run_with = await create_fine_tune(body, request)
+    return {**await asyncio.to_thread(objects.fine_tuning_job, fine_tune), **run_with}
 
 
-async def list_jobs(asked: Asked) -> dict[str, Any]:
+async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     """List fine-tuning jobs, the newest first.
 
     Raises:
-        InvalidInput: the limit is no number from 1 to 100.
+        InvalidInput: The limit is not a number from 1 to 100.
     """
-    query = asked.job.query
-    listing = NewestFirst.read(query)
-    wanted = {
+    query = request.job.query
+    page_query = NewestFirstQuery.from_query(query)
+    metadata = {
         key.removeprefix("metadata[").removesuffix("]"): value
         for key, value in query.items()
         if key.startswith("metadata[") and key.endswith("]")
@@ -50,70 +50,74 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
     def page() -> dict[str, Any]:
         jobs = [
             fine_tune
-            for fine_tune in asked.resources.fine_tunes.all()
-            if wanted.items() <= (fine_tune.request.metadata or {}).items()
+            for fine_tune in request.resources.fine_tunes.list_all()
+            if metadata.items() <= (fine_tune.request.metadata or {}).items()
         ]
-        return listing.of(jobs, objects.fine_tuning_job)
+        return page_query.make_page(jobs, objects.fine_tuning_job)
 
     return await asyncio.to_thread(page)
 
 
-async def retrieve(asked: Asked) -> dict[str, Any]:
+async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settle(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_updated(request)))
 
 
-async def cancel(asked: Asked) -> dict[str, Any]:
-    """Cancel a fine-tuning job, for good.
+async def cancel(request: RouteRequest) -> dict[str, Any]:
+    """Cancel a fine-tuning job permanently.
 
     Raises:
-        Conflict: it has ended, or its adapter is being published.
+        Conflict: The job has ended, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, asked, lambda one: one.cancel())
+    return await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.cancel())
 
 
-async def pause(asked: Asked) -> dict[str, Any]:
+async def pause(request: RouteRequest) -> dict[str, Any]:
     """Pause a fine-tuning job after a checkpoint.
 
     Raises:
-        Conflict: it has ended or was stopped, or its adapter is being published.
+        Conflict: The job has ended or was stopped, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, asked, lambda one: one.pause())
+    return await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.pause())
 
 
-async def resume(asked: Asked) -> dict[str, Any]:
-    """Let a paused fine-tuning job go on.
+async def resume(request: RouteRequest) -> dict[str, Any]:
+    """Resume a paused fine-tuning job.
 
     Raises:
-        Conflict: it is not paused.
-        InvalidInput: nothing is trained here.
+        Conflict: The job is not paused.
+        InvalidInput: This worker does not train.
     """
-    asked.resources.check_training()
-    job = await asyncio.to_thread(_change, asked, lambda one: one.resume())
-    return {**job, **await asked.resources.begin(LongWork("fine_tune", job["id"]))}
+    request.resources.check_training()
+    job = await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.resume())
+    return {**job, **await request.resources.start_jobs(LongWork("fine_tune", job["id"]))}
 
 
-async def list_events(asked: Asked) -> dict[str, Any]:
-    """List what a fine-tuning job has told, the newest first."""
-    listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(_settle(asked).events(), objects.event))
-
-
-async def list_checkpoints(asked: Asked) -> dict[str, Any]:
-    """List the adapters of a fine-tuning job's epochs, the newest first."""
-    listing = NewestFirst.read(asked.job.query)
+async def list_events(request: RouteRequest) -> dict[str, Any]:
+    """List the events of a fine-tuning job, the newest first."""
+    page_query = NewestFirstQuery.from_query(request.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_settle(asked)), objects.checkpoint)
+        lambda: page_query.make_page(_find_updated(request).events(), objects.event)
     )
 
 
-def _settle(asked: Asked) -> "FineTune":
-    return asked.resources.fine_tunes.get_settled(asked.parameters[ID])
+async def list_checkpoints(request: RouteRequest) -> dict[str, Any]:
+    """List the adapters of a fine-tuning job's epochs, the newest first."""
+    page_query = NewestFirstQuery.from_query(request.job.query)
+    return await asyncio.to_thread(
+        lambda: page_query.make_page(
+            objects.checkpoints(_find_updated(request)), objects.checkpoint
+        )
+    )
 
 
-def _change(asked: Asked, change: "Callable[[FineTune], None]") -> dict[str, Any]:
-    fine_tunes = asked.resources.fine_tunes
-    fine_tune = fine_tunes.get(asked.parameters[ID])
+def _find_updated(request: RouteRequest) -> "FineTune":
+    return request.resources.fine_tunes.get_updated(request.parameters[ID_PARAMETER])
+
+
+def _change(request: RouteRequest, change: "Callable[[FineTune], None]") -> dict[str, Any]:
+    fine_tunes = request.resources.fine_tunes
+    fine_tune = fine_tunes.get(request.parameters[ID_PARAMETER])
     change(fine_tune)
-    fine_tunes.settle(fine_tune)
+    fine_tunes.end_if_due(fine_tune)
     return objects.fine_tuning_job(fine_tune)

@@ -1,43 +1,47 @@
-"""Pages of lists: what callers ask in the query string, and the objects of pages."""
+"""Pages of lists: the query parameters that select a page, and the objects that describe it."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from worker.validation import Query
-from worker.volume.pages import LARGEST, Listed, Page, fitting, page
+from worker.validation import QueryModel
+from worker.volume.pages import MAX_OBJECTS, Listable, Page, paginate, take_fitting
 
-T = TypeVar("T", bound=Listed)
+T = TypeVar("T", bound=Listable)
 
 
-class PageQuery(Query):
-    """A page of a list, in OpenAI's words."""
+class PageQuery(QueryModel):
+    """The query parameters for a page of a list, as OpenAI names them."""
 
     after: str | None = None
-    limit: Annotated[int, Field(ge=1, le=LARGEST)] = LARGEST
+    limit: Annotated[int, Field(ge=1, le=MAX_OBJECTS)] = MAX_OBJECTS
     order: Literal["asc", "desc"] = "desc"
     purpose: str | None = None
 
 
-class NewestFirst(PageQuery):
-    """A page of a list that has one order."""
+class NewestFirstQuery(PageQuery):
+    """The query parameters for a page of a list that is always sorted from newest to oldest."""
 
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
-    def of(self, found: Iterable[T], view: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-        """Return the page of a list, of which each object is made by ``view``."""
-        return list_object(page(found, after=self.after, limit=self.limit), view)
+    def make_page(
+        self, items: Iterable[T], make_object: Callable[[T], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return a page of items as OpenAI's list object; ``make_object`` makes its objects."""
+        return list_object(paginate(items, after=self.after, limit=self.limit), make_object)
 
 
-def list_object(found: Page[T], view: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-    """Return a page as OpenAI's object, of which each object is made by ``view``."""
-    data = fitting(map(view, found.data))
-    ids = [one.id for one in found.data[: len(data)]]
+def list_object(
+    current_page: Page[T], make_object: Callable[[T], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a page as OpenAI's list object; ``make_object`` makes its objects."""
+    data = take_fitting(map(make_object, current_page.data))
+    ids = [item.id for item in current_page.data[: len(data)]]
     return {
         "object": "list",
         "data": data,
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
-        "has_more": found.has_more or len(ids) < len(found.data),
+        "has_more": current_page.has_more or len(ids) < len(current_page.data),
     }

@@ -1,43 +1,43 @@
-"""OpenAI's routes of models, and vLLM's that unloads an adapter."""
+"""OpenAI's routes for models, and vLLM's route that unloads an adapter."""
 
 from typing import Any
 
 from worker.errors import InvalidInput, UnknownRoute
-from worker.routes.models import find_card, usable
-from worker.routes.route import Asked
+from worker.routes.models import find_card, list_usable_cards
+from worker.routes.route import RouteRequest
 
 
-async def models(asked: Asked) -> dict[str, Any]:
-    """List the models that callers can name: of each engine, and its adapters.
+async def models(request: RouteRequest) -> dict[str, Any]:
+    """List the models that callers can name: the model of each engine and its adapters.
 
     Raises:
-        EngineDead: no engine is alive.
+        EngineDead: No engine is alive.
     """
-    return {"object": "list", "data": await usable(asked)}
+    return {"object": "list", "data": await list_usable_cards(request)}
 
 
-async def model(asked: Asked) -> Any:
+async def model(request: RouteRequest) -> Any:
     """Describe one of ``models``.
 
     Raises:
-        UnknownRoute: there is no such model.
+        UnknownRoute: There is no such model.
     """
-    return (await find_card(asked, asked.parameters["model"]))[1]
+    return (await find_card(request, request.parameters["model"]))[1]
 
 
-async def unload_adapter(asked: Asked) -> dict[str, Any]:
-    """Forget an adapter until it is named again; one whose directory is gone stays forgotten.
+async def unload_adapter(request: RouteRequest) -> dict[str, Any]:
+    """Unload an adapter until a request names it again and its directory still exists.
 
     Raises:
-        UnknownRoute: callers may not.
+        UnknownRoute: The operator does not allow callers to unload adapters.
     """
-    if not asked.settings.allow_unload_lora_adapter:
+    if not request.settings.allow_unload_lora_adapter:
         raise UnknownRoute(
             "Callers can't unload adapters of this worker: "
             "its operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
         )
-    name = asked.body.get("lora_name")
+    name = request.body.get("lora_name")
     if not isinstance(name, str):
         raise InvalidInput("lora_name: the name of an adapter", param="lora_name")
-    await asked.engines.base.unload(name)
+    await request.engines.base_model.unload_adapter(name)
     return {"unloaded": name}

@@ -1,4 +1,4 @@
-"""OpenAI's objects, of what the volume has: files, batches, fine-tuning jobs."""
+"""OpenAI's objects for files, batches and fine-tuning jobs on the volume."""
 
 import time
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from worker.batches.record import Batch
 from worker.files import StoredFile
 
 if TYPE_CHECKING:
-    from worker.fine_tunes.events import Told
+    from worker.fine_tunes.events import FineTuneEvent
     from worker.fine_tunes.record import FineTune
     from worker.fine_tunes.request import StoredFineTune
 
-# OpenAI's objects have one.
-ORGANIZATION = "org-worker"
-CHECKPOINT = "ftckpt-"
-# Metrics from which it is estimated when a training ends.
-LATELY = 20
+# OpenAI's objects have an organization; this one is constant.
+ORGANIZATION_ID = "org-worker"
+CHECKPOINT_PREFIX = "ftckpt-"
+# Number of recent training events from which the end of a training is estimated.
+ESTIMATE_EVENTS = 20
 _METRICS = (
     *("train_loss", "train_mean_token_accuracy", "valid_loss", "valid_mean_token_accuracy"),
     *("full_valid_loss", "full_valid_mean_token_accuracy"),
@@ -24,15 +24,15 @@ _METRICS = (
 
 
 @dataclass(frozen=True, slots=True)
-class DatedCheckpoint:
-    """The adapter of an epoch, in a list.
+class ListedCheckpoint:
+    """The adapter of an epoch, as an item of a list.
 
     Args:
-        fine_tune_id: whose.
-        created_at: in seconds since 1970.
-        step: the steps done by then.
-        name: that it is called by.
-        metrics: by OpenAI's names.
+        fine_tune_id: The id of the fine-tune.
+        created_at: Unix timestamp in seconds.
+        step: Number of training steps before the checkpoint.
+        name: Name by which requests select the adapter.
+        metrics: Metrics by OpenAI's names.
     """
 
     fine_tune_id: str
@@ -43,52 +43,53 @@ class DatedCheckpoint:
 
     @property
     def id(self) -> str:
-        """Also sorts those of a second."""
-        return f"{CHECKPOINT}{self.fine_tune_id.rpartition('-')[2]}-{self.step:08}"
+        """An id that contains the step, so that checkpoints of the same second are sorted, too."""
+        return f"{CHECKPOINT_PREFIX}{self.fine_tune_id.rpartition('-')[2]}-{self.step:08}"
 
 
-def file(stored: StoredFile) -> dict[str, Any]:
-    """Return a file, with its size under LLM Engine's name, too."""
+def file(stored_file: StoredFile) -> dict[str, Any]:
+    """Return a file object, which also has the size under LLM Engine's name."""
     return {
-        "id": stored.id,
+        "id": stored_file.id,
         "object": "file",
-        "bytes": stored.bytes,
-        "size": stored.bytes,
-        "created_at": stored.created_at,
-        "expires_at": stored.expires_at,
-        "filename": stored.filename,
-        "purpose": stored.purpose,
+        "bytes": stored_file.bytes,
+        "size": stored_file.bytes,
+        "created_at": stored_file.created_at,
+        "expires_at": stored_file.expires_at,
+        "filename": stored_file.filename,
+        "purpose": stored_file.purpose,
         "status": "processed",
     }
 
 
-def batch(found: Batch) -> dict[str, Any]:
-    """Return a batch. Reads files: for threads.
+def batch(record: Batch) -> dict[str, Any]:
+    """Return a batch object. Reads files, so call it in a thread.
 
     Raises:
-        NoSuchObject: there is none, or it has just been removed.
+        NoSuchObject: The batch does not exist, or has just been removed.
     """
-    now = found.snapshot()
-    request, counts, ended = now.request, now.counts, {now.status: now.ended_at}
+    snapshot = record.snapshot()
+    request, counts = snapshot.request, snapshot.counts
+    ended_at = {snapshot.status: snapshot.ended_at}
     return {
-        "id": found.id,
+        "id": record.id,
         "object": "batch",
         "endpoint": request.endpoint,
-        "errors": {"object": "list", "data": now.mistakes} if now.mistakes else None,
+        "errors": {"object": "list", "data": snapshot.mistakes} if snapshot.mistakes else None,
         "input_file_id": request.input_file_id,
         "completion_window": request.completion_window,
-        "status": now.status,
+        "status": snapshot.status,
         "output_file_id": counts.output_file_id,
         "error_file_id": counts.error_file_id,
         "created_at": request.created_at,
-        "in_progress_at": now.planned_at,
+        "in_progress_at": snapshot.planned_at,
         "expires_at": request.expires_at,
-        "finalizing_at": now.ending_at,
-        "completed_at": ended.get("completed"),
-        "failed_at": ended.get("failed"),
-        "expired_at": ended.get("expired"),
-        "cancelling_at": now.cancelled_at,
-        "cancelled_at": ended.get("cancelled"),
+        "finalizing_at": snapshot.ending_at,
+        "completed_at": ended_at.get("completed"),
+        "failed_at": ended_at.get("failed"),
+        "expired_at": ended_at.get("expired"),
+        "cancelling_at": snapshot.cancelled_at,
+        "cancelled_at": ended_at.get("cancelled"),
         "request_counts": {
             "total": counts.total,
             "completed": counts.completed,
@@ -105,41 +106,41 @@ def batch(found: Batch) -> dict[str, Any]:
     }
 
 
-def event(told: "Told") -> dict[str, Any]:
-    """Return an event of a fine-tuning job."""
-    found = told.metrics
+def event(entry: "FineTuneEvent") -> dict[str, Any]:
+    """Return an event object of a fine-tuning job."""
+    metrics = entry.metrics
     return {
-        "id": told.id,
+        "id": entry.id,
         "object": "fine_tuning.job.event",
-        "created_at": told.created_at,
-        "level": told.level,
-        "message": _losses(told.step, found) or told.message,
-        "type": "metrics" if told.metrics else "message",
-        "data": {"step": told.step, **found} if told.metrics else {},
+        "created_at": entry.created_at,
+        "level": entry.level,
+        "message": _describe_losses(entry.step, metrics) or entry.message,
+        "type": "metrics" if entry.metrics else "message",
+        "data": {"step": entry.step, **metrics} if entry.metrics else {},
     }
 
 
-def checkpoint(found: DatedCheckpoint) -> dict[str, Any]:
-    """Return a checkpoint of a fine-tuning job."""
+def checkpoint(epoch: ListedCheckpoint) -> dict[str, Any]:
+    """Return a checkpoint object of a fine-tuning job."""
     return {
-        "id": found.id,
+        "id": epoch.id,
         "object": "fine_tuning.job.checkpoint",
-        "created_at": found.created_at,
-        "fine_tuned_model_checkpoint": found.name,
-        "fine_tuning_job_id": found.fine_tune_id,
-        "metrics": {"step": found.step, **found.metrics},
-        "step_number": found.step,
+        "created_at": epoch.created_at,
+        "fine_tuned_model_checkpoint": epoch.name,
+        "fine_tuning_job_id": epoch.fine_tune_id,
+        "metrics": {"step": epoch.step, **epoch.metrics},
+        "step_number": epoch.step,
     }
 
 
 def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
-    """Return a fine-tune. Reads files: for threads.
+    """Return a fine-tuning job object. Reads files, so call it in a thread.
 
     Raises:
-        NoSuchObject: there is none.
-        VolumeError: the volume fails.
+        NoSuchObject: The fine-tune does not exist.
+        VolumeError: The volume fails.
     """
-    # The result last: it decides about the status.
+    # The result is read last, since it overrides the status.
     request, status, result = fine_tune.request, fine_tune.status, fine_tune.result
     hyperparameters = _hyperparameters(request)
     return {
@@ -151,14 +152,14 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
         "finished_at": result.at if result else None,
         "hyperparameters": hyperparameters,
         "model": request.base,
-        "organization_id": ORGANIZATION,
+        "organization_id": ORGANIZATION_ID,
         "result_files": list(result.result_file_ids) if result else [],
         "seed": request.seed,
         "status": result.status if result else status,
         "trained_tokens": result.trained_tokens if result else None,
         "training_file": request.training_file,
         "validation_file": request.validation_file,
-        "estimated_finish": _finish(fine_tune) if status == "running" else None,
+        "estimated_finish": _estimate_finish(fine_tune) if status == "running" else None,
         "integrations": [{"type": "wandb", "wandb": request.wandb}] if request.wandb else [],
         "metadata": request.metadata,
         "method": {
@@ -169,47 +170,53 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
     }
 
 
-def checkpoints(fine_tune: "FineTune") -> list[DatedCheckpoint]:
-    """Return the adapters of the epochs that can be called. Reads files: for threads.
+def checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
+    """Return the checkpoints whose adapters can be used. Reads files, so call it in a thread.
 
     Raises:
-        NoSuchObject: there is no such fine-tune.
-        VolumeError: the volume fails.
+        NoSuchObject: The fine-tune does not exist.
+        VolumeError: The volume fails.
     """
     result = fine_tune.result
     if result is None:
         return []
     metrics = fine_tune.metrics()
-    times = {one.step: one.created_at for one in fine_tune.events()}
+    times_by_step = {entry.step: entry.created_at for entry in fine_tune.events()}
     return [
-        DatedCheckpoint(
+        ListedCheckpoint(
             fine_tune_id=fine_tune.id,
-            created_at=times.get(one.step, result.at),
-            step=one.step,
-            name=one.name,
+            created_at=times_by_step.get(epoch.step, result.at),
+            step=epoch.step,
+            name=epoch.name,
             metrics={
-                name: value for name, value in metrics.get(one.step, {}).items() if name in _METRICS
+                name: value
+                for name, value in metrics.get(epoch.step, {}).items()
+                if name in _METRICS
             },
         )
-        for one in result.checkpoints
-        if one.name
+        for epoch in result.checkpoints
+        if epoch.name
     ]
 
 
-def _finish(fine_tune: "FineTune") -> int | None:
-    """Return when the last epoch ends if it goes on as lately; None: that can't be told yet."""
-    told = [one for one in fine_tune.events() if "epoch" in one.metrics][-LATELY:]
-    if not told:
+def _estimate_finish(fine_tune: "FineTune") -> int | None:
+    """Return the estimated Unix timestamp of the end, or None if it can't be estimated yet."""
+    events = [entry for entry in fine_tune.events() if "epoch" in entry.metrics][-ESTIMATE_EVENTS:]
+    if not events:
         return None
-    first, last = told[0], told[-1]
-    done = last.metrics["epoch"] - first.metrics["epoch"]
-    left = fine_tune.request.spec.epochs - last.metrics["epoch"]
-    # From now on: after a pause the last of them is old.
-    return round(time.time() + left * (last.at - first.at) / done) if done > 0 else None
+    first, last = events[0], events[-1]
+    epochs_done = last.metrics["epoch"] - first.metrics["epoch"]
+    epochs_left = fine_tune.request.spec.epochs - last.metrics["epoch"]
+    # The estimate starts from the current time, since after a pause the last event is old.
+    return (
+        round(time.time() + epochs_left * (last.at - first.at) / epochs_done)
+        if epochs_done > 0
+        else None
+    )
 
 
 def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
-    """Return what OpenAI's names say of a training, and the rest by LLM Engine's names."""
+    """Return a training's hyperparameters by OpenAI's names, and others by LLM Engine's names."""
     spec = request.spec
     return {
         "n_epochs": spec.epochs,
@@ -222,8 +229,8 @@ def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
     }
 
 
-def _losses(step: int, metrics: dict[str, float]) -> str | None:
-    """Return a sentence of a step's losses; None: there are none."""
+def _describe_losses(step: int, metrics: dict[str, float]) -> str | None:
+    """Return a sentence with the losses of a step, or None if it has none."""
     names = {"train_loss": "training loss", "valid_loss": "validation loss"}
-    losses = [f"{text}={metrics[name]:.4g}" for name, text in names.items() if name in metrics]
+    losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
     return f"Step {step}: {', '.join(losses)}" if losses else None

@@ -1,4 +1,4 @@
-"""``best_of``: the likeliest of more choices than are returned."""
+"""``best_of``: generates more choices than it returns, and returns the likeliest."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -9,41 +9,41 @@ from worker.job.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """``width`` choices a prompt, of which ``n`` are kept.
+    """Selects the best ``n`` of ``width`` choices for each prompt.
 
-    Beams are ``ranked`` by vLLM; sampled choices are ranked here by the sum of their tokens' log
-    probabilities, which are returned only if the caller asked for them.
+    vLLM ranks the choices of a beam search. Sampled choices are ranked here by the sum of the log
+    probabilities of their tokens, which are returned only if the caller requested them.
     """
 
     n: int
     width: int
-    ranked: bool
+    is_ranked_by_vllm: bool
     shows_logprobs: bool
 
     @classmethod
-    def begin(cls, body: dict[str, Any], sampling: Sampling) -> Self:
-        """Change a body to ask vLLM's server for all choices, and for what ranks them."""
+    def request_candidates(cls, body: dict[str, Any], sampling: Sampling) -> Self:
+        """Change a body so that vLLM returns all choices and the log probabilities to rank them."""
         body["n"] = sampling.width
         logprobs = body.get("logprobs")
-        shows = logprobs is not None and logprobs is not False
-        if not sampling.use_beam_search and not shows:
-            # A switch in chat completions, a count in completions.
+        shows_logprobs = logprobs is not None and logprobs is not False
+        if not sampling.use_beam_search and not shows_logprobs:
+            # ``logprobs`` is a boolean in chat completions, and a number in completions.
             body["logprobs"] = True if "messages" in body else 0
-        return cls(sampling.n, sampling.width, sampling.use_beam_search, shows)
+        return cls(sampling.n, sampling.width, sampling.use_beam_search, shows_logprobs)
 
-    def best(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer with the best choices of every prompt only, numbered in order."""
-        choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
-        kept: list[dict[str, Any]] = []
-        for first in range(0, len(choices), self.width):
-            group = choices[first : first + self.width]
-            if not self.ranked:
+    def select_best(self, response: dict[str, Any]) -> dict[str, Any]:
+        """Return a response with only the best choices for each prompt, renumbered from 0."""
+        choices = sorted(response["choices"], key=lambda choice: int(choice["index"]))
+        best: list[dict[str, Any]] = []
+        for start in range(0, len(choices), self.width):
+            group = choices[start : start + self.width]
+            if not self.is_ranked_by_vllm:
                 group.sort(key=_likelihood, reverse=True)
-            kept += group[: self.n]
+            best += group[: self.n]
         if not self.shows_logprobs:
-            kept = [{**choice, "logprobs": None} for choice in kept]
-        numbers = count()
-        return {**answer, "choices": [{**choice, "index": next(numbers)} for choice in kept]}
+            best = [{**choice, "logprobs": None} for choice in best]
+        indices = count()
+        return {**response, "choices": [{**choice, "index": next(indices)} for choice in best]}
 
 
 def _likelihood(choice: dict[str, Any]) -> float:
@@ -51,6 +51,6 @@ def _likelihood(choice: dict[str, Any]) -> float:
     if "content" in logprobs:
         values = [token["logprob"] for token in logprobs["content"] or []]
     else:
-        # The first token of an echoed prompt has none, in every choice.
+        # The first token of an echoed prompt has no log probability, in any choice.
         values = [value for value in logprobs["token_logprobs"] if value is not None]
     return float(sum(values))

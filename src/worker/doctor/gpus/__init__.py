@@ -1,1 +1,1 @@
-"""Which GPUs of the platform hold a model: judged without having one (``--check --gpu``)."""
+"""Judges on which of the platform's GPUs a model fits, without having one (``--check --gpu``)."""

@@ -1,8 +1,9 @@
-"""The platform's GPUs, and the pools in which endpoints choose them.
+"""The platform's GPUs, and the pools in which endpoints select them.
 
-The one table of them: the hub's listing and the client's (``deploy/pools.json``) are made of it by
-``make listings``. Pools and types are those of https://docs.runpod.io/references/gpu-types, and of
-the page on its Flash library for the pools that the first one lacks.
+This is the only such table: ``make listings`` generates the hub's listing and the client's table
+(``deploy/pools.json``) from it. The pools and types come from
+https://docs.runpod.io/references/gpu-types, and from the documentation of RunPod's Flash library
+for pools that are missing there.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ class GpuType:
     """A type of GPU.
 
     Attributes:
-        id: the platform's.
-        name: as people call it.
-        gib: memory that the driver offers to a process, at least; below the nominal size.
-        capability: CUDA's compute capability: 89 is 8.9.
+        id: The platform's id.
+        name: The common name.
+        gib: Lower bound of the memory that the driver offers to a process, in GiB; less than the
+            nominal size.
+        capability: CUDA's compute capability, times ten: 89 for 8.9.
     """
 
     id: str
@@ -26,8 +28,8 @@ class GpuType:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """GPUs of one size; ``gb`` is the nominal one."""
+class GpuPool:
+    """Types of GPUs of the same nominal size, ``gb`` gigabytes."""
 
     id: str
     gb: int
@@ -71,17 +73,17 @@ _BLACKWELL_96 = (
     ),
 )
 
-# The smallest first.
+# Ordered by the GPUs' size.
 POOLS = (
-    Pool("AMPERE_16", 16, _AMPERE_16),
-    Pool("AMPERE_24", 24, _AMPERE_24),
-    Pool("ADA_24", 24, (GpuType("NVIDIA GeForce RTX 4090", "RTX 4090", 23.5, 89),)),
-    Pool("ADA_32_PRO", 32, (GpuType("NVIDIA GeForce RTX 5090", "RTX 5090", 31.3, 120),)),
-    Pool("AMPERE_48", 48, _AMPERE_48),
-    Pool("ADA_48_PRO", 48, _ADA_48_PRO),
-    Pool("AMPERE_80", 80, _AMPERE_80),
-    Pool("ADA_80_PRO", 80, _ADA_80_PRO),
-    Pool("BLACKWELL_96", 96, _BLACKWELL_96),
-    Pool("HOPPER_141", 141, (GpuType("NVIDIA H200", "H200", 139.7, 90),)),
-    Pool("BLACKWELL_180", 180, (GpuType("NVIDIA B200", "B200", 178.3, 100),)),
+    GpuPool("AMPERE_16", 16, _AMPERE_16),
+    GpuPool("AMPERE_24", 24, _AMPERE_24),
+    GpuPool("ADA_24", 24, (GpuType("NVIDIA GeForce RTX 4090", "RTX 4090", 23.5, 89),)),
+    GpuPool("ADA_32_PRO", 32, (GpuType("NVIDIA GeForce RTX 5090", "RTX 5090", 31.3, 120),)),
+    GpuPool("AMPERE_48", 48, _AMPERE_48),
+    GpuPool("ADA_48_PRO", 48, _ADA_48_PRO),
+    GpuPool("AMPERE_80", 80, _AMPERE_80),
+    GpuPool("ADA_80_PRO", 80, _ADA_80_PRO),
+    GpuPool("BLACKWELL_96", 96, _BLACKWELL_96),
+    GpuPool("HOPPER_141", 141, (GpuType("NVIDIA H200", "H200", 139.7, 90),)),
+    GpuPool("BLACKWELL_180", 180, (GpuType("NVIDIA B200", "B200", 178.3, 100),)),
 )

@@ -1,4 +1,4 @@
-"""Prints which GPUs hold a worker's models, beside what else a start would refuse."""
+"""Prints on which GPUs a worker's models fit, with the other findings on its settings."""
 
 import math
 import sys
@@ -9,73 +9,73 @@ from typing import TYPE_CHECKING
 
 from worker import doctor
 from worker.doctor.findings import (
-    HELD,
+    FITTING,
     Finding,
     Fit,
     Level,
     Verdict,
-    at_once,
-    failed,
-    finding,
+    concurrency_text,
+    has_failure,
     render,
+    verdict_finding,
 )
-from worker.doctor.gpus import asked
-from worker.doctor.gpus.asked import ALL, Choice
-from worker.settings.environment import overwrite
-from worker.settings.sources import Given
+from worker.doctor.gpus.choice import ALL_POOLS, GpuChoice, parse_choice, pool_choices, read_prices
+from worker.settings.environment import set_variable
+from worker.settings.sources import RawSettings
 
 if TYPE_CHECKING:
-    # It imports vLLM.
-    from worker.doctor.memory import Judge
+    # Importing this module imports vLLM.
+    from worker.doctor.memory import GpuJudge
 
-# vLLM builds a model without its weights on this machine's CPU, whatever GPUs it is made for.
+# Selects vLLM's platform: without its weights, vLLM builds a model on this machine's CPU, whatever
+# the target GPU is.
 TARGET = "VLLM_TARGET_DEVICE"
-# Options that say how many GPUs a worker has, if they are set.
-_SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE")
-_HEAD = ("GPUs", "fit", "context", "at once", "price", "")
-# Of a GPU that is not here, and so never an ``ok``.
-_UNSEEN = Finding(
+# Options that determine how many GPUs a worker has.
+_PARALLEL_OPTIONS = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE")
+_HEADER = ("GPUs", "fit", "context", "requests", "price", "")
+# Finding on every GPU that is not in this machine, so that the result is never just ``ok``.
+_UNSEEN_GPU = Finding(
     Level.UNKNOWN,
     "GPU",
     "its driver, and the kernels that vLLM would choose there, are not looked at",
 )
 
 
-def main(given: Given, gpu: str, prices: Path | None) -> int:
-    """Print the verdict on a GPU, or on all pools; return 1 if it, or none of them, would do.
+def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
+    """Print the verdict on a GPU or on all pools; return 1 if none of them would work.
 
     Raises:
-        StartFailed: there are no such GPUs, or the file of prices is wrong.
+        StartFailed: The GPUs don't exist, or the file of prices is invalid.
     """
-    cost = asked.read_prices(prices) if prices else {}
-    overwrite(TARGET, "cpu")
-    every = gpu.strip().lower() == ALL
-    choices = asked.pools(_gpus(given)) if every else [asked.choice(gpu)]
+    cost = read_prices(prices) if prices else {}
+    set_variable(TARGET, "cpu")
+    all_pools = gpu.strip().lower() == ALL_POOLS
+    choices = pool_choices(_gpu_count(raw_settings)) if all_pools else [parse_choice(gpu)]
     verdicts: list[Verdict] = []
 
-    def judges(judge: "Judge") -> Iterator[Finding]:
-        if every:
+    def judge_gpus(judge: "GpuJudge") -> Iterator[Finding]:
+        if all_pools:
             verdicts.extend(chain.from_iterable(map(judge.verdicts, choices)))
         else:
             verdict = judge.verdict(choices[0])
-            yield finding(verdict, "ask --gpu all which do", _price(choices[0], cost))
-        yield _UNSEEN
+            yield verdict_finding(verdict, "ask --gpu all which do", _price(choices[0], cost))
+        yield _UNSEEN_GPU
 
-    findings = list(doctor.examine(given, choices[-1].machine, judges))
+    findings = list(doctor.examine(raw_settings, choices[-1].machine, judge_gpus))
     if not verdicts:
-        # One choice is judged by a finding; without a model there is none to judge.
+        # A single choice is judged by a finding; without a model there are no verdicts.
         sys.stdout.write(render(findings))
-        return int(failed(findings) or every)
-    holding = any(verdict.fit is not Fit.NO for verdict in verdicts)
-    where = " on those that hold the model" if holding else " on none of them"
+        return int(has_failure(findings) or all_pools)
+    any_fits = any(verdict.fit is not Fit.NO for verdict in verdicts)
+    where = " on those that hold the model" if any_fits else " on none of them"
     sys.stdout.write(render(findings, table(verdicts, cost), where))
-    return int(failed(findings) or not holding)
+    return int(has_failure(findings) or not any_fits)
 
 
 def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
-    """Return the verdicts as lines of a table, and which of the fitting ones cost least."""
-    rows = [_HEAD, *(_row(verdict, prices) for verdict in verdicts)]
-    columns = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
+    """Return the verdicts as the lines of a table, and the cheapest of the GPUs that fit."""
+    rows = [_HEADER, *(_row(verdict, prices) for verdict in verdicts)]
+    columns = [column for column in range(len(_HEADER)) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in columns}
     lines = [
         "  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in rows
@@ -85,9 +85,9 @@ def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
 
 def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
     name, fit, price = str(verdict.choice), verdict.fit, _price(verdict.choice, prices)
-    if fit not in HELD:
-        return name, fit, "", "", "", verdict.why
-    return name, fit, str(verdict.context), at_once(verdict), price, ""
+    if fit not in FITTING:
+        return name, fit, "", "", "", verdict.reason
+    return name, fit, str(verdict.context), concurrency_text(verdict), price, ""
 
 
 def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
@@ -102,11 +102,11 @@ def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str
     return "None of them holds the whole context."
 
 
-def _price(choice: Choice, prices: Mapping[str, float]) -> str:
+def _price(choice: GpuChoice, prices: Mapping[str, float]) -> str:
     return f"{prices[choice.pool] * choice.count:.2f}" if choice.pool in prices else ""
 
 
-def _gpus(given: Given) -> int:
-    """Return how many GPUs the settings ask for, at least."""
-    sizes = (given.main.get(name, "1") for name in _SIZES)
+def _gpu_count(raw_settings: RawSettings) -> int:
+    """Return the minimum number of GPUs that the settings require."""
+    sizes = (raw_settings.main_options.get(name, "1") for name in _PARALLEL_OPTIONS)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")

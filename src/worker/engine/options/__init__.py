@@ -1,4 +1,4 @@
-"""vLLM's options as settings: the installed vLLM's parser says which there are."""
+"""vLLM's options as settings, defined by the parser of the installed vLLM."""
 
 import argparse
 import copy
@@ -10,33 +10,38 @@ from typing import Any, NamedTuple, NoReturn
 import vllm.config
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.machine import Machine, this_machine
-from worker.engine.options.automatic import GPU_SHARE, automatic, served_names
+from worker.engine.machine import Machine, detect_machine
+from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_defaults, served_names
 from worker.engine.options.combinations import AUTO
-from worker.engine.options.excluded import DENIED, IDLE, NEEDS, REFUSED
-from worker.engine.options.option import WRONG, Option, why
-from worker.engine.seam.locations import find
-from worker.engine.variables import NAMES
+from worker.engine.options.exclusions import (
+    EXCLUDED_OPTIONS,
+    INEFFECTIVE_OPTIONS,
+    REQUIRED_OPTIONS,
+    UNSUPPORTED_OPTIONS,
+)
+from worker.engine.options.option import CONVERSION_ERRORS, Option, refusal_reason
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.variables import VLLM_VARIABLES
 from worker.settings.mistakes import Mistake
-from worker.settings.names import EMBEDDER, removed
-from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
-from worker.settings.values import redact, redact_line, text
+from worker.settings.names import EMBEDDER_PREFIX, explain_removal
+from worker.settings.sources import EXTRA_ARGS, EXTRA_ARGS_EXAMPLE
+from worker.settings.values import format_value, redact, redact_line
 
-# Values that consoles write for an option that is unset.
-UNSET = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
+# Values that consoles write for unset options.
+UNSET_VALUES = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
 
 
-class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find returns Any
-    """vLLM's parser, but a wrong value is an exception instead of 300 lines and an exit."""
+class _OptionParser(import_from_vllm("FlexibleArgumentParser")):  # type: ignore[misc]  # import_from_vllm returns Any
+    """vLLM's parser, but errors raise an exception instead of printing 300 lines and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-class Parsed(NamedTuple):
-    """An engine's arguments without the wrong values, and a mistake for each of these.
+class ParsedOptions(NamedTuple):
+    """An engine's arguments without the wrong values, and a mistake for each wrong value.
 
-    Mistakes have the options' names, without the prefix of the engine's settings.
+    Mistakes contain the options' names without the prefix of the engine's settings.
     """
 
     arguments: EngineArguments
@@ -44,146 +49,155 @@ class Parsed(NamedTuple):
 
 
 class Options:
-    """The options of the installed vLLM that a worker has, by upper-case name.
+    """The options of the installed vLLM that the worker supports, by upper-case name.
 
-    ``variables`` are those of the environment that vLLM reads itself.
+    ``variables`` are the names of environment variables that vLLM reads itself.
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
-        """Ask vLLM for its options; the engines will run on this machine by default."""
-        self.machine = machine or this_machine()
-        self._parser = find("make_arg_parser")(_Parser(allow_abbrev=False))
-        # The parser has a group of options for each configuration class.
+        """Read vLLM's options.
+
+        Args:
+            machine: The machine that the engines run on; this machine by default.
+        """
+        self.machine = machine or detect_machine()
+        self._parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
+        # The parser has one group of options per configuration class.
         self._options = {
             action.dest.upper(): Option(action, getattr(vllm.config, group.title or "", None))
             for group in self._parser._action_groups
             for action in group._group_actions
-            if action.option_strings and action.dest not in DENIED
+            if action.option_strings and action.dest not in EXCLUDED_OPTIONS
         }
         self.names = frozenset(self._options)
-        self.variables = NAMES
+        self.variables = VLLM_VARIABLES
 
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
 
-    def idle(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
-        """Return the reasons why some options have no effect, by the settings' names."""
+    def ineffective_options(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
+        """Return the options that have no effect, with the reasons, by the settings' names."""
         reasons = {
             prefix + dest.upper(): reason
-            for prefix in ("", EMBEDDER)
-            for dest, reason in (REFUSED | IDLE).items()
+            for prefix in ("", EMBEDDER_PREFIX)
+            for dest, reason in (UNSUPPORTED_OPTIONS | INEFFECTIVE_OPTIONS).items()
         }
         for arguments in engines:
-            for name, needed in NEEDS.items():
-                if not getattr(arguments.vllm, needed.lower()):
-                    reasons[arguments.prefix + name] = f"it needs {arguments.prefix}{needed}"
+            for name, required in REQUIRED_OPTIONS.items():
+                if not getattr(arguments.vllm_args, required.lower()):
+                    reasons[arguments.prefix + name] = f"it needs {arguments.prefix}{required}"
         return reasons
 
     def parse(
         self,
         values: Mapping[str, str],
         prefix: str = "",
-        gpu_share: float = GPU_SHARE,
-        extra: Sequence[str] = (),
-    ) -> Parsed:
-        """Turn variables into vLLM's own arguments, each value on its own.
+        gpu_share: float = TOTAL_GPU_SHARE,
+        extra_args: Sequence[str] = (),
+    ) -> ParsedOptions:
+        """Convert settings into vLLM's arguments, validating each value separately.
 
         Args:
-            values: non-blank texts by the options' names (``Given.main``); other names are
+            values: Non-blank strings by option name (``RawSettings.main_options``); other names are
                 ignored.
-            prefix: of the names of the engine's settings.
-            gpu_share: share of a GPU's memory, where it is unset.
-            extra: words of VLLM_EXTRA_ARGS, which win over the values.
+            prefix: The prefix of the names of the engine's settings.
+            gpu_share: The default share of a GPU's memory.
+            extra_args: The words of VLLM_EXTRA_ARGS, which override the values.
         """
         mistakes: list[Mistake] = []
-        right = self._right(values, mistakes)
-        from_extra = self._from_extra(extra, mistakes)
-        given = right | from_extra
-        defaults = automatic(given, self.machine, gpu_share)
-        # Defaults may also be of environment variables.
-        chosen = {one.name: one.value for one in defaults if one.name in self._options}
+        accepted = self._accepted_values(values, mistakes)
+        extra_options = self._parse_extra_args(extra_args, mistakes)
+        operator_options = accepted | extra_options
+        defaults = choose_defaults(operator_options, self.machine, gpu_share)
+        # Some defaults set environment variables instead of options.
+        default_values = {
+            default.name: default.value for default in defaults if default.name in self._options
+        }
         words = [
             word
-            for name, value in {**right, **chosen}.items()
-            if name not in from_extra
-            for word in self._options[name].words(value)
+            for name, value in {**accepted, **default_values}.items()
+            if name not in extra_options
+            for word in self._options[name].command_line_words(value)
         ]
-        if from_extra:
-            words += extra
-        # vLLM writes into some of its defaults, which two engines would share.
+        if extra_options:
+            words += extra_args
+        # vLLM mutates some of its default objects, which two engines would share.
         options: argparse.Namespace = copy.deepcopy(self._parser.parse_args(words))
         options.served_model_name = served_names(options)
-        # Set, it would also stop the metrics; the worker decides what is logged.
+        # This option would also disable vLLM's metrics. The worker has its own setting for the log.
         options.disable_log_stats = False
-        if "ENABLE_AUTO_TOOL_CHOICE" not in given:
-            # Where the model has no parser, the start turns it off again.
+        if "ENABLE_AUTO_TOOL_CHOICE" not in operator_options:
+            # A startup step disables it again if the model has no parser.
             options.enable_auto_tool_choice = options.tool_call_parser == AUTO
         arguments = EngineArguments(
-            vllm=options,
+            vllm_args=options,
             model_name=options.model,
             prefix=prefix,
-            given=given,
-            extra=frozenset(from_extra),
+            operator_options=operator_options,
+            extra_option_names=frozenset(extra_options),
             defaults=tuple(defaults),
         )
-        return Parsed(arguments, mistakes)
+        return ParsedOptions(arguments, mistakes)
 
-    def _right(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Check each value on its own, and return those of options that accept theirs."""
-        right = {}
+    def _accepted_values(
+        self, values: Mapping[str, str], mistakes: list[Mistake]
+    ) -> dict[str, str]:
+        """Validate each value separately and return the accepted values of options."""
+        accepted = {}
         for name, value in values.items():
-            if name not in self._options or (name, value) in UNSET:
+            if name not in self._options or (name, value) in UNSET_VALUES:
                 continue
             option = self._options[name]
             try:
-                parsed = self._parser.parse_args([*option.words(value)])
+                parsed = self._parser.parse_args([*option.command_line_words(value)])
                 option.check(value, getattr(parsed, option.action.dest))
-            except WRONG as refused:
-                pairs = option.kind == "json" and "=" in value
-                redacted = "{...}" if pairs else redact(value)
-                # vLLM's message may repeat the value, as given or as it wrote it anew.
-                reason = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, redacted))
+            except CONVERSION_ERRORS as error:
+                has_pairs = option.kind == "json" and "=" in value
+                redacted = "{...}" if has_pairs else redact(value)
+                # vLLM's message may repeat the value, either unchanged or reformatted.
+                reason = re.sub(r"\{.*\}", "{...}", refusal_reason(error).replace(value, redacted))
                 advice = option.advice(reason, value)
                 mistakes.append(Mistake(name, redacted, advice, option.example))
             else:
-                right[name] = value
-        return right
+                accepted[name] = value
+        return accepted
 
-    def _from_extra(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Return the options that VLLM_EXTRA_ARGS sets, as text; none if there is a mistake in it.
+    def _parse_extra_args(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
+        """Return the options in VLLM_EXTRA_ARGS as strings; empty if there is a mistake in it.
 
-        It is written as on vLLM's command line.
+        The words have the format of vLLM's command line.
         """
         values: dict[str, Any] = {}
         advice = ""
         try:
-            values = self._parse_extra(words)
-        except WRONG as refused:
-            advice = self._refusal(refused)
+            values = self._parse_words(words)
+        except CONVERSION_ERRORS as error:
+            advice = self._describe_refusal(error)
         for name, value in values.items():
             option = self._options[name]
             try:
                 option.check("", value)
-            except WRONG as refused:
-                advice = f"{option.flag}: {option.advice(why(refused), str(value))}"
+            except CONVERSION_ERRORS as error:
+                advice = f"{option.flag}: {option.advice(refusal_reason(error), str(value))}"
         if advice:
             line = redact_line(shlex.join(words))
-            mistakes.append(Mistake(EXTRA_ARGS, line, advice, EXTRA_EXAMPLE))
+            mistakes.append(Mistake(EXTRA_ARGS, line, advice, EXTRA_ARGS_EXAMPLE))
             return {}
-        return {name: text(value) for name, value in values.items()}
+        return {name: format_value(value) for name, value in values.items()}
 
-    def _parse_extra(self, words: Sequence[str]) -> dict[str, Any]:
-        """Parse command line words, and return the values of the options among them.
+    def _parse_words(self, words: Sequence[str]) -> dict[str, Any]:
+        """Parse command line words and return the values of the options in them.
 
         Raises:
-            ValueError: the parser refuses the words, or one of them makes no sense in a worker.
+            ValueError: The parser refuses the words, or an option is not allowed in a worker.
         """
         by_flag = self._parser._option_string_actions.items()
-        denied = {flag for flag, action in by_flag if action.dest in DENIED}
+        denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}
-        # Before the parser acts on them: it prints help, and reads the file of --config.
-        if refused := flags & {*denied, "--config"}:
-            raise ValueError(f"a worker does not take {', '.join(sorted(refused))}")
+        # Check this before the parser acts on the words: it prints help and reads the file of
+        # --config.
+        if refused_flags := flags & {*denied, "--config"}:
+            raise ValueError(f"a worker does not take {', '.join(sorted(refused_flags))}")
         unset = object()
         dests = {option.action.dest: unset for option in self._options.values()}
         parsed = vars(self._parser.parse_args([*words], argparse.Namespace(**dests)))
@@ -191,16 +205,16 @@ class Options:
             raise ValueError(f"unrecognized arguments: {parsed['model_tag']}")
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
-    def _refusal(self, refused: Exception) -> str:
-        """Return the parser's message, with what is accepted by the option that it names."""
-        named = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(refused))
+    def _describe_refusal(self, error: Exception) -> str:
+        """Return the parser's message, plus the accepted values if it names an option."""
+        named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
-            if named and named[1] in option.action.option_strings:
-                return f"{named[1]}: {option.advice(why(refused), '')}"
-        message, unknown, rest = str(refused).partition("unrecognized arguments: ")
+            if named_flag and named_flag[1] in option.action.option_strings:
+                return f"{named_flag[1]}: {option.advice(refusal_reason(error), '')}"
+        message, unknown, rest = str(error).partition("unrecognized arguments: ")
         if not unknown:
-            return why(refused) or message
+            return refusal_reason(error) or message
         names = re.findall(r"--([\w-]+)", rest)
-        gone = {name: removed(name.replace("-", "_").upper()) for name in names}
-        since = [f"--{name}: {reason}" for name, reason in gone.items() if reason]
-        return "; ".join([unknown + redact_line(rest), *since])
+        reasons = {name: explain_removal(name.replace("-", "_").upper()) for name in names}
+        removals = [f"--{name}: {reason}" for name, reason in reasons.items() if reason]
+        return "; ".join([unknown + redact_line(rest), *removals])

@@ -1,4 +1,4 @@
-"""The worker's defaults for options that are unset, by the machine and the model."""
+"""Chooses defaults for unset options that suit the machine and the model."""
 
 import math
 import os
@@ -7,108 +7,131 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from worker.engine.machine import Machine
-from worker.settings.environment import Default, export
+from worker.settings.environment import Default, set_defaults
 from worker.settings.mistakes import Mistake, SettingsError
-from worker.settings.names import EMBEDDER
+from worker.settings.names import EMBEDDER_PREFIX
 from worker.settings.values import is_directory
 
-# Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
+# Environment variables for a CPU. vLLM runs the executor in the core's process only if
+# VLLM_ENABLE_V1_MULTIPROCESSING is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
-SHARE = "GPU_MEMORY_UTILIZATION"
-# Shares of a GPU's memory: of all engines together, and of an embedder. An embedder has no cache
-# that grows with its share, and most are small.
-GPU_SHARE = 0.95
-EMBEDDER_SHARE = 0.1
-SHARES = {"": GPU_SHARE, EMBEDDER: EMBEDDER_SHARE}
+MEMORY_OPTION = "GPU_MEMORY_UTILIZATION"
+# Shares of a GPU's memory: the total of all engines, and the embedder's share. An embedder has no
+# cache that grows with its share, and most embedders are small.
+TOTAL_GPU_SHARE = 0.95
+EMBEDDER_GPU_SHARE = 0.1
+DEFAULT_GPU_SHARES = {"": TOTAL_GPU_SHARE, EMBEDDER_PREFIX: EMBEDDER_GPU_SHARE}
 
 # Options whose product is the number of GPUs that an engine runs on.
-OTHER_SIZES = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
-SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_SIZES)
+OTHER_PARALLEL_SIZES = (
+    "PIPELINE_PARALLEL_SIZE",
+    "DATA_PARALLEL_SIZE",
+    "PREFILL_CONTEXT_PARALLEL_SIZE",
+)
+PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_PARALLEL_SIZES)
 
-# By its name, since it is vLLM that imports it.
+# A string, because vLLM imports the class.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
 
-# vLLM's own default checks each request with the backend that takes it, and holds all of them to
-# the backend of the first: an answer may then be one that its schema forbids.
-ONE_BACKEND = Default(
+# By default, vLLM validates each request with the backend that fits it, but uses the backend of the
+# first request for all of them. Its output may then violate a schema.
+STRUCTURED_OUTPUTS_DEFAULT = Default(
     "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
 )
-LONGEST = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory holds")
+MAX_MODEL_LEN_DEFAULT = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory holds")
 
 
-def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> list[Default]:
-    """Choose the defaults of the options that are not given, for an engine on this machine."""
-    defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
-    defaults += [LONGEST, ONE_BACKEND]
-    return [default for default in defaults if default.name not in given]
+def choose_defaults(
+    operator_options: Mapping[str, str], machine: Machine, gpu_share: float
+) -> list[Default]:
+    """Choose defaults for the options that the operator left unset."""
+    defaults = (
+        _cpu_defaults(operator_options)
+        if machine.cpu
+        else _gpu_defaults(operator_options, len(machine.gpus), gpu_share)
+    )
+    defaults += [MAX_MODEL_LEN_DEFAULT, STRUCTURED_OUTPUTS_DEFAULT]
+    return [default for default in defaults if default.name not in operator_options]
 
 
-def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
-    """Divide a GPU's memory between two engines, each of which takes its share at the start.
+def divide_memory(
+    main_options: Mapping[str, str], embedder_options: Mapping[str, str]
+) -> dict[str, float]:
+    """Divide a GPU's memory between two engines, each of which allocates its share at startup.
 
-    Return the shares of the model and of the embedder, by the prefix of their settings' names.
+    Returns:
+        The shares of the main model and the embedder, by the prefix of their settings.
 
     Raises:
-        SettingsError: the shares that are set leave too little.
+        SettingsError: The configured shares leave too little memory.
     """
     try:
-        embedders = float(embedder.get(SHARE, EMBEDDER_SHARE))
-        share = float(main.get(SHARE, GPU_SHARE - embedders))
+        embedder_share = float(embedder_options.get(MEMORY_OPTION, EMBEDDER_GPU_SHARE))
+        model_share = float(main_options.get(MEMORY_OPTION, TOTAL_GPU_SHARE - embedder_share))
     except ValueError:
-        # vLLM's parser reports it, with what is accepted.
-        return SHARES
-    if share <= 0 or share + embedders > 1:
-        advice = f"with {SHARE}={share:g} for the model there is no room for it: at most 1 together"
-        if embedders == EMBEDDER_SHARE and SHARE in main:
-            advice = f"with {embedders:g} for the embedder there is not enough: at most 1 together"
-            example = f"{1 - embedders:g}"
-            raise SettingsError([Mistake(SHARE, f"{share:g}", advice, example)])
-        raise SettingsError([Mistake(EMBEDDER + SHARE, f"{embedders:g}", advice)])
-    return {"": round(share, 6), EMBEDDER: embedders}
+        # vLLM's parser reports the wrong value, with the accepted values.
+        return DEFAULT_GPU_SHARES
+    if model_share <= 0 or model_share + embedder_share > 1:
+        advice = (
+            f"with {MEMORY_OPTION}={model_share:g} for the model there is no room for it: at most "
+            "1 together"
+        )
+        if embedder_share == EMBEDDER_GPU_SHARE and MEMORY_OPTION in main_options:
+            advice = (
+                f"with {embedder_share:g} for the embedder there is not enough: at most 1 together"
+            )
+            example = f"{1 - embedder_share:g}"
+            raise SettingsError([Mistake(MEMORY_OPTION, f"{model_share:g}", advice, example)])
+        raise SettingsError(
+            [Mistake(EMBEDDER_PREFIX + MEMORY_OPTION, f"{embedder_share:g}", advice)]
+        )
+    return {"": round(model_share, 6), EMBEDDER_PREFIX: embedder_share}
 
 
 def served_names(options: Namespace) -> list[str]:
-    """Return the names that a model is served by: those that are set, then its own.
+    """Return the names that a model is served under: the configured names, then its own name.
 
-    A directory's own name is its last part: callers don't see paths of the machine.
+    The own name of a directory is the last part of its path, since callers must not see paths.
     """
     model = options.model
-    # Without links being followed: their names are the operator's choice.
-    own = Path(os.path.abspath(model)).name if is_directory(model) else model  # noqa: PTH100 - Path.absolute keeps ".."
-    return [*dict.fromkeys([*(options.served_model_name or ()), own])]
+    # Symbolic links are not resolved because the operator chose their names.
+    own_name = Path(os.path.abspath(model)).name if is_directory(model) else model  # noqa: PTH100 - Path.absolute keeps ".."
+    return [*dict.fromkeys([*(options.served_model_name or ()), own_name])]
 
 
 def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
-    """Return the largest number of these GPUs that divides a model's attention heads, if any."""
+    """Return the largest size up to ``gpus`` that divides the number of attention heads."""
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def _for_cpu(given: Mapping[str, str]) -> list[Default]:
-    """Choose what starts fast and runs on any CPU."""
-    written = export(CPU_EXPORTS)
+def _cpu_defaults(operator_options: Mapping[str, str]) -> list[Default]:
+    """Choose defaults that start fast and run on any CPU."""
+    exported = set_defaults(CPU_EXPORTS)
     defaults = [
-        *(Default(name, value, "no GPU") for name, value in written.items()),
+        *(Default(name, value, "no GPU") for name, value in exported.items()),
         Default("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
         Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
     ]
-    if _gpus_needed(given, SIZES) == 1:
+    if _count_required_gpus(operator_options, PARALLEL_SIZES) == 1:
         reason = "one process starts fastest"
         defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
     return defaults
 
 
-def _for_gpus(given: Mapping[str, str], gpus: int, share: float) -> list[Default]:
+def _gpu_defaults(
+    operator_options: Mapping[str, str], gpu_count: int, share: float
+) -> list[Default]:
     reason = "the worker has the GPU for itself"
-    defaults = [Default(SHARE, f"{share:g}", reason)]
-    if gpus > 1:
-        size = max(1, gpus // _gpus_needed(given, OTHER_SIZES))
-        defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpus} GPUs are there"))
+    defaults = [Default(MEMORY_OPTION, f"{share:g}", reason)]
+    if gpu_count > 1:
+        size = max(1, gpu_count // _count_required_gpus(operator_options, OTHER_PARALLEL_SIZES))
+        defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there"))
     return defaults
 
 
-def _gpus_needed(given: Mapping[str, str], sizes: Sequence[str]) -> int:
-    """Return how many GPUs an engine needs by some of its sizes; unset and other ones are 1."""
-    values = (given.get(name, "") for name in sizes)
+def _count_required_gpus(operator_options: Mapping[str, str], sizes: Sequence[str]) -> int:
+    """Return the number of GPUs that an engine needs; unset or invalid sizes count as 1."""
+    values = (operator_options.get(name, "") for name in sizes)
     return math.prod(max(1, int(value)) for value in values if value.isdecimal())

@@ -1,8 +1,8 @@
-"""Checks of options that vLLM takes one by one: together, against the disk, and the machine.
+"""Checks that involve several options, the file system or the machine.
 
-vLLM itself would report some of these mistakes late, in other words, or not at all. Each check
-yields mistakes with the options' names, without the prefix of the engine's settings;
-``worker.engine.start.tables`` lists them in their order.
+vLLM itself accepts each of these options alone, and would report some of the mistakes late, in
+unclear words or not at all. Each check yields mistakes with the options' names, without the prefix
+of the engine's settings. ``worker.engine.start.tables`` lists the checks in their order.
 """
 
 import argparse
@@ -16,40 +16,48 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import SIZES
-from worker.engine.options.option import one_of
-from worker.engine.seam.locations import find
+from worker.engine.options.automatic import PARALLEL_SIZES
+from worker.engine.options.option import describe_choices
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import in_settings
+from worker.errors import options_to_settings
 from worker.settings.mistakes import Mistake
-from worker.settings.values import is_directory, redact, unfit
+from worker.settings.values import is_directory, model_name_problem, redact
 
-# In place of a parser's name: the one that suits the model.
+# The value of a parser option that selects the model's parser.
 AUTO = "auto"
-TOOLS, REASONING = "TOOL_CALL_PARSER", "REASONING_PARSER"
+TOOL_PARSER, REASONING_PARSER = "TOOL_CALL_PARSER", "REASONING_PARSER"
 # vLLM's registries of parsers.
-MANAGERS = {TOOLS: "ToolParserManager", REASONING: "ReasoningParserManager"}
+PARSER_REGISTRIES = {TOOL_PARSER: "ToolParserManager", REASONING_PARSER: "ReasoningParserManager"}
 
 
-def parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that vLLM has the parsers, unless a plugin may bring them."""
-    given = arguments.given
-    for name, manager in MANAGERS.items():
+def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Check that vLLM has the configured parsers, unless a plugin may register them."""
+    operator_options = arguments.operator_options
+    for name, registry in PARSER_REGISTRIES.items():
         plugin_name = name.replace("CALL_", "") + "_PLUGIN"
-        plugin = getattr(arguments.vllm, plugin_name.lower())
-        known = sorted(find(manager).list_registered())
-        if name in given and not plugin and given[name] not in (AUTO, *known):
-            yield Mistake(name, given[name], one_of([AUTO, *known], given[name]))
+        plugin = getattr(arguments.vllm_args, plugin_name.lower())
+        known = sorted(import_from_vllm(registry).list_registered())
+        if name in operator_options and not plugin and operator_options[name] not in (AUTO, *known):
+            yield Mistake(
+                name,
+                operator_options[name],
+                describe_choices([AUTO, *known], operator_options[name]),
+            )
         if plugin and plugin.endswith(".py") and not Path(plugin).is_file():
             yield Mistake(plugin_name, plugin, "there is no such file")
 
 
-def adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that LORA_MODULES are adapters that the other options allow."""
-    options, given, prefix = arguments.vllm, arguments.given, arguments.prefix
+def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Check that LORA_MODULES are valid adapters that the other options allow."""
+    options, operator_options, prefix = (
+        arguments.vllm_args,
+        arguments.operator_options,
+        arguments.prefix,
+    )
     modules = options.lora_modules or ()
     names = [module.name for module in modules]
-    wrong = {
+    violations = {
         f"adapters need {prefix}ENABLE_LORA=1": not options.enable_lora,
         "two adapters have one name": len({*names}) < len(names),
         "an adapter has a name and a path, which are texts": not all(
@@ -58,88 +66,98 @@ def adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
             for value in (module.name, module.path)
         ),
     }
-    for advice, is_so in wrong.items() if modules else ():
-        if is_so:
-            yield Mistake("LORA_MODULES", redact(given["LORA_MODULES"]), advice, "sql=org/sql-lora")
-    most = options.max_cpu_loras
-    if options.enable_lora and most is not None and most < options.max_loras:
+    for advice, is_violated in violations.items() if modules else ():
+        if is_violated:
+            yield Mistake(
+                "LORA_MODULES", redact(operator_options["LORA_MODULES"]), advice, "sql=org/sql-lora"
+            )
+    max_cpu_loras = options.max_cpu_loras
+    if options.enable_lora and max_cpu_loras is not None and max_cpu_loras < options.max_loras:
         advice = f"at least {prefix}MAX_LORAS={options.max_loras}"
-        yield Mistake("MAX_CPU_LORAS", given["MAX_CPU_LORAS"], advice, str(options.max_loras))
+        yield Mistake(
+            "MAX_CPU_LORAS", operator_options["MAX_CPU_LORAS"], advice, str(options.max_loras)
+        )
 
 
-def context(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that the context has tokens."""
-    if arguments.vllm.max_model_len == 0:
+def check_context_length(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Check that the context length is not zero."""
+    if arguments.vllm_args.max_model_len == 0:
         advice = "a whole number above 0, or -1: the longest that fits"
-        yield Mistake("MAX_MODEL_LEN", arguments.given["MAX_MODEL_LEN"], advice, "4096")
+        yield Mistake("MAX_MODEL_LEN", arguments.operator_options["MAX_MODEL_LEN"], advice, "4096")
 
 
-def directories(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that there are the directories that options name, and a tokenizer's name is one."""
+def check_directories(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Check that the directories in options exist, and that the tokenizer's name is valid."""
     for name in ("GENERATION_CONFIG", "HF_CONFIG_PATH"):
-        place = arguments.given.get(name, "")
-        if place.startswith(("/", "./", "../", "~")) and not is_directory(place):
-            yield Mistake(name, place, "there is no such directory")
-    if reason := unfit(tokenizer := arguments.given.get("TOKENIZER", ".")):
+        path = arguments.operator_options.get(name, "")
+        if path.startswith(("/", "./", "../", "~")) and not is_directory(path):
+            yield Mistake(name, path, "there is no such directory")
+    if reason := model_name_problem(tokenizer := arguments.operator_options.get("TOKENIZER", ".")):
         yield Mistake("TOKENIZER", tokenizer, reason)
 
 
-def chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that the chat template is one, or the path of one, and compiles."""
-    template = arguments.vllm.chat_template
+def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Check that the chat template, which may be a path, exists and compiles."""
+    template = arguments.vllm_args.chat_template
     if not template:
         return
     reason = ""
     try:
-        if not _inline(template) and not Path(template).is_file():
+        if not _is_inline(template) and not Path(template).is_file():
             reason = "neither the path of a file nor a Jinja template"
         else:
-            # The same Jinja environment as for a conversation.
-            render_jinja_template(conversations=[], chat_template=text_of(template))
+            # Conversations are rendered in the same Jinja environment.
+            render_jinja_template(conversations=[], chat_template=read_chat_template(template))
     except jinja2.TemplateSyntaxError as error:
         reason = f"no Jinja template: {error.message}, in line {error.lineno}"
     except (OSError, UnicodeError) as error:
         reason = f"can't be read: {error}"
     if reason:
-        beginning = template if len(template) < 80 else f"{template[:77]}..."
-        yield Mistake("CHAT_TEMPLATE", beginning, reason)
+        excerpt = template if len(template) < 80 else f"{template[:77]}..."
+        yield Mistake("CHAT_TEMPLATE", excerpt, reason)
 
 
-def refused_by_vllm(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Run vLLM's own checks, and find the option that its message names."""
-    # The check of a chat template above says more.
-    rest = argparse.Namespace(**{**vars(arguments.vllm), "chat_template": None})
+def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+    """Run vLLM's own checks and attribute a refusal to the option in its message."""
+    # The chat template has a separate check with a better message.
+    options = argparse.Namespace(**{**vars(arguments.vllm_args), "chat_template": None})
     try:
-        find("validate_parsed_serve_args")(rest)
+        import_from_vllm("validate_parsed_serve_args")(options)
     except START_ERRORS as error:
-        message = in_settings(str(error)).removeprefix("Error: ")
-        named = [name for name in arguments.given if re.search(rf"\b{name}\b", message)]
-        name = named[0] if named else "MODEL"
-        yield Mistake(name, arguments.given.get(name), message)
+        message = options_to_settings(str(error)).removeprefix("Error: ")
+        named_options = [
+            name for name in arguments.operator_options if re.search(rf"\b{name}\b", message)
+        ]
+        name = named_options[0] if named_options else "MODEL"
+        yield Mistake(name, arguments.operator_options.get(name), message)
 
 
-def too_many_gpus(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
-    """Check that the machine has as many GPUs as the engine is to run on."""
-    sizes = {name: getattr(arguments.vllm, name.lower()) for name in SIZES}
-    wanted, gpus = math.prod(sizes.values()), len(machine.gpus)
-    if machine.cpu or wanted <= gpus:
+def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
+    """Check that the machine has enough GPUs for the engine."""
+    sizes = {name: getattr(arguments.vllm_args, name.lower()) for name in PARALLEL_SIZES}
+    required, available = math.prod(sizes.values()), len(machine.gpus)
+    if machine.cpu or required <= available:
         return
-    there = {0: "there is no GPU", 1: "there is 1 GPU"}.get(gpus, f"there are {gpus} GPUs")
+    gpus_found = {0: "there is no GPU", 1: "there is 1 GPU"}.get(
+        available, f"there are {available} GPUs"
+    )
     for name, size in sizes.items():
         if size > 1:
-            advice = f"{there}, and {wanted} would be needed; unset, it is what fits"
-            fits = max(gpus * size // wanted, 1)
-            yield Mistake(name, arguments.given.get(name, str(size)), advice, str(fits))
+            advice = f"{gpus_found}, and {required} would be needed; unset, it is what fits"
+            suggestion = max(available * size // required, 1)
+            yield Mistake(
+                name, arguments.operator_options.get(name, str(size)), advice, str(suggestion)
+            )
 
 
-def text_of(template: str) -> str:
-    """Return the text of a chat template, which may be given by the path of its file.
+def read_chat_template(template: str) -> str:
+    """Return a chat template's text, reading the file if the template is a path.
 
     Raises:
-        OSError: the file can't be read.
+        OSError: The file can't be read.
     """
-    return template if _inline(template) else Path(template).read_text()
+    return template if _is_inline(template) else Path(template).read_text()
 
 
-def _inline(template: str) -> bool:
+def _is_inline(template: str) -> bool:
     return any(sign in template for sign in "{\n")

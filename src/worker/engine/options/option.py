@@ -1,4 +1,4 @@
-"""An option of vLLM: which values it accepts, and how a variable becomes command line words."""
+"""An option of vLLM: its accepted values, and its conversion into command line words."""
 
 import argparse
 import contextlib
@@ -10,19 +10,32 @@ from typing import Annotated, Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from worker.engine.options.declared import field_of, fields_of, kind_of, literals, plugged
-from worker.engine.seam.locations import find
+from worker.engine.options.declarations import (
+    fields_of,
+    find_field,
+    has_plugins,
+    literal_values,
+    value_kind,
+)
+from worker.engine.seam.locations import import_from_vllm
 from worker.settings import history
-from worker.settings.examples import example
-from worker.settings.values import BOOLEANS, adapters, boolean, items, scalar, text
+from worker.settings.examples import example_value
+from worker.settings.values import (
+    ACCEPTED_BOOLEANS,
+    format_value,
+    parse_adapters,
+    parse_boolean,
+    parse_list,
+    parse_scalar,
+)
 
-# Pairs in place of a JSON object: image=1,video=0.
-_PAIRS = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
+# Pairs instead of a JSON object: image=1,video=0.
+_PAIRS_PATTERN = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
 
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_BOUND_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
-ACCEPTED = {
-    "boolean": BOOLEANS,
+ACCEPTED_VALUES = {
+    "boolean": ACCEPTED_BOOLEANS,
     "integer": "a whole number",
     "size": "a whole number, or one such as 16k (16000) or 16K (16384)",
     "number": "a number",
@@ -33,144 +46,150 @@ ACCEPTED = {
 EXAMPLES = {"boolean": "1", "integer": "1", "size": "16k", "number": "1.0"}
 
 # Exceptions that vLLM's conversions raise for a wrong value.
-WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# Options whose choices are not listed in their type, and where they are.
-_LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
-# Choices that a wrong value is taken for, at most.
-_MEANT = 3
+# Options whose type doesn't list their choices, with vLLM's names of the lists.
+_CHOICE_LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
+# Maximum number of choices that are suggested for a wrong value.
+_MAX_SUGGESTIONS = 3
 # Common short names of dtypes.
-_SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 class Option:
     """An option of vLLM as an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Describe an option of vLLM's parser; ``config`` is the class that takes the value."""
+        """Describe an option.
+
+        Args:
+            action: The option in vLLM's parser.
+            config: vLLM's configuration class that has the option's field.
+        """
         self.action = action
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
         self.config = config
-        self.kind = kind_of(action)
-        self._field = field_of(config, action.dest)
-        # The limits of a number, by pydantic's names for them.
+        self.kind = value_kind(action)
+        self._field = find_field(config, action.dest)
+        # Limits of a number, by pydantic's names for them.
         self.bounds = bounds_of(self._field)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The accepted values; empty if they can't be listed."""
-        of_parser = [str(choice) for choice in self.action.choices or () if choice is not None]
-        if of_parser or self.kind != "text":
-            return tuple(of_parser)
-        if self.name in _LISTS:
-            listed = find(_LISTS[self.name])
-            return tuple(sorted(listed if isinstance(listed, list) else literals(listed)))
-        return tuple(literals(self._field.annotation)) if self._field else ()
+        parser_choices = [str(choice) for choice in self.action.choices or () if choice is not None]
+        if parser_choices or self.kind != "text":
+            return tuple(parser_choices)
+        if self.name in _CHOICE_LISTS:
+            listed = import_from_vllm(_CHOICE_LISTS[self.name])
+            return tuple(sorted(listed if isinstance(listed, list) else literal_values(listed)))
+        return tuple(literal_values(self._field.annotation)) if self._field else ()
 
     @property
     def default(self) -> str:
-        """vLLM's default as an operator would write it; blank if it has none."""
+        """The default as an operator would write it; blank if there is no default."""
         value = self.action.default
         if value is argparse.SUPPRESS or value in (None, "", [], {}, set()):
             return ""
         value = getattr(value, "value", value)
-        return text(value) if isinstance(value, bool | int | float | str | list) else ""
+        return format_value(value) if isinstance(value, bool | int | float | str | list) else ""
 
     @property
     def example(self) -> str | None:
-        """An accepted value, as text; None if there is no good one."""
-        if shown := example(self.name):
-            return shown
+        """An accepted value as a string; None if there is no good example."""
+        if specific_example := example_value(self.name):
+            return specific_example
         if self.choices:
             return self.default if self.default in self.choices else self.choices[0]
         if self.kind == "list":
             return "1,2" if self.action.type is int else "one,two"
-        numeric = self.kind in ("size", "integer", "number")
-        return (numeric and self.default) or EXAMPLES.get(self.kind)
+        is_numeric = self.kind in ("size", "integer", "number")
+        return (is_numeric and self.default) or EXAMPLES.get(self.kind)
 
     def advice(self, reason: str, value: str) -> str:
-        """Return the message about a wrong value: the reason (``why``), and what to write."""
-        accepted = in_words(self.kind, self.bounds)
+        """Return the message about a wrong value: the reason, if any, and the accepted values."""
+        accepted = describe_kind(self.kind, self.bounds)
         if self.name == "LORA_MODULES":
             accepted = 'name=path, or a JSON list of objects with "name" and "path"'
         elif self.choices:
-            accepted = one_of(self.choices, value)
+            accepted = describe_choices(self.choices, value)
         return f"{reason}; {accepted}" if reason else accepted
 
-    def words(self, value: str) -> Iterator[str]:
+    def command_line_words(self, value: str) -> Iterator[str]:
         """Yield the command line words that set the option.
 
         Raises:
-            ValueError: the value has no such form.
+            ValueError: The value can't be converted.
         """
         if self.kind == "boolean":
-            if boolean(value):
+            if parse_boolean(value):
                 yield self.flag
             elif isinstance(self.action, argparse.BooleanOptionalAction):
                 yield self.flag.replace("--", "--no-", 1)
         elif self.kind == "list":
             yield self.flag
-            yield from adapters(value) if self.name == "LORA_MODULES" else items(value)
+            yield from parse_adapters(value) if self.name == "LORA_MODULES" else parse_list(value)
         else:
-            word = self._object(value) if self.kind == "json" else self._choice(value)
-            # One word, since the value may begin with a hyphen.
+            word = self._to_json(value) if self.kind == "json" else self._normalize_choice(value)
+            # A single word, since the value may begin with a hyphen.
             yield f"{self.flag}={word}"
 
     def check(self, value: str, converted: Any) -> None:
-        """Check a value against what vLLM's configuration class declares.
+        """Validate a value against the field of vLLM's configuration class.
 
-        ``value`` is the text, or blank if it is unknown, and ``converted`` what the parser made of
-        it.
+        Args:
+            value: The value as a string; blank if it is unknown.
+            converted: The value that vLLM's parser converted.
 
         Raises:
-            ValueError: with the reason; blank if what is accepted says all.
+            ValueError: The value is wrong. The message is blank if the accepted values are enough.
         """
         if converted is None or (value and value == self.default):
             return
         if self.kind == "json":
             self._check_object(converted)
-        elif self.kind == "text" and self.choices and not self._known(str(converted)):
-            raise ValueError(self._dropped(str(converted)))
+        elif self.kind == "text" and self.choices and not self._is_known_choice(str(converted)):
+            raise ValueError(self._describe_removal(str(converted)))
         else:
             _validate(converted, Any, self._field)
 
     def _check_object(self, value: Any) -> None:
-        """Check the keys and values of a JSON object against the class that vLLM makes of it.
+        """Validate the keys and values of a JSON object against vLLM's class for it.
 
         Raises:
-            ValueError: it is no object, or has an unknown key or a wrong value.
+            ValueError: The value is not an object, or has an unknown key or a wrong value.
         """
         default = self.action.default
-        other = isinstance(value, str | list) and not isinstance(value, type(default))
-        if isinstance(value, bool | int | float) or other:
+        is_other_type = isinstance(value, str | list) and not isinstance(value, type(default))
+        if isinstance(value, bool | int | float) or is_other_type:
             raise ValueError("no JSON object")
         classes = get_args(self._field.annotation) if self._field else ()
-        known = next((fields for cls in classes if (fields := fields_of(cls))), None)
-        if not isinstance(value, dict) or known is None:
+        known_fields = next((fields for cls in classes if (fields := fields_of(cls))), None)
+        if not isinstance(value, dict) or known_fields is None:
             return
-        if unknown := value.keys() - known.keys():
+        if unknown := value.keys() - known_fields.keys():
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
         for key, item in value.items():
             try:
-                # Raised for types of vLLM's own, which no operator can write.
+                # Pydantic raises this error for types of vLLM that no operator can write.
                 with contextlib.suppress(PydanticUserError):
-                    _validate(item, known[key].annotation, known[key])
-            except ValidationError as wrong:
-                raise ValueError(f"{key}: {reasons(wrong)}") from None
+                    _validate(item, known_fields[key].annotation, known_fields[key])
+            except ValidationError as error:
+                raise ValueError(f"{key}: {join_messages(error)}") from None
 
-    def _choice(self, value: str) -> str:
-        """Return a choice as vLLM writes it, whatever its case: LOG_LEVEL=info is common."""
+    def _normalize_choice(self, value: str) -> str:
+        """Return a choice in vLLM's case: LOG_LEVEL=info is common."""
         return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
-    def _known(self, value: str) -> bool:
-        # The operator's own class is written with dots; plugins may bring more names.
-        own_class = "." in value or ":" in value
-        return own_class or plugged() or bool({value, value.upper()} & {*self.choices})
+    def _is_known_choice(self, value: str) -> bool:
+        # A class of the operator is written with dots. Plugins may register more names.
+        is_class = "." in value or ":" in value
+        return is_class or has_plugins() or bool({value, value.upper()} & {*self.choices})
 
-    def _dropped(self, value: str) -> str:
-        """Return since when vLLM doesn't have a choice; blank if it never had it."""
-        removal = history.removal("choices", f"{self.name}={value}")
+    def _describe_removal(self, value: str) -> str:
+        """Return since when vLLM lacks a choice; blank if vLLM never had it."""
+        removal = history.find_removal("choices", f"{self.name}={value}")
         if not removal:
             return ""
         reason = f"vLLM has had no {value} since {removal.since}"
@@ -178,17 +197,17 @@ class Option:
             reason += "; use a model that is quantized otherwise, which its own files tell vLLM"
         return reason
 
-    def _object(self, value: str) -> str:
-        """Return the JSON text of an object, which may be written as pairs.
+    def _to_json(self, value: str) -> str:
+        """Return an object, which may be written as pairs, as JSON.
 
         Raises:
-            JSONDecodeError: broken JSON, which vLLM takes for text in some options.
+            JSONDecodeError: The JSON is invalid; for some options vLLM would accept it as a string.
         """
         if value.startswith(("{", "[")):
             json.loads(value)
-        elif _PAIRS.fullmatch(value):
+        elif _PAIRS_PATTERN.fullmatch(value):
             pairs = (pair.strip().split("=") for pair in value.split(","))
-            return json.dumps({key: scalar(item.strip()) for key, item in pairs})
+            return json.dumps({key: parse_scalar(item.strip()) for key, item in pairs})
         return value
 
 
@@ -197,38 +216,42 @@ def bounds_of(field: Any) -> dict[str, float]:
     return {
         key: limit
         for constraint in (field.metadata if field else ())
-        for key in _BOUNDS
+        for key in _BOUND_WORDS
         if (limit := getattr(constraint, key, None)) is not None
     }
 
 
-def in_words(kind: str, bounds: Mapping[str, float]) -> str:
-    """Say which values a kind of setting takes within these bounds."""
-    return ", ".join([ACCEPTED[kind], *(f"{_BOUNDS[key]} {bounds[key]:g}" for key in bounds)])
+def describe_kind(kind: str, bounds: Mapping[str, float]) -> str:
+    """Return which values a kind of setting accepts, with the limits."""
+    return ", ".join(
+        [ACCEPTED_VALUES[kind], *(f"{_BOUND_WORDS[key]} {bounds[key]:g}" for key in bounds)]
+    )
 
 
-def one_of(choices: Sequence[str], instead: str) -> str:
-    """List the accepted values, after those that the wrong value was probably meant to be."""
+def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
+    """Return a message with the choices, preceded by suggestions for the wrong value."""
     lower = {choice.lower(): choice for choice in choices}
-    wanted = _SHORT.get(instead.lower(), instead.lower())
-    near = [name for name in lower if wanted and name.startswith(wanted)][:_MEANT]
-    # Similar digits don't make a number near.
-    if not near and not instead.isdecimal():
-        near = difflib.get_close_matches(wanted, lower, n=1)
-    meant = f"did you mean {' or '.join(lower[name] for name in near)}? " if near else ""
-    return f"{meant}One of {', '.join(choices)}" if meant else f"one of {', '.join(choices)}"
+    prefix = _DTYPE_ALIASES.get(wrong_value.lower(), wrong_value.lower())
+    suggestions = [name for name in lower if prefix and name.startswith(prefix)][:_MAX_SUGGESTIONS]
+    # A number with similar digits is not a useful suggestion.
+    if not suggestions and not wrong_value.isdecimal():
+        suggestions = difflib.get_close_matches(prefix, lower, n=1)
+    question = (
+        f"did you mean {' or '.join(lower[name] for name in suggestions)}? " if suggestions else ""
+    )
+    return f"{question}One of {', '.join(choices)}" if question else f"one of {', '.join(choices)}"
 
 
-def why(error: BaseException) -> str:
-    """Return why the parser, ``Option.words`` or ``Option.check`` refused a value.
+def refusal_reason(error: BaseException) -> str:
+    """Return why the parser or ``Option`` refused a value.
 
-    Blank if the message says no more than ``Option.advice`` adds.
+    Returns a blank string if ``Option.advice`` already contains the reason.
     """
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ValidationError):
-            # Bounds are part of what is accepted.
-            return reasons(cause, "_than")
+            # The accepted values contain the bounds.
+            return join_messages(cause, "_than")
         if isinstance(cause, json.JSONDecodeError):
             return f"broken JSON: {cause}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
@@ -236,29 +259,31 @@ def why(error: BaseException) -> str:
         # Python's own message about code that didn't expect this value.
         return ""
     message = re.sub(r"^argument \S+: ", "", str(error))
-    # A failed conversion: the message has a Python type, and repeats the value.
-    return "" if message == BOOLEANS or re.match("invalid |Value ", message) else message
+    # The message of a failed conversion contains a Python type and repeats the value.
+    return "" if message == ACCEPTED_BOOLEANS or re.match("invalid |Value ", message) else message
 
 
-def reasons(invalid: ValidationError, but: str = "-") -> str:
+def join_messages(error: ValidationError, ignored_type: str = "-") -> str:
     """Join a validation error's messages, without the values.
 
-    ``but`` leaves out the kinds of errors that contain it.
+    Args:
+        error: Pydantic's error.
+        ignored_type: A part of the error types to omit.
     """
     messages = []
-    for error in invalid.errors(include_input=False, include_url=False):
-        if but not in error["type"]:
-            place = ".".join(str(step) for step in error["loc"])
-            message = str(error["msg"]).removeprefix("Value error, ")
-            messages.append(f"{place}: {message}" if place else message)
+    for detail in error.errors(include_input=False, include_url=False):
+        if ignored_type not in detail["type"]:
+            location = ".".join(str(step) for step in detail["loc"])
+            message = str(detail["msg"]).removeprefix("Value error, ")
+            messages.append(f"{location}: {message}" if location else message)
     return "; ".join(messages)
 
 
 def _validate(value: Any, annotation: Any, field: Any) -> None:
-    """Check a value against a type, and against the bounds that a field declares.
+    """Validate a value against a type and a field's bounds.
 
     Raises:
-        ValidationError: the value is wrong.
+        ValidationError: The value is wrong.
     """
     converted = TypeAdapter(annotation).validate_python(value)
     for bound in field.metadata if field and converted is not None else ():

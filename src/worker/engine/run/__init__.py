@@ -1,1 +1,1 @@
-"""A running engine: requests, generation, adapters, and what keeps it answering."""
+"""A running engine: requests, generation, adapters, and recovery from crashes and hangs."""

@@ -9,15 +9,15 @@ from contextlib import aclosing
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.description import described
+from worker.engine.description import describe_model
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.generation import Generation
-from worker.engine.run.grammar.gate import Gate, trial_for
-from worker.engine.run.grammar.trial import Trial
+from worker.engine.run.grammar.gate import GrammarGate, create_trial
+from worker.engine.run.grammar.trial import GrammarTrial
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.healer import Healer
-from worker.engine.run.requests.media import media_of
-from worker.engine.run.server import Server
+from worker.engine.run.requests.media import create_media_loader
+from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client
 from worker.settings import Settings
 
@@ -25,9 +25,9 @@ STATS_INTERVAL_S = 10.0
 
 
 class InProcessEngine:
-    """Satisfies ``worker.engine.Engine``, which describes its methods.
+    """Implementation of ``worker.engine.Engine``, which documents the methods.
 
-    Made by ``worker.engine.start.launch``.
+    Created by ``worker.engine.start.launch``.
     """
 
     def __init__(
@@ -37,83 +37,97 @@ class InProcessEngine:
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
         died: Future[None],
-        start_again: Callable[[], Core],
+        restart_core: Callable[[], Core],
     ) -> None:
-        """Take a started core; ``open`` has to be called next, on the loop.
+        """Use a started core. The caller must call ``open`` next, on the loop.
 
-        ``died``, which engines share, is resolved when the engine is dead and is not started again.
-        ``start_again`` is called in a thread when the core has died.
+        Args:
+            core: The first core.
+            arguments: Arguments of vLLM's engine.
+            settings: The operator's settings.
+            loop: The engine's event loop.
+            died: Resolved when the engine is dead and is not started again; shared by all engines.
+            restart_core: Starts another core after a core has died; called in a thread.
         """
         self.loop = loop
         self._died = died
         self._arguments = arguments
         self._settings = settings
         self._healer = healer = Healer(
-            arguments.vllm.served_model_name[0],
+            arguments.vllm_args.served_model_name[0],
             core,
-            start_again,
-            self._use_next,
-            restarts=settings.max_engine_restarts,
+            restart_core,
+            self._use_replacement,
+            max_restarts=settings.max_engine_restarts,
             hang_s=settings.engine_hang_s,
         )
-        self.aside, self.admit, self.back = healer.aside, healer.absence.admit, healer.back
-        self._trial: Trial | None = None
+        self.suspend = healer.suspend
+        self.wait_until_resumed = healer.suspension.wait_until_resumed
+        self.wait_for_recovery = healer.wait_for_recovery
+        self._trial: GrammarTrial | None = None
         self._watchers: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
         """Build vLLM's server around the engine; call on its loop."""
-        await self._use(self._healer.core)
+        await self._use_core(self._healer.core)
 
     async def prepare(self) -> None:
-        """Begin to watch a warm engine, and what no job waits for yet; call on its loop.
+        """Start watching a warm engine, and start tasks that no job waits for; call on its loop.
 
-        What is compiled during the warm-up may take longer than a core that works is silent.
+        The engine must be warm: compiling during the warm-up may take longer than a working core is
+        silent.
         """
         watch = asyncio.create_task(self._healer.run())
-        watch.add_done_callback(self._give_up)
+        watch.add_done_callback(self._report_death)
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
         if self._trial:
             self._watchers.append(asyncio.create_task(self._trial.start()))
 
-    async def _use_next(self, core: Core) -> None:
-        await self._use(core)
-        # What the core before had is garbage now, and most of it was exempt from collection.
+    async def _use_replacement(self, core: Core) -> None:
+        await self._use_core(core)
+        # The objects of the previous core are garbage now, but most were exempt from collection.
         gc.unfreeze()
         gc.collect()
         gc.freeze()
 
-    async def _use(self, core: Core) -> None:
-        """Build everything that depends on a core, and use it from then on."""
+    async def _use_core(self, core: Core) -> None:
+        """Build everything that depends on a core, and use the core from now on."""
         client = core.client
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
-        # One for all cores: it holds what has been tried.
-        self._trial = self._trial or trial_for(client, settings)
-        # Before the server takes hold of the client.
-        Gate(client, self._trial)
-        server = Server(client, arguments.vllm, tasks, media_of(client, settings))
+        # All cores share one trial, which caches its results.
+        self._trial = self._trial or create_trial(client, settings)
+        # The gate must be in place before the server uses the client.
+        GrammarGate(client, self._trial)
+        server = VllmServer(
+            client, arguments.vllm_args, tasks, create_media_loader(client, settings)
+        )
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
-        # From the model's generation_config; it applies to the raw path only if it was asked for.
-        own = client.model_config.get_diff_sampling_param()
-        applies = arguments.given.keys() & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
+        # Defaults of the model's generation_config. On the raw path they apply only if configured.
+        model_defaults = client.model_config.get_diff_sampling_param()
+        names = {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
+        uses_model_defaults = not names.isdisjoint(arguments.operator_options)
         self.generation = generation = Generation(
             client,
             server,
             adapters,
             tasks=tasks,
-            defaults={"max_tokens": settings.default_max_tokens, **(own if applies else {})},
+            defaults={
+                "max_tokens": settings.default_max_tokens,
+                **(model_defaults if uses_model_defaults else {}),
+            },
             system_prompt=settings.system_prompt,
         )
-        self.model = described(arguments, client.vllm_config, frozenset(tasks))
+        self.model = describe_model(arguments, client.vllm_config, frozenset(tasks))
         self.metrics = core.metrics
         self._server = server
-        self.keys, self.call = server.keys, server.call
-        self.generate, self.check = generation.deltas, generation.check
-        self.unload, self.adapters_on_volume = adapters.unload, adapters.on_volume
-        self.check_adapter = adapters.checks.refuse_broken
+        self.body_keys, self.call = server.body_keys, server.call
+        self.generate, self.check_job = generation.deltas, generation.check_job
+        self.unload_adapter, self.adapters_on_volume = adapters.unload, adapters.list_volume
+        self.check_adapter = adapters.checker.check_in_thread
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
@@ -124,25 +138,25 @@ class InProcessEngine:
         self._client.shutdown()
 
     @property
-    def dead(self) -> bool:
-        return self._healer.dead
+    def is_dead(self) -> bool:
+        return self._healer.is_dead
 
     @property
-    def is_aside(self) -> bool:
-        return self._healer.absence.lasts
+    def is_suspended(self) -> bool:
+        return self._healer.suspension.is_active
 
     @property
-    def schema(self) -> dict[str, Any]:
-        return self._server.schema
+    def openapi_schema(self) -> dict[str, Any]:
+        return self._server.openapi_schema
 
     @property
     def _client(self) -> Client:
         return self._healer.core.client
 
-    async def adopt(self, name: str) -> None:
+    async def load_adapter(self, name: str) -> None:
         await self.generation.adapters.get(name, "model")
 
-    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+    async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
         async with aclosing(self.call("/v1/models", None, request_id)) as parts:
             body = b"".join([part async for part in parts if isinstance(part, bytes)])
         cards: list[dict[str, Any]] = json.loads(body)["data"]
@@ -152,17 +166,17 @@ class InProcessEngine:
     def slots(self) -> int:
         config = self._client.vllm_config
         scheduler = config.scheduler_config
-        # A lower limit than what the core has memory for; vLLM 0.30 has none.
+        # The limit is lower than the core's memory allows; vLLM 0.30 does not have it.
         active = getattr(scheduler, "max_num_active_seqs", None)
         # With data parallelism every rank has a scheduler.
         return int((active or scheduler.max_num_seqs) * config.parallel_config.data_parallel_size)
 
     @property
     def unfinished_requests(self) -> int:
-        """How many requests hold a slot in the engine, on both paths together."""
+        """Number of requests with a slot in the engine, on both paths together."""
         return self._client.output_processor.get_num_unfinished_requests()
 
-    def _give_up(self, watch: asyncio.Task[None]) -> None:
+    def _report_death(self, watch: asyncio.Task[None]) -> None:
         if not (watch.cancelled() or self._died.done()):
             self._died.set_result(None)
 

@@ -15,74 +15,78 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from worker import asgi
-from worker.engine.run.requests.bodies import check_bad_words, check_items
-from worker.engine.run.requests.refusals import sanitized, silence_refusals
-from worker.engine.run.requests.texts import bounded, is_long, keep_a_thread_free
-from worker.engine.run.requests.turns import Turns
-from worker.engine.seam.locations import find
+from worker.engine.run.requests.bodies import check_bad_words, check_input_items
+from worker.engine.run.requests.long_requests import LongRequestQueue
+from worker.engine.run.requests.refusals import sanitize, silence_refusals
+from worker.engine.run.requests.texts import is_long, limit_texts, reserve_thread
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
-from worker.engine.seam.translation import translated
+from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
-from worker.limits.shapes import NONE, RAW, Shape
-from worker.media import Media
-from worker.media.walker import find as find_media
+from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, BodyShape
+from worker.media import MediaLoader
+from worker.media.walker import find_media
 from worker.record import Usage
 
 log = logging.getLogger(__name__)
 
-# The parameters that vLLM names when a prompt is too long.
-TOO_LONG = {"input_tokens", "input_text"}
+# Parameters that vLLM names when a prompt is too long.
+TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 
 
-class Server:
-    """Use on the engine's loop.
+class VllmServer:
+    """vLLM's server for one client. Use on the engine's loop.
 
-    ``media`` replaces those of requests by what vLLM may read.
+    Args:
+        client: vLLM's client of the engine core.
+        arguments: vLLM's command-line arguments.
+        tasks: vLLM's supported tasks of the model.
+        media: Replaces the media of requests with media that vLLM may read.
     """
 
     def __init__(
-        self, client: Client, arguments: Namespace, tasks: tuple[str, ...], media: Media
+        self, client: Client, arguments: Namespace, tasks: tuple[str, ...], media: MediaLoader
     ) -> None:
         self._client = client
         self.media = media
         self._arguments = arguments
         self._tasks = tasks
-        self._app = find("build_app")(arguments, tasks, client.model_config)
-        SANITIZE.replace_imported(sanitized)
-        _let_errors_out(self._app)
+        self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
+        SANITIZE.replace_in_modules(sanitize)
+        _remove_exception_handlers(self._app)
         silence_refusals()
         self._keys = dict(_body_keys(self._app))
-        # Building the document takes a second or two: several at once would each build it.
-        self._describing = threading.Lock()
+        # Building the document takes a second or two: concurrent requests would each build it.
+        self._schema_lock = threading.Lock()
 
     @property
     def state(self) -> Any:
-        """The state of vLLM's app: the objects that its routes use."""
+        """The state of vLLM's app, with the objects that its routes use."""
         return self._app.state
 
     async def open(self) -> None:
         """Build the app's state.
 
         Raises:
-            Exception: vLLM's own: a chat template or an adapter on the disk can be broken.
+            Exception: vLLM's own, for example for a broken chat template or adapter on the disk.
         """
-        arguments = _without_path(self._arguments)
-        await find("init_app_state")(self._client, self.state, arguments, self._tasks)
+        arguments = _hide_directory(self._arguments)
+        await import_from_vllm("init_app_state")(self._client, self.state, arguments, self._tasks)
         renderer = self._client.renderer
         if executor := getattr(renderer, "_executor", None):
-            keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
-        Turns(self._client)
-        keep_what_was_written(getattr(self.state, "anthropic_serving_messages", None))
+            reserve_thread(executor, self._client.model_config.renderer_num_workers)
+        LongRequestQueue(self._client)
+        keep_invalid_tool_input(getattr(self.state, "anthropic_serving_messages", None))
 
-    def keys(self, path: str) -> frozenset[str] | None:
-        """See ``Engine.keys``."""
+    def body_keys(self, path: str) -> frozenset[str] | None:
+        """See ``Engine.body_keys``."""
         return self._keys.get(path)
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def openapi_schema(self) -> dict[str, Any]:
         """The server's OpenAPI document."""
-        with self._describing:
+        with self._schema_lock:
             document: dict[str, Any] = self._app.openapi()
         return document
 
@@ -92,46 +96,49 @@ class Server:
         body: Mapping[str, Any] | None,
         request_id: str,
         usage: Usage | None = None,
-        shape: Shape = NONE,
-    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+        shape: BodyShape = EMPTY_SHAPE,
+    ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         """See ``Engine.call``."""
         try:
-            shows = False
+            has_media = False
             if body is not None:
-                body = bounded(self._client, body, shape)
-                body, shows = await self.media.inlined(body, shape.texts)
-            with translated(self._client, shows_media=shows):
-                if shape.items:
-                    check_items(body or {})
+                body = limit_texts(self._client, body, shape)
+                body, has_media = await self.media.inline(body, shape.text_keys)
+            with translate_errors(self._client, has_media=has_media):
+                if shape.accepts_items:
+                    check_input_items(body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
-                data = b"" if body is None else _encoded(body)
+                data = b"" if body is None else _encode(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)
                 state: dict[str, Any] = {}
-                async with contextlib.aclosing(asgi.call(self._app, request, state)) as parts:
+                async with contextlib.aclosing(asgi.call_app(self._app, request, state)) as parts:
                     async for part in parts:
-                        # vLLM's server would answer 500, or end a stream with an error event.
-                        # What is only read, such as the models, needs no core.
+                        # vLLM's server would respond with status 500, or end a stream with an error
+                        # event. Requests that only read, such as for the list of models, need no
+                        # core.
                         if self._client.errored and body is not None:
                             raise EngineDead
                         yield part
-                # Notes for the middleware of vLLM's app: they count the tokens of a stream whose
-                # caller did not ask for them, too.
-                noted: RequestMetadata | None = state.get("request_metadata")
-                if usage is not None and noted and (counted := noted.final_usage_info):
-                    usage.prompt_tokens = counted.prompt_tokens
-                    usage.output_tokens = counted.completion_tokens
+                # Metadata for the middleware of vLLM's app. It also counts the tokens of a stream
+                # whose caller did not request the usage.
+                metadata: RequestMetadata | None = state.get("request_metadata")
+                if usage is not None and metadata and (final_usage := metadata.final_usage_info):
+                    usage.prompt_tokens = final_usage.prompt_tokens
+                    usage.output_tokens = final_usage.completion_tokens
         except RefusedByEngine as refused:
-            prompt = body if body and not shape.items else {}
-            raise await self.measured(refused, prompt) from refused
+            prompt = body if body and not shape.accepts_items else {}
+            raise await self.add_token_count(refused, prompt) from refused
 
-    async def measured(self, refused: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
-        """Return the refusal of a prompt that is too long with its number of tokens.
+    async def add_token_count(
+        self, refused: RefusedByEngine, body: Mapping[str, Any]
+    ) -> WorkerError:
+        """Return the refusal of a prompt that is too long, with the prompt's number of tokens.
 
-        vLLM does not count them all. Any other refusal is returned unchanged, and that of a text
-        that takes long to count.
+        vLLM does not count all tokens. All other refusals are returned unchanged, and also refusals
+        of texts that take long to count.
         """
-        if refused.param not in TOO_LONG or is_long.get():
+        if refused.param not in TOO_LONG_PARAMS or is_long.get():
             return refused
         prompt = {"prompt": body.get("prompt", body.get("input"))}
         if body.get("messages") is not None:
@@ -139,11 +146,11 @@ class Server:
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
         if not is_text:
             return refused
-        if find_media(prompt, RAW.texts):
-            # A raw job's are as its caller sent them: vLLM would fetch them itself.
+        if find_media(prompt, RAW_SHAPE.text_keys):
+            # The media of a raw job are as its caller sent them: vLLM would fetch them itself.
             return refused
-        request = asgi.Request("POST", "/tokenize", _encoded(prompt))
-        async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
+        request = asgi.Request("POST", "/tokenize", _encode(prompt))
+        async with contextlib.aclosing(asgi.call_app(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(
             f"The prompt has {answer['count']:,} tokens. Together with its answer, at most "
@@ -153,20 +160,20 @@ class Server:
         )
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encode(body: Mapping[str, Any]) -> bytes:
     """Encode a body as JSON.
 
     Raises:
-        ValueError: it holds half of a surrogate pair or NaN.
-        OverflowError: an integer has more than 64 bits.
+        ValueError: If the body has half of a surrogate pair, or NaN.
+        OverflowError: If an integer has more than 64 bits.
     """
-    # vLLM would notice too late that its core can't be sent a value.
+    # vLLM would notice too late that a value can't be sent to its core.
     msgspec.msgpack.encode(body)
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _body_keys(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield each path of a FastAPI app with the keys that its body can have."""
+    """Yield each path of a FastAPI app, with the keys that its body can have."""
     for route in app.routes:
         if hasattr(route, "body_field"):
             annotation = route.body_field and route.body_field.field_info.annotation
@@ -183,34 +190,34 @@ def _keys(annotation: Any) -> Iterator[str]:
             yield field.alias
 
 
-def _let_errors_out(app: Any) -> None:
-    """Remove an app's exception handlers: exceptions are translated as on the raw path.
+def _remove_exception_handlers(app: Any) -> None:
+    """Remove an app's exception handlers, so that exceptions are translated as on the raw path.
 
-    Those of the framework's own HTTP errors stay.
+    Handlers for the framework's own HTTP errors stay.
     """
-    kept = {
+    http_handlers = {
         error: handler
         for error, handler in app.exception_handlers.items()
         if isinstance(error, type) and issubclass(error, HTTPException)
     }
-    EXCEPTION_HANDLERS.replace(app, kept)
-    # vLLM has built the middleware stack already, with the handlers of that time.
+    EXCEPTION_HANDLERS.replace(app, http_handlers)
+    # vLLM has already built the middleware stack, with the previous handlers.
     app.middleware_stack = app.build_middleware_stack()
 
 
-def _without_path(arguments: Namespace) -> Namespace:
-    """Replace a local directory's path, which /v1/models would show, by the model's name."""
+def _hide_directory(arguments: Namespace) -> Namespace:
+    """Replace the path of a local model, which /v1/models would show, with the model's name."""
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})
 
 
-def keep_what_was_written(messages: Any) -> None:
-    """Let Anthropic's API answer as text, not as a call, what is no input of a tool.
+def keep_invalid_tool_input(messages: Any) -> None:
+    """Make Anthropic's API return invalid input of a tool as text, not as a call.
 
-    There an input is an object, and vLLM's server raises if a model has written something else, or
-    was cut while it wrote, as if the request were wrong. A call with an empty input would be worse:
-    it may be run.
+    In this API, the input of a tool is an object. If a model has written anything else, or was cut
+    off while writing, vLLM's server raises an error as if the request were wrong. A call with an
+    empty input would be worse, since the caller may execute it.
 
     Args:
         messages: vLLM's ``AnthropicServingMessages``; None if the model does not generate.
@@ -218,20 +225,20 @@ def keep_what_was_written(messages: Any) -> None:
     if messages is None:
         return
 
-    def converted(answer: Any) -> Any:
+    def convert_to_message(answer: Any) -> Any:
         choice = answer.choices[0]
         message = choice.message
-        wrong = [call for call in message.tool_calls if not _is_object(call.function.arguments)]
-        if wrong:
-            log.warning("the model wrote %d calls of tools whose input is no object", len(wrong))
-            message.tool_calls = [call for call in message.tool_calls if call not in wrong]
-            written = [call.function.arguments for call in wrong]
-            message.content = "\n".join(filter(None, [message.content, *written]))
+        invalid = [call for call in message.tool_calls if not _is_object(call.function.arguments)]
+        if invalid:
+            log.warning("the model wrote %d calls of tools whose input is no object", len(invalid))
+            message.tool_calls = [call for call in message.tool_calls if call not in invalid]
+            inputs = [call.function.arguments for call in invalid]
+            message.content = "\n".join(filter(None, [message.content, *inputs]))
             if choice.finish_reason == "tool_calls" and not message.tool_calls:
                 choice.finish_reason = "stop"
-        return convert(answer)
+        return convert_original(answer)
 
-    convert = TO_MESSAGES.replace(messages, converted)
+    convert_original = TO_MESSAGES.replace(messages, convert_to_message)
 
 
 def _is_object(text: str) -> bool:

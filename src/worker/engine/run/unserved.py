@@ -1,4 +1,4 @@
-"""A base model that is checked but not served: all that a worker that only trains needs of it."""
+"""A base model that is checked but not served, for workers that only train."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.description import described
-from worker.engine.run.adapters.files import AdapterChecks
+from worker.engine.description import describe_model
+from worker.engine.run.adapters.files import AdapterChecker
 from worker.volume.adapters import adapter_names, directory
 
 
 class UnservedModel:
-    """Satisfies ``worker.engine.Base``, which describes it.
+    """Implementation of ``BaseModelHandle``, which documents the methods.
 
-    It takes what an engine would be started with, and vLLM's configuration made from that.
+    It takes the arguments that an engine would be started with, and vLLM's configuration for them.
     """
 
-    dead = is_aside = False
+    is_dead = is_suspended = False
     # Requests that need an engine are refused, and the others need no slot.
     slots = 8
 
@@ -25,12 +25,12 @@ class UnservedModel:
         self, arguments: EngineArguments, config: Any, volume: Path, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
-        self.model = described(arguments, config, frozenset({"generate"}))
-        self._checks = AdapterChecks(config)
+        self.model = describe_model(arguments, config, frozenset({"generate"}))
+        self._checker = AdapterChecker(config)
         self._root = directory(volume)
 
-    async def cards(self, request_id: str) -> list[dict[str, Any]]:
-        """Return the cards that vLLM's server would answer with."""
+    async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
+        """Return the model cards that vLLM's server would return."""
         return [
             {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": name}
             | {"parent": None, "max_model_len": self.model.max_model_len, "permission": []}
@@ -40,8 +40,8 @@ class UnservedModel:
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
         return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
 
-    async def unload(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """Do nothing: no adapter is loaded."""
 
     async def check_adapter(self, directory: Path) -> None:
-        await self._checks.refuse_broken(directory)
+        await self._checker.check_in_thread(directory)

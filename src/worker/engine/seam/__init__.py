@@ -1,1 +1,1 @@
-"""Where the worker meets vLLM: its names, its types, its exceptions, and what is patched of it."""
+"""The interface to vLLM: its names, types and exceptions, and patches of its objects."""

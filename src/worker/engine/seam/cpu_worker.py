@@ -1,4 +1,4 @@
-"""vLLM's worker for CPUs, mended in two places; vLLM imports it by its name, in a core."""
+"""vLLM's worker for CPUs with two fixes; vLLM imports this module by name, in the engine core."""
 
 from typing import Any
 
@@ -7,19 +7,21 @@ from vllm.v1.worker.cpu_worker import CPUWorker as VllmCPUWorker
 
 
 class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
-    """Compiles nothing with ``ENFORCE_EAGER``, and samples with a seed only what a request keeps.
+    """Worker that compiles nothing with ``ENFORCE_EAGER`` and keeps seeds out of partial prompts.
 
-    vLLM compiles small functions in any case, when they are first called: seconds, in which the
-    core stands still. The one that ranks log probabilities is three operations, which need no more
-    memory uncompiled than a fourth of the log probabilities.
+    Even with ``ENFORCE_EAGER``, vLLM compiles small functions when they are first called, which
+    blocks the core for seconds. The function that ranks log probabilities consists of three
+    operations. Without compilation, these need additional memory of at most a fourth of the log
+    probabilities.
 
-    In a step that computes a part of a prompt, vLLM samples all the same, and then turns the seeded
-    generator back by what was used: no generator of a CPU can do that, and the core dies. A part is
-    computed whenever a step has no room for the rest: beside other requests, too.
+    In a step that computes a part of a prompt, vLLM samples a token anyway, and then rewinds the
+    seeded generator by the amount used. Generators of a CPU can't be rewound, and the core dies. A
+    prompt is computed in parts whenever a step has no capacity for the rest of it, also because of
+    other requests.
     """
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        """Take what vLLM passes."""
+        """Initialize the worker with vLLM's arguments."""
         super().__init__(vllm_config, *args, **kwargs)
         if vllm_config.model_config.enforce_eager:
             torch.compiler.set_stance("force_eager")
@@ -31,7 +33,7 @@ class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
         discards = getattr(runner, "discard_request_mask", None)
         if discards is None:
             return super().sample_tokens(grammar_output)
-        # Requests whose token of this step is thrown away sample without theirs.
+        # Requests whose token of this step is discarded sample without their generators.
         generators = runner.input_batch.generators
         idle = {row: generators.pop(row) for row in list(generators) if discards.np[row]}
         try:

@@ -1,7 +1,8 @@
-"""vLLM's look at the class of a model, taken in a fork of this process.
+"""Inspection of a model's class by vLLM, in a fork of this process.
 
-vLLM looks in another process, since importing the class may initialise CUDA, and starts a new
-interpreter for it, which imports vLLM once more: most of a first start. A fork has it already.
+vLLM inspects the class in another process, since importing the class may initialize CUDA. It starts
+a new interpreter for that, which imports vLLM again and takes most of a first startup. A fork has
+already imported vLLM.
 """
 
 import contextlib
@@ -17,32 +18,32 @@ from worker.engine.seam.patches import INSPECT
 
 
 @contextlib.contextmanager
-def by_forks() -> Iterator[None]:
-    """Let vLLM look in forks during this block, while this process has one thread."""
+def inspect_in_forks() -> Iterator[None]:
+    """Make vLLM inspect models in forks during this block; needs a single-threaded process."""
     registry = resolve_name(INSPECT.owner)
-    own = getattr(registry, INSPECT.name)
-    with INSPECT.replaced(registry, lambda look: forked(look, own)):
+    original = getattr(registry, INSPECT.name)
+    with INSPECT.replace_temporarily(registry, lambda look: call_in_fork(look, original)):
         yield
 
 
-def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any]) -> Any:
-    """Return what a function returns in a fork; if it fails there, call it otherwise."""
-    answers, answer = multiprocessing.Pipe(duplex=False)
+def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
+    """Return the result of a function that runs in a fork; if it fails there, call the fallback."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def send() -> None:
-        # What goes wrong is printed by the next attempt.
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
-            os.dup2(nowhere.fileno(), sys.stderr.fileno())
-        answer.send(look())
+        # Discard errors of the fork: the fallback prints its own.
+        with open(os.devnull, "wb") as devnull:  # noqa: PTH123 - a device of the kernel
+            os.dup2(devnull.fileno(), sys.stderr.fileno())
+        sender.send(function())
 
     process = children.fork(send)
-    # The only other one is the fork's: its end is the end of the pipe.
-    answer.close()
-    with answers:
+    # The fork has the only other copy of the sender, so the pipe ends when the fork exits.
+    sender.close()
+    with receiver:
         try:
-            return answers.recv()
+            return receiver.recv()
         except EOFError:
-            # vLLM's own way says why.
-            return otherwise(look)
+            # vLLM's own implementation reports the error.
+            return fallback(function)
         finally:
             os.waitpid(process, 0)

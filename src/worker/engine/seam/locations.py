@@ -1,8 +1,9 @@
-"""The modules of vLLM's names that are looked up: when a release moves one, mend its row here.
+"""Modules of the names of vLLM that are looked up at runtime.
 
-A name has a row if a supported release keeps it elsewhere or lacks it, or if its module has to be
-imported late: vLLM is not imported before the ports are open, and its server not before the core
-has been forked. All other names are imported where they are used.
+When a release of vLLM moves a name, update its row here. A name has a row if a supported release
+has it in another module or lacks it, or if its module must be imported late: vLLM is not imported
+before the ports are open, and its server is not imported before the core has been forked. All other
+names are imported where they are used.
 
 A row lists the modules to try, newest first.
 """
@@ -61,17 +62,17 @@ class MovedName(ImportError):
     """The installed vLLM has a name in none of the known modules."""
 
 
-def find(name: str) -> Any:
+def import_from_vllm(name: str) -> Any:
     """Return vLLM's ``name`` from the first of its modules that has it.
 
     Raises:
-        MovedName: listing the modules that were tried.
+        MovedName: If none of the modules has the name; the message lists the modules.
     """
     for location in LOCATIONS[name]:
         try:
             module = importlib.import_module(location)
         except ModuleNotFoundError as missing:
-            # A dependency of vLLM's that is missing is a different error.
+            # A missing dependency of vLLM is a different error.
             if not location.startswith(missing.name or "?"):
                 raise
         else:

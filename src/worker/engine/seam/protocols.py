@@ -1,6 +1,7 @@
-"""The parts of vLLM's objects that this package uses, since vLLM's own classes are Any to mypy.
+"""Protocols for the parts of vLLM's objects that this package uses.
 
-``tests/contract/test_vllm_protocols.py`` checks that the installed vLLM's classes have them.
+mypy sees vLLM's own classes as Any. ``tests/contract/test_vllm_protocols.py`` checks that the
+classes of the installed vLLM have these parts.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-# A rendered prompt: one of vLLM's dicts; most hold ``prompt_token_ids``.
+# A rendered prompt: one of vLLM's dicts. Most of them have ``prompt_token_ids``.
 EngineInput = Mapping[str, Any]
 
 
@@ -21,7 +22,7 @@ class Logprob(Protocol):
 
 
 class CompletionOutput(Protocol):
-    """One choice of an answer, whole or what it has grown by."""
+    """One choice of an answer: the whole choice, or only the new part in a stream."""
 
     index: int
     text: str
@@ -34,16 +35,16 @@ class CompletionOutput(Protocol):
 
 
 class RequestOutput(Protocol):
-    """What vLLM's engine yields for a request."""
+    """One output of vLLM's engine for a request."""
 
     prompt_token_ids: list[int] | None
-    # The first position has none.
+    # The entry of the first position is empty.
     prompt_logprobs: Sequence[Any] | None
     outputs: list[CompletionOutput]
 
 
 class LoRARequest(Protocol):
-    """An adapter as vLLM's engine is asked for it."""
+    """An adapter, as a parameter of vLLM's engine."""
 
     lora_name: str
     lora_int_id: int
@@ -72,7 +73,7 @@ class Renderer(Protocol):
 class Models(Protocol):
     """The models and adapters of vLLM's server (``OpenAIServingModels``)."""
 
-    # The adapters that are loaded, by name.
+    # The loaded adapters, by name.
     lora_requests: dict[str, LoRARequest]
     lora_resolvers: list[Any]
     lora_id_counter: Any
@@ -86,35 +87,35 @@ class Models(Protocol):
 
 
 class UsageInfo(Protocol):
-    """The tokens of an answer, all choices together."""
+    """The token counts of an answer, for all choices together."""
 
     prompt_tokens: int
     completion_tokens: int | None
 
 
 class RequestMetadata(Protocol):
-    """What a route of vLLM's server notes of a request, in its state."""
+    """Metadata that a route of vLLM's server stores in the state of a request."""
 
-    # None for routes that don't count, and until the answer is complete.
+    # None for routes that don't count tokens, and until the answer is complete.
     final_usage_info: UsageInfo | None
 
 
 class RequestState(Protocol):
-    """A request that a core has not answered to its end."""
+    """An unfinished request of a core."""
 
     external_req_id: str
-    # In tokens.
+    # Tokens of the prompt.
     prompt_len: int
-    # Whether it has no output yet.
+    # Whether the request has no output yet.
     is_prefilling: bool
-    # Its ``arrival_time`` is Unix time in seconds; there are none if vLLM keeps no statistics.
+    # Has ``arrival_time``, a Unix time in seconds. None if vLLM collects no statistics.
     stats: Any
 
 
 class OutputProcessor(Protocol):
-    """What has the requests that a core has not answered to their end."""
+    """Tracks the unfinished requests of a core."""
 
-    # By vLLM's id of a request.
+    # By vLLM's id of the request.
     request_states: dict[str, RequestState]
 
     def has_unfinished_requests(self) -> bool: ...
@@ -128,17 +129,17 @@ class ProcessManager(Protocol):
     processes: list[BaseProcess]
 
 
-class Resources(Protocol):
-    """What the connection to a core holds."""
+class ConnectionResources(Protocol):
+    """The resources of the connection to a core."""
 
     engine_manager: ProcessManager
 
 
-class Connection(Protocol):
+class CoreConnection(Protocol):
     """The connection to a core."""
 
-    resources: Resources
-    # One for each call of the core that it has not answered, other than requests.
+    resources: ConnectionResources
+    # Calls that the core still has to answer, other than requests.
     utility_results: dict[int, asyncio.Future[Any]]
 
 
@@ -148,8 +149,9 @@ class Client(Protocol):
     vllm_config: Any
     model_config: Any
     output_processor: OutputProcessor
-    engine_core: Connection
-    # The task that passes the core's outputs on to requests, and its death; None before the first.
+    engine_core: CoreConnection
+    # Task that passes the core's outputs, and its death, on to requests. None before the first
+    # request.
     output_handler: asyncio.Task[None] | None
     renderer: Renderer
     errored: bool

@@ -1,4 +1,4 @@
-"""vLLM's exceptions and refusals, translated to the worker's errors in one place."""
+"""Translation of vLLM's exceptions and refusals to the worker's errors."""
 
 import contextlib
 import re
@@ -21,36 +21,37 @@ from vllm.exceptions import (
 )
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from worker.engine.seam.locations import find
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client
 from worker.errors import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     EngineBusy,
     EngineDead,
     InvalidInput,
     RefusedByEngine,
     WorkerError,
-    in_settings,
+    options_to_settings,
 )
-from worker.validation import MOST_MISTAKES
+from worker.validation import MAX_MISTAKES
 
-# Names and indexes in pydantic's locations; other parts are labels of a union's alternatives.
-FIELD = re.compile(r"[a-z0-9_]+")
-TYPES = frozenset({"str", "int", "float", "bool", "dict", "list"})
+# Names and indexes in the locations of pydantic's errors; other parts label alternatives of a
+# union.
+FIELD_NAME = re.compile(r"[a-z0-9_]+")
+TYPE_LABELS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
-# When and where in xgrammar's own source a complaint was made.
-SOURCE = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
+# Timestamp and location in xgrammar's own source, at the start of its messages.
+SOURCE_LOCATION = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
 
-# Complaints that are read for a message: a long list of mistakes has one for each alternative.
-MOST_READ = 1_000
+# Errors to read for one message: a long list of mistakes has one for each alternative.
+MAX_ERRORS = 1_000
 
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
     "CUSTOM_CHAT_TEMPLATE on the endpoint, or send a prompt."
 )
 
-# Messages that offer what the worker refuses, with what is said in their place.
-OTHER_WORDS = {
+# Replacements for messages that suggest a form of input that the worker refuses.
+REPLACED_MESSAGES = {
     "Either prompt or prompt_embeds must be provided and non-empty.": (
         "prompt: a text that is not empty, a list of token ids, or a list of either"
     ),
@@ -58,60 +59,60 @@ OTHER_WORDS = {
 
 
 def _message(error: Exception) -> str:
-    # Not str(error): vLLM appends the refused value to it, and that can be the prompt.
+    # Not ``str(error)``: vLLM appends the refused value to it, which can be the prompt.
     if not error.args:
         return type(error).__name__
-    # Cut before anything else reads it: it may quote the request.
-    message = in_settings(SOURCE.sub("", str(error.args[0])[:LONGEST_MESSAGE]))
-    return OTHER_WORDS.get(message, message)
+    # Truncate before anything else reads the message, since it may quote the request.
+    message = options_to_settings(SOURCE_LOCATION.sub("", str(error.args[0])[:MAX_MESSAGE_LENGTH]))
+    return REPLACED_MESSAGES.get(message, message)
 
 
-def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:
+def _refuse_with(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     return lambda error: RefusedByEngine(
         _message(error), status=status, param=getattr(error, "parameter", None)
     )
 
 
-def wrong_shape(invalid: ValidationError | RequestValidationError) -> InvalidInput:
-    """Return the error for a body of the wrong shape: its message names fields, not values."""
-    wrong: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for error in invalid.errors()[:MOST_READ]:
-        place, of_alternative = _place(error["loc"])
-        field = place.rpartition(".")[0] if of_alternative else place
-        wrong[field][f"{place}: {error['msg']}"] += 1
-    # Each alternative of a union complains: the most common complaint is kept.
-    messages = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_MISTAKES]
+def body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
+    """Return the error for a body of the wrong shape; its message names fields, not values."""
+    messages_by_field: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for error in invalid.errors()[:MAX_ERRORS]:
+        path, is_in_union = _field_path(error["loc"])
+        field = path.rpartition(".")[0] if is_in_union else path
+        messages_by_field[field][f"{path}: {error['msg']}"] += 1
+    # Each alternative of a union has an error of its own: report the most common one.
+    messages = [counts.most_common(1)[0][0] for counts in messages_by_field.values()][:MAX_MISTAKES]
     param = messages[0].split(":")[0] if messages else None
     return InvalidInput("; ".join(messages), param=param)
 
 
-def _place(location: tuple[int | str, ...]) -> tuple[str, bool]:
+def _field_path(location: tuple[int | str, ...]) -> tuple[str, bool]:
     """Return a field's path, and whether it is inside an alternative of a union."""
     parts = [str(part) for part in location]
-    # FastAPI's locations begin with the part of the request.
+    # FastAPI's locations begin with the part of the HTTP request.
     parts = parts[1:] if parts[:1] == ["body"] else parts
-    named = [part for part in parts if FIELD.fullmatch(part) and part not in TYPES]
-    return ".".join(named), len(named) < len(parts)
+    names = [part for part in parts if FIELD_NAME.fullmatch(part) and part not in TYPE_LABELS]
+    return ".".join(names), len(names) < len(parts)
 
 
-# Most specific first. The worker answers as vLLM's own server would.
-TABLE: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], ...] = (
+# Most specific first. The status codes are those of vLLM's own server.
+TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], ...] = (
     (EngineDeadError, lambda _: EngineDead()),
-    # Some supported releases lack it, and nothing is an instance of ().
+    # Some supported releases lack this exception; no object is an instance of ().
     (
         getattr(vllm.exceptions, "RetryableRequestError", ()),
         lambda error: EngineBusy(_message(error)),
     ),
-    (GracefulHTTPError, lambda error: _refused(error.http_status)(error)),
-    (VLLMNotFoundError, _refused(HTTPStatus.NOT_FOUND)),
-    (VLLMUnprocessableEntityError, _refused(HTTPStatus.UNPROCESSABLE_ENTITY)),
-    (VLLMClientError, _refused(HTTPStatus.BAD_REQUEST)),
-    (find("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
+    (GracefulHTTPError, lambda error: _refuse_with(error.http_status)(error)),
+    (VLLMNotFoundError, _refuse_with(HTTPStatus.NOT_FOUND)),
+    (VLLMUnprocessableEntityError, _refuse_with(HTTPStatus.UNPROCESSABLE_ENTITY)),
+    (VLLMClientError, _refuse_with(HTTPStatus.BAD_REQUEST)),
+    (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
-    (ValidationError, wrong_shape),
-    (RequestValidationError, wrong_shape),
+    (ValidationError, body_error),
+    (RequestValidationError, body_error),
     # Refusals for which vLLM has no class of its own yet.
     (ValueError, lambda error: InvalidInput(_message(error))),
     (TypeError, lambda error: InvalidInput(_message(error))),
@@ -120,7 +121,7 @@ TABLE: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], .
 )
 
 
-# What vLLM raises for settings, or for a model, that it can't start with.
+# Exceptions that vLLM raises at startup for invalid settings or models.
 START_ERRORS = (
     ImportError,
     LookupError,
@@ -131,8 +132,8 @@ START_ERRORS = (
     VLLMError,
 )
 
-# What a core says that has not got the memory that it asked for, and would get less.
-OUT_OF_MEMORY = (
+# Phrases in the errors of a core that requested more memory than it could get.
+OUT_OF_MEMORY_SIGNS = (
     "OutOfMemoryError",
     "out of memory",
     "can't allocate memory",
@@ -141,55 +142,56 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(reason: str) -> bool:
-    """Whether an engine did not start, or died, because it got less memory than it asked for."""
-    return any(sign in reason for sign in OUT_OF_MEMORY)
+    """Return whether an engine failed or died because it got less memory than requested."""
+    return any(sign in reason for sign in OUT_OF_MEMORY_SIGNS)
 
 
 def translate(error: object) -> WorkerError | None:
-    """Return the worker's error for one of vLLM's; None for a defect, and for what is no error."""
-    # The engine raises this one with an unexpected exception as its cause.
+    """Return the worker's error for an exception of vLLM; None for defects and other objects."""
+    # The engine raises this exception with an unexpected exception as its cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
-    return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
+    return next((make(error) for class_, make in TRANSLATIONS if isinstance(error, class_)), None)
 
 
-# What decoding an image raises, besides what vLLM translates itself.
+# Exceptions of decoding an image, in addition to those that vLLM translates itself.
 MEDIA_ERRORS = (
     DecompressionBombError,
     OSError,
     RuntimeError,
 )
-LONGEST_REASON = 200  # characters: some quote the image
+MAX_REASON_CHARACTERS = 200  # some reasons quote the image
 
 
 @contextlib.contextmanager
-def translated(client: Client, *, shows_media: bool = False) -> Iterator[None]:
-    """Raise vLLM's exceptions as the worker's; a defect passes unchanged.
+def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[None]:
+    """Translate vLLM's exceptions to the worker's errors; a defect passes unchanged.
 
     Args:
-        client: vLLM's AsyncLLM. If it is dead, whatever is raised becomes ``EngineDead``.
-        shows_media: whether the request holds media, which can fail to be decoded.
+        client: vLLM's AsyncLLM. If it is dead, every exception becomes ``EngineDead``.
+        has_media: Whether the request has media, which can fail to decode.
     """
     try:
         yield
     except Exception as error:
         if client.errored:
             raise EngineDead from error
-        if (known := translate(error)) is not None:
-            raise known from error
-        if not shows_media or not isinstance(error, MEDIA_ERRORS):
+        if (translation := translate(error)) is not None:
+            raise translation from error
+        if not has_media or not isinstance(error, MEDIA_ERRORS):
             raise
-        message = str(error)[:LONGEST_REASON]
+        message = str(error)[:MAX_REASON_CHARACTERS]
         raise InvalidInput(f"A part of the messages could not be loaded: {message}") from error
 
 
-def accepted(answer: Any) -> Any:
-    """Return what a part of vLLM's server answered, unless that is an error.
+def raise_for_error(answer: Any) -> Any:
+    """Return a result of vLLM's server, unless the result is an error.
 
     Raises:
-        RefusedByEngine: for an ``ErrorResponse``, which vLLM returns instead of raising.
+        RefusedByEngine: If the result is an ``ErrorResponse``, which vLLM returns instead of
+            raising.
     """
-    if isinstance(answer, find("ErrorResponse")):
+    if isinstance(answer, import_from_vllm("ErrorResponse")):
         error = answer.error
         raise RefusedByEngine(error.message, status=error.code, param=error.param)
     return answer

@@ -1,6 +1,7 @@
-"""A start: ``ready`` reads the settings and finds the models, ``launch`` starts the engines.
+"""Startup of the engines: ``prepare_startup`` checks the settings and finds or downloads models.
 
-``tables`` lists the steps that arguments go through, all checks, and what follows a failure.
+``launch`` then starts the engines. ``tables`` lists the steps that change arguments, all checks,
+and the fallbacks after a failure.
 """
 
 import contextlib
@@ -12,160 +13,186 @@ from typing import TYPE_CHECKING, Self
 
 from worker import masking
 from worker.compile_cache import CompileCache, prepare
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.start.ahead import ReadAhead
-from worker.engine.start.needs import wanted_by_arguments
-from worker.engine.start.repositories import Repositories
+from worker.engine.start.artifacts import EngineArtifacts
+from worker.engine.start.needs import artifacts_in_arguments
 from worker.errors import StartFailed
-from worker.process.garbage import uncollected
+from worker.process.garbage import pause_collection
 from worker.process.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import Default
-from worker.settings.mistakes import Mistake, SettingsError, collected
-from worker.settings.names import EMBEDDER, FOREIGN, Names
-from worker.settings.sources import EXTRA_ARGS, Given
+from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
+from worker.settings.names import EMBEDDER_PREFIX, FOREIGN_OPTIONS, SettingNames
+from worker.settings.sources import EXTRA_ARGS, RawSettings
 from worker.settings.values import redact_setting
 
 if TYPE_CHECKING:
-    # Imports vLLM, which reads variables that a start has to write first.
+    # Importing these imports vLLM, which reads environment variables that the startup sets first.
     from worker.engine.machine import Machine
     from worker.engine.options import Options
 
 log = logging.getLogger("worker")
 
-OWN = frozenset(name.upper() for name in Settings.model_fields)
+WORKER_SETTINGS = frozenset(name.upper() for name in Settings.model_fields)
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The worker's settings, made once and exported to the process's environment.
+    """The worker's settings, validated and exported to the process's environment.
 
     Attributes:
-        settings: the worker's own, wrong ones at their defaults; None if no model is named.
-        defaults: values of libraries' variables that the worker chose.
-        mistakes: those found so far, in the operator's spelling.
+        raw_settings: All settings that are set, as strings.
+        settings: The worker's own settings, with defaults for wrong ones; None if no model is
+            named.
+        defaults: Values that the worker chose for libraries' environment variables.
+        mistakes: Mistakes found so far, in the operator's spelling.
     """
 
-    given: Given
+    raw_settings: RawSettings
     settings: Settings | None
     defaults: tuple[Default, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
 
     @classmethod
-    def of(cls, given: Given) -> Self:
-        """Make the worker's settings, and write what libraries read into the environment.
+    def from_raw_settings(cls, raw_settings: RawSettings) -> Self:
+        """Validate the worker's settings, and export libraries' settings to the environment.
 
-        A wrong setting doesn't end this: the model's download can begin, and vLLM can be asked
-        what else is wrong.
+        A wrong setting does not raise an error: the model's download can begin, and vLLM can report
+        further mistakes.
         """
         mistakes: list[Mistake] = []
         settings = None
-        with collected(mistakes):
-            settings = Settings.from_env(given.values)
+        with collect_mistakes(mistakes):
+            settings = Settings.from_env(raw_settings.values)
         if mistakes:
-            wrong = {mistake.name for mistake in mistakes}
-            right = {name: value for name, value in given.values.items() if name not in wrong}
+            wrong_names = {mistake.name for mistake in mistakes}
+            correct_values = {
+                name: value
+                for name, value in raw_settings.values.items()
+                if name not in wrong_names
+            }
             with contextlib.suppress(SettingsError):
-                settings = Settings.from_env(right)
-        defaults = settings.export() if settings else []
+                settings = Settings.from_env(correct_values)
+        defaults = settings.export_variables() if settings else []
         if settings:
-            # Those of files, which were not in the environment.
-            masking.hide(settings.secrets())
+            # Secrets from files are not masked yet because they were not in the environment.
+            masking.add_secrets(settings.secret_values())
         return cls(
-            given, settings, tuple(defaults), (*given.mistakes, *map(given.as_written, mistakes))
+            raw_settings,
+            settings,
+            tuple(defaults),
+            (*raw_settings.mistakes, *map(raw_settings.restore_spelling, mistakes)),
         )
 
 
 @dataclass(frozen=True)
-class Start:
-    """Everything that a worker is started with.
+class StartupPlan:
+    """Everything that is needed to start the engines.
 
     Attributes:
-        engines: the arguments of the model's engine, then those of an embedder's, if there is one.
-        options: names of all of vLLM's options.
-        accepted: settings that are set, in the operator's spelling.
-        warnings: what is set without effect.
-        compile_cache: None if nothing is kept.
-        read_ahead: closed when the engines have loaded their weights, or won't: until then a child
-            reads them into the page cache.
+        settings: The worker's own settings.
+        engines: The arguments of the main model's engine, then those of an optional embedder.
+        context: The machine, and the locations of artifacts.
+        option_names: Names of all of vLLM's options.
+        accepted_settings: Names of the settings that are set, in the operator's spelling.
+        warnings: Warnings about settings that have no effect or are misleading.
+        compile_cache: The cache of compiled code; None if it is disabled.
+        read_ahead: Closed when the engines have loaded their weights or won't load them. Until
+            then, a child process reads the weights into the page cache.
     """
 
     settings: Settings
     engines: tuple[EngineArguments, ...]
-    context: StartContext
-    options: frozenset[str] = frozenset()
-    accepted: tuple[str, ...] = ()
+    context: StartupContext
+    option_names: frozenset[str] = frozenset()
+    accepted_settings: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     compile_cache: CompileCache | None = None
     read_ahead: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def arguments(self) -> EngineArguments:
-        """Of the model's engine."""
+        """The arguments of the main model's engine."""
         return self.engines[0]
 
 
-def ready(given: Given, offline: bool = False) -> Start:
-    """Read all settings, and find or download meanwhile what they name.
+def prepare_startup(raw_settings: RawSettings, offline: bool = False) -> StartupPlan:
+    """Check all settings while the models and other artifacts are found or downloaded.
 
-    With ``offline`` the process asks the hub for nothing else.
+    Args:
+        raw_settings: All settings that are set.
+        offline: Whether this process must not make other requests to the hub.
 
     Raises:
-        SettingsError: mistakes in the settings.
+        SettingsError: One or more settings are wrong.
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
-    bootstrap = Bootstrap.of(given)
+    bootstrap = Bootstrap.from_raw_settings(raw_settings)
     settings = bootstrap.settings
     with (
-        # Without a model's name nothing is looked for yet.
-        contextlib.closing(Repositories(given if settings else Given())) as repositories,
+        # Without a model's name, the search for artifacts does not begin yet.
+        contextlib.closing(
+            EngineArtifacts(raw_settings if settings else RawSettings())
+        ) as artifacts,
         contextlib.ExitStack() as read_ahead,
     ):
         if offline:
-            repositories.go_offline()
-        # The loaders that FAST_LOAD chooses read around the page cache.
-        cached = settings and not settings.fast_load
-        if child := ReadAhead.of(repositories.on_disk if cached else []):
-            read_ahead.callback(child.end)
-        # Before vLLM is imported: it compiles to where the cache says.
+            artifacts.go_offline()
+        # The loaders that FAST_LOAD chooses bypass the page cache.
+        uses_page_cache = settings and not settings.fast_load
+        if child := ReadAhead.start(artifacts.on_disk if uses_page_cache else []):
+            read_ahead.callback(child.stop)
+        # The cache sets the directory for compiled code, which must happen before vLLM is imported.
         compile_cache = prepare(settings.base_path) if settings and settings.compile_cache else None
-        start = read(bootstrap)
-        wanted = [one for engine in start.engines for one in wanted_by_arguments(engine)]
-        context = replace(start.context, found=repositories.find(wanted))
-        lasting = read_ahead.pop_all()
-    return replace(start, context=context, compile_cache=compile_cache, read_ahead=lasting)
+        plan = plan_startup(bootstrap)
+        needed_artifacts = [
+            artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)
+        ]
+        context = replace(plan.context, artifact_locations=artifacts.find(needed_artifacts))
+        open_read_ahead = read_ahead.pop_all()
+    return replace(plan, context=context, compile_cache=compile_cache, read_ahead=open_read_ahead)
 
 
-def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
-    """Import vLLM, make its arguments for this or another machine, and check all that is set.
+def plan_startup(bootstrap: Bootstrap, machine: "Machine | None" = None) -> StartupPlan:
+    """Import vLLM, create its arguments and check all settings.
+
+    Args:
+        bootstrap: The worker's settings.
+        machine: The machine that the engines run on; this machine by default.
 
     Raises:
-        SettingsError: all mistakes.
+        SettingsError: One or more settings are wrong; the error lists all mistakes.
         StartFailed: vLLM can't be imported in this environment.
     """
-    given, mistakes = bootstrap.given, list[Mistake]()
-    with phase("import"), uncollected():
+    raw_settings, mistakes = bootstrap.raw_settings, list[Mistake]()
+    with phase("import"), pause_collection():
         options = _import_vllm(bootstrap, machine, mistakes)
     with phase("settings"):
-        engines = _engines(given, options, mistakes)
-        names = _names(bootstrap, options, engines)
-        extra = {name for engine in engines for name in engine.extra}
-        unknown, unused = names.problems({*given.written.values(), *extra}, given.files)
-    mistakes = [*bootstrap.mistakes, *map(given.as_written, mistakes + unknown)]
-    wrong = {mistake.name for mistake in mistakes}
-    warnings = [warning for name, warning in unused if name not in wrong]
-    warnings += _misleading(given, extra)
+        engines = _build_engine_arguments(raw_settings, options, mistakes)
+        names = _collect_names(bootstrap, options, engines)
+        extra_option_names = {name for engine in engines for name in engine.extra_option_names}
+        unknown_names, ineffective = names.find_problems(
+            {*raw_settings.spellings.values(), *extra_option_names}, raw_settings.files
+        )
+    mistakes = [*bootstrap.mistakes, *map(raw_settings.restore_spelling, mistakes + unknown_names)]
+    wrong_names = {mistake.name for mistake in mistakes}
+    warnings = [warning for name, warning in ineffective if name not in wrong_names]
+    warnings += _warn_of_misleading_values(raw_settings, extra_option_names)
     if mistakes or bootstrap.settings is None:
         raise SettingsError(mistakes, warnings)
-    main, *embedder = (replace(engine, written=given.written) for engine in engines)
+    main, *embedders = (replace(engine, spellings=raw_settings.spellings) for engine in engines)
     main = replace(main, defaults=(*bootstrap.defaults, *main.defaults))
-    return Start(
+    return StartupPlan(
         settings=bootstrap.settings,
-        engines=(main, *embedder),
-        context=StartContext(options.machine, fast_load=bootstrap.settings.fast_load),
-        options=options.names,
-        accepted=tuple(
-            sorted(given.written[name] for name in given.values.keys() & names.settings)
+        engines=(main, *embedders),
+        context=StartupContext(options.machine, fast_load=bootstrap.settings.fast_load),
+        option_names=options.names,
+        accepted_settings=tuple(
+            sorted(
+                raw_settings.spellings[name]
+                for name in raw_settings.values.keys() & names.all_settings
+            )
         ),
         warnings=tuple(warnings),
     )
@@ -174,23 +201,23 @@ def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
 def _import_vllm(
     bootstrap: Bootstrap, machine: "Machine | None", mistakes: list[Mistake]
 ) -> "Options":
-    """Import vLLM, and check the variables that it reads itself.
+    """Import vLLM and check the environment variables that it reads itself.
 
     Raises:
         SettingsError: vLLM can't be imported because of one of them; with all mistakes so far.
         StartFailed: vLLM can't be imported for another reason.
     """
-    values = bootstrap.given.values
-    # Here, since this takes seconds and reads the environment that was just completed.
+    values = bootstrap.raw_settings.values
+    # The imports take seconds and read the environment, which is complete only now.
     try:
         from worker.engine import variables  # noqa: PLC0415 - see above
 
-        mistakes += variables.wrong(values)
-        from worker.engine.options import Options  # noqa: PLC0415 - likewise
+        mistakes += variables.find_mistakes(values)
+        from worker.engine.options import Options  # noqa: PLC0415 - see above
 
         return Options(machine)
     except ValueError as error:
-        # Before 0.31 the import ends at the first variable that is wrong.
+        # Before version 0.31, vLLM's import fails at the first wrong variable.
         mistakes = mistakes or [
             Mistake(name, redact_setting(name, value), f"vLLM can't read it: {error}")
             for name, value in values.items()
@@ -201,66 +228,83 @@ def _import_vllm(
         raise SettingsError([*bootstrap.mistakes, *mistakes]) from None
 
 
-def _engines(
-    given: Given, options: "Options", mistakes: list[Mistake]
+def _build_engine_arguments(
+    raw_settings: RawSettings, options: "Options", mistakes: list[Mistake]
 ) -> tuple[EngineArguments, ...]:
-    """Make and check the arguments of each engine; those with mistakes are left out."""
-    from worker.engine.options.automatic import SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
-    from worker.engine.start.tables import mistakes_in  # noqa: PLC0415 - likewise
+    """Create and check the arguments of each engine; omit engines that have mistakes."""
+    from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
+    from worker.engine.start.tables import find_mistakes  # noqa: PLC0415 - imports vLLM
 
-    shares, values = SHARES, {"": given.main}
-    if "MODEL" in given.embedder:
-        with collected(mistakes):
-            shares = divide_memory(given.main | given.from_extra, given.embedder)
-        # A model that can also generate is to embed here. Embedders are small: one GPU will do.
-        values[EMBEDDER] = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **given.embedder}
+    shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw_settings.main_options}
+    if "MODEL" in raw_settings.embedder_options:
+        with collect_mistakes(mistakes):
+            shares = divide_memory(
+                raw_settings.main_options | raw_settings.extra_options,
+                raw_settings.embedder_options,
+            )
+        # The embedder's model may also be able to generate, but must embed here. Embedders are
+        # small, so one GPU is enough.
+        options_by_prefix[EMBEDDER_PREFIX] = {
+            "RUNNER": "pooling",
+            "TENSOR_PARALLEL_SIZE": "1",
+            **raw_settings.embedder_options,
+        }
     engines = []
-    for prefix, texts in values.items():
-        # But for names that are also settings of the worker's own.
-        own = {name: text for name, text in texts.items() if name not in OWN}
-        extra = () if prefix else given.extra
-        arguments, wrong = options.parse(own, prefix, shares[prefix], extra)
-        wrong += mistakes_in(arguments, options.machine)
-        mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
-        if not wrong:
+    for prefix, engine_options in options_by_prefix.items():
+        # Some names are both options of vLLM and settings of the worker.
+        vllm_options = {
+            name: text for name, text in engine_options.items() if name not in WORKER_SETTINGS
+        }
+        extra_args = () if prefix else raw_settings.extra_args
+        arguments, engine_mistakes = options.parse(vllm_options, prefix, shares[prefix], extra_args)
+        engine_mistakes += find_mistakes(arguments, options.machine)
+        mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in engine_mistakes]
+        if not engine_mistakes:
             engines.append(arguments)
     return tuple(engines)
 
 
-def _names(bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArguments]) -> Names:
+def _collect_names(
+    bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArguments]
+) -> SettingNames:
     """Return the names of all settings, with the reasons why some have no effect."""
-    idle = options.idle(engines)
-    # A file is for the worker only, so these can't be another program's.
-    others = FOREIGN & bootstrap.given.files.keys()
-    idle |= dict.fromkeys(others, "vLLM's server has no socket of its own in a worker")
-    # With a mistake among them it isn't clear what the worker's own amount to.
+    ineffective = options.ineffective_options(engines)
+    # A file is for the worker only, so these settings can't be meant for another program.
+    foreign = FOREIGN_OPTIONS & bootstrap.raw_settings.files.keys()
+    ineffective |= dict.fromkeys(foreign, "vLLM's server has no socket of its own in a worker")
+    # With mistakes, the values of the worker's settings are not final.
     if bootstrap.settings and not bootstrap.mistakes:
-        idle |= bootstrap.settings.idle()
-    return Names(OWN, options.names, idle, options.variables)
+        ineffective |= bootstrap.settings.ineffective_settings()
+    return SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
 
 
-def _misleading(given: Given, extra: Collection[str]) -> Iterator[str]:
-    """Warn of values that mean something else than they seem to."""
-    for name in sorted(given.values.keys() & OWN):
-        value = given.values[name]
+def _warn_of_misleading_values(
+    raw_settings: RawSettings, extra_option_names: Collection[str]
+) -> Iterator[str]:
+    """Yield warnings about values that don't have the effect that they seem to have."""
+    for name in sorted(raw_settings.values.keys() & WORKER_SETTINGS):
+        value = raw_settings.values[name]
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            yield f"{given.written[name]} stands in quotes, which are part of the value"
-    if "DISABLE_LOG_STATS" in extra:
+            yield f"{raw_settings.spellings[name]} stands in quotes, which are part of the value"
+    if "DISABLE_LOG_STATS" in extra_option_names:
         flag = "--disable-log-stats"
         yield f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS"
 
 
-def unreadable_volume(given: Given) -> Iterator[Mistake]:
-    """Find that BASE_PATH is set and no directory: a download would be lost with a pod."""
-    place = given.values.get("BASE_PATH")
-    if not place:
+def check_base_path(raw_settings: RawSettings) -> Iterator[Mistake]:
+    """Yield a mistake if BASE_PATH is set but isn't a readable directory.
+
+    Otherwise a pod would lose its downloads when it stops.
+    """
+    path = raw_settings.values.get("BASE_PATH")
+    if not path:
         return
     try:
-        next(Path(place).iterdir(), None)
+        next(Path(path).iterdir(), None)
     except FileNotFoundError:
         advice = "there is no such directory; in a pod the volume is at /workspace"
     except (OSError, ValueError) as failure:
         advice = f"it can't be read: {getattr(failure, 'strerror', None) or failure}"
     else:
         return
-    yield given.as_written(Mistake("BASE_PATH", place, advice))
+    yield raw_settings.restore_spelling(Mistake("BASE_PATH", path, advice))

@@ -1,4 +1,4 @@
-"""Makes vLLM's configuration of an engine, and finds which settings it is refused for."""
+"""Creates vLLM's configuration of an engine, and finds the settings that vLLM refuses."""
 
 import contextlib
 import copy
@@ -8,150 +8,171 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
-from worker.engine.arguments import EngineArguments, StartContext
-from worker.engine.machine import Gpu, as_on
-from worker.engine.model_config import MALFORMED
-from worker.engine.seam.locations import find
-from worker.engine.start.refusals import failure, remedy, words
-from worker.engine.start.tables import FORESIGHT, STEPS
+from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.machine import Gpu, simulate_gpu
+from worker.engine.model_config import CONFIG_ERRORS
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.start.refusals import error_message, remedy, start_failure
+from worker.engine.start.tables import CORE_CHECKS, STEPS
 from worker.errors import StartFailed
 
-# Options that say which model it is: without them it would be another one.
-_MODEL = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
-# Characters of a refusal: some have advice that goes on and on, or list all that vLLM has.
-_MOST = 300
-_REFUSALS = (*MALFORMED, StartFailed)
+# Options that select the model: without them it would be another model.
+_MODEL_OPTIONS = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
+# Maximum length of a message in characters: some messages contain long advice or list everything
+# that vLLM supports.
+_MAX_MESSAGE_LENGTH = 300
+_REFUSAL_ERRORS = (*CONFIG_ERRORS, StartFailed)
 
 
-class Configured(NamedTuple):
-    """An engine's final arguments, and the configuration that vLLM made of them."""
+class ConfiguredEngine(NamedTuple):
+    """An engine's final arguments, and the configuration that vLLM created from them."""
 
     arguments: EngineArguments
     config: Any
 
 
-class Refusal(NamedTuple):
-    """Why a start would be refused, and for which settings.
+class ConfigRefusal(NamedTuple):
+    """A reason why vLLM would refuse to start, and the settings that cause it.
 
     Attributes:
-        problem: in vLLM's words.
-        remedy: what to set instead; empty if it isn't known.
-        unset: options without any one of which it would not; empty if it is about the model.
-        on_gpu: what vLLM says where it takes its platform for that of a GPU that is not here, if it
-            was asked about one: the same, or that it lacks a kernel, or nothing.
+        problem: vLLM's message.
+        remedy: Advice on other values; empty if no remedy is known.
+        culprits: Options that cause the refusal; empty if the model is the cause.
+        problem_on_gpu: vLLM's message with the CUDA platform of a simulated GPU, which may be about
+            a missing kernel; None if it accepts the arguments, or if no GPU is simulated.
     """
 
     problem: str
     remedy: str
-    unset: tuple[str, ...]
-    on_gpu: str | None = None
+    culprits: tuple[str, ...]
+    problem_on_gpu: str | None = None
 
 
-def configure(arguments: EngineArguments, context: StartContext) -> Configured:
-    """Take an engine's arguments through all steps, and make vLLM's configuration of them.
+def configure_engine(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
+    """Apply all startup steps to an engine's arguments, and create vLLM's configuration.
 
     Raises:
-        StartFailed: with vLLM's words, and what to set instead.
+        StartFailed: With vLLM's message, and advice on other values.
     """
-    _import_plugins(arguments.vllm)
+    _import_plugins(arguments.vllm_args)
     try:
-        return _configured(arguments, context)
-    except _REFUSALS as error:
-        problem = words(error, _MOST)
-        unset = _blamed(arguments, problem, partial(_problem, context=context))
-        raise failure(error, arguments, problem, unset) from error
+        return _apply_steps(arguments, context)
+    except _REFUSAL_ERRORS as error:
+        problem = error_message(error, _MAX_MESSAGE_LENGTH)
+        culprits = _find_culprits(arguments, problem, partial(_find_problem, context=context))
+        raise start_failure(error, arguments, problem, culprits) from error
 
 
-def refusals(
+def find_refusals(
     arguments: EngineArguments,
-    context: StartContext,
-    also: Callable[[Configured], None] | None = None,
+    context: StartupContext,
+    extra_check: Callable[[ConfiguredEngine], None] | None = None,
     gpu: Gpu | None = None,
-) -> list[Refusal]:
-    """Return everything that a start would be refused for, one after the other.
+) -> list[ConfigRefusal]:
+    """Return all reasons why vLLM would refuse to start, found one at a time.
 
-    The arguments have directories as models, ``also`` is a further check, and ``gpu`` what the
-    engine is to run on, if it is not here. What is about the model and no setting is the last.
+    A refusal that is caused by the model instead of a setting is the last in the list.
+
+    Args:
+        arguments: Arguments whose models are directories.
+        context: The machine, and the locations of artifacts.
+        extra_check: A further check of the configured engine.
+        gpu: The GPU to simulate, if this machine doesn't have it.
     """
-    _import_plugins(arguments.vllm)
-    ask = partial(_problem, context=context, also=also)
-    found = list[Refusal]()
-    with as_on(gpu) if gpu else contextlib.nullcontext():
-        while (problem := ask(arguments)) is not None:
-            unset = _blamed(arguments, problem, ask)
-            on_gpu = None
+    _import_plugins(arguments.vllm_args)
+    find_problem = partial(_find_problem, context=context, extra_check=extra_check)
+    refusals = list[ConfigRefusal]()
+    with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
+        while (problem := find_problem(arguments)) is not None:
+            culprits = _find_culprits(arguments, problem, find_problem)
+            problem_on_gpu = None
             if gpu:
-                with as_on(gpu, cuda=True):
-                    on_gpu = ask(arguments)
-            found.append(Refusal(problem, remedy(problem, arguments, unset), unset, on_gpu))
-            if not unset:
+                with simulate_gpu(gpu, as_cuda=True):
+                    problem_on_gpu = find_problem(arguments)
+            refusals.append(
+                ConfigRefusal(
+                    problem, remedy(problem, arguments, culprits), culprits, problem_on_gpu
+                )
+            )
+            if not culprits:
                 break
-            arguments = without(arguments, unset)
-    return found
+            arguments = reset_options(arguments, culprits)
+    return refusals
 
 
-def without(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
-    """Return a copy in which options have vLLM's own defaults."""
-    # Options of the engine, and those of vLLM's server.
-    kinds = find("AsyncEngineArgs")(model=arguments.vllm.model), find("FrontendArgs")()
+def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
+    """Return a copy of the arguments in which options have vLLM's defaults."""
+    # Options of the engine, and options of vLLM's server.
+    default_args = (
+        import_from_vllm("AsyncEngineArgs")(model=arguments.vllm_args.model),
+        import_from_vllm("FrontendArgs")(),
+    )
     values = {
-        dest: copy.deepcopy(getattr(unset, dest))
+        dest: copy.deepcopy(getattr(defaults, dest))
         for name in names
-        for unset in kinds
-        if hasattr(unset, dest := name.lower())
+        for defaults in default_args
+        if hasattr(defaults, dest := name.lower())
     }
-    changed = arguments.with_options(**values)
-    given = {name: value for name, value in arguments.given.items() if name not in names}
-    return dataclasses.replace(changed, given=given)
+    reset = arguments.with_options(**values)
+    remaining = {
+        name: value for name, value in arguments.operator_options.items() if name not in names
+    }
+    return dataclasses.replace(reset, operator_options=remaining)
 
 
-def _configured(arguments: EngineArguments, context: StartContext) -> Configured:
+def _apply_steps(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
     for step in STEPS:
         arguments = step(arguments, context)
-    # Reads the model's configuration; the core will read the weights.
-    engine_args = find("AsyncEngineArgs").from_cli_args(arguments.vllm)
-    config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
-    for check in FORESIGHT:
+    # This reads the model's configuration; the core reads the weights later.
+    engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
+    config = engine_args.create_engine_config(import_from_vllm("UsageContext").OPENAI_API_SERVER)
+    for check in CORE_CHECKS:
         check(arguments, config)
-    return Configured(arguments, config)
+    return ConfiguredEngine(arguments, config)
 
 
-def _problem(
+def _find_problem(
     arguments: EngineArguments,
-    context: StartContext,
-    also: Callable[[Configured], None] | None = None,
+    context: StartupContext,
+    extra_check: Callable[[ConfiguredEngine], None] | None = None,
 ) -> str | None:
-    """Return why vLLM refuses arguments, in its words; None if it does not."""
+    """Return vLLM's message if it refuses the arguments; None if it accepts them."""
     try:
-        configured = _configured(arguments, context)
-        if also:
-            also(configured)
-    except _REFUSALS as error:
-        return words(error, _MOST)
+        configured = _apply_steps(arguments, context)
+        if extra_check:
+            extra_check(configured)
+    except _REFUSAL_ERRORS as error:
+        return error_message(error, _MAX_MESSAGE_LENGTH)
     return None
 
 
-def _blamed(
-    arguments: EngineArguments, problem: str, ask: Callable[[EngineArguments], str | None]
+def _find_culprits(
+    arguments: EngineArguments, problem: str, find_problem: Callable[[EngineArguments], str | None]
 ) -> tuple[str, ...]:
-    """Return the options for which vLLM refuses the rest: it is asked again without them."""
-    said = problem.lower()
-    # Those that it names first: a configuration takes it seconds if files are missing.
-    options = sorted({*arguments.given} - _MODEL, key=lambda name: (name.lower() not in said, name))
-    if not options or ask(without(arguments, options)) == problem:
+    """Return the options that cause a refusal, found by resetting options and checking again."""
+    message = problem.lower()
+    # Options in the message come first: creating a configuration takes seconds if files are
+    # missing.
+    options = sorted(
+        {*arguments.operator_options} - _MODEL_OPTIONS,
+        key=lambda name: (name.lower() not in message, name),
+    )
+    if not options or find_problem(reset_options(arguments, options)) == problem:
         return ()
     for name in options:
-        if ask(without(arguments, [name])) != problem:
+        if find_problem(reset_options(arguments, [name])) != problem:
             return (name,)
     return tuple(options)
 
 
 def _import_plugins(options: Namespace) -> None:
-    """Load parser plugins, as vLLM's launcher does, which the worker doesn't use.
+    """Import parser plugins, as vLLM's launcher does, which the worker doesn't use.
 
-    Before a configuration is made: it looks parsers up by name.
+    Call this before a configuration is created, because that looks up parsers by name.
     """
     if options.tool_parser_plugin:
-        find("ToolParserManager").import_tool_parser(options.tool_parser_plugin)
+        import_from_vllm("ToolParserManager").import_tool_parser(options.tool_parser_plugin)
     if options.reasoning_parser_plugin:
-        find("ReasoningParserManager").import_reasoning_parser(options.reasoning_parser_plugin)
+        import_from_vllm("ReasoningParserManager").import_reasoning_parser(
+            options.reasoning_parser_plugin
+        )

@@ -1,4 +1,4 @@
-"""Starts cores: the first ones by a fork, before any thread exists; later ones from nothing."""
+"""Starts engine cores: forks the first cores before any thread exists, and spawns later ones."""
 
 import contextlib
 import importlib
@@ -10,116 +10,123 @@ from typing import Any
 import torch
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from worker.children import forks_end_with_this
+from worker.children import end_forks_with_parent
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.healing.core import Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
-from worker.engine.seam.locations import LOCATIONS, find
+from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
 from worker.process.garbage import collect_in_forks
-from worker.settings.environment import is_set, overwrite
+from worker.settings.environment import is_set, set_variable
 
-# Held while a core starts: the next start would take away the metrics that vLLM registers.
-_starting = threading.Lock()
+# Acquired while a core starts: a concurrent startup would move the metrics that vLLM registers.
+_start_lock = threading.Lock()
 
-# The prefix of vLLM's metrics.
-METRICS = "vllm:"
+METRICS_PREFIX = "vllm:"
 
 
-def take_metrics() -> CollectorRegistry:
-    """Move the metrics that vLLM has just registered into a registry of their own.
+def move_metrics() -> CollectorRegistry:
+    """Move the metrics that vLLM has just registered into a separate registry.
 
-    The next engine of this process would unregister them: vLLM expects to be the only one.
+    vLLM expects one engine per process, so the next engine would unregister them.
     """
     registry = CollectorRegistry()
-    # There is no public way to list collectors; vLLM looks here, too.
+    # There is no public way to list collectors; vLLM also uses this attribute.
     for collector in list(REGISTRY._collector_to_names):
-        if getattr(collector, "_name", "").startswith(METRICS):
+        if getattr(collector, "_name", "").startswith(METRICS_PREFIX):
             REGISTRY.unregister(collector)
             registry.register(collector)
     return registry
 
 
 @contextlib.contextmanager
-def environ_may_change() -> Iterator[None]:
-    """Let vLLM read variables from the environment in this block, and remember them after it.
+def allow_environ_changes() -> Iterator[None]:
+    """Let vLLM read variables from the environment during the block, and cache them afterwards.
 
-    It reads some of them for every token, unless it remembers them, as it does in its core.
+    Without the cache, vLLM reads some variables for every token.
     """
-    find("disable_envs_cache")()
+    import_from_vllm("disable_envs_cache")()
     yield
-    find("enable_envs_cache")()
+    import_from_vllm("enable_envs_cache")()
 
 
-def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | None) -> Core:
-    """Start an engine's core by a fork of this process, while it has one thread.
+def fork_core(
+    arguments: EngineArguments, config: Any, modules_to_import: Sequence[str] | None
+) -> Core:
+    """Start an engine's core by forking this process, which must have only one thread.
 
-    ``also_import`` are modules to import in a thread once the core is forked; None if another core
-    is to be forked after this one.
+    Args:
+        arguments: The engine's arguments.
+        config: vLLM's configuration.
+        modules_to_import: Modules to import in a thread after the fork; None if another core will
+            be forked after this one.
     """
-    if find("current_platform").is_cpu():
-        # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.
-        overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    if import_from_vllm("current_platform").is_cpu():
+        # vLLM's CPU backend has just selected "spawn", with which the child has to import vLLM
+        # again.
+        set_variable("VLLM_WORKER_MULTIPROC_METHOD", "fork")
         # The core inherits the number of threads. OpenMP's threads spin while they wait for each
-        # other: with one for each CPU, anything else that runs (this process, a client) makes them
-        # a hundred times slower.
+        # other. With one thread per CPU, any other running code (this process, a client) slows them
+        # down a hundredfold.
         if not is_set("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, torch.get_num_threads() - 1))
-    # With data parallelism several cores are forked, and no thread may begin between them.
-    if also_import is not None and config.parallel_config.data_parallel_size == 1:
-        _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
+    # With data parallelism, several cores are forked, and no thread may start between the forks.
+    if modules_to_import is not None and config.parallel_config.data_parallel_size == 1:
+        _import_while_core_starts([*LOCATIONS["build_app"][:1], *modules_to_import])
     collect_in_forks()
-    return _start(arguments, config)
+    return _start_core(arguments, config)
 
 
-def spawn(arguments: EngineArguments, config: Any) -> Core:
-    """Start a new core for an engine that died, in a process that has threads by now."""
-    # A fork would copy locks that other threads hold. A spawned core gets the number of threads,
-    # which a forked one inherits, from the environment.
-    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
-        overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _start(arguments, config)
+def spawn_core(arguments: EngineArguments, config: Any) -> Core:
+    """Start a new core for an engine that died, in a process that has threads."""
+    # A fork would copy locks that other threads hold. A spawned core reads the number of threads
+    # from the environment, whereas a forked core inherits it.
+    set_variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    if import_from_vllm("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
+        set_variable("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    return _start_core(arguments, config)
 
 
-def _start(arguments: EngineArguments, config: Any) -> Core:
-    """Start a core; one of ``START_ERRORS`` is raised if it does not start."""
+def _start_core(arguments: EngineArguments, config: Any) -> Core:
+    """Start a core; raise one of ``START_ERRORS`` if it does not start."""
     heartbeat, output = Heartbeat(), CoreOutput()
-    with _starting:
+    with _start_lock:
         try:
-            with output.captured(), forks_end_with_this():
-                client = find("AsyncLLM").from_vllm_config(
+            with output.capture(), end_forks_with_parent():
+                client = import_from_vllm("AsyncLLM").from_vllm_config(
                     config,
-                    enable_log_requests=arguments.vllm.enable_log_requests,
+                    enable_log_requests=arguments.vllm_args.enable_log_requests,
                     stat_loggers=[lambda *_: heartbeat],
                 )
         except START_ERRORS as error:
-            # vLLM itself says only that the core did not start.
+            # vLLM's own error only states that the core did not start.
             if reason := output.close():
                 raise RuntimeError(reason) from error
             raise
-        return Core(client, take_metrics(), heartbeat, output)
+        return Core(client, move_metrics(), heartbeat, output)
 
 
 def _import_while_core_starts(modules: Sequence[str]) -> None:
-    """Import modules in a thread that begins right after the next fork.
+    """Import modules in a thread that starts right after the next fork.
 
-    This process would only wait for the core, which takes seconds to start. A thread before the
-    fork would be dangerous: a lock that it holds then stays locked in the child.
+    Otherwise this process would only wait for the core, which takes seconds to start. A thread
+    before the fork would be dangerous: a lock that it holds would stay locked in the child.
     """
     pending, parent = list(modules), os.getpid()
 
-    def begin() -> None:
-        # The hook can't be removed: it also runs at later forks, and at those of the child.
+    def start_import_thread() -> None:
+        # The hook can't be removed: it also runs after later forks, including forks of the child.
         if pending and os.getpid() == parent:
-            names, pending[:] = tuple(pending), []
-            threading.Thread(target=_import_all, args=(names,), name="import").start()
+            modules_to_import, pending[:] = tuple(pending), []
+            threading.Thread(
+                target=_import_modules, args=(modules_to_import,), name="import"
+            ).start()
 
-    os.register_at_fork(after_in_parent=begin)
+    os.register_at_fork(after_in_parent=start_import_thread)
 
 
-def _import_all(modules: Sequence[str]) -> None:
+def _import_modules(modules: Sequence[str]) -> None:
     for module in modules:
-        # The import that needs the module will raise the error again.
+        # The code that needs the module will raise the error again when it imports it.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)

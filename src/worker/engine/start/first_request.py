@@ -1,4 +1,4 @@
-"""The worker's own first requests of an engine: sent by a start, and rendered by the doctor."""
+"""The first requests to an engine: the startup sends them, and the doctor only renders them."""
 
 import asyncio
 import contextlib
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from worker.asgi import Head
-from worker.engine.run.generation.prompts import greeting
+from worker.asgi import ResponseHead
+from worker.engine.run.generation.prompts import sample_input
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.seam.locations import find
-from worker.engine.seam.translation import accepted, translated
-from worker.engine.start.configuring import Configured
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.seam.translation import raise_for_error, translate_errors
+from worker.engine.start.configuring import ConfiguredEngine
 from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.job import RawJob
-from worker.job.base import with_system_prompt
+from worker.job.base import add_system_prompt
 
 
 @contextlib.contextmanager
-def not_to_be_refused() -> Iterator[None]:
-    """Raise the refusal of a first request as what a start is refused for.
+def refusals_as_value_errors() -> Iterator[None]:
+    """Convert the refusal of a first request into an error that makes the startup fail.
 
     Raises:
-        ValueError: with the refusal's words.
+        ValueError: The engine refuses the request; with its message.
     """
     try:
         yield
@@ -30,62 +30,64 @@ def not_to_be_refused() -> Iterator[None]:
         raise ValueError(f"a first request is refused: {refused.message}") from refused
 
 
-def check_rendering(configured: Configured, *, system_prompt: str | None) -> None:
-    """Load the tokenizer, and render a first message as the warm-up does.
+def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) -> None:
+    """Load the tokenizer, and render a first message in the same way as the warm-up.
 
     Raises:
-        Exception: one of ``START_ERRORS``.
+        Exception: One of ``START_ERRORS``.
     """
     model = configured.config.model_config
     if model.skip_tokenizer_init:
         return
-    find("cached_tokenizer_from_config")(model)
-    # A model that neither generates nor embeds is not asked anything by the warm-up.
+    import_from_vllm("cached_tokenizer_from_config")(model)
+    # The warm-up sends no request to a model that neither generates nor embeds.
     if model.runner_type == "generate" or model.convert_type == "embed":
         asyncio.run(_render(configured, system_prompt))
 
 
-async def _render(configured: Configured, system_prompt: str | None) -> None:
-    """Render with vLLM's server for machines that only render."""
+async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> None:
+    """Render a message with vLLM's server for machines that only render."""
     state = SimpleNamespace()
-    await find("init_render_app_state")(configured.config, state, configured.arguments.vllm)
-    chats = state.online_renderer
+    await import_from_vllm("init_render_app_state")(
+        configured.config, state, configured.arguments.vllm_args
+    )
+    online_renderer = state.online_renderer
     try:
-        if messages := greeting(chats).get("messages"):
+        if messages := sample_input(online_renderer).get("messages"):
             client: Any = SimpleNamespace(errored=False)
-            with not_to_be_refused(), translated(client):
-                request = find("ChatCompletionRequest")(
-                    messages=with_system_prompt(messages, system_prompt), max_tokens=1
+            with refusals_as_value_errors(), translate_errors(client):
+                request = import_from_vllm("ChatCompletionRequest")(
+                    messages=add_system_prompt(messages, system_prompt), max_tokens=1
                 )
-                accepted(await chats.render_chat(request))
+                raise_for_error(await online_renderer.render_chat(request))
     finally:
-        chats.renderer.shutdown()
+        online_renderer.renderer.shutdown()
 
 
 async def warm_up(engine: InProcessEngine) -> None:
-    """Answer a request on both paths, so that everything is built before the first job.
+    """Send a raw and an OpenAI request, to initialize everything before the first job.
 
     Raises:
-        StartFailed: a path does not answer.
+        StartFailed: The server responds with an error status.
         ValueError: vLLM refuses the request.
     """
-    with not_to_be_refused():
+    with refusals_as_value_errors():
         generation = engine.generation
-        first = greeting(generation.prompts.chats)
+        greeting_input = sample_input(generation.prompts.chat_renderer)
         if "generate" not in engine.model.tasks:
-            # There is no request that every model for classification or scoring takes.
+            # No single request is valid for all models that classify or score.
             if "embed" in engine.model.tasks:
-                prompt = await generation.prompts.render_job(RawJob.read(first))
+                prompt = await generation.prompts.render_job(RawJob.read(greeting_input))
                 await generation.embed(prompt, "warm-up")
             return
-        # An engine that compiles does so for log probabilities when they are first asked for: for
-        # seconds, in which the core does nothing else.
+        # An engine that compiles code compiles it for log probabilities at the first request for
+        # them. This blocks the core for seconds.
         params = {"max_tokens": 1, "logprobs": 0}
-        raw = RawJob.read({**first, "sampling_params": params, "stream": True})
-        async for _ in engine.generate(raw, "warm-up"):
+        job = RawJob.read({**greeting_input, "sampling_params": params, "stream": True})
+        async for _ in engine.generate(job, "warm-up"):
             pass
-        path = "/v1/chat/completions" if raw.messages else "/v1/completions"
-        body = {**first, "max_tokens": 1, "stream": True}
+        path = "/v1/chat/completions" if job.messages else "/v1/completions"
+        body = {**greeting_input, "max_tokens": 1, "stream": True}
         async for part in engine.call(path, body, "warm-up"):
-            if isinstance(part, Head) and part.status != 200:
+            if isinstance(part, ResponseHead) and part.status != 200:
                 raise StartFailed(f"vLLM's own server answers {part.status} to a first request")

@@ -1,72 +1,88 @@
-"""A start that fits the memory: the longest context that it holds, and a second try with less."""
+"""Fits the startup to the memory: warns about a shorter context, and retries with less memory."""
 
 import math
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.options.automatic import SHARE
+from worker.engine.options.automatic import MEMORY_OPTION
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
 
-SEQUENCES = "MAX_NUM_SEQS"
-BLOCKS = "NUM_GPU_BLOCKS_OVERRIDE"
-CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+MAX_NUM_SEQS = "MAX_NUM_SEQS"
+NUM_GPU_BLOCKS_OVERRIDE = "NUM_GPU_BLOCKS_OVERRIDE"
+CPU_KVCACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
-# Of the first try's, in the second.
-LESS_SHARE = 0.9
-FEWER_SEQUENCES = 4
-REASON = "the memory was full at the first try"
+# Factor and divisor that the second attempt applies to the values of the first attempt.
+SHARE_FACTOR = 0.9
+SEQUENCES_DIVISOR = 4
+RETRY_REASON = "the memory was full at the first try"
 
 
-def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArguments | None:
-    """Return the arguments for a second try with less memory, if the first was short of it.
+def with_less_memory(
+    arguments: EngineArguments, config: Any, reason: str
+) -> EngineArguments | None:
+    """Return arguments for a second attempt that uses less memory.
 
-    None if it was not, or if the operator has set all that could be less.
+    Returns None if the first attempt didn't run out of memory, or if the operator has set all
+    options that could be reduced.
     """
     if not is_out_of_memory(reason):
         return None
-    less = arguments
-    if SHARE not in arguments.given and config.device_config.device_type != "cpu":
-        share = round(arguments.vllm.gpu_memory_utilization * LESS_SHARE, 3)
-        less = less.with_default(SHARE, share, REASON)
-    sequences = max(1, config.scheduler_config.max_num_seqs // FEWER_SEQUENCES)
-    if SEQUENCES not in arguments.given and sequences < config.scheduler_config.max_num_seqs:
-        less = less.with_default(SEQUENCES, sequences, REASON)
-    return None if less is arguments else less
+    reduced = arguments
+    if (
+        MEMORY_OPTION not in arguments.operator_options
+        and config.device_config.device_type != "cpu"
+    ):
+        share = round(arguments.vllm_args.gpu_memory_utilization * SHARE_FACTOR, 3)
+        reduced = reduced.with_default(MEMORY_OPTION, share, RETRY_REASON)
+    sequences = max(1, config.scheduler_config.max_num_seqs // SEQUENCES_DIVISOR)
+    if (
+        MAX_NUM_SEQS not in arguments.operator_options
+        and sequences < config.scheduler_config.max_num_seqs
+    ):
+        reduced = reduced.with_default(MAX_NUM_SEQS, sequences, RETRY_REASON)
+    return None if reduced is arguments else reduced
 
 
-def told(arguments: EngineArguments, config: Any, own: int, floor: int) -> str | None:
-    """Return what to log where the memory holds less than the model's context; None: all of it.
+def check_fitted_context(
+    arguments: EngineArguments, config: Any, model_context: int, min_context: int
+) -> str | None:
+    """Return a warning if the memory is too small for the model's full context; None otherwise.
 
-    ``config`` is vLLM's, once the engine has started, ``own`` the model's context, and ``floor``
-    MIN_MODEL_LEN.
+    Args:
+        arguments: The engine's arguments.
+        config: vLLM's configuration of the started engine.
+        model_context: The model's context length in tokens.
+        min_context: MIN_MODEL_LEN.
 
     Raises:
-        StartFailed: the context is below the floor.
+        StartFailed: The context of the main model is below the minimum.
     """
-    fitted = config.model_config.max_model_len
-    if fitted >= own:
+    fitted_context = config.model_config.max_model_len
+    if fitted_context >= model_context:
         return None
-    more = _more_memory(arguments, config, own / fitted)
-    name = arguments.vllm.served_model_name[0]
-    if arguments.prefix == "" and fitted < min(floor, own):
+    advice = _suggest_more_memory(arguments, config, model_context / fitted_context)
+    name = arguments.vllm_args.served_model_name[0]
+    if arguments.prefix == "" and fitted_context < min(min_context, model_context):
         raise StartFailed(
-            f"The memory holds a context of {fitted:,} tokens for {name}, less than "
-            f"MIN_MODEL_LEN={floor}; the model's own is {own:,}. For more of it: {more}."
+            f"The memory holds a context of {fitted_context:,} tokens for {name}, less than "
+            f"MIN_MODEL_LEN={min_context}; the model's own is {model_context:,}. For more of it: "
+            f"{advice}."
         )
     context = f"{arguments.prefix}MAX_MODEL_LEN"
     return (
-        f"{name}: a context of {fitted:,} tokens, which the memory holds, of the model's {own:,}: "
-        f"for all of it, {more}; set {context} for a start that fails where it does not fit"
+        f"{name}: a context of {fitted_context:,} tokens, which the memory holds, of the model's "
+        f"{model_context:,}: for all of it, {advice}; set {context} for a start that fails where "
+        "it does not fit"
     )
 
 
-def _more_memory(arguments: EngineArguments, config: Any, factor: float) -> str:
-    """Return how the cache gets larger by a factor, or what a token takes of it smaller."""
-    if BLOCKS in arguments.given:
-        return f"leave {BLOCKS} unset"
+def _suggest_more_memory(arguments: EngineArguments, config: Any, factor: float) -> str:
+    """Return advice on how to make the cache larger by a factor, or its tokens smaller."""
+    if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
+        return f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
     if config.device_config.device_type == "cpu":
-        space = int(process_environ().get(CPU_SPACE) or 1)
-        return f"set {CPU_SPACE}={math.ceil(space * factor)}"
+        space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
+        return f"set {CPU_KVCACHE_SPACE}={math.ceil(space * factor)}"
     return "take GPUs with more memory, or more of them, or set KV_CACHE_DTYPE=fp8"

@@ -1,8 +1,8 @@
-"""Starts engines, from their arguments to answers on both paths.
+"""Starts engines, from their arguments to the first responses to raw and OpenAI requests.
 
-The order is what makes it safe and fast: the cores are forked from the main thread before any
-thread exists, out of a process that has imported vLLM; then their clients move to an event loop in
-a thread of its own.
+The order makes the startup safe and fast. The cores are forked from the main thread before any
+other thread exists, by a process that has already imported vLLM. Then their clients move to an
+event loop in a separate thread.
 """
 
 import asyncio
@@ -18,158 +18,163 @@ from typing import Any
 import uvloop
 
 from worker.engine import Engines
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.compile_key import key_of_engines, key_of_models
-from worker.engine.description import defaults, summary
+from worker.engine.description import chosen_defaults, summary
 from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
-from worker.engine.seam.inspection import by_forks
+from worker.engine.seam.inspection import inspect_in_forks
 from worker.engine.seam.translation import START_ERRORS
-from worker.engine.start import Start, cores, fitting
-from worker.engine.start.configuring import Configured, configure
+from worker.engine.start import StartupPlan, cores, fitting
+from worker.engine.start.configuring import ConfiguredEngine, configure_engine
 from worker.engine.start.first_request import warm_up
-from worker.engine.start.parsers import told
-from worker.engine.start.refusals import start_failures
-from worker.engine.start.tables import RESTART, second_try
-from worker.process.concurrency import jobs_at_once
-from worker.process.garbage import uncollected
+from worker.engine.start.parsers import parser_hints
+from worker.engine.start.refusals import translate_start_errors
+from worker.engine.start.tables import RESTART_STEPS, choose_fallback
+from worker.process.concurrency import concurrent_queue_jobs
+from worker.process.garbage import pause_collection
 from worker.process.phases import phase
-from worker.settings.environment import export
+from worker.settings.environment import set_defaults
 
 log = logging.getLogger("worker")
 
-# How long the loop may take to stop the engine's processes.
+# Seconds that the event loop may take to stop an engine's processes.
 CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launched(start: Start, also_import: Sequence[str] = ()) -> Iterator[Engines]:
-    """Start the engines and warm them up; stop them on leaving. Call on the main thread.
+def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
+    """Start the engines and warm them up; stop them on exit. Call this on the main thread.
 
-    ``also_import`` are modules that will be needed, to be imported while the last core starts.
+    Args:
+        plan: The engines to start.
+        modules_to_import: Modules that are needed later, to import while the last core starts.
 
     Raises:
-        StartFailed: with vLLM's message, and no traceback.
+        StartFailed: With vLLM's message, and no traceback.
     """
     with contextlib.ExitStack() as stack:
-        with uncollected(), cores.environ_may_change(), start.read_ahead:
-            engines = _start_all(stack, start, also_import)
-        if start.compile_cache:
-            start.compile_cache.publish()
+        with pause_collection(), cores.allow_environ_changes(), plan.read_ahead:
+            engines = _start_engines(stack, plan, modules_to_import)
+        if plan.compile_cache:
+            plan.compile_cache.publish()
         yield engines
 
 
-def _start_all(  # noqa: PLR0915 - the story of a start, in its order
-    stack: contextlib.ExitStack, start: Start, also_import: Sequence[str]
+def _start_engines(  # noqa: PLR0915 - the story of a startup, in its order
+    stack: contextlib.ExitStack, plan: StartupPlan, modules_to_import: Sequence[str]
 ) -> Engines:
-    """Start the engines; the stack stops them."""
-    settings = start.settings
-    # vLLM, and libraries that decode media, read them.
-    export(media.EXPORTS)
-    # All cores are started before the first thread.
-    with start_failures(start.arguments), contextlib.ExitStack() as failed:
+    """Start the engines and register their shutdown on the stack."""
+    settings = plan.settings
+    # vLLM and the libraries that decode media read these variables.
+    set_defaults(media.VARIABLES)
+    # All cores must be started before the first thread.
+    with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
         started = []
-        configured = _configure_all(start)
-        for one in configured:
-            own = one.config.model_config.max_model_len
+        configured_engines = _configure_engines(plan)
+        for configured in configured_engines:
+            model_context = configured.config.model_config.max_model_len
             with phase("engine"):
-                imports = also_import if one is configured[-1] else None
-                final, core = _start(one, start.context, imports)
-            failed.callback(core.close)
-            started.append((final, core))
-            if line := fitting.told(*final, own, settings.min_model_len):
-                log.warning(line)
-        failed.pop_all()
-    loop = stack.enter_context(_loop_in_thread())
+                imports = modules_to_import if configured is configured_engines[-1] else None
+                started_engine, core = _start_core(configured, plan.context, imports)
+            cleanup.callback(core.close)
+            started.append((started_engine, core))
+            if warning := fitting.check_fitted_context(
+                *started_engine, model_context, settings.min_model_len
+            ):
+                log.warning(warning)
+        cleanup.pop_all()
+    loop = stack.enter_context(_event_loop_in_thread())
     died: Future[None] = Future()
-    running = []
-    for final, core in started:
-        again = partial(_start_again, final, start.context)
-        engine = InProcessEngine(core, final.arguments, settings, loop, died, again)
-        stack.callback(_run, loop, engine.close, CLOSE_TIMEOUT_S)
-        with start_failures(final.arguments):
+    in_process_engines = []
+    for started_engine, core in started:
+        restart = partial(_restart_core, started_engine, plan.context)
+        engine = InProcessEngine(core, started_engine.arguments, settings, loop, died, restart)
+        stack.callback(_run_on_loop, loop, engine.close, CLOSE_TIMEOUT_S)
+        with translate_start_errors(started_engine.arguments):
             with phase("app"):
-                _run(loop, engine.open)
+                _run_on_loop(loop, engine.open)
             with phase("warm-up"):
-                _run(loop, partial(warm_up, engine))
-        _run(loop, engine.prepare)
-        running.append(engine)
-    wanted = settings.max_concurrency
-    for engine, ((arguments, config), _) in zip(running, started, strict=True):
-        log.info(summary(arguments, config, wanted, engine.slots))
-        log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
-        # An embedder answers some of the same jobs.
-        wanted = jobs_at_once(wanted, running[0].slots)
-    return Engines(*running, died=died)
+                _run_on_loop(loop, partial(warm_up, engine))
+        _run_on_loop(loop, engine.prepare)
+        in_process_engines.append(engine)
+    max_concurrency = settings.max_concurrency
+    for engine, ((arguments, config), _) in zip(in_process_engines, started, strict=True):
+        log.info(summary(arguments, config, max_concurrency, engine.slots))
+        log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
+        # An embedder handles some of the same jobs.
+        max_concurrency = concurrent_queue_jobs(max_concurrency, in_process_engines[0].slots)
+    return Engines(*in_process_engines, died=died)
 
 
 @contextlib.contextmanager
-def without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
-    """Make ready what trains adapters for a model, without an engine. Call on the main thread.
+def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[Engines]:
+    """Prepare the training of adapters without an engine. Call this on the main thread.
 
     Raises:
-        StartFailed: with vLLM's message: it could not serve the model either.
+        StartFailed: With vLLM's message: it could not serve the model either.
     """
-    # What trains reads the weights later.
-    start.read_ahead.close()
-    with start_failures(start.arguments), by_forks():
-        final, config = _configure(start.arguments, replace(start.context, trains=True))
-    with _loop_in_thread() as loop:
-        base = UnservedModel(final, config, start.settings.base_path, loop)
-        log.info("model: %s: this worker trains adapters, and serves nothing", final.model_name)
-        yield Engines(base=base)
+    # Training reads the weights later.
+    plan.read_ahead.close()
+    with translate_start_errors(plan.arguments), inspect_in_forks():
+        arguments, config = _configure(plan.arguments, replace(plan.context, only_trains=True))
+    with _event_loop_in_thread() as loop:
+        base_model = UnservedModel(arguments, config, plan.settings.base_path, loop)
+        log.info("model: %s: this worker trains adapters, and serves nothing", arguments.model_name)
+        yield Engines(base_model=base_model)
 
 
-def _configure_all(start: Start) -> list[Configured]:
-    """Make vLLM's configurations, and restore what earlier starts have compiled for them."""
-    cache = start.compile_cache
+def _configure_engines(plan: StartupPlan) -> list[ConfiguredEngine]:
+    """Create vLLM's configurations, and restore the compiled code of earlier startups."""
+    cache = plan.compile_cache
     if cache:
-        cache.restore_models(key_of_models([engine.model_name for engine in start.engines]))
-    with by_forks():
-        configured = [_configure(arguments, start.context) for arguments in start.engines]
+        cache.restore_models(key_of_models([engine.model_name for engine in plan.engines]))
+    with inspect_in_forks():
+        configured = [_configure(arguments, plan.context) for arguments in plan.engines]
     if cache:
         configs = [engine.config for engine in configured]
-        cache.restore(key_of_engines(configs, start.context.machine))
+        cache.restore(key_of_engines(configs, plan.context.machine))
     return configured
 
 
-def _start(
-    one: Configured, context: StartContext, also_import: Sequence[str] | None
-) -> tuple[Configured, Core]:
-    """Start an engine's first core, and a second one if there is something to do without."""
+def _start_core(
+    engine: ConfiguredEngine, context: StartupContext, modules_to_import: Sequence[str] | None
+) -> tuple[ConfiguredEngine, Core]:
+    """Start an engine's first core, and a second one with a fallback if the first one fails."""
     try:
-        return one, cores.fork(*one, also_import)
+        return engine, cores.fork_core(*engine, modules_to_import)
     except START_ERRORS as error:
-        if (second := second_try(*one, str(error))) is None:
+        if (fallback := choose_fallback(*engine, str(error))) is None:
             raise
-        again, doing = second
-        log.warning("%s: %s: %s", one.arguments.model_name, doing, error)
-    # Outside of the handler, so that nothing keeps what is left of the first one.
-    one = _configure(again, context)
-    return one, cores.spawn(*one)
+        fallback_arguments, description = fallback
+        log.warning("%s: %s: %s", engine.arguments.model_name, description, error)
+    # The second core is started outside the handler, so that the exception can't keep the first
+    # one's memory alive.
+    engine = _configure(fallback_arguments, context)
+    return engine, cores.spawn_core(*engine)
 
 
-def _start_again(one: Configured, context: StartContext) -> Core:
+def _restart_core(engine: ConfiguredEngine, context: StartupContext) -> Core:
     """Start a new core for an engine that died."""
-    arguments = one.arguments
-    for change in RESTART:
-        arguments = change(arguments, one.config)
-    with cores.environ_may_change():
-        return cores.spawn(*_configure(arguments, context))
+    arguments = engine.arguments
+    for step in RESTART_STEPS:
+        arguments = step(arguments, engine.config)
+    with cores.allow_environ_changes():
+        return cores.spawn_core(*_configure(arguments, context))
 
 
-def _configure(arguments: EngineArguments, context: StartContext) -> Configured:
+def _configure(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
     with phase("weights"):
-        configured = configure(arguments, context)
-    for line in told(arguments.vllm):
-        log.info("%s: %s", arguments.vllm.served_model_name[0], line)
+        configured = configure_engine(arguments, context)
+    for line in parser_hints(arguments.vllm_args):
+        log.info("%s: %s", arguments.vllm_args.served_model_name[0], line)
     return configured
 
 
 @contextlib.contextmanager
-def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+def _event_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="engine", daemon=True)
     thread.start()
@@ -181,9 +186,9 @@ def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def _run(
+def _run_on_loop(
     loop: asyncio.AbstractEventLoop,
-    step: Callable[[], Coroutine[Any, Any, None]],
+    function: Callable[[], Coroutine[Any, Any, None]],
     timeout: float | None = None,
 ) -> None:
-    asyncio.run_coroutine_threadsafe(step(), loop).result(timeout)
+    asyncio.run_coroutine_threadsafe(function(), loop).result(timeout)

@@ -1,8 +1,8 @@
-"""Which repositories engines need: read from settings, vLLM's arguments and models' configs.
+"""The artifacts that engines need, according to settings, vLLM's arguments and models' configs.
 
-What settings name is read twice: before vLLM is imported, so that a download can begin, and once
-more from vLLM's arguments, which alone are certain. A repository that both name is the same
-``Wanted``. Configs of models that were found may name further repositories.
+They are determined twice: from the settings before vLLM is imported, so that a download can begin,
+and from vLLM's arguments, which are authoritative. An artifact in both is an equal ``Artifact``.
+Configs of models that were found may refer to further artifacts.
 """
 
 import contextlib
@@ -15,96 +15,116 @@ from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
-from worker.settings.names import EMBEDDER
-from worker.settings.sources import Given
-from worker.settings.values import adapters, is_directory, says
-from worker.store import Found, Kind, Wanted, disk
-from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
+from worker.settings.names import EMBEDDER_PREFIX
+from worker.settings.sources import RawSettings
+from worker.settings.values import equals_boolean, is_directory, parse_adapters
+from worker.store import Artifact, ArtifactKind, ArtifactLocation, disk
+from worker.store.files import CONFIG, CONFIGS, code_repositories, json_object
 
-# Options about the model. In VLLM_EXTRA_ARGS, only vLLM's parser reads them with certainty.
+# Options that select artifacts. If VLLM_EXTRA_ARGS has one of them, only vLLM's parser can read it
+# reliably.
 _MODEL_OPTIONS = frozenset(
     {"MODEL", "REVISION", "TOKENIZER", "TOKENIZER_REVISION", "LOAD_FORMAT", "DOWNLOAD_DIR"}
 )
-# Methods of speculative decoding that load no draft model, even if one is named.
-_DRAFTLESS = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states", "custom_class")
-# Load formats whose weights only vLLM finds.
-_FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
+# Methods of speculative decoding that load no draft model, even if the config contains a model.
+_METHODS_WITHOUT_DRAFT = (
+    "ngram",
+    "[ngram]",
+    "ngram_gpu",
+    "suffix",
+    "extract_hidden_states",
+    "custom_class",
+)
+# Load formats whose weights only vLLM can find.
+_FORMATS_FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 
 
-def wanted_by_settings(given: Given) -> list[Wanted]:
-    """Return what engines load, as far as it is known without vLLM's parser.
+def artifacts_in_settings(raw_settings: RawSettings) -> list[Artifact]:
+    """Return the artifacts that engines load, as far as known without vLLM's parser.
 
-    Empty if VLLM_EXTRA_ARGS decides on the model.
+    Empty if VLLM_EXTRA_ARGS selects the model.
     """
-    if _MODEL_OPTIONS & given.from_extra.keys():
+    if _MODEL_OPTIONS & raw_settings.extra_options.keys():
         return []
-    engines = {"": given.main, EMBEDDER: given.embedder}
+    engines = {"": raw_settings.main_options, EMBEDDER_PREFIX: raw_settings.embedder_options}
     return [
-        wanted
+        artifact
         for prefix, options in engines.items()
         if options.get("MODEL")
-        for wanted in _wanted(_read(options), prefix)
+        for artifact in _artifacts_of_engine(_read_options(options), prefix)
     ]
 
 
-def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
-    """Return what an engine loads: its model first, then its tokenizer, adapters, draft model."""
-    return [*_wanted(arguments.vllm, arguments.prefix)]
+def artifacts_in_arguments(arguments: EngineArguments) -> list[Artifact]:
+    """Return the artifacts that an engine loads: the model, tokenizer, adapters and draft model."""
+    return [*_artifacts_of_engine(arguments.vllm_args, arguments.prefix)]
 
 
-def asks_hub(given: Given) -> bool:
-    """Return whether vLLM is to load something from the hub that the store does not look for."""
-    for options in (given.main | given.from_extra, given.embedder):
+def needs_hub(raw_settings: RawSettings) -> bool:
+    """Return whether vLLM will load something from the hub that the store does not look for."""
+    for options in (
+        raw_settings.main_options | raw_settings.extra_options,
+        raw_settings.embedder_options,
+    ):
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
-            place = options.get(name, "auto")
-            if place not in {"auto", "vllm"} and not is_directory(place):
+            value = options.get(name, "auto")
+            if value not in {"auto", "vllm"} and not is_directory(value):
                 return True
-    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
+    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in raw_settings.values
 
 
-def elsewhere(given: Given, found: Found) -> Iterator[Wanted]:
-    """Yield what a directory's configs name in other repositories.
+def artifacts_in_configs(
+    raw_settings: RawSettings, location: ArtifactLocation
+) -> Iterator[Artifact]:
+    """Yield the artifacts in other repositories that the configs in a directory refer to.
 
-    vLLM looks for it by its name.
+    vLLM looks them up by name.
     """
-    wanted = found.wanted
-    # A draft model's own references don't matter: vLLM follows only the served model's.
-    if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
-        yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
-    if wanted.code:
-        of_embedder = wanted.setting.startswith(EMBEDDER)
-        options = given.embedder if of_embedder else given.main | given.from_extra
-        yield from _code_elsewhere(found, options.get("CODE_REVISION"))
+    artifact = location.artifact
+    # References of a draft model don't matter: vLLM follows only the references of the served
+    # model.
+    if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):
+        yield from _models_in_config(
+            artifact, json_object(disk.read_text(location.directory / CONFIG))
+        )
+    if artifact.code:
+        is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
+        options = (
+            raw_settings.embedder_options
+            if is_embedder
+            else raw_settings.main_options | raw_settings.extra_options
+        )
+        yield from _code_artifacts(location, options.get("CODE_REVISION"))
 
 
-def _read(options: Mapping[str, str]) -> Namespace:
-    """Read what says what an engine loads, as vLLM's parser does."""
+def _read_options(options: Mapping[str, str]) -> Namespace:
+    """Read the options that select artifacts, in the format of vLLM's parser."""
     return Namespace(
         model=options["MODEL"],
         revision=options.get("REVISION"),
         load_format=options.get("LOAD_FORMAT", "auto"),
         download_dir=options.get("DOWNLOAD_DIR"),
-        trust_remote_code=says(options.get("TRUST_REMOTE_CODE"), True),
+        trust_remote_code=equals_boolean(options.get("TRUST_REMOTE_CODE"), True),
         tokenizer=options.get("TOKENIZER"),
         tokenizer_revision=options.get("TOKENIZER_REVISION"),
-        skip_tokenizer_init=says(options.get("SKIP_TOKENIZER_INIT"), True),
-        lora_modules=[*_adapters(options.get("LORA_MODULES", ""))],
+        skip_tokenizer_init=equals_boolean(options.get("SKIP_TOKENIZER_INIT"), True),
+        lora_modules=[*_read_adapters(options.get("LORA_MODULES", ""))],
         speculative_config=json_object(options.get("SPECULATIVE_CONFIG", "")),
     )
 
 
-def _adapters(value: str) -> Iterator[Namespace]:
-    """Yield the entries of LORA_MODULES that have a path; vLLM's parser reports what is wrong."""
+def _read_adapters(value: str) -> Iterator[Namespace]:
+    """Yield the entries of LORA_MODULES that have a path; vLLM's parser reports invalid entries."""
     with contextlib.suppress(ValueError):
-        for item in adapters(value) if value else ():
+        for item in parse_adapters(value) if value else ():
             path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
             if path:
                 yield Namespace(path=str(path))
 
 
-def _wanted(options: Namespace, prefix: str) -> Iterator[Wanted]:
-    """Yield an engine's model, and what is loaded besides it, by the options of ``_read``."""
-    model = Wanted(
+def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
+    """Yield an engine's model and its other artifacts, from the options of ``_read_options``."""
+    model = Artifact(
         options.model,
         options.revision,
         options.load_format,
@@ -113,7 +133,7 @@ def _wanted(options: Namespace, prefix: str) -> Iterator[Wanted]:
         setting=f"{prefix}MODEL_NAME",
     )
     yield model
-    # As in vLLM, a tokenizer without a revision has the model's.
+    # As in vLLM, the default revision of a tokenizer is the model's revision.
     name = options.tokenizer or model.model
     revision = options.tokenizer_revision or model.revision
     if not options.skip_tokenizer_init and (name, revision) != (model.model, model.revision):
@@ -122,75 +142,82 @@ def _wanted(options: Namespace, prefix: str) -> Iterator[Wanted]:
             model=name,
             revision=revision,
             load_format="dummy",
-            kind=Kind.TOKENIZER,
+            kind=ArtifactKind.TOKENIZER,
             setting=f"{prefix}TOKENIZER_{'REVISION' if name == model.model else 'NAME'}",
         )
     for module in options.lora_modules or ():
-        yield Wanted(module.path, kind=Kind.ADAPTER, setting=f"{prefix}LORA_MODULES")
-    if draft := _draft(model, options.speculative_config or {}):
+        yield Artifact(module.path, kind=ArtifactKind.ADAPTER, setting=f"{prefix}LORA_MODULES")
+    if draft := _draft_model(model, options.speculative_config or {}):
         yield replace(draft, setting=f"{prefix}SPECULATIVE_CONFIG")
 
 
-def _draft(model: Wanted, speculative: Mapping[str, Any]) -> Wanted | None:
-    """Return the draft model if it is another one; None also if vLLM will report a mistake."""
+def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | None:
+    """Return the separate draft model, if any; None also for mistakes that vLLM reports."""
     name, revision, method = (speculative.get(key) for key in ("model", "revision", "method"))
-    if not isinstance(name, str) or not isinstance(revision, str | None) or method in _DRAFTLESS:
+    if (
+        not isinstance(name, str)
+        or not isinstance(revision, str | None)
+        or method in _METHODS_WITHOUT_DRAFT
+    ):
         return None
-    # vLLM takes a name such as package.module.Class for a class.
+    # vLLM treats a name such as package.module.Class as a class.
     is_class = "." in name and all(map(str.isidentifier, name.split(".")))
     if method is None and (name in {"ngram", "[ngram]"} or is_class):
         return None
-    # With the name of the model it is the model, unless it has a revision of its own.
+    # With the same name, the draft model is the model itself, unless it has another revision.
     if not name or (name == model.model and revision in {None, model.revision}):
         return None
     return replace(model, model=name, revision=revision)
 
 
-def found_by_store(wanted: Wanted) -> bool:
-    """True if the store looks for this; else vLLM finds it itself."""
-    # Read as vLLM reads it.
+def is_found_by_store(artifact: Artifact) -> bool:
+    """Return whether the store looks for an artifact; otherwise vLLM finds it itself."""
+    # Parsed in the same way as by vLLM.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
         return False
-    if wanted.load_format.lower() in _FOUND_BY_VLLM and not is_directory(wanted.model):
+    if artifact.load_format.lower() in _FORMATS_FOUND_BY_VLLM and not is_directory(artifact.model):
         return False
-    # Not object storage, a file, or one quantization of several in a repository.
-    return ":" not in wanted.model and not wanted.model.endswith(".gguf")
+    # Exclude object storage, files, and one of several quantizations in a repository.
+    return ":" not in artifact.model and not artifact.model.endswith(".gguf")
 
 
-def _models_elsewhere(wanted: Wanted, config: Mapping[str, Any]) -> Iterator[Wanted]:
-    """Yield the models that a model's config names."""
-    # A draft model in the speculators' format names the model to serve. vLLM loads that at the
-    # revision that is set.
-    named = [(_within(config, "speculators_config", "verifier", "name_or_path"), wanted.revision)]
+def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
+    """Yield the models that a model's config refers to."""
+    # A draft model in the speculators' format refers to the model to serve. vLLM loads that model
+    # at the configured revision.
+    references = [
+        (_get_nested(config, "speculators_config", "verifier", "name_or_path"), artifact.revision)
+    ]
     if config.get("model_type") == "ultravox":
-        named += [(config.get(key), None) for key in ("audio_model_id", "text_model_id")]
-    for name, revision in named:
+        references += [(config.get(key), None) for key in ("audio_model_id", "text_model_id")]
+    for name, revision in references:
         if name and isinstance(name, str):
-            model = replace(wanted, model=name, revision=revision, by_name=True)
+            model = replace(artifact, model=name, revision=revision, loaded_by_name=True)
             yield model
             if model.download_dir:
-                # vLLM looks only for weights there.
+                # vLLM looks only for weights in the download directory.
                 yield replace(model, download_dir=None, load_format="dummy")
 
 
-def _within(config: Any, *keys: str) -> Any:
+def _get_nested(config: Any, *keys: str) -> Any:
     for key in keys:
         config = config.get(key) if isinstance(config, Mapping) else None
     return config
 
 
-def _code_elsewhere(found: Found, revision: str | None) -> Iterator[Wanted]:
-    """Yield the other repositories that code is loaded from."""
+def _code_artifacts(location: ArtifactLocation, revision: str | None) -> Iterator[Artifact]:
+    """Yield the code in other repositories that a model's configs refer to."""
     for name in CONFIGS:
-        # vLLM passes the revision to some of the libraries that load code, never for tokenizers.
+        # vLLM passes the revision to some of the libraries that load code, but never for
+        # tokenizers.
         revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
-        for repository in sorted(code_elsewhere(disk.text(found.place / name))):
+        for repository in sorted(code_repositories(disk.read_text(location.directory / name))):
             for code_revision in revisions:
-                yield Wanted(
+                yield Artifact(
                     repository,
                     code_revision,
-                    kind=Kind.CODE,
+                    kind=ArtifactKind.CODE,
                     code=True,
-                    by_name=True,
-                    setting=found.wanted.setting,
+                    loaded_by_name=True,
+                    setting=location.artifact.setting,
                 )

@@ -1,7 +1,7 @@
-"""Which of vLLM's parsers read a model's tool calls and reasoning: hints, and ``auto``.
+"""Selects vLLM's parsers for a model's tool calls and reasoning, for hints and for ``auto``.
 
-Decided by the model's architecture and its chat template, which a fine-tune keeps under any name;
-by its name where these are not known.
+The choice depends on the model's architecture and chat template, which a fine-tune keeps under any
+name. If these are unknown, it depends on the model's name.
 """
 
 import contextlib
@@ -15,18 +15,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from worker.engine.arguments import EngineArguments, StartContext
-from worker.engine.options.combinations import AUTO, MANAGERS, REASONING, TOOLS, text_of
-from worker.engine.seam.locations import find
+from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.options.combinations import (
+    AUTO,
+    PARSER_REGISTRIES,
+    REASONING_PARSER,
+    TOOL_PARSER,
+    read_chat_template,
+)
+from worker.engine.seam.locations import import_from_vllm
 
-# Files that templates are in, besides the tokenizer's configuration.
-_TEMPLATE = "chat_template.jinja"
-_JSON_TEMPLATES = ("tokenizer_config.json", "chat_template.json")
+# Files that contain chat templates.
+_TEMPLATE_FILE = "chat_template.jinja"
+_JSON_TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.json")
 
 
 @dataclass(frozen=True)
-class Family:
-    """A row of families.toml, which says what each field means."""
+class ModelFamily:
+    """A row of families.toml, which documents the fields."""
 
     title: str
     names: str
@@ -36,114 +42,132 @@ class Family:
     marks: Sequence[str] = ("",)
 
 
-def _families() -> Iterator[Family]:
-    known = tomllib.loads(Path(__file__).with_name("families.toml").read_bytes().decode())
-    groups = known["architectures"]
-    for title, row in known["families"].items():
-        each = [groups.get(name, [name]) for name in row["architectures"]]
-        yield Family(title, **{**row, "architectures": [*chain.from_iterable(each)]})
+def _read_families() -> Iterator[ModelFamily]:
+    table = tomllib.loads(Path(__file__).with_name("families.toml").read_bytes().decode())
+    groups = table["architectures"]
+    for title, row in table["families"].items():
+        architectures = [groups.get(name, [name]) for name in row["architectures"]]
+        yield ModelFamily(title, **{**row, "architectures": [*chain.from_iterable(architectures)]})
 
 
-FAMILIES = [*_families()]
+FAMILIES = [*_read_families()]
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The parsers of a model.
+class ParserChoice:
+    """The parsers for a model.
 
     Attributes:
-        family: the family that it is taken for; None for none.
-        why: by what, or what is missing.
+        family: The family of the model; None if it is unknown.
+        reason: How the family was recognized, or why it is unknown.
     """
 
-    family: Family | None
-    why: str
+    family: ModelFamily | None
+    reason: str
 
     def parser(self, setting: str) -> str | None:
-        """Return the parser for a setting, if the installed vLLM has one."""
+        """Return the parser for a setting; None if the installed vLLM has no suitable parser."""
         if self.family is None:
             return None
-        name = self.family.tools if setting == TOOLS else self.family.reasoning
-        return name if name in find(MANAGERS[setting]).list_registered() else None
+        name = self.family.tools if setting == TOOL_PARSER else self.family.reasoning
+        return (
+            name if name in import_from_vllm(PARSER_REGISTRIES[setting]).list_registered() else None
+        )
 
-    def told(self, settings: Sequence[str]) -> str:
-        """Return what ``auto`` stands for in these settings, and why."""
+    def describe(self, settings: Sequence[str]) -> str:
+        """Return the parsers that ``auto`` selects for these settings, with the reason."""
         parsers = ", ".join(f"{name}={self.parser(name) or 'none'}" for name in settings)
-        return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.why}"
+        return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.reason}"
 
 
-def choose(name: str, architectures: Sequence[str], template: str | None) -> Chosen:
-    """Choose a model's family by its name, its architectures and its chat template, if known."""
-    alike = [one for one in FAMILIES if {*one.architectures} & {*architectures}]
-    listed = ", ".join(architectures)
-    if architectures and not alike:
-        return Chosen(None, f"no family that is known has {listed}")
-    if alike and template is not None:
-        family = next((one for one in alike if any(mark in template for mark in one.marks)), None)
+def choose_family(name: str, architectures: Sequence[str], template: str | None) -> ParserChoice:
+    """Select a model's family by its architectures and chat template, if known, and its name."""
+    candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
+    architecture_list = ", ".join(architectures)
+    if architectures and not candidates:
+        return ParserChoice(None, f"no family that is known has {architecture_list}")
+    if candidates and template is not None:
+        family = next(
+            (family for family in candidates if any(mark in template for mark in family.marks)),
+            None,
+        )
         if family is None:
-            return Chosen(None, f"its chat template is none of those that are known for {listed}")
-        return Chosen(family, f"by {listed} and its chat template")
-    named = (one for one in alike or FAMILIES if re.search(one.names, name.lower()))
-    if family := next(named, None):
-        return Chosen(family, "by its name" + (f" and {listed}" if alike else ""))
-    # A family that is only some of an architecture's models needs more to be told by.
-    if len(alike) == 1 and alike[0].marks == ("",):
-        return Chosen(alike[0], f"by {listed}")
-    return Chosen(None, "neither its name nor its files say which family it is of")
+            return ParserChoice(
+                None, f"its chat template is none of those that are known for {architecture_list}"
+            )
+        return ParserChoice(family, f"by {architecture_list} and its chat template")
+    matches = (family for family in candidates or FAMILIES if re.search(family.names, name.lower()))
+    if family := next(matches, None):
+        return ParserChoice(
+            family, "by its name" + (f" and {architecture_list}" if candidates else "")
+        )
+    # If a family covers only some models of an architecture, the architecture alone does not
+    # identify it.
+    if len(candidates) == 1 and candidates[0].marks == ("",):
+        return ParserChoice(candidates[0], f"by {architecture_list}")
+    return ParserChoice(None, "neither its name nor its files say which family it is of")
 
 
-def chosen(options: Namespace, architectures: Sequence[str] = ()) -> Chosen:
-    """Choose the family of an engine's model, by its files as far as they are on the disk.
+def choose_parsers(options: Namespace, architectures: Sequence[str] = ()) -> ParserChoice:
+    """Select the parsers of an engine's model, based on the model's files on the disk.
 
-    ``architectures`` are the model's, where config.json is not on the disk.
+    Args:
+        options: vLLM's arguments.
+        architectures: The model's architectures, used if config.json is not on the disk.
     """
     folder = Path(options.model)
     config = _read_json(Path(options.hf_config_path or folder) / "config.json")
     if isinstance(overrides := options.hf_overrides, dict):
         config |= overrides
-    found = config.get("architectures")
-    known = [str(name) for name in found] if isinstance(found, list) else architectures
-    return choose(options.served_model_name[-1], known, _template(options))
+    config_architectures = config.get("architectures")
+    known_architectures = (
+        [str(name) for name in config_architectures]
+        if isinstance(config_architectures, list)
+        else architectures
+    )
+    return choose_family(
+        options.served_model_name[-1], known_architectures, _read_template(options)
+    )
 
 
-def with_parsers(arguments: EngineArguments, _: StartContext) -> EngineArguments:
-    """Put parsers in the place of ``auto``: the model's, or none."""
-    options = arguments.vllm
+def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+    """Replace ``auto`` by the model's parsers, or by none."""
+    options = arguments.vllm_args
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):
         return arguments
-    found, changes = chosen(options), dict[str, Any]()
+    choice, changes = choose_parsers(options), dict[str, Any]()
     if options.reasoning_parser == AUTO:
-        changes["reasoning_parser"] = found.parser(REASONING) or ""
+        changes["reasoning_parser"] = choice.parser(REASONING_PARSER) or ""
     if options.tool_call_parser == AUTO:
-        parser = found.parser(TOOLS)
-        asked = bool(parser) and options.enable_auto_tool_choice
-        changes |= {"tool_call_parser": parser, "enable_auto_tool_choice": asked}
+        parser = choice.parser(TOOL_PARSER)
+        enables_tools = bool(parser) and options.enable_auto_tool_choice
+        changes |= {"tool_call_parser": parser, "enable_auto_tool_choice": enables_tools}
     return arguments.with_options(**changes)
 
 
-def told(options: Namespace) -> Iterator[str]:
-    """Yield what ``auto`` stands for, and which parsers to set where the operator set none."""
-    found = chosen(options)
-    given = {TOOLS: options.tool_call_parser, REASONING: options.reasoning_parser}
-    if asked := [name for name, value in given.items() if value == AUTO]:
-        yield found.told(asked)
-    if not given[TOOLS] and (parser := found.parser(TOOLS)):
-        yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOLS}={parser}"
-    if not given[REASONING] and (parser := found.parser(REASONING)):
-        yield f"to tell reasoning from the answer set {REASONING}={parser}"
+def parser_hints(options: Namespace) -> Iterator[str]:
+    """Yield the parsers that ``auto`` selected, and hints for parsers that are unset."""
+    choice = choose_parsers(options)
+    configured = {TOOL_PARSER: options.tool_call_parser, REASONING_PARSER: options.reasoning_parser}
+    if automatic := [name for name, value in configured.items() if value == AUTO]:
+        yield choice.describe(automatic)
+    if not configured[TOOL_PARSER] and (parser := choice.parser(TOOL_PARSER)):
+        yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOL_PARSER}={parser}"
+    if not configured[REASONING_PARSER] and (parser := choice.parser(REASONING_PARSER)):
+        yield f"to tell reasoning from the answer set {REASONING_PARSER}={parser}"
 
 
-def _template(options: Namespace) -> str | None:
+def _read_template(options: Namespace) -> str | None:
     """Return the chat template that a model is served with; None if it is not on the disk."""
     if options.chat_template:
         with contextlib.suppress(OSError, UnicodeError):
-            return text_of(options.chat_template)
+            return read_chat_template(options.chat_template)
     folder = Path(options.tokenizer or options.model)
     with contextlib.suppress(OSError, UnicodeError):
-        return (folder / _TEMPLATE).read_text()
-    for name in _JSON_TEMPLATES:
+        return (folder / _TEMPLATE_FILE).read_text()
+    for name in _JSON_TEMPLATE_FILES:
         if template := _read_json(folder / name).get("chat_template"):
-            # Several templates are a list of objects: one of them is for tools.
+            # Several templates are a list of objects, of which one is for tools.
             return template if isinstance(template, str) else json.dumps(template)
     return None
 

@@ -1,8 +1,8 @@
-"""Why a start fails: in vLLM's words, with what to set instead, and by whose fault.
+"""Explains why a startup failed: vLLM's message, advice, and whether the machine is the cause.
 
-Callers get the reason only if any machine would fail like this one. An unknown reason counts as
-the machine's: a worker that answers jobs with its own defect would take them from others that can
-do them.
+Callers receive the reason only if the startup would fail on any machine. An error with an unknown
+cause is attributed to the machine. Otherwise a worker with a defect would respond to jobs with its
+error, although other workers could handle these jobs.
 """
 
 import contextlib
@@ -14,27 +14,27 @@ from textwrap import shorten
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.options.automatic import SHARE
-from worker.engine.options.option import reasons
+from worker.engine.options.automatic import MEMORY_OPTION
+from worker.engine.options.option import join_messages
 from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
-from worker.engine.start.fitting import BLOCKS
-from worker.errors import LONGEST_MESSAGE, MachineUnfit, StartFailed, in_settings
+from worker.engine.start.fitting import NUM_GPU_BLOCKS_OVERRIDE
+from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, options_to_settings
 
-# A template that can't add a list to a text, or look for one in it.
-_TEMPLATE = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
-# What to set an option to, by what vLLM says: a pattern, the option, and the words, into which the
-# pattern's groups go.
-_INSTEAD: tuple[tuple[str, str, str], ...] = (
+# The error of a chat template that can't handle a list as a message's content.
+_TEMPLATE_REFUSAL = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
+# Advice by vLLM's message: a pattern, an option, and the text after the option's name, which may
+# contain the pattern's groups.
+_REMEDIES: tuple[tuple[str, str, str], ...] = (
     (r"derived max_model_len \(\w+=(\d+)", "MAX_MODEL_LEN", "={}"),
     (r"No common block size for .*MultipleOf\((\d+)\)", "BLOCK_SIZE", " to a multiple of {}"),
     (r"heads \((\d+)\) must be divisible by", "TENSOR_PARALLEL_SIZE", " to a divisor of {}"),
     (r"smaller than max_model_len \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
-    (r"auto-fit max_model_len|the available KV cache", BLOCKS, " to more"),
-    (_TEMPLATE, "CHAT_TEMPLATE_CONTENT_FORMAT", "=auto"),
+    (r"auto-fit max_model_len|the available KV cache", NUM_GPU_BLOCKS_OVERRIDE, " to more"),
+    (_TEMPLATE_REFUSAL, "CHAT_TEMPLATE_CONTENT_FORMAT", "=auto"),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
 )
-# What is behind it, where vLLM does not say so.
-_BEHIND = (
+# Explanations of messages in which vLLM does not state the cause.
+_CAUSES = (
     (
         "Cannot find the config file|does not match the quantization|Config.__init__",
         "the model's own files say how it is quantized, if it is",
@@ -43,9 +43,9 @@ _BEHIND = (
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
 )
 
-# What drivers, GPUs, libraries and full disks say, through torch, vLLM and NCCL. It matters where
-# vLLM, or a model's own code, raises it as an error of a class that stands for a wrong setting.
-_MACHINES = re.compile(
+# Messages of drivers, GPUs, libraries and full disks, which torch, vLLM and NCCL pass on. They are
+# needed if vLLM or a model's code raises an exception whose class normally means a wrong setting.
+_MACHINE_ERRORS = re.compile(
     r"""
     CUDA\ driver | CUDA\ error(?!:\ out\ of\ memory) | No\ CUDA\ GPUs | NVIDIA\ driver
     | CU(?:BLAS|DNN)_STATUS | NVML | NCCL | cannot\ open\ shared\ object\ file | undefined\ symbol
@@ -55,9 +55,9 @@ _MACHINES = re.compile(
     re.VERBOSE,
 )
 
-# What vLLM, and the libraries below it, raise for settings, for a model's files, and for packages
-# that the image lacks. Names: of an error in a core its line in the log is all there is.
-_OF_WHAT_WAS_ASKED = {
+# Exceptions of vLLM and its libraries for wrong settings, wrong model files, and packages that the
+# image lacks. They are compared by name because only a log line is left of an error in a core.
+_OPERATOR_ERRORS = {
     "EntryNotFoundError",
     "FileNotFoundError",
     "ImportError",
@@ -74,104 +74,119 @@ _OF_WHAT_WAS_ASKED = {
     "ValidationError",
     "ValueError",
 }
-# Words of it that errors of any kind have: a quantization whose file lacks a key.
-_ITS_WORDS = "Config.__init__()"
-# Of an ``OSError`` without a class of its own. Transformers raises it without a number.
-_NOT_FOUND = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
-# How a core's error begins, as ``worker.logs.reader`` notes it.
-_KIND = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
-# A GPU that somebody else fills, unless it is the operator who wants more than there is.
-_FILLED = "is less than desired GPU memory utilization"
+# Part of the messages of various exceptions for a quantization whose config lacks a key.
+_QUANTIZATION_CONFIG_ERROR = "Config.__init__()"
+# Error numbers of a plain ``OSError``. Transformers raises it without a number.
+_NOT_FOUND_ERRNOS = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+# Start of a core's error line, as ``worker.logs.reader`` stores it.
+_ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
+# Another process uses the GPU's memory, unless the operator has requested more than the GPU has.
+_GPU_IN_USE = "is less than desired GPU memory utilization"
 
-# An option of vLLM as its messages quote it: `max_model_len`, `trust_remote_code=True`.
+# An option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
 _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
-# Ended by SIGKILL, as the kernel does when memory is exhausted; vLLM names cores and their status.
+# A core was killed by SIGKILL, as by the kernel when memory is exhausted; vLLM lists the exit
+# codes.
 _KILLED = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
-# Ended by another signal: whatever it had printed was not why.
+# A core was killed by another signal, so its last output does not explain the failure.
 _CRASHED = re.compile(r"Failed core proc.*\{[^}]*: -\d")
 
 
 @contextlib.contextmanager
-def start_failures(arguments: EngineArguments) -> Iterator[None]:
-    """Raise what vLLM raises for what it can't start with as ``StartFailed``."""
+def translate_start_errors(arguments: EngineArguments) -> Iterator[None]:
+    """Convert vLLM's errors during startup into ``StartFailed``."""
     try:
         yield
     except START_ERRORS as error:
-        raise failure(error, arguments, words(error)) from error
+        raise start_failure(error, arguments, error_message(error)) from error
 
 
-def failure(
-    error: Exception, arguments: EngineArguments, problem: str, unset: Sequence[str] = ()
+def start_failure(
+    error: Exception, arguments: EngineArguments, problem: str, culprits: Sequence[str] = ()
 ) -> StartFailed:
-    """Return the error of a start, with what to set instead: see ``remedy``."""
+    """Return the error of a failed startup, with advice from ``remedy``."""
     message = f"vLLM could not start {arguments.model_name}: {problem}"
-    change = remedy(problem, arguments, unset)
-    return blamed(error, f"{message}: {change}" if change else message, arguments.given)
+    change = remedy(problem, arguments, culprits)
+    return classify_failure(
+        error, f"{message}: {change}" if change else message, arguments.operator_options
+    )
 
 
-def words(error: BaseException, most: int = LONGEST_MESSAGE) -> str:
-    """Return vLLM's message in one line, cut at a word, with settings in place of its options."""
+def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
+    """Return vLLM's message in one line, cut at a word, with settings instead of its options."""
     match error:
-        case ValidationError():  # its own text repeats values, and refers to pages about pydantic
-            text = reasons(error)
-        case KeyError():  # its own text is the key alone
+        case ValidationError():  # its own text repeats values and links to pydantic's documentation
+            text = join_messages(error)
+        case KeyError():  # its own text is only the key
             text = f"KeyError: {error}"
         case _:
             text = str(error)
-    line = shorten(text, most, placeholder=" …") or type(error).__name__
-    line = _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), in_settings(line))
+    line = shorten(text, max_length, placeholder=" …") or type(error).__name__
+    line = _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), options_to_settings(line))
     return line.rstrip(". ")
 
 
-def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) -> str:
-    """Return what to set instead of what vLLM complains about.
+def remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
+    """Return advice on other values for the options that vLLM refuses.
 
-    ``unset`` are options without any one of which it would not.
+    Args:
+        problem: vLLM's message.
+        arguments: The engine's arguments.
+        culprits: Options that cause the refusal.
     """
     changes = {
-        name: f"set {arguments.setting(name)}{value.format(*match.groups())}"
-        for pattern, name, value in _INSTEAD
-        if name in arguments.given and (match := re.search(pattern, problem))
+        name: f"set {arguments.setting_name(name)}{value.format(*match.groups())}"
+        for pattern, name, value in _REMEDIES
+        if name in arguments.operator_options and (match := re.search(pattern, problem))
     }
-    texts = [*changes.values()]
-    texts += [
-        f"leave {'it' if [*changes] == [name] else arguments.setting(name)} unset" for name in unset
+    suggestions = [*changes.values()]
+    suggestions += [
+        f"leave {'it' if [*changes] == [name] else arguments.setting_name(name)} unset"
+        for name in culprits
     ]
-    behind = next((text for pattern, text in _BEHIND if re.search(pattern, problem)), "")
-    return "; ".join(filter(None, (", or ".join(texts), behind)))
+    cause = next((text for pattern, text in _CAUSES if re.search(pattern, problem)), "")
+    return "; ".join(filter(None, (", or ".join(suggestions), cause)))
 
 
-def blamed(error: Exception, message: str, given: Collection[str] = ()) -> StartFailed:
-    """Return the error of a failed start, of the class that says whose fault it is.
+def classify_failure(
+    error: Exception, message: str, operator_options: Collection[str] = ()
+) -> StartFailed:
+    """Return the error of a failed startup, as the class that fits its cause.
 
-    ``error`` was raised by vLLM, or by a library below it. An error of a core is a ``RuntimeError``
-    with the error's line, raised from vLLM's own for the core's end.
+    Args:
+        error: An exception of vLLM or its libraries. An error in a core is a ``RuntimeError`` with
+            the core's error line, raised from vLLM's own exception about the core's exit.
+        message: The message for the operator.
+        operator_options: Names of the options that the operator set.
+
+    Returns:
+        ``MachineUnfit`` if another machine may work, otherwise ``StartFailed``.
     """
-    said = str(error)
-    ended = f"{said}\n{error.__cause__ or ''}"
-    if _KILLED.search(ended):
+    error_text = str(error)
+    messages = f"{error_text}\n{error.__cause__ or ''}"
+    if _KILLED.search(messages):
         return StartFailed(
             f"{message}. It was killed, as processes are when memory is exhausted: take a machine "
             "with more of it, a smaller model, or a quantized one"
         )
-    if _CRASHED.search(ended) or _MACHINES.search(said):
+    if _CRASHED.search(messages) or _MACHINE_ERRORS.search(error_text):
         return MachineUnfit(message)
-    if _FILLED in said:
-        asked = SHARE in given
+    if _GPU_IN_USE in error_text:
+        is_operator_error = MEMORY_OPTION in operator_options
     else:
-        asked = is_out_of_memory(said) or _is_of_what_was_asked(error, said)
-    return StartFailed(message) if asked else MachineUnfit(message)
+        is_operator_error = is_out_of_memory(error_text) or _is_operator_error(error, error_text)
+    return StartFailed(message) if is_operator_error else MachineUnfit(message)
 
 
-def _is_of_what_was_asked(error: Exception, said: str) -> bool:
-    """Whether an error is known to be raised for settings, a model's files or the image."""
-    kinds = [kind.__name__ for kind in type(error).__mro__]
+def _is_operator_error(error: Exception, message: str) -> bool:
+    """Return whether an error is known to be caused by settings, a model's files or the image."""
+    class_names = [kind.__name__ for kind in type(error).__mro__]
     number = error.errno if isinstance(error, OSError) else None
-    if kinds[0] == "RuntimeError" and (noted := _KIND.match(said)):
-        kinds, number = [noted[1]], int(noted[2]) if noted[2] else None
-    if "MachineUnfit" in kinds:
+    if class_names[0] == "RuntimeError" and (error_line := _ERROR_LINE.match(message)):
+        class_names, number = [error_line[1]], int(error_line[2]) if error_line[2] else None
+    if "MachineUnfit" in class_names:
         return False
-    if kinds[0] == "OSError":
-        return number in _NOT_FOUND
-    return not _OF_WHAT_WAS_ASKED.isdisjoint(kinds) or _ITS_WORDS in said
+    if class_names[0] == "OSError":
+        return number in _NOT_FOUND_ERRNOS
+    return not _OPERATOR_ERRORS.isdisjoint(class_names) or _QUANTIZATION_CONFIG_ERROR in message

@@ -1,83 +1,90 @@
-"""Steps of a start: each returns a changed copy of an engine's arguments."""
+"""Startup steps, each of which returns a changed copy of an engine's arguments."""
 
 import copy
 from dataclasses import replace
 from typing import Any
 
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size
-from worker.engine.start.needs import wanted_by_arguments
-from worker.store import Found, Kind, Origin, Wanted
+from worker.engine.start.needs import artifacts_in_arguments
+from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
 
-RENDERERS = "RENDERER_NUM_WORKERS"
-TENSOR = "TENSOR_PARALLEL_SIZE"
+RENDERER_NUM_WORKERS = "RENDERER_NUM_WORKERS"
+TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
 
-def with_directories(arguments: EngineArguments, context: StartContext) -> EngineArguments:
-    """Replace the names of repositories in an engine's arguments by directories."""
-    for wanted in wanted_by_arguments(arguments):
-        found = context.found.get(wanted)
-        if found and found.origin is not Origin.DIRECTORY:
-            arguments = _put(arguments, wanted, found)
+def with_directories(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+    """Replace the names of repositories in an engine's arguments by their directories."""
+    for artifact in artifacts_in_arguments(arguments):
+        location = context.artifact_locations.get(artifact)
+        if location and location.origin is not Origin.DIRECTORY:
+            arguments = _replace_artifact(arguments, artifact, location)
     return arguments
 
 
-def _put(arguments: EngineArguments, wanted: Wanted, found: Found) -> EngineArguments:
-    options, place = arguments.vllm, str(found.place)
-    draft = options.speculative_config
-    if wanted.kind is Kind.ADAPTER:
+def _replace_artifact(
+    arguments: EngineArguments, artifact: Artifact, location: ArtifactLocation
+) -> EngineArguments:
+    options, path = arguments.vllm_args, str(location.directory)
+    speculative_config = options.speculative_config
+    if artifact.kind is ArtifactKind.ADAPTER:
         modules = [copy.copy(module) for module in options.lora_modules]
         for module in modules:
-            if module.path == wanted.model:
-                module.path = place
+            if module.path == artifact.model:
+                module.path = path
         return arguments.with_options(lora_modules=modules)
-    if wanted.kind is Kind.TOKENIZER:
-        return arguments.with_options(tokenizer=place)
-    if wanted.setting.endswith("SPECULATIVE_CONFIG"):
-        return arguments.with_options(speculative_config={**draft, "model": place})
-    changed: dict[str, Any] = {"model": place}
+    if artifact.kind is ArtifactKind.TOKENIZER:
+        return arguments.with_options(tokenizer=path)
+    if artifact.setting.endswith("SPECULATIVE_CONFIG"):
+        return arguments.with_options(speculative_config={**speculative_config, "model": path})
+    changes: dict[str, Any] = {"model": path}
     if options.tokenizer == options.model:
-        changed["tokenizer"] = place
-    if draft and draft.get("model") == options.model:
-        changed["speculative_config"] = {**draft, "model": place}
-    return replace(arguments.with_options(**changed), origin=found.origin, commit=found.commit)
+        changes["tokenizer"] = path
+    if speculative_config and speculative_config.get("model") == options.model:
+        changes["speculative_config"] = {**speculative_config, "model": path}
+    return replace(
+        arguments.with_options(**changes), origin=location.origin, commit=location.commit
+    )
 
 
-def with_adapters(arguments: EngineArguments, context: StartContext) -> EngineArguments:
-    """Enable adapters on a worker that only trains them: without an engine that costs nothing."""
-    return arguments.with_options(enable_lora=True) if context.trains else arguments
+def with_adapters(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+    """Enable adapters on a worker that only trains, where this costs nothing without an engine."""
+    return arguments.with_options(enable_lora=True) if context.only_trains else arguments
 
 
 def with_fitting_tensor_parallel_size(
-    arguments: EngineArguments, _: StartContext
+    arguments: EngineArguments, _: StartupContext
 ) -> EngineArguments:
-    """Make a tensor parallel size that the worker chose divide the model's attention heads."""
-    if all(default.name != TENSOR for default in arguments.defaults):
+    """Reduce a tensor parallel size that the worker chose to a divisor of the attention heads."""
+    if all(default.name != TENSOR_PARALLEL_SIZE for default in arguments.defaults):
         return arguments
-    gpus: int = arguments.vllm.tensor_parallel_size
+    gpus: int = arguments.vllm_args.tensor_parallel_size
     architecture = create_model_config(arguments).model_arch_config
     size = fitting_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
     if size == gpus:
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"
-    return arguments.with_default(TENSOR, size, reason)
+    return arguments.with_default(TENSOR_PARALLEL_SIZE, size, reason)
 
 
-def with_renderer_workers(arguments: EngineArguments, _: StartContext) -> EngineArguments:
-    """Let vLLM tokenize in two threads, so that long texts never have all of them.
+def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+    """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
 
-    vLLM refuses several threads for models that embed or rank what they see: their cache takes one.
+    vLLM refuses several threads for multimodal pooling models, whose cache is not thread-safe.
     """
-    if RENDERERS in arguments.given:
+    if RENDERER_NUM_WORKERS in arguments.operator_options:
         return arguments
     config = create_model_config(arguments)
-    pools_media = config.runner_type == "pooling" and config.multimodal_config
-    if config.skip_tokenizer_init or pools_media:
+    is_multimodal_pooling = config.runner_type == "pooling" and config.multimodal_config
+    if config.skip_tokenizer_init or is_multimodal_pooling:
         return arguments
-    return arguments.with_default(RENDERERS, 2, "one of them is free of long texts")
+    return arguments.with_default(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
 
 
 def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:
-    """Keep the context of the first core: requests that it has accepted begin again on the next."""
+    """Use the context length of the first core for the next one.
+
+    Requests that the first core accepted are retried on the next core.
+    """
     return arguments.with_options(max_model_len=config.model_config.max_model_len)

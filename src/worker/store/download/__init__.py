@@ -1,7 +1,7 @@
-"""Downloads what is loaded of a repository into the hub's cache, once for all workers.
+"""Downloads the needed files of a repository into the hub's cache, once for all workers.
 
-The layout is that of huggingface_hub, so that its readers find what is there. Its functions for
-downloads are not used: they begin anew in every process, and rely on file locks.
+The cache has the layout of huggingface_hub, so that its functions find the files. Its download
+functions are not used: they start from the beginning in every process, and rely on file locks.
 """
 
 import contextlib
@@ -21,175 +21,191 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
 
 from worker import volume
 from worker.store import disk, files, hub, manifest
-from worker.store.download.meter import Meter, size
-from worker.store.download.transfer import Stopped, Transfer
+from worker.store.download.meter import ProgressMeter, format_size
+from worker.store.download.transfer import DownloadStopped, Transfer
 from worker.store.files import INDEX
 from worker.store.places import (
-    STATE,
+    STATE_FOLDER,
     Places,
-    on_own_disk,
+    is_on_container_disk,
     repository_folder,
     repository_folders,
 )
-from worker.store.refusals import Reason, Unavailable
+from worker.store.refusals import ModelUnavailable, Reason
 from worker.store.resolve import DEFAULT_REVISION, resolve
-from worker.store.snapshot import File, Found, NotFound, Origin, Wanted
-from worker.volume.lease import LOOK_S, Leases
+from worker.store.snapshot import Artifact, ArtifactLocation, File, MissingArtifact, Origin
+from worker.volume.lease import POLL_S, Leases
 
 log = logging.getLogger(__name__)
 
-# Seconds until the hub begins to answer a request for a listing.
-PATIENCE_S = 15.0
-# Files downloaded at once, as many as huggingface_hub has.
+# Seconds to wait for the hub's response to a request for a listing.
+LISTING_TIMEOUT_S = 15.0
+# Number of concurrent downloads of files, the same as in huggingface_hub.
 PARALLEL = 8
-# Seconds between two looks at whether the lease is lost, and at the progress.
-LOOK_AGAIN_S = 0.5
-# Seconds that threads have to end once one has failed, or the lease is lost.
+# Seconds between two checks of the lease and the progress.
+WATCH_INTERVAL_S = 0.5
+# Seconds that threads have to finish after one has failed or the lease is lost.
 GRACE_S = 1.0
-# Reasons that may be gone at the next attempt.
-_TRANSIENT = frozenset({Reason.RATE_LIMITED, Reason.HUB_FAILS, Reason.UNREACHABLE})
+# Reasons that may no longer apply at the next attempt.
+_TRANSIENT_REASONS = frozenset({Reason.RATE_LIMITED, Reason.HUB_FAILS, Reason.UNREACHABLE})
 
 
 def obtain(
-    wanted: Wanted, places: Places, endpoint: str | None = None, newest: bool = False
-) -> Found:
-    """Return the directory that has all that is wanted, after a download if one is needed.
+    artifact: Artifact, places: Places, endpoint: str | None = None, refresh: bool = False
+) -> ArtifactLocation:
+    """Return the location of an artifact; download the artifact if necessary.
 
-    Of several workers with the same cache one downloads, and the others wait for it.
+    Only one of several workers with the same cache downloads; the others wait for it.
 
     Args:
-        endpoint: address of another hub than the library's own.
-        newest: ask the hub whether a branch has moved since it was downloaded. If the hub fails,
-            what is on the volume is returned.
+        artifact: The artifact to find.
+        places: The places to search.
+        endpoint: Address of a hub other than the library's default.
+        refresh: Whether to check on the hub if the branch has moved since the download. If the hub
+            fails, the artifact on the volume is used.
 
     Raises:
-        Unavailable: it can't be downloaded, or not be stored.
+        ModelUnavailable: The artifact can't be downloaded or stored.
     """
-    found = resolve(wanted, places)
-    asks = newest and not is_offline_mode()
-    if isinstance(found, Found) and not (asks and found.origin is Origin.VOLUME):
-        return found
-    with hub.translated(wanted):
-        validate_repo_id(wanted.model)
+    location = resolve(artifact, places)
+    refreshes = refresh and not is_offline_mode()
+    if isinstance(location, ArtifactLocation) and not (
+        refreshes and location.origin is Origin.VOLUME
+    ):
+        return location
+    with hub.translate_errors(artifact):
+        validate_repo_id(artifact.model)
         if is_offline_mode():
-            raise Unavailable(wanted, Reason.OFFLINE, "; ".join(found.passed))
+            raise ModelUnavailable(artifact, Reason.OFFLINE, "; ".join(location.skipped))
     try:
-        return _Download(wanted, places, endpoint, found).run()
-    except Unavailable as why:
-        if isinstance(found, Found) and why.reason in _TRANSIENT:
+        return _Download(artifact, places, endpoint, location).run()
+    except ModelUnavailable as why:
+        if isinstance(location, ArtifactLocation) and why.reason in _TRANSIENT_REASONS:
             log.warning("%s; what is on the volume is used", why.problem)
-            return found
+            return location
         raise
 
 
 class _Download:
-    """Downloads what is wanted, or waits until another worker has."""
+    """Downloads an artifact, or waits until another worker has downloaded it."""
 
     def __init__(
-        self, wanted: Wanted, places: Places, endpoint: str | None, found: Found | NotFound
+        self,
+        artifact: Artifact,
+        places: Places,
+        endpoint: str | None,
+        location: ArtifactLocation | MissingArtifact,
     ) -> None:
-        self._wanted = wanted
+        self._artifact = artifact
         self._places = places
         self._api = HfApi(endpoint=endpoint)
-        self._newest = isinstance(found, Found)
-        self._passed = found.passed
-        cache = places.cache(wanted)
-        existing = [path for path in repository_folders(cache, wanted.model) if path.is_dir()]
-        self._folder = [*existing, repository_folder(cache, wanted.model)][0]
-        self._meter = Meter(str(wanted))
+        self._refresh = isinstance(location, ArtifactLocation)
+        self._skipped = location.skipped
+        cache = places.cache(artifact)
+        existing = [path for path in repository_folders(cache, artifact.model) if path.is_dir()]
+        self._folder = [*existing, repository_folder(cache, artifact.model)][0]
+        self._meter = ProgressMeter(str(artifact))
         self._logged_at = 0.0
 
-    def run(self) -> Found:
-        leases = Leases(self._folder / STATE)
-        with self._no_empty_folders(), hub.translated(self._wanted):
+    def run(self) -> ArtifactLocation:
+        leases = Leases(self._folder / STATE_FOLDER)
+        with self._remove_empty_folders(), hub.translate_errors(self._artifact):
             while True:
-                with contextlib.suppress(Stopped), leases.taken(self._meter.read) as lease:
+                with (
+                    contextlib.suppress(DownloadStopped),
+                    leases.acquire(self._meter.read) as lease,
+                ):
                     if lease:
                         return self._download(lease.lost)
-                self._wait(leases)
-                found = resolve(self._wanted, self._places)
-                if isinstance(found, Found) and not self._newest:
-                    return replace(found, passed=self._passed)
+                self._wait_for_other_worker(leases)
+                location = resolve(self._artifact, self._places)
+                if isinstance(location, ArtifactLocation) and not self._refresh:
+                    return replace(location, skipped=self._skipped)
 
-    def _download(self, lost: threading.Event) -> Found:
-        """Download, holding the lease; unless the worker that held it before has just done so."""
-        before = resolve(self._wanted, self._places)
-        if isinstance(before, Found) and not self._newest:
+    def _download(self, lost: threading.Event) -> ArtifactLocation:
+        """Download with the lease, unless its previous holder has just completed the download."""
+        before = resolve(self._artifact, self._places)
+        if isinstance(before, ArtifactLocation) and not self._refresh:
             return before
         try:
-            self._obtain_all(lost)
-        except (hub.HTTPError, OSError, ValueError, Unavailable):
+            self._download_files(lost)
+        except (hub.HTTPError, OSError, ValueError, ModelUnavailable):
             self._remove_empty_partials()
             raise
-        found = resolve(self._wanted, self._places)
-        if isinstance(found, NotFound):
-            raise Unavailable(self._wanted, Reason.UNWRITABLE, found.passed[-1])
-        if found == before:
-            return found
-        return replace(found, origin=Origin.DOWNLOAD, passed=self._passed)
+        location = resolve(self._artifact, self._places)
+        if isinstance(location, MissingArtifact):
+            raise ModelUnavailable(self._artifact, Reason.UNWRITABLE, location.skipped[-1])
+        if location == before:
+            return location
+        return replace(location, origin=Origin.DOWNLOAD, skipped=self._skipped)
 
-    def _obtain_all(self, stop: threading.Event) -> None:
-        """Download all files that are wanted of a commit, then write the manifest.
+    def _download_files(self, stop: threading.Event) -> None:
+        """Download all needed files of a commit, then write the manifest.
 
-        ``stop`` is set by the lease when it is lost, and here when a file fails.
+        The lease sets ``stop`` when it is lost; this method sets it when a file fails.
 
         Raises:
-            Stopped: the lease is lost.
-            Unavailable: the repository lacks files, or the disk has too little room.
-            Exception: what ``hub.translated`` translates.
+            DownloadStopped: The lease is lost.
+            ModelUnavailable: The repository lacks files, or the disk lacks space.
+            Exception: Any error that ``hub.translate_errors`` translates.
         """
-        # A log has no place for bars: the meter writes lines.
+        # Progress bars don't fit into a log: the meter logs lines instead.
         disable_progress_bars()
-        listed = self._listing()
-        if listed.name.lower() != self._wanted.model.lower():
+        listing = self._listing()
+        if listing.name.lower() != self._artifact.model.lower():
             text = "%s is called %s now: set %s to that"
-            log.warning(text, self._wanted.model, listed.name, self._wanted.setting)
-        transfer = Transfer(self._api, self._wanted.model, listed.commit, self._folder, stop)
-        # The index says which weights there are.
-        first = [listed.files[INDEX]] if INDEX in listed.files else []
-        self._fetch(transfer, first)
-        index = disk.text(transfer.path(INDEX)) if first else ""
-        names = files.needed(listed.files, index, self._wanted)
-        absent = [name for name in names if name not in listed.files]
-        if absent or not files.loadable(names, self._wanted):
-            raise Unavailable(self._wanted, Reason.NO_FILES, ", ".join(absent[:3]))
-        self._check_room([listed.files[name] for name in names], transfer)
-        self._fetch(transfer, [listed.files[name] for name in names])
-        self._publish(listed)
-        transfer.tidy()
+            log.warning(text, self._artifact.model, listing.name, self._artifact.setting)
+        transfer = Transfer(self._api, self._artifact.model, listing.commit, self._folder, stop)
+        # The index lists the weights.
+        index_files = [listing.files[INDEX]] if INDEX in listing.files else []
+        self._fetch(transfer, index_files)
+        index = disk.read_text(transfer.path(INDEX)) if index_files else ""
+        names = files.needed_files(listing.files, index, self._artifact)
+        missing_names = [name for name in names if name not in listing.files]
+        if missing_names or not files.can_load(names, self._artifact):
+            raise ModelUnavailable(self._artifact, Reason.NO_FILES, ", ".join(missing_names[:3]))
+        self._check_disk_space([listing.files[name] for name in names], transfer)
+        self._fetch(transfer, [listing.files[name] for name in names])
+        self._publish(listing)
+        transfer.remove_partials()
 
-    def _listing(self) -> hub.Listing:
-        def ask() -> hub.Listing:
-            with hub.translated(self._wanted):
-                return hub.listing(self._api, self._wanted, PATIENCE_S)
+    def _listing(self) -> hub.RepositoryListing:
+        def request_listing() -> hub.RepositoryListing:
+            with hub.translate_errors(self._artifact):
+                return hub.list_files(self._api, self._artifact, LISTING_TIMEOUT_S)
 
-        return hub.retry(ask, Unavailable, lambda why: why.reason not in _TRANSIENT)
+        return hub.retry(
+            request_listing, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS
+        )
 
-    def _check_room(self, needed: Sequence[File], transfer: Transfer) -> None:
-        missing = sum(file.size - transfer.stored(file) for file in needed)
+    def _check_disk_space(self, needed: Sequence[File], transfer: Transfer) -> None:
+        missing = sum(file.size - transfer.stored_bytes(file) for file in needed)
         cache = self._folder.parent
         total, _, free = shutil.disk_usage(cache)
         if missing > free:
-            text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
-            # A machine's own disk that is large enough is full of what another has not.
-            full = missing <= total and on_own_disk(cache)
-            raise Unavailable(self._wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
+            sizes = format_size(missing), format_size(free)
+            text = f"{sizes[0]} are to be downloaded to {cache}, where {sizes[1]} are free"
+            # If this machine's own disk is large enough but full, another machine's may have space.
+            is_full = missing <= total and is_on_container_disk(cache)
+            raise ModelUnavailable(
+                self._artifact, Reason.FULL_DISK if is_full else Reason.NO_SPACE, text
+            )
 
     def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
-        """Download files in parallel, the largest first. The first failure ends the others."""
+        """Download files concurrently, the largest first; the first failure stops the others."""
         ordered = sorted(needed, key=lambda file: -file.size)
         total = sum(file.size for file in ordered)
-        if sum(map(transfer.stored, ordered)) < total:
+        if sum(map(transfer.stored_bytes, ordered)) < total:
             manifest.mark_begun(self._folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
         pending: set[Future[None]] = set()
-        self._meter.begin(total, lambda: sum(map(transfer.stored, ordered)))
+        self._meter.begin(total, lambda: sum(map(transfer.stored_bytes, ordered)))
         try:
-            pending = {pool.submit(transfer.get, file) for file in ordered}
+            pending = {pool.submit(transfer.download, file) for file in ordered}
             while pending:
                 if transfer.stop.is_set():
-                    raise Stopped
-                done, pending = wait(pending, LOOK_AGAIN_S, FIRST_EXCEPTION)
+                    raise DownloadStopped
+                done, pending = wait(pending, WATCH_INTERVAL_S, FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 self._meter.tick()
@@ -198,40 +214,46 @@ class _Download:
             pool.shutdown(wait=False, cancel_futures=True)
             if pending:
                 transfer.stop.set()
-                # Threads that still wait for the hub then are left behind: they write no more.
+                # Threads that still wait for the hub after that are abandoned: they write nothing
+                # more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
-    def _publish(self, listed: hub.Listing) -> None:
-        """Write the manifest, then the branch: from now on the hub is not asked any more."""
-        sizes = {name: file.size for name, file in listed.files.items()}
-        manifest.write(self._folder, listed.commit, sizes)
-        # Last: a branch leads to a complete commit, wherever this process ends.
-        revision = self._wanted.revision or DEFAULT_REVISION
-        if revision != listed.commit:
-            volume.write(self._folder / "refs" / revision, listed.commit.encode())
+    def _publish(self, listing: hub.RepositoryListing) -> None:
+        """Write the manifest, then the branch; afterwards no worker queries the hub."""
+        sizes = {name: file.size for name, file in listing.files.items()}
+        manifest.write(self._folder, listing.commit, sizes)
+        # The branch is written last, so that it refers to a complete commit even if this process is
+        # killed.
+        revision = self._artifact.revision or DEFAULT_REVISION
+        if revision != listing.commit:
+            volume.write_file(self._folder / "refs" / revision, listing.commit.encode())
 
-    def _wait(self, leases: Leases) -> None:
-        """Look at the other worker's lease, log its progress now and then, and sleep."""
-        claim = leases.look()
-        if claim and time.monotonic() - self._logged_at > Meter.INTERVAL_S:
+    def _wait_for_other_worker(self, leases: Leases) -> None:
+        """Read the other worker's lease, log its progress occasionally, and sleep."""
+        claim = leases.poll()
+        if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
             self._logged_at = time.monotonic()
-            so_far = f"{size(claim.done)} of {size(claim.total)}" if claim.total else "beginning"
-            log.info("%s: another worker downloads it: %s", self._wanted, so_far)
-        time.sleep(LOOK_S)
+            so_far = (
+                f"{format_size(claim.done)} of {format_size(claim.total)}"
+                if claim.total
+                else "beginning"
+            )
+            log.info("%s: another worker downloads it: %s", self._artifact, so_far)
+        time.sleep(POLL_S)
 
     @contextlib.contextmanager
-    def _no_empty_folders(self) -> Iterator[None]:
+    def _remove_empty_folders(self) -> Iterator[None]:
         """Remove the repository's folders after a refusal, as far as they are empty."""
         try:
             yield
-        except Unavailable:
+        except ModelUnavailable:
             with contextlib.suppress(OSError):
-                for path in (self._folder / STATE, self._folder, self._folder.parent):
+                for path in (self._folder / STATE_FOLDER, self._folder, self._folder.parent):
                     path.rmdir()
             raise
 
     def _remove_empty_partials(self) -> None:
-        """Remove what a refused download has created of a repository that nothing came of."""
+        """Remove files and folders that a refused download has created without content."""
         with contextlib.suppress(OSError):
             blobs = self._folder / "blobs"
             for path in blobs.glob("*.partial"):
@@ -239,5 +261,5 @@ class _Download:
                     path.unlink()
             if blobs.is_dir():
                 blobs.rmdir()
-            if [path.name for path in self._folder.iterdir()] == [STATE]:
-                manifest.forget(self._folder)
+            if [path.name for path in self._folder.iterdir()] == [STATE_FOLDER]:
+                manifest.remove_begun_marks(self._folder)

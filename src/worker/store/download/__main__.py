@@ -1,7 +1,7 @@
-"""Obtains what another process wants: reads an ``Order``, downloads, writes a ``Reply``.
+"""Obtains artifacts for the parent process: reads a ``FetchOrder`` and writes a ``FetchReply``.
 
-This is a process of its own because downloads have threads, and the engine's core is forked before
-any thread exists. A SIGTERM ends it, which also comes when its parent ends.
+This is a separate process because downloads use threads, and the engine's core is forked before any
+thread exists. SIGTERM ends it; it also receives that signal when its parent exits.
 """
 
 import logging
@@ -12,47 +12,49 @@ from pathlib import Path
 from typing import NoReturn
 
 from worker import masking
-from worker.settings.environment import HUB_TOKEN, overwrite
-from worker.store import Unavailable
+from worker.settings.environment import HUB_TOKEN, set_variable
+from worker.store import ModelUnavailable
 from worker.store.download import obtain
-from worker.store.fetching import ORDER, REPLY, Reply
-from worker.store.places import on_own_disk
+from worker.store.fetcher import ORDER_ADAPTER, REPLY_ADAPTER, FetchReply
+from worker.store.places import is_on_container_disk
 from worker.volume import lease
 
 log = logging.getLogger("worker.store")
 
 
 def main() -> None:
-    """Read the order, obtain what it wants, write the reply, and end the process."""
+    """Read the order, obtain its artifacts, write the reply, and exit."""
     masking.mask_output()
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, lambda *_: leave())
-    order = ORDER.validate_json(sys.stdin.buffer.read())
+    signal.signal(signal.SIGTERM, lambda *_: exit_process())
+    order = ORDER_ADAPTER.validate_json(sys.stdin.buffer.read())
     if order.token:
-        masking.hide([order.token])
-        overwrite(HUB_TOKEN, order.token)
-    for cache in {order.places.cache(wanted) for wanted in order.wanted}:
-        warn_of_own_disk(cache)
+        masking.add_secrets([order.token])
+        set_variable(HUB_TOKEN, order.token)
+    for cache in {order.places.cache(artifact) for artifact in order.artifacts}:
+        warn_if_not_shared(cache)
     try:
-        found = [obtain(wanted, order.places, newest=order.newest) for wanted in order.wanted]
-        reply = Reply(found)
-    except Unavailable as why:
-        reply = Reply([], why.wanted, why.reason.name, why.detail)
-    sys.stdout.buffer.write(REPLY.dump_json(reply))
+        found = [
+            obtain(artifact, order.places, refresh=order.refresh) for artifact in order.artifacts
+        ]
+        reply = FetchReply(found)
+    except ModelUnavailable as why:
+        reply = FetchReply([], why.artifact, why.reason.name, why.detail)
+    sys.stdout.buffer.write(REPLY_ADAPTER.dump_json(reply))
     sys.stdout.flush()
     # Threads of a failed download may still wait for the hub.
     os._exit(0)
 
 
-def warn_of_own_disk(cache: Path) -> None:
+def warn_if_not_shared(cache: Path) -> None:
     """Warn if a cache is on the container's disk, where no other worker finds it."""
-    if on_own_disk(cache):
+    if is_on_container_disk(cache):
         log.warning("%s is no network volume: each worker downloads for itself", cache)
 
 
-def leave() -> NoReturn:
-    """Release all leases and end the process, whatever its threads wait for."""
+def exit_process() -> NoReturn:
+    """Release all leases and exit immediately, even if threads are waiting."""
     lease.release_all()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The progress of a download: logged as lines, and read by its lease."""
+"""The progress of a download, which is logged as lines and stored in the lease."""
 
 import logging
 import time
@@ -9,16 +9,16 @@ from tqdm import tqdm
 log = logging.getLogger(__name__)
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Format a number of bytes in powers of ten, as the hub's pages do: 1.50MB."""
     return str(tqdm.format_sizeof(count, "B"))
 
 
-class Meter:
-    """Logs how many bytes are on the disk, whichever worker has downloaded them.
+class ProgressMeter:
+    """Logs the number of bytes on the disk, including those that other workers have downloaded.
 
     Args:
-        name: of what is downloaded, for the log.
+        name: Name of the download, for the log.
     """
 
     INTERVAL_S = 5.0
@@ -29,36 +29,45 @@ class Meter:
         self._done: Callable[[], int] = int
 
     def read(self) -> tuple[int, int]:
-        """Return the bytes on the disk, and those of the whole."""
+        """Return the number of bytes on the disk, and the total number."""
         return self._done(), self._total
 
     def begin(self, total: int, done: Callable[[], int]) -> None:
-        """Measure a download from now on.
+        """Start measuring a download.
 
         Args:
-            total: bytes, including those that are on the disk already.
-            done: returns the bytes that are on the disk.
+            total: Number of bytes, including those that are already on the disk.
+            done: Returns the number of bytes on the disk.
         """
         self._total, self._done, self._before = total, done, done()
         self._begun = self._logged_at = time.monotonic()
 
     def tick(self) -> None:
-        """Log the progress, unless that was done a moment ago."""
+        """Log the progress, at most once per interval."""
         if time.monotonic() - self._logged_at >= self.INTERVAL_S:
             self._logged_at = time.monotonic()
             log.info("%s: %s", self._name, self._line())
 
     def end(self) -> None:
-        """Log the time that it took."""
+        """Log the duration and the rate of the download."""
         if self._total > self._before:
             elapsed = time.monotonic() - self._begun
-            came = self._total - self._before
-            rate = size(came / elapsed)
-            log.info("%s: %s downloaded in %.1f s, %s/s", self._name, size(came), elapsed, rate)
+            downloaded = self._total - self._before
+            rate = format_size(downloaded / elapsed)
+            log.info(
+                "%s: %s downloaded in %.1f s, %s/s",
+                self._name,
+                format_size(downloaded),
+                elapsed,
+                rate,
+            )
 
     def _line(self) -> str:
         done, total = self.read()
         rate = (done - self._before) / (time.monotonic() - self._begun)
-        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+        remaining = (
+            f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+        )
         part = 100 * done / total if total else 100
-        return f"{size(done)} of {size(total)} ({part:.0f} %), {size(rate)}/s, {left}"
+        sizes = f"{format_size(done)} of {format_size(total)}"
+        return f"{sizes} ({part:.0f} %), {format_size(rate)}/s, {remaining}"

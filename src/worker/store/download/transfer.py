@@ -1,8 +1,8 @@
-"""Downloads single files of a commit over HTTP, each from where an earlier download left it.
+"""Downloads single files of a commit over HTTP, and resumes partial downloads.
 
-Xet, the hub's own protocol for large files, is not used: in every process it begins anew, and it
-can't be stopped. The hub serves files that are stored in Xet to other clients, too, as one address
-that answers range requests (https://huggingface.co/docs/hub/xet/legacy-git-lfs).
+Xet, the hub's own protocol for large files, is not used: it starts from the beginning in every
+process and can't be stopped. For other clients, the hub serves files in Xet at one address that
+supports range requests (https://huggingface.co/docs/hub/xet/legacy-git-lfs).
 """
 
 import hashlib
@@ -29,38 +29,39 @@ from worker.store.snapshot import File
 
 log = logging.getLogger(__name__)
 
-# Bytes of one request: of a file of hundreds of GB, the hub sends parts only.
+# Maximum number of bytes of one request: the hub serves files of hundreds of GB only in ranges.
 RANGE_BYTES = 10_000_000_000
 
-# Blobs of the hub's large file storage are named by their SHA-256, others by git's hash.
+# Blobs in the hub's large file storage are named by their SHA-256, others by git's hash.
 _SHA256_DIGITS = 64
-_PIECE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 _PARTIAL = ".partial"
 
 
-class Stopped(Exception):
-    """This process must not write any more: another worker has taken over, or a file failed."""
+class DownloadStopped(Exception):
+    """This process must stop writing: another worker has the lease, or a file failed."""
 
 
-class Partial(io.FileIO):
-    """The file that a download is written to; opened at its end, with the hash of its content.
+class PartialFile(io.FileIO):
+    """The file to which a download is written; opened at its end, with the hash of its content.
 
-    Bytes are written to their own place, not appended by the system: two workers that both believe
-    they hold the lease write the same bytes to the same places.
+    Bytes are written at their own offsets, not in the system's append mode: two workers that both
+    believe that they have the lease write the same bytes at the same offsets.
 
     Args:
-        path: created if it doesn't exist.
-        file: what it becomes. A file that is larger is begun anew.
-        stop: nothing more is written once it is set.
+        path: Path of the partial file, which is created if it doesn't exist.
+        file: The file to download. A larger partial file is truncated and starts from the
+            beginning.
+        stop: Event that forbids further writes.
 
     Raises:
-        Stopped: ``stop`` is set.
+        DownloadStopped: ``stop`` is set.
     """
 
     def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
         if stop.is_set():
-            raise Stopped
+            raise DownloadStopped
         path.touch()
         super().__init__(path, "r+b")
         self._file = file
@@ -73,11 +74,11 @@ class Partial(io.FileIO):
         """Append all of a chunk; return its length.
 
         Raises:
-            Stopped: ``stop`` is set.
-            WrongChecksumError: the file would become larger than announced.
+            DownloadStopped: ``stop`` is set.
+            WrongChecksumError: The file would become larger than announced.
         """
         if self._stop.is_set():
-            raise Stopped
+            raise DownloadStopped
         rest = memoryview(chunk)
         if self.tell() + len(rest) > self._file.size:
             raise WrongChecksumError(None, "it is longer than announced", self._file.name)
@@ -88,20 +89,20 @@ class Partial(io.FileIO):
         return len(chunk)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Cut the file, and begin its hash anew.
+        """Truncate the file, and recompute its hash.
 
         Raises:
-            Stopped: ``stop`` is set.
+            DownloadStopped: ``stop`` is set.
         """
         if self._stop.is_set():
-            raise Stopped
+            raise DownloadStopped
         length = super().truncate(size)
         self.seek(0)
         self._hash = _hash_rest(self, self._file)
         return length
 
     def digest(self) -> str:
-        """Return the hub's name for the content so far."""
+        """Return the hub's name for the current content."""
         return str(self._hash.hexdigest())
 
 
@@ -109,8 +110,7 @@ class Partial(io.FileIO):
 class Transfer:
     """Downloads files of one commit to its repository's folder in a cache.
 
-    Its methods may run in several threads. Nothing more is requested or written once ``stop`` is
-    set.
+    The methods may run in several threads. They request and write nothing once ``stop`` is set.
     """
 
     api: HfApi
@@ -121,41 +121,42 @@ class Transfer:
     _locks: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
-        """Return the path that a file has in the snapshot."""
+        """Return the path of a file in the snapshot."""
         return self.folder / "snapshots" / self.commit / name
 
-    def stored(self, file: File) -> int:
-        """Return how many bytes of a file are on the disk, judging by sizes alone."""
+    def stored_bytes(self, file: File) -> int:
+        """Return how many bytes of a file are on the disk, according to file sizes alone."""
         if _has_size(self.path(file.name), file):
             return file.size
         return max(min(file.size, _size(path)) for path in (self._blob(file), self._partial(file)))
 
-    def get(self, file: File) -> None:
-        """Download a file, or the rest of it, unless the snapshot has it.
+    def download(self, file: File) -> None:
+        """Download a file or the rest of it, unless the snapshot already has it.
 
         Raises:
-            Stopped: ``stop`` was set.
-            WrongChecksumError: the hub has twice sent something else than it announced.
-            OSError: the file can't be written.
-            hub.HTTPError: the hub has refused, or its answers break off without progress.
+            DownloadStopped: ``stop`` is set.
+            WrongChecksumError: The hub has sent content with a wrong size or checksum twice.
+            OSError: The file can't be written.
+            hub.HTTPError: The hub refuses the request, or its responses break off without progress.
         """
-        if self._is_right(file):
+        if self._is_complete(file):
             return
         blob = self._blob(file)
-        # Several names may stand for the same content.
+        # Several files may have the same content.
         with self._locks.setdefault(blob, threading.Lock()):
             if not _has_size(blob, file):
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 try:
-                    self._download(file)
+                    self._download_blob(file)
                 except WrongChecksumError as error:
                     log.warning("%s: %s: it is downloaded once more", file.name, error.strerror)
-                    self._download(file)
-            # On a disk without links this moves the blob, so other names download it again.
+                    self._download_blob(file)
+            # On a disk without links this moves the blob, so other files with the same content
+            # download it again.
             self._link(blob, self.path(file.name))
 
-    def tidy(self) -> None:
-        """Remove partial files, which belong to other commits once this one is complete."""
+    def remove_partials(self) -> None:
+        """Remove partial files; once this commit is complete, they belong to other commits."""
         for partial in (self.folder / "blobs").glob(f"*{_PARTIAL}"):
             if not self.stop.is_set():
                 partial.unlink(missing_ok=True)
@@ -166,55 +167,56 @@ class Transfer:
     def _partial(self, file: File) -> Path:
         return self.folder / "blobs" / f"{file.blob}{_PARTIAL}"
 
-    def _is_right(self, file: File) -> bool:
-        """Return whether the snapshot has a file: judging by the blob's name, or by the content."""
+    def _is_complete(self, file: File) -> bool:
+        """Return whether the snapshot has a file, according to the blob's name or the content."""
         path = self.path(file.name)
         if not _has_size(path, file):
             return False
         if path.is_symlink():
             return path.resolve().name == file.blob
-        # The disk has no links.
+        # The disk does not support links.
         with io.FileIO(path) as opened:
             return bool(_hash_rest(opened, file).hexdigest() == file.blob)
 
-    def _download(self, file: File) -> None:
+    def _download_blob(self, file: File) -> None:
         partial, blob = self._partial(file), self._blob(file)
-        with Partial(partial, file, self.stop) as opened:
+        with PartialFile(partial, file, self.stop) as opened:
             while opened.tell() < file.size:
-                self._read_on(file, opened)
+                self._download_range(file, opened)
             if opened.digest() != file.blob:
-                # Nobody knows which part is wrong.
+                # It is unknown which part is wrong.
                 opened.truncate(0)
                 raise WrongChecksumError(None, "its checksum is wrong", file.name)
             os.fsync(opened.fileno())
         try:
             partial.replace(blob)
         except FileNotFoundError:
-            # Another worker, which had taken this one for dead, has just done the same.
+            # Another worker, which considered this one dead, has just done the same.
             if not _has_size(blob, file):
                 raise
 
-    def _read_on(self, file: File, partial: Partial) -> None:
-        """Append the next range, or as much of it as comes before the connection breaks.
+    def _download_range(self, file: File, partial: PartialFile) -> None:
+        """Append the next range, or the part of it that arrives before the connection breaks.
 
-        ``huggingface_hub.file_download.http_get`` would lose the last ten megabytes then.
+        ``huggingface_hub.file_download.http_get`` would lose up to the last ten megabytes in that
+        case.
         """
-        begun = partial.tell()
+        start = partial.tell()
         try:
-            hub.retry(lambda: self._read(file, partial), hub.HTTPError, _is_answer)
+            hub.retry(lambda: self._request_range(file, partial), hub.HTTPError, _is_hub_response)
         except hub.HTTPError as error:
-            if _is_answer(error) or partial.tell() <= begun:
+            if _is_hub_response(error) or partial.tell() <= start:
                 raise
-        if partial.tell() <= begun:
+        if partial.tell() <= start:
             raise WrongChecksumError(None, "it is shorter than announced", file.name)
 
-    def _read(self, file: File, partial: Partial) -> None:
+    def _request_range(self, file: File, partial: PartialFile) -> None:
         if self.stop.is_set():
-            raise Stopped
+            raise DownloadStopped
         url = hf_hub_url(self.model, file.name, revision=self.commit, endpoint=self.api.endpoint)
         start = partial.tell()
         end = min(file.size, start + RANGE_BYTES)
-        # A range of a compressed answer would be one of other bytes.
+        # A range of a compressed response would contain other bytes.
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
         with http_stream_backoff(
             "GET",
@@ -231,20 +233,20 @@ class Transfer:
                 partial.write(piece)
 
     def _link(self, blob: Path, path: Path) -> None:
-        """Make a path of the snapshot a link to a blob, in place of what stood there."""
+        """Replace a path of the snapshot by a link to a blob."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             temporary.symlink_to(os.path.relpath(blob, path.parent))
         except OSError:
-            # The disk has no links.
+            # The disk does not support links.
             blob.replace(path)
         else:
             temporary.replace(path)
 
 
-def _is_answer(error: Exception) -> bool:
-    """Return whether an error is an answer of the hub's; transient ones have been retried."""
+def _is_hub_response(error: Exception) -> bool:
+    """Return whether an error is a response of the hub; transient ones were already retried."""
     return getattr(error, "response", None) is not None
 
 
@@ -253,7 +255,7 @@ def _has_size(path: Path, file: File) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file in bytes; 0, if it doesn't exist or is just being renamed."""
+    """Return the size of a file in bytes; 0 if it doesn't exist or is just being renamed."""
     try:
         return path.stat().st_size
     except OSError:
@@ -261,11 +263,11 @@ def _size(path: Path) -> int:
 
 
 def _hash_rest(opened: io.FileIO, file: File) -> Any:
-    """Read an opened file to its end; return its hash, of the kind that names the blob."""
+    """Read an open file to its end; return its hash, of the kind that names the blob."""
     if len(str(file.blob)) == _SHA256_DIGITS:
         digest = hashlib.sha256()
     else:
         digest = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
-    while piece := opened.read(_PIECE_BYTES):
+    while piece := opened.read(_READ_BYTES):
         digest.update(piece)
     return digest

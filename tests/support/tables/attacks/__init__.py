@@ -1,4 +1,4 @@
-"""Hostile requests, by kind: each did harm once, or an attacker may hope that it will."""
+"""Hostile requests, by kind: each has done harm before, or an attacker may expect it to."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from support.tables.attacks.row import Attack
 from support.tables.attacks.tables import read
 
-__all__ = ["KINDS", "Attack", "early"]
+__all__ = ["KINDS", "Attack", "early_refusals"]
 
 KINDS: dict[str, list[Attack]] = {
     kind: list(read(kind))
@@ -17,10 +17,10 @@ KINDS: dict[str, list[Attack]] = {
 }
 
 
-def early() -> Iterator[str]:
-    """Yield the rows that are refused before an engine sees them: ``kind: name``.
+def early_refusals() -> Iterator[str]:
+    """Yield the rows that are refused before the engine sees them: ``kind: name``.
 
-    A line of ``early.txt`` may stand for several rows: ``numbers: n -1 (params|chat)``.
+    A line of ``early.txt`` may name several places: ``numbers: n -1 (params|chat)``.
     """
     for line in Path(__file__).with_name("early.txt").read_text().splitlines():
         if line.startswith("#"):

@@ -1,8 +1,8 @@
-"""A film or a sound that is a session description."""
+"""A video or audio file that is a session description."""
 
 import base64
 
-# What FFmpeg takes for a session description if it knows nothing better: it opens the port.
+# FFmpeg parses this as a session description if it recognizes no other format, and opens the port.
 SESSION_PORT = 47004
 SESSION = f"""
 v=0
@@ -15,6 +15,6 @@ a=rtpmap:96 H264/90000
 """.encode()
 
 
-def within_session(type_: str, mark: str) -> str:
-    """Return a URL with a session description behind the mark of a format."""
+def session_url(type_: str, mark: str) -> str:
+    """Return a data URL with a session description after the magic bytes of a format."""
     return f"data:{type_};base64,{base64.b64encode(mark.encode() + SESSION).decode()}"

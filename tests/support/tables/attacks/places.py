@@ -1,4 +1,4 @@
-"""Where a request carries what is hostile: by what that is, then by the name of the place."""
+"""Places of a hostile value in a request: by the kind of value, then by the name of the place."""
 
 import json
 from collections.abc import Callable
@@ -20,47 +20,47 @@ HERE = "HERE"
 
 
 def put(place: str, value: Any) -> Any:
-    """Return a payload with a value: most take keys, and ``content`` for a message of a user."""
+    """Return a payload with a value, usually an object; ``content`` becomes a user's message."""
     match place:
         case "job":
             return value
         case "json":
             return value.encode()
         case "server":
-            return Http(**{**value, "body": _encoded(value.get("body", b""))})
+            return Http(**{**value, "body": _encode(value.get("body", b""))})
         case "params":
             return put("raw", {"sampling_params": INPUTS["raw"]["sampling_params"] | value})
     if "content" in value and not place.startswith("batch"):
-        said = [{"role": "user", "content": value["content"]}]
+        messages = [{"role": "user", "content": value["content"]}]
         value = {key: inner for key, inner in value.items() if key != "content"}
-        value["input" if place == "responses" else "messages"] = said
+        value["input" if place == "responses" else "messages"] = messages
     if place in INPUTS:
         return INPUTS[place] | value
     path, usual = ROUTES[place]
     return {"route": path, "method": "POST", "body": usual | value}
 
 
-def _encoded(body: Any) -> bytes:
-    """Return what is sent: bytes, JSON as a text, or what that would say."""
+def _encode(body: Any) -> bytes:
+    """Return the bytes of a body, which may be bytes, a string or an object to encode as JSON."""
     if isinstance(body, bytes):
         return body
     return (body if isinstance(body, str) else json.dumps(body)).encode()
 
 
 def _put_within(place: str, template: Any, value: Any) -> Any:
-    return put(place, _filled(template, value))
+    return put(place, _fill(template, value))
 
 
-def _filled(template: Any, value: Any) -> Any:
+def _fill(template: Any, value: Any) -> Any:
     if template == HERE:
         return value
     match template:
         case str() if HERE in template:
             return template.replace(HERE, value)
         case dict():
-            return {key: _filled(inner, value) for key, inner in template.items()}
+            return {key: _fill(inner, value) for key, inner in template.items()}
         case list():
-            return [_filled(inner, value) for inner in template]
+            return [_fill(inner, value) for inner in template]
     return template
 
 

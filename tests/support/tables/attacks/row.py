@@ -5,47 +5,47 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# Stands in a request for a word that is new each time it is sent: no cache knows the request then,
-# and the word is looked for in the log.
+# Placeholder for a word that is new each time: no cache contains the request then, and the log is
+# searched for the word.
 CANARY = "canary-7f3a"
 
-# Stands for the port of a server on loopback that nobody may call.
+# Placeholder for the port of a server on loopback that no request may reach.
 PORT = "CANARYPORT"
 
 
 class Expected(StrEnum):
-    """How a request may end."""
+    """The expected response to a request."""
 
     REFUSED = "refused"  # a status of 4xx
     ANSWERED = "answered"  # 200
-    EITHER = "either"  # honest whichever it is
+    EITHER = "either"  # both are correct
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One row."""
+    """One row of a table."""
 
     name: str
-    # What is sent: a job's input, its JSON as bytes, or an `Http` request.
+    # Returns the request: a job's input, its JSON as bytes, or an `Http` request.
     build: Callable[[], Any]
     expected: Expected = Expected.REFUSED
-    # Whether it did harm once.
+    # Whether the request has done harm before.
     harmful: bool = False
-    # How often it is sent at once.
+    # Number of concurrent requests.
     times: int = 1
-    # Seconds until it must be answered; more for rows that are slow by nature.
+    # Seconds within which the response must arrive; more for rows that are inherently slow.
     limit_s: float = 60.0
 
 
 @dataclass(frozen=True)
 class Http:
-    """A request for the HTTP server."""
+    """A request to the HTTP server."""
 
     method: str = "POST"
     path: str = "/v1/completions"
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    # The caller hangs up after so many seconds; 0: it does not.
+    # Seconds after which the caller disconnects; 0 for never.
     patience_s: float = 0
 
     @property

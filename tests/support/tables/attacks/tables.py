@@ -1,26 +1,26 @@
-"""The tables of ``rows``: a section says what its values are, and a row where they are put.
+"""Reads the tables of ``rows``: a section is a kind of value, and a row has its places.
 
     body:
       a refused stream (chat|completions) either, harmful, x100: {stream: true, …}
 
-These are two rows, one for each place. A place is a name of ``places.yaml``, in the part ``within``
-under the section's name; for ``body`` an input or a route there, ``params`` (keys of
-``sampling_params``), ``job`` (a whole input) or ``json`` (its text). A group's name stands for its
-places, ``*`` for all of the section. ``content`` among a value's keys becomes a user's message. A
-section whose name starts with a dot only holds anchors (``&``) for the others.
+These are two rows, one for each place. A place is a name in the section of the same name in the
+part ``within`` of ``places.yaml``. For ``body`` it is an input or a route there, ``params`` (keys
+of ``sampling_params``), ``job`` (a whole input) or ``json`` (its text). The name of a group means
+all its places, ``*`` all places of the section. ``content`` among a value's keys becomes a user's
+message. A section whose name starts with a dot only contains anchors (``&``) for the others.
 
-The words behind the places say what is expected (refused, if nothing else), that it did harm once,
-how often it is sent at once, and another time limit (``180s``). What is large is written as a tag,
-and made when it is sent:
+The words after the places are the expected response (refused by default), whether the request has
+done harm before, the number of concurrent requests, and another time limit (``180s``). Large values
+are written as tags, and created when the request is sent:
 
-    !times [3, ab]                      "ababab"; also of a list
-    !many [3, {a: "@", b: x@+1}]        a list of 3; @ is the item's number from 0, @+1 the next one
-    !keys [2, k@, v]                    {k0: v, k1: v}; without a value, the key's number
-    !join [[0], [1], [2]]               [0, 1, 2]; also of texts or objects
+    !times [3, ab]                      "ababab"; also repeats a list
+    !many [3, {a: "@", b: x@+1}]        a list of 3; @ is the item's index from 0, @+1 the next one
+    !keys [2, k@, v]                    {k0: v, k1: v}; without a value, the key's index
+    !join [[0], [1], [2]]               [0, 1, 2]; also joins strings or objects
     !separated [", ", [a, b]]           "a, b"
-    !session [video/mp4, "AVI "]        a data URL: a session description behind a format's mark
-    !unicode d800                       the character with this code, in hexadecimal
-    !deep 60                            the schema of 60 objects within each other
+    !session [video/mp4, "AVI "]        a data URL: a session description after magic bytes
+    !unicode d800                       the character with this hexadecimal code
+    !deep 60                            the schema of 60 nested objects
 """
 
 import functools
@@ -33,7 +33,7 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from support.tables.attacks.media import within_session
+from support.tables.attacks.media import session_url
 from support.tables.attacks.places import GROUPS, PLACES
 from support.tables.attacks.row import Attack, Expected
 
@@ -53,7 +53,7 @@ _Loader.add_implicit_resolver(
 
 
 class _Values(SafeConstructor):
-    """Makes values of nodes."""
+    """Constructs values from nodes."""
 
 
 def read(kind: str) -> Iterator[Attack]:
@@ -101,19 +101,19 @@ def _build(place: Callable[[Any], Any], node: yaml.Node) -> Any:
 def _many(count: int, item: Any) -> list[Any]:
     if "@" not in repr(item):
         return [item] * count
-    return [_numbered(item, number) for number in range(count)]
+    return [_number(item, number) for number in range(count)]
 
 
-def _numbered(item: Any, number: int) -> Any:
+def _number(item: Any, number: int) -> Any:
     match item:
         case "@":
             return number
         case str():
             return item.replace("@+1", str(number + 1)).replace("@", str(number))
         case dict():
-            return {_numbered(k, number): _numbered(v, number) for k, v in item.items()}
+            return {_number(k, number): _number(v, number) for k, v in item.items()}
         case list():
-            return [_numbered(value, number) for value in item]
+            return [_number(value, number) for value in item]
     return item
 
 
@@ -133,14 +133,14 @@ def _deep(depth: int) -> dict[str, Any]:
     return schema
 
 
-# Tags of a value, or of a list of arguments.
+# Tags for a value, or for a list of arguments.
 TAGS: dict[str, Callable[..., Any]] = {
     "!times": lambda count, text: text * count,
     "!many": _many,
     "!keys": _keys,
     "!join": _join,
     "!separated": lambda separator, texts: separator.join(texts),
-    "!session": within_session,
+    "!session": session_url,
     "!unicode": lambda code: chr(int(code, 16)),
     "!deep": lambda depth: _deep(int(depth)),
 }

@@ -1,8 +1,9 @@
-"""Settings of ``worker-vllm``, each with a documented value, or one of its documented type.
+"""Settings of ``worker-vllm``, each with a documented value, or a value of its documented type.
 
-They are in settings.json: "works" has a value, or a value with the path of what it changes in the
-start that is read (by default vLLM's argument of that name), and perhaps the effect there. "needed"
-has settings without which one of a name, or all about a subject, have no effect or are refused.
+They are in settings.json. A row of "works" has a value, or a list: a value, the path of the changed
+value in the plan of the startup (vLLM's argument of that name by default), and the changed value if
+it differs. "needed" has settings without which a setting, or all settings of a subject, have no
+effect or are refused.
 """
 
 import json
@@ -14,28 +15,28 @@ from support.tables.migration import Verdict
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
 
-# Names of settings with the same meaning here, by what they are about.
+# Names of settings with the same meaning here, by subject.
 WORKS: dict[str, list[str]] = {about: [*rows] for about, rows in _DATA["works"].items()}
-# Read by libraries, which find them in the environment here, too.
-OF_LIBRARIES: dict[str, str] = _DATA["of libraries"]
-# Have no effect here without a word, as in the release of August 2026.
-PASSED_OVER: dict[str, str] = _DATA["passed over"]
-# Documented values that stop the start.
+# Settings that libraries read from the environment.
+LIBRARY_SETTINGS: dict[str, str] = _DATA["library variables"]
+# Settings that have no effect and cause no warning, as in the release of August 2026.
+IGNORED: dict[str, str] = _DATA["ignored"]
+# Documented values that prevent a startup.
 REFUSED = [(name, value) for name, value in _DATA["refused"]]
-# Removed from vLLM, or without a meaning inside the worker: the start's log says so.
+# Settings that vLLM has removed, or that have no meaning in the worker: they cause a warning.
 IDLE = sorted(
     [*((name, "1") for name in _DATA["no effect"]), *_DATA["no effect, with a value"].items()]
 )
-# What the hub's form writes into each new endpoint, whether or not it was touched, and what of it
-# has no effect here.
+# Settings that the hub's form sets in each new endpoint, even if the user does not change them; and
+# those of them that have no effect here.
 FORMS = {
     name: _DATA["forms"]["both"] | form for name, form in _DATA["forms"].items() if name != "both"
 }
 FORMS_IDLE = set(_DATA["no effect in a form"])
 
 
-class Working(NamedTuple):
-    """A setting as it is tried: where its effect is seen, and the settings that it needs."""
+class WorkingSetting(NamedTuple):
+    """A setting with a value, where its effect is visible, and the settings that it needs."""
 
     name: str
     value: str
@@ -44,32 +45,32 @@ class Working(NamedTuple):
     needed: Mapping[str, str]
 
 
-def _working() -> Iterator[Working]:
+def _read_working() -> Iterator[WorkingSetting]:
     needed = _DATA["needed"]
     for about, rows in _DATA["works"].items():
         for name, row in rows.items():
             value, path, effect = _row(name, row)
             beside = needed.get(name, needed.get(about, {}))
-            yield Working(name, value, path, effect, beside)
+            yield WorkingSetting(name, value, path, effect, beside)
 
 
 def _row(name: str, row: Any) -> tuple[str, str, Any]:
     value, path, *effect = row if isinstance(row, list) else (row, f"vllm.{name.lower()}")
-    if value == "<plugin>":  # any file that is there
+    if value == "<plugin>":  # any existing file
         value = __file__
     return value if isinstance(value, str) else json.dumps(value), path, *(effect or [value])
 
 
-WORKING = [*_working()]
+WORKING_SETTINGS = [*_read_working()]
 
 
-class Different(NamedTuple):
-    """A setting that is accepted, and what differs.
+class DifferentSetting(NamedTuple):
+    """A setting that is accepted, and how it differs.
 
     Attributes:
-        differs: for the page.
-        settings: what is set.
-        effects: paths in the start that was read, with the values that ``differs`` says.
+        differs: The difference, for the page.
+        settings: The settings to test.
+        effects: Values by their paths in the plan of the startup, as ``differs`` says.
     """
 
     name: str
@@ -78,11 +79,11 @@ class Different(NamedTuple):
     effects: Mapping[str, Any]
 
 
-DIFFERENT = [Different(**row) for row in _DATA["differs"]]
+DIFFERENT_SETTINGS = [DifferentSetting(**row) for row in _DATA["differs"]]
 
 
 class BuildArgument(NamedTuple):
-    """An argument of ``docker build``; with a default, where it has another one here."""
+    """An argument of ``docker build``, with its default if that differs here."""
 
     name: str
     verdict: Verdict

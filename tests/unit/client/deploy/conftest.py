@@ -1,4 +1,4 @@
-"""A platform on loopback, and the command run against it."""
+"""A platform on loopback, and the command `deploy` against it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -12,8 +12,8 @@ from llm_worker_client.__main__ import read_command_line
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.deploy.api import Api
 
-NAMED = ("--name", "chat", "--image", "me/llm-worker:1")
-FLAGS = (*NAMED, "--gpu-pools", "ADA_24", "AMPERE_24")
+REQUIRED_FLAGS = ("--name", "chat", "--image", "me/llm-worker:1")
+FLAGS = (*REQUIRED_FLAGS, "--gpu-pools", "ADA_24", "AMPERE_24")
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -29,20 +29,20 @@ def runpod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runpod]:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """Return the seconds that were slept, which tests do not wait."""
+    """Return the pauses in seconds, which are recorded instead of slept."""
     return []
 
 
 @pytest.fixture
 def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]]:
-    """Open the API with a time-out in seconds."""
-    with ExitStack() as opened:
+    """Return a function that opens the API with a timeout in seconds."""
+    with ExitStack() as stack:
 
-        def open_(timeout_s: float = 60.0) -> Api:
+        def create(timeout_s: float = 60.0) -> Api:
             api = Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", pauses.append, timeout_s)
-            return opened.enter_context(closing(api))
+            return stack.enter_context(closing(api))
 
-        yield open_
+        yield create
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def addresses(runpod: Runpod) -> tuple[str, ...]:
 
 @pytest.fixture
 def run(runpod: Runpod, capsys: pytest.CaptureFixture[str], pauses: list[float]) -> Run:
-    """Run the command; return its status, and what it printed as result and beside it."""
+    """Return a function that runs the command and returns its status, stdout and stderr."""
 
     def command(
         name: str, *words: Any, sleep: Callable[[float], None] = pauses.append

@@ -1,4 +1,4 @@
-"""`deploy apply`: against a platform that holds each request to its published document."""
+"""`deploy apply`, against a platform that validates requests by its published schema."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ NEW_CUDA = {"allowedCudaVersions": [], "minCudaVersion": "13.0"}
 POOLS = {"pools": ["ADA_24", "AMPERE_24"], "count": 1}
 
 
-def test_an_endpoint_is_created_with_what_this_worker_wants(run: Run, runpod: Runpod) -> None:
-    said = {"choices": [{"message": {"role": "assistant", "content": "Hi there!"}}]}
-    runpod.result = {"status": "COMPLETED", "workerId": "w1", "output": [said]}
+def test_an_endpoint_is_created_with_the_workers_defaults(run: Run, runpod: Runpod) -> None:
+    answer = {"choices": [{"message": {"role": "assistant", "content": "Hi there!"}}]}
+    runpod.result = {"status": "COMPLETED", "workerId": "w1", "output": [answer]}
     status, out, err = run("apply", *FLAGS, *SETTINGS)
     assert (status, out) == (0, "ep1\n"), err
     (created,) = runpod.endpoints.values()
@@ -42,7 +42,7 @@ def test_an_endpoint_is_created_with_what_this_worker_wants(run: Run, runpod: Ru
         (("--image", "me/llm-worker:2"), {"image"}),
     ],
 )
-def test_another_run_patches_what_has_changed_and_one_more_starts_no_worker(
+def test_a_second_run_patches_the_changes_and_a_third_changes_nothing(
     run: Run, runpod: Runpod, words: tuple[str, ...], changed: set[str]
 ) -> None:
     runpod.volumes = [volume("vol1", "US-KS-2")]
@@ -64,7 +64,7 @@ VOLUMES = "there is no vol2, but vol1 (my vol1, US-KS-2)"
 
 
 @pytest.mark.parametrize(
-    ("endpoints", "words", "status", "says"),
+    ("endpoints", "words", "status", "message"),
     [
         ([], ["--volumes", "vol2"], 2, VOLUMES),
         ([], ["--volumes", "vol1", "--data-centers", "EU-RO-1"], 2, "vol1 lies in US-KS-2, which"),
@@ -72,39 +72,45 @@ VOLUMES = "there is no vol2, but vol1 (my vol1, US-KS-2)"
         ([LOAD_BALANCER], [], 2, "another kind"),
         ([CPU], [], 2, "another kind"),
     ],
-    ids=["no volume", "volume elsewhere", "two of one name", "load balancer", "without a GPU"],
+    ids=[
+        "unknown volume",
+        "volume in another data center",
+        "duplicate name",
+        "load balancer",
+        "no GPU",
+    ],
 )
-def test_what_can_not_be_is_refused_and_nothing_changed(
-    run: Run, runpod: Runpod, endpoints: list[Any], words: list[str], status: int, says: str
+def test_an_impossible_plan_is_refused_and_changes_nothing(
+    run: Run, runpod: Runpod, endpoints: list[Any], words: list[str], status: int, message: str
 ) -> None:
     runpod.volumes = [volume("vol1", "US-KS-2")]
     for one in endpoints:
         runpod.add(name="chat", scaling={"type": "REQUEST_COUNT", "requestCount": 4}, **one)
     found, _, err = run("apply", *FLAGS, *words)
-    assert (found, runpod.changes, says in err) == (status, [], True)
+    assert (found, runpod.changes, message in err) == (status, [], True)
 
 
-def test_a_key_that_may_not_list_volumes_is_enough(run: Run, runpod: Runpod) -> None:
-    runpod.faults.append(Fault("GET", 403, end="/network-volumes"))
+def test_a_key_that_may_not_list_volumes_suffices(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("GET", 403, path_end="/network-volumes"))
     assert run("apply", *FLAGS, "--volumes", "vol1", "--no-wait")[0] == 0
 
 
-KEPT = {"registry": "reg", "args": "--serve", "networkVolumes": ["v"], "ports": ["1/http"]}
+OTHER_FIELDS = {"registry": "reg", "args": "--serve", "networkVolumes": ["v"], "ports": ["1/http"]}
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        # What a plan does not name stays.
-        ({"name": "chat", **KEPT}, KEPT),
-        # The platform's own mark.
+        # Fields outside the plan stay.
+        ({"name": "chat", **OTHER_FIELDS}, OTHER_FIELDS),
+        # The platform itself appends this mark to names.
         ({"name": "chat -fb"}, {"name": "chat -fb"}),
-        # They make room for a lowest one.
+        # A minimum version replaces the list.
         ({"name": "chat", "gpu": POOLS | OLD_CUDA}, {"gpu": POOLS | NEW_CUDA}),
     ],
-    ids=["other fields", "a mark behind the name", "listed CUDA versions"],
+    ids=["other fields", "a mark after the name", "listed CUDA versions"],
 )
-def test_an_endpoint_of_the_console_is_changed(
+def test_an_endpoint_from_the_console_is_updated(
     run: Run, runpod: Runpod, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     runpod.add(**before)
@@ -114,7 +120,7 @@ def test_an_endpoint_of_the_console_is_changed(
     assert {key: endpoint[key] for key in after} == after
 
 
-def test_a_file_is_a_plan_and_flags_win(run: Run, runpod: Runpod, tmp_path: Path) -> None:
+def test_flags_override_the_plan_in_a_file(run: Run, runpod: Runpod, tmp_path: Path) -> None:
     file = tmp_path / "endpoint.yaml"
     file.write_text(
         "name: chat\nimage: me/llm-worker:1-cu129\ngpu_pools: [ADA_80_PRO]\nflashboot: off\n"
@@ -123,11 +129,11 @@ def test_a_file_is_a_plan_and_flags_win(run: Run, runpod: Runpod, tmp_path: Path
     assert run("apply", "-f", file, "--settings", "MAX_MODEL_LEN=8k", "--no-wait")[0] == 0
     (endpoint,) = runpod.endpoints.values()
     assert (endpoint["flashboot"], endpoint["gpu"]["minCudaVersion"]) == ("OFF", "12.9")
-    wanted = {"MODEL_NAME": "org/model", "MAX_MODEL_LEN": "8k", "ENFORCE_EAGER": "1"}
-    assert endpoint["env"] == wanted | {"MAX_CONCURRENCY": "auto", "RUNPOD_INIT_TIMEOUT": "1200"}
+    settings = {"MODEL_NAME": "org/model", "MAX_MODEL_LEN": "8k", "ENFORCE_EAGER": "1"}
+    assert endpoint["env"] == settings | {"MAX_CONCURRENCY": "auto", "RUNPOD_INIT_TIMEOUT": "1200"}
 
 
-def test_workers_of_the_earlier_version_do_not_count_as_an_answer(run: Run, runpod: Runpod) -> None:
+def test_apply_waits_for_workers_of_the_new_version(run: Run, runpod: Runpod) -> None:
     runpod.add(name="chat")
     runpod.workers.append(worker("old", "IDLE", stale=True))
     status, _, err = run("apply", *FLAGS, *SETTINGS)
@@ -137,7 +143,7 @@ def test_workers_of_the_earlier_version_do_not_count_as_an_answer(run: Run, runp
     assert sum(path.endswith("/workers") for path in paths[:first_run]) == 2
 
 
-def test_an_embedding_model_is_sent_a_text(run: Run, runpod: Runpod) -> None:
+def test_the_first_request_to_a_pooling_model_is_for_an_embedding(run: Run, runpod: Runpod) -> None:
     assert run("apply", *FLAGS, "--settings", "MODEL_NAME=a/b", "RUNNER=pooling")[0] == 0
     (sent,) = (call.body for call in runpod.calls if call.path.endswith("/run"))
     assert sent["input"]["openai_route"] == "/v1/embeddings"

@@ -1,4 +1,4 @@
-"""A failure in the middle of `deploy apply` leaves nothing that costs."""
+"""A failure during `deploy apply` leaves nothing that costs money."""
 
 import copy
 import os
@@ -16,51 +16,67 @@ from support.runpod_api.server import Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run, addresses
 
 NO_WEIGHTS = {"status": "FAILED", "error": "no weights"}
-ANSWERED_ERROR = {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]}
+ERROR_OUTPUT = {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]}
 LINE = {"ts": "1", "source": "container", "line": "out of memory"}
 UNHEALTHY, THROTTLED = worker("w1", "UNHEALTHY"), worker("w1", "THROTTLED")
 SHORT = ["--wait-s", "0.01"]
 FIRST_REQUEST, STOPPED = "the first request failed", "may start no workers now"
 
 
-def stopped(runpod: Runpod) -> bool:
+def is_stopped(runpod: Runpod) -> bool:
     return [one["workers"]["max"] for one in runpod.endpoints.values()] == [0]
 
 
 @pytest.mark.parametrize(
-    ("states", "words", "says"),
+    ("states", "words", "messages"),
     [
         ({"result": NO_WEIGHTS}, [], [FIRST_REQUEST, "no weights"]),
-        ({"result": ANSWERED_ERROR}, [], [FIRST_REQUEST, "no weights"]),
+        ({"result": ERROR_OUTPUT}, [], [FIRST_REQUEST, "no weights"]),
         ({"result": {"status": "TIMED_OUT"}}, [], [FIRST_REQUEST]),
-        ({"looks": 10**9, "log": [LINE]}, SHORT, ["no answer within 0.01 s", "  out of memory"]),
-        ({"looks": 10**9, "workers": [UNHEALTHY]}, [], ["no worker becomes healthy"]),
-        ({"looks": 10**9, "workers": [THROTTLED]}, SHORT, ["no GPU is free: name more pools"]),
-        ({"faults": [Fault("GET", 503, end="/workers", times=5)]}, [], ["503"]),
+        (
+            {"polls_until_done": 10**9, "log": [LINE]},
+            SHORT,
+            ["no answer within 0.01 s", "  out of memory"],
+        ),
+        ({"polls_until_done": 10**9, "workers": [UNHEALTHY]}, [], ["no worker becomes healthy"]),
+        (
+            {"polls_until_done": 10**9, "workers": [THROTTLED]},
+            SHORT,
+            ["no GPU is free: name more pools"],
+        ),
+        ({"faults": [Fault("GET", 503, path_end="/workers", times=5)]}, [], ["503"]),
     ],
-    ids=["failed", "answered", "timed out", "waited", "unhealthy", "throttled", "outage"],
+    ids=[
+        "failed job",
+        "error as output",
+        "job timed out",
+        "no answer",
+        "unhealthy",
+        "throttled",
+        "outage",
+    ],
 )
 def test_a_new_endpoint_that_does_not_answer_may_start_no_workers(
-    run: Run, runpod: Runpod, states: dict[str, Any], words: list[str], says: list[str]
+    run: Run, runpod: Runpod, states: dict[str, Any], words: list[str], messages: list[str]
 ) -> None:
     for name, value in states.items():
         setattr(runpod, name, copy.deepcopy(value))
     status, out, err = run("apply", *FLAGS, *words)
-    assert (status, out, runpod.jobs, stopped(runpod)) == (1, "", {}, True)
-    for text in (*says, STOPPED):
+    assert (status, out, runpod.jobs, is_stopped(runpod)) == (1, "", {}, True)
+    for text in (*messages, STOPPED):
         assert text in err
 
 
-def test_the_next_run_goes_on_with_an_endpoint_that_was_stopped(run: Run, runpod: Runpod) -> None:
-    well, runpod.result = runpod.result, NO_WEIGHTS
+def test_the_next_run_continues_with_a_stopped_endpoint(run: Run, runpod: Runpod) -> None:
+    healthy_result, runpod.result = runpod.result, NO_WEIGHTS
     run("apply", *FLAGS)
-    runpod.result = well
+    runpod.result = healthy_result
     assert run("apply", *FLAGS)[0] == 0
     (endpoint,) = runpod.endpoints.values()
     assert endpoint["workers"]["max"] == 3
 
 
-def test_an_endpoint_that_was_there_gets_back_what_it_had(run: Run, runpod: Runpod) -> None:
+def test_an_existing_endpoint_gets_its_previous_values_back(run: Run, runpod: Runpod) -> None:
     gpu = {"pools": ["AMPERE_48"], "count": 2, "excludedTypes": ["NVIDIA A40"]}
     gpu |= {"allowedCudaVersions": ["12.8"], "minCudaVersion": None}
     added = runpod.add(name="chat", env={"A": "1"}, gpu=gpu, flashboot="PRIORITY_FLASHBOOT")
@@ -76,109 +92,111 @@ def interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
-def test_whoever_interrupts_the_clearing_up_learns_what_is_left(run: Run, runpod: Runpod) -> None:
+def test_an_interrupted_cleanup_names_the_endpoint_that_is_left(run: Run, runpod: Runpod) -> None:
     runpod.faults.append(Fault("PATCH", 503))
     status, _, err = run("apply", *FLAGS, sleep=interrupt)
-    assert (status, stopped(runpod)) == (130, False)
+    assert (status, is_stopped(runpod)) == (130, False)
     assert "endpoint ep1 may cost: stop or mend it in the console: interrupted" in err
 
 
 @pytest.fixture
-def _hears_hang_ups() -> Iterator[None]:
-    """Let children hear SIGHUP also where these tests run under nohup."""
+def _deliver_sighup() -> Iterator[None]:
+    """Let child processes receive SIGHUP even if these tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-def is_asked_about(runpod: Runpod) -> bool:
-    """Return whether the command knows the id of the first request."""
+def polls_first_request(runpod: Runpod) -> bool:
+    """Return whether the command already polls its first request by its id."""
     return any("/status/" in call.path for call in runpod.calls)
 
 
-@pytest.mark.usefixtures("_hears_hang_ups")
+@pytest.mark.usefixtures("_deliver_sighup")
 @pytest.mark.parametrize(
-    ("sent", "faults", "begun"),
+    ("stop_signal", "faults", "has_begun"),
     [
-        (signal.SIGTERM, [], is_asked_about),
-        (signal.SIGHUP, [], is_asked_about),
-        # It does not know yet that there is an endpoint.
-        (signal.SIGINT, [Fault("POST", 0, carried_out=True)], lambda runpod: runpod.endpoints),
+        (signal.SIGTERM, [], polls_first_request),
+        (signal.SIGHUP, [], polls_first_request),
+        # The command doesn't know yet that the endpoint exists.
+        (signal.SIGINT, [Fault("POST", 0, takes_effect=True)], lambda runpod: runpod.endpoints),
     ],
     ids=["SIGTERM", "SIGHUP", "Ctrl-C while the creating request is open"],
 )
-def test_a_signal_to_end_stops_a_new_endpoint(
+def test_a_signal_stops_a_new_endpoint(
     runpod: Runpod,
-    sent: signal.Signals,
+    stop_signal: signal.Signals,
     faults: list[Fault],
-    begun: Callable[[Runpod], object],
+    has_begun: Callable[[Runpod], object],
 ) -> None:
-    runpod.looks, runpod.faults = 10**9, copy.deepcopy(faults)
+    runpod.polls_until_done, runpod.faults = 10**9, copy.deepcopy(faults)
     words = ["-m", "llm_worker_client", "deploy", "apply", *addresses(runpod), *FLAGS]
     environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
         [sys.executable, *words], env=environ, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr
-        while process.poll() is None and not begun(runpod):
+        while process.poll() is None and not has_begun(runpod):
             time.sleep(0.02)
-        process.send_signal(sent)
+        process.send_signal(stop_signal)
         assert STOPPED in process.stderr.read()
-    assert (process.returncode, runpod.jobs, stopped(runpod)) == (130, {}, True)
+    assert (process.returncode, runpod.jobs, is_stopped(runpod)) == (130, {}, True)
 
 
-def test_a_first_request_whose_answer_is_lost_is_sent_again(run: Run, runpod: Runpod) -> None:
-    runpod.faults.append(Fault("POST", 502, end="/run"))
+def test_a_first_request_without_a_response_is_sent_again(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("POST", 502, path_end="/run"))
     assert run("apply", *FLAGS)[0] == 0
 
 
-def test_an_endpoint_that_can_not_be_stopped_is_named(run: Run, runpod: Runpod) -> None:
+def test_an_endpoint_that_cannot_be_stopped_is_named(run: Run, runpod: Runpod) -> None:
     runpod.result = NO_WEIGHTS
     runpod.faults.append(Fault("PATCH", 500, times=5))
     status, _, err = run("apply", *FLAGS)
-    assert (status, stopped(runpod)) == (1, False)
+    assert (status, is_stopped(runpod)) == (1, False)
     assert "endpoint ep1 may cost: stop or mend it in the console" in err
 
 
-def test_a_refused_change_is_not_taken_back(run: Run, runpod: Runpod) -> None:
+def test_a_refused_change_is_not_reverted(run: Run, runpod: Runpod) -> None:
     runpod.add(name="chat")
     runpod.faults.append(Fault("PATCH", 403))
     assert run("apply", *FLAGS)[0] == 1
     assert [call.verb for call in runpod.changes] == ["PATCH"]
 
 
-def test_a_change_without_an_answer_is_taken_back(run: Run, runpod: Runpod) -> None:
+def test_a_change_without_a_response_is_reverted(run: Run, runpod: Runpod) -> None:
     before = {**runpod.add(name="chat")}
-    runpod.faults.append(Fault("PATCH", 500, carried_out=True))
+    runpod.faults.append(Fault("PATCH", 500, takes_effect=True))
     assert run("apply", *FLAGS)[0] == 1
     assert list(runpod.endpoints.values()) == [before]
     # The change was not sent again.
     assert [call.body == runpod.changes[0].body for call in runpod.changes] == [True, False]
 
 
-def test_a_creation_that_failed_after_its_effect_is_stopped(run: Run, runpod: Runpod) -> None:
-    runpod.faults.append(Fault("POST", 500, carried_out=True))
+def test_an_endpoint_whose_creation_failed_after_its_effect_is_stopped(
+    run: Run, runpod: Runpod
+) -> None:
+    runpod.faults.append(Fault("POST", 500, takes_effect=True))
     assert run("apply", *FLAGS)[0] == 1
-    assert stopped(runpod)
+    assert is_stopped(runpod)
 
 
-def test_a_creation_of_which_nothing_is_seen_is_told(run: Run, runpod: Runpod) -> None:
+def test_a_failed_creation_without_a_trace_points_to_the_console(run: Run, runpod: Runpod) -> None:
     runpod.faults.append(Fault("POST", 503))
     status, _, err = run("apply", *FLAGS)
     assert (status, runpod.endpoints, len(runpod.changes)) == (1, {}, 1)
     assert "look in the console whether there is an endpoint chat now" in err
 
 
-def test_one_that_someone_else_creates_meanwhile_stops_the_own_one(
+def test_a_new_endpoint_is_stopped_if_another_one_has_its_name(
     run: Run, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = runpod._create
 
-    def late(body: dict[str, Any]) -> dict[str, Any]:
+    def create_second(body: dict[str, Any]) -> dict[str, Any]:
         runpod.add(name="chat")
         return create(body)
 
-    monkeypatch.setattr(runpod, "_create", late)
+    monkeypatch.setattr(runpod, "_create", create_second)
     status, _, err = run("apply", *FLAGS, "--no-wait")
     assert (status, runpod.endpoints["ep2"]["workers"]["max"]) == (1, 0)
     assert "2 endpoints are named chat: ep1, ep2" in err

@@ -1,4 +1,4 @@
-"""What the platform's refusals and silences become."""
+"""Refusals and missing responses of the platform."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
 
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.errors import NoAnswer, Problem
+from llm_worker_client.deploy.errors import ApiError, NoResponse
 
 OpenApi = Callable[..., Api]
 BODY = {"name": "chat", "type": "QUEUE", "image": "a/b:1", "gpu": {"pools": ["ADA_24"]}}
@@ -20,7 +20,7 @@ BODY |= {"scaling": {"type": "QUEUE_DELAY", "queueDelay": 4}}
     ("status", "advice"),
     [(401, "make a new one"), (403, "write access"), (404, ""), (409, ""), (422, "")],
 )
-def test_a_refusal_is_told_with_its_fields_and_not_tried_again(
+def test_a_refusal_is_reported_with_its_fields_and_not_retried(
     run: Run, runpod: Runpod, status: int, advice: str
 ) -> None:
     errors = ["$.gpu.pools: unknown pool", "$.disk: too large"]
@@ -33,7 +33,7 @@ def test_a_refusal_is_told_with_its_fields_and_not_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("key", "status", "says", "asks"),
+    ("key", "status", "message", "calls_platform"),
     [
         ("rpa_wrongwrongwrong", 1, "401", True),
         ("rpa_with a space", 2, "characters that no key has", False),
@@ -42,20 +42,20 @@ def test_a_refusal_is_told_with_its_fields_and_not_tried_again(
         (f"{KEY}\n", 0, "", True),
         ("", 1, "RUNPOD_API_KEY", False),
     ],
-    ids=["wrong", "a space", "no ASCII", "a line break", "a line break behind it", "none"],
+    ids=["wrong", "a space", "not ASCII", "a line break", "a trailing line break", "none"],
 )
-def test_a_key_is_used_or_refused_and_not_shown(
-    run: Run, runpod: Runpod, key: str, status: int, says: str, asks: bool
+def test_a_malformed_key_is_not_sent_and_no_key_is_printed(
+    run: Run, runpod: Runpod, key: str, status: int, message: str, calls_platform: bool
 ) -> None:
     runpod.add(name="chat")
     os.environ["RUNPOD_API_KEY"] = key
     code, out, err = run("status", "chat")
-    assert (code, says in err, bool(runpod.calls)) == (status, True, asks)
+    assert (code, message in err, bool(runpod.calls)) == (status, True, calls_platform)
     assert "rpa_w" not in out + err
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_reading_is_tried_again_where_the_platform_is_busy(
+def test_reads_are_retried_while_the_platform_is_busy(
     api: Api, runpod: Runpod, pauses: list[float], status: int
 ) -> None:
     runpod.add(name="chat")
@@ -64,64 +64,70 @@ def test_reading_is_tried_again_where_the_platform_is_busy(
     assert pauses == [7.0] * 4
 
 
-def test_pauses_grow_where_none_are_named(api: Api, runpod: Runpod, pauses: list[float]) -> None:
+def test_pauses_grow_if_the_platform_names_none(
+    api: Api, runpod: Runpod, pauses: list[float]
+) -> None:
     runpod.faults.append(Fault("GET", 503, times=9))
-    with pytest.raises(Problem) as raised:
+    with pytest.raises(ApiError) as raised:
         api.find("chat")
     assert (raised.value.status, len(pauses)) == (503, 4)
     assert pauses == sorted({*pauses})
 
 
-def test_too_long_a_pause_is_told_instead(api: Api, runpod: Runpod, pauses: list[float]) -> None:
+def test_too_long_a_pause_is_an_error(api: Api, runpod: Runpod, pauses: list[float]) -> None:
     runpod.faults.append(Fault("GET", 429, headers={"Retry-After": "3600"}))
-    with pytest.raises(Problem, match="try again in 3600 s"):
+    with pytest.raises(ApiError, match="try again in 3600 s"):
         api.find("chat")
     assert pauses == []
 
 
-def test_a_deletion_whose_answer_was_lost_has_succeeded(api: Api, runpod: Runpod) -> None:
+def test_a_deletion_without_a_response_has_succeeded(api: Api, runpod: Runpod) -> None:
     runpod.add(name="chat")
-    runpod.faults.append(Fault("DELETE", 503, carried_out=True))
+    runpod.faults.append(Fault("DELETE", 503, takes_effect=True))
     api.delete("ep1")
     assert [call.verb for call in runpod.calls] == ["DELETE", "DELETE"]
 
 
-def test_a_creation_without_an_answer_is_looked_for(api: Api, runpod: Runpod) -> None:
-    runpod.faults.append(Fault("POST", -1, carried_out=True))
+def test_an_endpoint_whose_creation_had_no_response_is_looked_up(api: Api, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("POST", -1, takes_effect=True))
     assert api.create(BODY)["id"] == "ep1"
 
 
-def test_silence_is_unreachable(open_api: OpenApi, runpod: Runpod, pauses: list[float]) -> None:
+def test_a_silent_platform_is_unreachable(
+    open_api: OpenApi, runpod: Runpod, pauses: list[float]
+) -> None:
     runpod.faults.append(Fault("GET", 0, times=9))
-    with pytest.raises(NoAnswer, match="no answer in time"):
+    with pytest.raises(NoResponse, match="no answer in time"):
         open_api(0.05).find("chat")
-    # The platform counts a call when it reads it, which may be later.
+    # The platform counts a call only when it reads it, which may be later.
     assert len(pauses) == 4
 
 
-def test_a_redirect_is_a_failure_and_nobody_else_gets_the_key(api: Api, runpod: Runpod) -> None:
+def test_a_redirect_is_an_error_and_the_key_goes_to_no_other_address(
+    api: Api, runpod: Runpod
+) -> None:
     runpod.faults.append(Fault("GET", 302, headers={"Location": f"{runpod.url}/elsewhere"}))
-    with pytest.raises(Problem):
+    with pytest.raises(ApiError):
         api.find("chat")
     assert [call.path for call in runpod.calls] == ["/v2/serverless"]
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "message"),
     [
-        *((one, "") for one in ("https://", "https://api:port/v2", "https://\x00", "api")),
-        # The key is sent in the clear to this machine only.
+        *((address, "") for address in ("https://", "https://api:port/v2", "https://\x00", "api")),
+        # The key may be sent unencrypted to this machine only.
         ("http://api.runpod.io/v2", "https only"),
     ],
 )
-def test_what_is_no_address_is_told(run: Run, address: str, says: str) -> None:
+def test_an_invalid_address_is_reported(run: Run, address: str, message: str) -> None:
     status, _, err = run("status", "chat", "--api-url", address)
-    assert (status, err.startswith(address), says in err) == (2, True, True)
+    assert (status, err.startswith(address), message in err) == (2, True, True)
 
 
 @pytest.mark.parametrize("content", ["null", "[]", "<html>"])
-def test_an_answer_that_is_not_the_platforms_is_told(api: Api, content: str) -> None:
+def test_a_response_that_is_not_a_json_object_is_an_error(api: Api, content: str) -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
     api._http = httpx2.Client(transport=answer)
-    with pytest.raises(NoAnswer, match="no JSON object"):
+    with pytest.raises(NoResponse, match="no JSON object"):
         api.find("chat")

@@ -1,4 +1,4 @@
-"""`deploy plan`: what it prints, what it refuses, and that it changes nothing."""
+"""`deploy plan`: its output and refusals, and that it changes nothing."""
 
 import json
 from pathlib import Path
@@ -6,27 +6,27 @@ from pathlib import Path
 import pytest
 from support.runpod_api import document
 from support.runpod_api.server import Runpod
-from unit.client.deploy.conftest import FLAGS, NAMED, Run
+from unit.client.deploy.conftest import FLAGS, REQUIRED_FLAGS, Run
 
 SCHEMA = {"$ref": "#/components/schemas/CreateEndpointRequest"}
 
 
-def test_a_dry_run_needs_no_key_asks_nobody_and_gives_the_same_bytes(
+def test_an_offline_plan_needs_no_key_sends_no_request_and_is_reproducible(
     run: Run, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RUNPOD_API_KEY")
     words = (*FLAGS, "--offline", "--settings", "MODEL_NAME=org/model", "DTYPE=half")
-    turned = (*FLAGS, "--settings", "DTYPE=half", "MODEL_NAME=org/model", "--offline")
-    first, second = run("plan", *words), run("plan", *turned)
+    reordered = (*FLAGS, "--settings", "DTYPE=half", "MODEL_NAME=org/model", "--offline")
+    first, second = run("plan", *words), run("plan", *reordered)
     assert first == second
     assert (first[0], runpod.calls) == (0, [])
     content = json.loads(first[1])
     assert first[1] == json.dumps(content, indent=2, sort_keys=True) + "\n"
     assert content["method"] == "POST"
-    assert document.wrong_with(SCHEMA, content["body"]) == []
+    assert document.schema_errors(SCHEMA, content["body"]) == []
 
 
-def test_a_plan_tells_each_difference_and_changes_nothing(run: Run, runpod: Runpod) -> None:
+def test_a_plan_lists_each_difference_and_changes_nothing(run: Run, runpod: Runpod) -> None:
     run("apply", *FLAGS, "--settings", "MODEL_NAME=org/model", "SEED=1", "--no-wait")
     runpod.calls.clear()
     words = ("--settings", "MODEL_NAME=org/other", "DTYPE=half", "--gpu-count", "2")
@@ -44,7 +44,7 @@ def test_a_plan_tells_each_difference_and_changes_nothing(run: Run, runpod: Runp
 
 def test_pools_in_another_order_are_no_difference(run: Run) -> None:
     run("apply", *FLAGS, "--no-wait")
-    _, out, _ = run("plan", *NAMED, "--gpu-pools", "AMPERE_24", "ADA_24")
+    _, out, _ = run("plan", *REQUIRED_FLAGS, "--gpu-pools", "AMPERE_24", "ADA_24")
     assert json.loads(out)["method"] is None
 
 
@@ -52,7 +52,7 @@ POOLS = "gpu_pools: which GPUs hold the model? 16 GB: AMPERE_16, 24 GB"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ("--settings MAX_MODEL_LENGHT=1", "did you mean MAX_MODEL_LEN?"),
         ("--settings max-model-len=1", "did you mean MAX_MODEL_LEN?"),
@@ -74,15 +74,17 @@ POOLS = "gpu_pools: which GPUs hold the model? 16 GB: AMPERE_16, 24 GB"
         ("--flashboot perhaps", "flashboot: "),
     ],
 )
-def test_mistakes_are_told_before_a_call(run: Run, runpod: Runpod, words: str, says: str) -> None:
+def test_mistakes_are_reported_before_any_request(
+    run: Run, runpod: Runpod, words: str, message: str
+) -> None:
     status, out, err = run("apply", *FLAGS, *words.split())
     assert (status, out, runpod.calls) == (2, "", [])
-    assert says in err
+    assert message in err
 
 
 @pytest.mark.parametrize("model", ["mistralai/Mixtral-8x7B", "gpt2", "org/model-405b"])
-def test_pools_that_can_not_be_chosen_are_listed(run: Run, model: str) -> None:
-    status, _, err = run("plan", *NAMED, "--settings", f"MODEL_NAME={model}", "--offline")
+def test_pools_are_listed_if_none_can_be_chosen(run: Run, model: str) -> None:
+    status, _, err = run("plan", *REQUIRED_FLAGS, "--settings", f"MODEL_NAME={model}", "--offline")
     assert (status, POOLS in err) == (2, True)
 
 
@@ -96,8 +98,10 @@ def test_pools_that_can_not_be_chosen_are_listed(run: Run, model: str) -> None:
         ("MODEL_NAME=Qwen/Qwen3-32B-AWQ QUANTIZATION=awq", "ADA_32_PRO"),
     ],
 )
-def test_without_pools_the_models_name_chooses_them(run: Run, settings: str, pools: str) -> None:
-    _, out, err = run("plan", *NAMED, "--settings", *settings.split(), "--offline")
+def test_the_size_in_the_models_name_is_the_default_for_pools(
+    run: Run, settings: str, pools: str
+) -> None:
+    _, out, err = run("plan", *REQUIRED_FLAGS, "--settings", *settings.split(), "--offline")
     assert json.loads(out)["body"]["gpu"]["pools"] == pools.split()
     assert f"gpu_pools: {pools}, by the size in the model's name\n" in err
 
@@ -106,18 +110,20 @@ TYPO = "did you mean MAX_MODEL_LEN?"
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ("NIGHTLY_JOBS=1", "NIGHTLY_JOBS is no setting of the worker: passed on"),
         ("--unknown-settings MAX_MODEL_LENGHT=1", TYPO),
         ("--unknown-settings QUANTIZATION=my_plugins", "QUANTIZATION: one of "),
     ],
 )
-def test_a_setting_of_others_is_passed_on_and_told(run: Run, settings: str, says: str) -> None:
+def test_a_setting_that_the_worker_does_not_know_passes_with_a_warning(
+    run: Run, settings: str, message: str
+) -> None:
     *flags, setting = settings.split()
     status, out, err = run("plan", *FLAGS, "--offline", *flags, "--settings", setting)
     name, _, value = setting.partition("=")
-    assert (status, json.loads(out)["body"]["env"][name], says in err) == (0, value, True)
+    assert (status, json.loads(out)["body"]["env"][name], message in err) == (0, value, True)
 
 
 @pytest.mark.parametrize(
@@ -125,18 +131,18 @@ def test_a_setting_of_others_is_passed_on_and_told(run: Run, settings: str, says
     [
         "DTYPE=BFLOAT16 SEED= QUANTIZATION=None MAX_MODEL_LEN=auto",
         "DTYPE=HALF MODEL_NAME=/models/mine SERVED_MODEL_NAME={{RUNPOD_SECRET_name}} SEED=+1",
-        # Of the worker, of an aside of it, and of its libraries.
+        # Settings of the worker, of its embedding model, and of its libraries.
         "MODEL_NAME=a/b EMBEDDING_MAX_MODEL_LEN=1 MAX_CONCURRENCY=2",
         "MODEL_NAME=a/b HF_HOME=/h VLLM_LOGGING_LEVEL=INFO",
     ],
 )
-def test_settings_that_may_be_right_are_the_workers_to_judge(run: Run, settings: str) -> None:
+def test_settings_that_may_be_right_cause_no_warning(run: Run, settings: str) -> None:
     status, _, err = run("plan", *FLAGS, "--offline", "--settings", *settings.split())
     assert (status, "no setting of the worker" in err, "did you mean" in err) == (0, False, False)
 
 
 @pytest.mark.parametrize(
-    ("words", "says", "is_said"),
+    ("words", "message", "is_printed"),
     [
         ("", "MODEL_NAME is not set, so the image must have a model in it", True),
         ("--gpu-pools RUBIN_288", "gpu_pools: RUBIN_288 is not known here\n", True),
@@ -144,16 +150,18 @@ def test_settings_that_may_be_right_are_the_workers_to_judge(run: Run, settings:
         ("--settings MODEL_NAME=a/Llama-3.1-70B --volumes v", "disk_gb", False),
     ],
 )
-def test_a_likely_mistake_is_told_and_taken(run: Run, words: str, says: str, is_said: bool) -> None:
+def test_a_likely_mistake_is_reported_and_accepted(
+    run: Run, words: str, message: str, is_printed: bool
+) -> None:
     status, _, err = run("plan", *FLAGS, *words.split(), "--offline")
-    assert (status, says in err) == (0, is_said)
+    assert (status, message in err) == (0, is_printed)
 
 
 NOT_TEXT = "Input should be a valid string; write a text, in quotes"
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (
             "name: ''\ngpus: 1\nimage: 7\ngpu_pools: sesame\nsettings: {A: [sesame]}\n",
@@ -173,19 +181,19 @@ NOT_TEXT = "Input should be a valid string; write a text, in quotes"
         ("\x00sesame", ["plan.yaml"]),
         ("sesame: \udcff", ["plan.yaml"]),
     ],
-    ids=["wrong values", "wrong form", "broken", "a list", "a zero byte", "no UTF-8"],
+    ids=["wrong values", "wrong structure", "broken", "a list", "a zero byte", "not UTF-8"],
 )
-def test_all_mistakes_of_a_file_are_told_without_its_values(
-    run: Run, tmp_path: Path, content: str, says: list[str]
+def test_all_mistakes_of_a_file_are_reported_without_its_values(
+    run: Run, tmp_path: Path, content: str, message: list[str]
 ) -> None:
     file = tmp_path / "plan.yaml"
     file.write_bytes(content.encode(errors="surrogateescape"))
     status, _, err = run("plan", "-f", file)
     assert (status, "sesame" in err) == (2, False)
-    for text in says:
+    for text in message:
         assert text in err
 
 
-def test_a_file_that_is_missing_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(run: Run, tmp_path: Path) -> None:
     status, _, err = run("plan", "-f", tmp_path / "none.yaml")
     assert (status, "can't be read" in err) == (2, True)

@@ -1,4 +1,4 @@
-"""No secret is in a plan, and none in what is printed."""
+"""Neither a plan nor the output contains a secret."""
 
 from pathlib import Path
 
@@ -55,12 +55,12 @@ def test_a_secret_elsewhere_in_a_plan_is_refused(run: Run, tmp_path: Path) -> No
         ("ALLOW_CREDENTIALS", "1", False),
     ],
 )
-def test_references_and_what_sounds_so_are_no_secrets(name: str, value: str, secret: bool) -> None:
+def test_secrets_are_recognized_by_name_or_value(name: str, value: str, secret: bool) -> None:
     assert is_secret(name, value) is secret
 
 
 @pytest.mark.parametrize("words", [("--hf-token=mine",), ("--hf-token", "mine"), ("mine",)])
-def test_words_that_are_not_understood_are_not_repeated(
+def test_unknown_arguments_are_not_repeated(
     run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -69,7 +69,9 @@ def test_words_that_are_not_understood_are_not_repeated(
     assert ("unrecognized arguments: " in err, "mine" in err) == (True, False)
 
 
-def test_secrets_that_others_have_set_are_masked_in_differences(run: Run, runpod: Runpod) -> None:
+def test_secrets_of_an_existing_endpoint_are_masked_in_differences(
+    run: Run, runpod: Runpod
+) -> None:
     runpod.add(name="chat", env={"HF_TOKEN": PLANTED, "OLD": TOKEN})
     status, out, err = run("plan", *FLAGS)
     assert (status, "- env.HF_TOKEN: ***" in out) == (0, True)
@@ -78,7 +80,7 @@ def test_secrets_that_others_have_set_are_masked_in_differences(run: Run, runpod
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 429, 500])
-def test_a_failure_that_quotes_secrets_is_masked(run: Run, runpod: Runpod, status: int) -> None:
+def test_secrets_in_an_error_are_masked(run: Run, runpod: Runpod, status: int) -> None:
     runpod.add(name="chat", env={"HF_TOKEN": PLANTED})
     detail = f"Bearer {KEY} and {PLANTED} and {TOKEN}"
     runpod.faults.append(Fault("PATCH", status, detail=detail, errors=[detail], times=9))
@@ -87,7 +89,7 @@ def test_a_failure_that_quotes_secrets_is_masked(run: Run, runpod: Runpod, statu
     assert [secret for secret in (KEY, PLANTED, TOKEN) if secret in out + err] == []
 
 
-def test_a_log_and_an_answer_are_masked(run: Run, runpod: Runpod) -> None:
+def test_secrets_in_logs_and_results_are_masked(run: Run, runpod: Runpod) -> None:
     runpod.result = {"status": "FAILED", "error": f"{KEY} {TOKEN}"}
     code, out, err = run("apply", *FLAGS)
     assert (code, TOKEN in out + err) == (1, False)
@@ -97,7 +99,7 @@ def test_a_log_and_an_answer_are_masked(run: Run, runpod: Runpod) -> None:
     assert run("logs", "chat", "--worker", "w1")[1] == "*** *** ***\n"
 
 
-def test_a_secret_is_masked_however_it_is_written() -> None:
+def test_a_secret_is_masked_in_its_json_encoding_too() -> None:
     secrets = Secrets()
-    secrets.hide(['quo"ted\\secret'])
-    assert secrets.masked('"quo\\"ted\\\\secret"') == f'"{MASK}"'
+    secrets.add(['quo"ted\\secret'])
+    assert secrets.mask('"quo\\"ted\\\\secret"') == f'"{MASK}"'

@@ -1,4 +1,4 @@
-"""Batches of prompts: what is sent, how they end, and how another script goes on with one."""
+"""Batches of prompts: their files, their results, and how another script continues one."""
 
 import asyncio
 import base64
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.scripted_endpoint import ACCOUNT, Answer
+from support.scripted_endpoint import ACCOUNT, OutputsFunction
 
 from emulator import Emulator
 from llm_worker_client import LLM
 from llm_worker_client.llm import EndpointError, Logprob, PromptError, RequestOutput, lines
-from llm_worker_client.llm.outputs import output_of
+from llm_worker_client.llm.outputs import create_output
 from llm_worker_client.llm.prompts import Item
 
 TOP = {"token_id:5": -2.0, "token_id:6": -0.1}
@@ -21,30 +21,30 @@ CHOICE = {"index": 0, "text": "x", "token_ids": [5], "prompt_token_ids": [1, 2]}
 CHOICE |= {"finish_reason": "length", "stop_reason": None, "logprobs": LOGPROBS}
 USAGE = {"prompt_tokens": 2, "completion_tokens": 1}
 COMPLETION = {"id": "cmpl-1", "usage": USAGE, "choices": [CHOICE]}
-REFUSED = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
+REFUSAL = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
 
 
 class Routes:
-    """A worker's routes for files and batches, with a batch that ends at once.
+    """A worker's routes for files and batches, with a batch that completes immediately.
 
     Attributes:
-        batch: what is different about it.
-        failed: the places of lines that have failed.
-        handed_in: the jobs that run batches.
+        batch: Fields that override those of the batch.
+        failed: Indexes of failed prompts.
+        submitted: Inputs of jobs that run batches.
     """
 
     def __init__(self) -> None:
         self.batch: dict[str, Any] = {}
         self.failed: list[int] = []
-        self.handed_in: list[Any] = []
+        self.submitted: list[Any] = []
         self.input = b""
         self.created: dict[str, Any] = {}
 
-    def answer(self, given: Any) -> list[Any]:
-        if "batch" in given:
-            self.handed_in.append(given["batch"])
+    def answer(self, job_input: Any) -> list[Any]:
+        if "batch" in job_input:
+            self.submitted.append(job_input["batch"])
             return [{}]
-        path, body = given["openai_route"].partition("?")[0], given["openai_input"]
+        path, body = job_input["openai_route"].partition("?")[0], job_input["openai_input"]
         if path == "/v1/files":
             self.input = base64.b64decode(body["content_base64"])
             return [{"id": "file-in"}]
@@ -52,28 +52,28 @@ class Routes:
             return ["\n".join(map(json.dumps, self._lines(path.split("/")[3])))]
         if path == "/v1/batches":
             self.created = body
-            return [self._shown() | {"run_with": {"input": {"batch": {"id": "batch_1"}}}}]
-        return [self._shown()]
+            return [self._describe_batch() | {"run_with": {"input": {"batch": {"id": "batch_1"}}}}]
+        return [self._describe_batch()]
 
-    def _shown(self) -> dict[str, Any]:
+    def _describe_batch(self) -> dict[str, Any]:
         counts = {"total": 2, "completed": 2, "failed": 0}
         errors = "file-err" if self.failed else None
         files = {"input_file_id": "file-in", "output_file_id": "file-out", "error_file_id": errors}
-        shown = {"id": "batch_1", "status": "completed", "request_counts": counts}
-        return shown | files | self.batch
+        batch = {"id": "batch_1", "status": "completed", "request_counts": counts}
+        return batch | files | self.batch
 
     def _lines(self, file_id: str) -> list[Any]:
-        asked = [json.loads(line) for line in self.input.splitlines()]
+        requests = [json.loads(line) for line in self.input.splitlines()]
         if file_id == "file-in":
-            return asked
-        wrong, found = file_id == "file-err", list[Any]()
-        # Whatever the order of the lines.
-        for name in (line["custom_id"] for line in reversed(asked)):
-            if (int(name) in self.failed) == wrong:
+            return requests
+        is_error_file, results = file_id == "file-err", list[Any]()
+        # Results may come in any order.
+        for name in (line["custom_id"] for line in reversed(requests)):
+            if (int(name) in self.failed) == is_error_file:
                 body = {**COMPLETION, "choices": [{**CHOICE, "text": f"x{name}"}]}
-                response = REFUSED if wrong else {"status_code": 200, "body": body}
-                found.append({"custom_id": name, "response": response})
-        return found
+                response = REFUSAL if is_error_file else {"status_code": 200, "body": body}
+                results.append({"custom_id": name, "response": response})
+        return results
 
 
 @pytest.fixture
@@ -82,48 +82,50 @@ def routes() -> Routes:
 
 
 @pytest.fixture
-def answer(routes: Routes) -> Answer:
+def answer(routes: Routes) -> OutputsFunction:
     return routes.answer
 
 
 @pytest.fixture
 def llm(emulator: Emulator) -> Iterator[LLM]:
-    with LLM("local", api_key=ACCOUNT, base_url=emulator.api_url, model="m") as made:
-        yield made
+    with LLM("local", api_key=ACCOUNT, base_url=emulator.api_url, model="m") as client:
+        yield client
 
 
-async def outputs_of(llm: LLM, *given: Any) -> list[RequestOutput]:
-    return await asyncio.to_thread(lambda: llm.generate_batch(*given).outputs(use_tqdm=False))
+async def run_batch(llm: LLM, *arguments: Any) -> list[RequestOutput]:
+    return await asyncio.to_thread(lambda: llm.generate_batch(*arguments).outputs(use_tqdm=False))
 
 
-async def test_prompts_become_one_batch_that_begins_by_itself(llm: LLM, routes: Routes) -> None:
-    outputs = await outputs_of(llm, ["a", [1, 2]], {"max_tokens": 1}, ["x", None])
+async def test_prompts_become_one_batch_that_starts_by_itself(llm: LLM, routes: Routes) -> None:
+    outputs = await run_batch(llm, ["a", [1, 2]], {"max_tokens": 1}, ["x", None])
     assert routes.created["endpoint"] == "/v1/completions"
-    assert routes.handed_in == [{"id": "batch_1"}]
+    assert routes.submitted == [{"id": "batch_1"}]
     sent = [json.loads(line)["body"] for line in routes.input.splitlines()]
     assert [(body["prompt"], body["model"]) for body in sent] == [("a", "x"), ([1, 2], "m")]
     texts = [(output.prompt, output.outputs[0].text) for output in outputs]
     assert texts == [("a", "x0"), (None, "x1")]
 
 
-async def test_another_script_goes_on_with_a_batch_by_its_id(llm: LLM, routes: Routes) -> None:
+async def test_another_script_continues_a_batch_by_its_id(llm: LLM, routes: Routes) -> None:
     await asyncio.to_thread(llm.generate_batch, ["a", [1, 2]])
-    routes.handed_in.clear()
+    routes.submitted.clear()
     batch = await asyncio.to_thread(llm.batch, "batch_1")
-    assert routes.handed_in == []
+    assert routes.submitted == []
     outputs = await asyncio.to_thread(batch.outputs, use_tqdm=False)
     assert [output.prompt for output in outputs] == ["a", None]
     routes.batch = {"status": "in_progress"}
     await asyncio.to_thread(llm.batch, "batch_1")
-    assert routes.handed_in == [{"id": "batch_1"}]
+    assert routes.submitted == [{"id": "batch_1"}]
 
 
-async def test_a_failed_prompt_is_named_with_what_the_others_got(llm: LLM, routes: Routes) -> None:
+async def test_the_error_of_a_failed_prompt_has_its_index_and_the_other_outputs(
+    llm: LLM, routes: Routes
+) -> None:
     routes.failed = [1]
-    with pytest.raises(PromptError, match="prompt 1: no") as failed:
-        await outputs_of(llm, ["a", "b"])
-    assert (failed.value.index, failed.value.status) == (1, 400)
-    assert [output and output.prompt for output in failed.value.outputs] == ["a", None]
+    with pytest.raises(PromptError, match="prompt 1: no") as raised:
+        await run_batch(llm, ["a", "b"])
+    assert (raised.value.index, raised.value.status) == (1, 400)
+    assert [output and output.prompt for output in raised.value.outputs] == ["a", None]
 
 
 WIDE = {"errors": {"data": [{"message": "wide"}]}}
@@ -138,42 +140,44 @@ WIDE = {"errors": {"data": [{"message": "wide"}]}}
         ({"error_file_id": None}, [1], "batch_1 has no line of prompt 1"),
     ],
 )
-async def test_a_batch_without_all_answers_is_an_error(
+async def test_a_batch_without_all_results_is_an_error(
     llm: LLM, routes: Routes, batch: dict[str, Any], failed: list[int], message: str
 ) -> None:
     routes.batch, routes.failed = batch, failed
     with pytest.raises(EndpointError, match=message):
-        await outputs_of(llm, ["a", "b"])
+        await run_batch(llm, ["a", "b"])
 
 
-async def test_too_many_prompts_for_a_batch_are_refused_unsent(llm: LLM, routes: Routes) -> None:
+async def test_prompts_too_large_for_a_batch_are_refused_before_they_are_sent(
+    llm: LLM, routes: Routes
+) -> None:
     with pytest.raises(ValueError, match="make several"):
-        await outputs_of(llm, ["a" * 15_000_000])
+        await run_batch(llm, ["a" * 15_000_000])
     assert routes.input == b""
 
 
 def body(params: dict[str, Any], url: str = lines.COMPLETIONS) -> dict[str, Any]:
-    (line,) = lines.lines_of([Item("a", params, None)], url, {}).splitlines()
+    (line,) = lines.encode_lines([Item("a", params, None)], url, {}).splitlines()
     found: dict[str, Any] = json.loads(line)["body"]
     return found
 
 
-def test_lines_have_the_raw_forms_defaults() -> None:
+def test_lines_have_the_defaults_of_the_raw_form() -> None:
     raw = {"max_tokens": 16, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     assert body({}).items() >= raw.items()
     assert body({"max_tokens": 3})["max_tokens"] == 3
-    # Beam search takes none that it would ignore.
+    # Beam search lines omit parameters that it would ignore.
     assert not body({"use_beam_search": True}).keys() & {"top_p", "top_k", "min_p"}
 
 
-def test_a_chats_log_probabilities_are_asked_for_as_chats_have_them() -> None:
+def test_a_chats_log_probabilities_are_requested_in_the_format_of_chats() -> None:
     assert body({"logprobs": 2})["logprobs"] == 2
     assert body({"return_token_log_probs": True})["logprobs"] == 0
-    asked = body({"logprobs": 2}, lines.CHATS)
-    assert (asked["logprobs"], asked["top_logprobs"]) == (True, 2)
+    chat = body({"logprobs": 2}, lines.CHATS)
+    assert (chat["logprobs"], chat["top_logprobs"]) == (True, 2)
 
 
-def test_what_a_batch_would_lose_is_refused_by_name() -> None:
+def test_parameters_that_a_batch_would_lose_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"sampling_params\.prompt_logprobs"):
         body({"prompt_logprobs": 1})
     with pytest.raises(ValueError, match=r"sampling_params\.detokenize"):
@@ -181,8 +185,8 @@ def test_what_a_batch_would_lose_is_refused_by_name() -> None:
     assert "detokenize" not in body({"detokenize": True})
 
 
-def test_log_probabilities_are_by_token_ids() -> None:
+def test_log_probabilities_are_keyed_by_token_id() -> None:
     line = {"response": {"body": COMPLETION}}
-    (found,) = output_of(Item("a", {"logprobs": 1}, None), lines.result_of(line)).outputs
+    (found,) = create_output(Item("a", {"logprobs": 1}, None), lines.read_result(line)).outputs
     assert found.logprobs == [{6: Logprob(-0.1, 1), 5: Logprob(-2.0, None)}]
     assert found.cumulative_logprob == -2.0

@@ -1,9 +1,9 @@
-"""An endpoint for LLM Engine's classes: it keeps what jobs hold, and answers what a test says."""
+"""An emulated endpoint for LLM Engine's classes; it records jobs and returns scripted answers."""
 
 from collections.abc import AsyncIterator
 
 import pytest
-from support.scripted_endpoint import ACCOUNT, Answer, Script
+from support.scripted_endpoint import ACCOUNT, OutputsFunction, Script
 
 from emulator import Emulator
 from llm_worker_client import configure
@@ -15,13 +15,13 @@ def script() -> Script:
 
 
 @pytest.fixture
-def answer(script: Script) -> Answer:
+def answer(script: Script) -> OutputsFunction:
     return script.answer
 
 
 @pytest.fixture
-async def configured(emulator: Emulator) -> AsyncIterator[None]:
-    """Name the endpoint to the classes."""
+async def configure_classes(emulator: Emulator) -> AsyncIterator[None]:
+    """Configure the classes to call the endpoint."""
     configure("local", ACCOUNT, emulator.api_url)
     yield
     configure()

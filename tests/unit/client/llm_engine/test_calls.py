@@ -1,4 +1,4 @@
-"""Each call of LLM Engine's classes: the job that it is, and what its answer becomes."""
+"""Each call of LLM Engine's classes: the job that it submits, and the object that it returns."""
 
 import asyncio
 import base64
@@ -26,14 +26,14 @@ from llm_worker_client.llm_engine import (
     ToolConfig,
 )
 
-pytestmark = pytest.mark.usefixtures("configured")
+pytestmark = pytest.mark.usefixtures("configure_classes")
 V1, V2 = "/v1/llm/batch-completions", "/v2/batch-completions"
 TUNES = "/v1/llm/fine-tunes"
 MODELS = "/v1/llm/model-endpoints"
 CONFIG = CreateBatchCompletionsModelConfig(model="m", checkpoint_path="s3://c", labels={"a": "b"})
 PROMPTS = CreateBatchCompletionsRequestContent(prompts=["p"], max_new_tokens=1, temperature=0)
 HI = [{"role": "user", "content": "Hi"}]
-CHAT = FilteredChatCompletionV2Request(messages=HI, logprobs=True)  # type: ignore[call-arg]  # any are sent
+CHAT = FilteredChatCompletionV2Request(messages=HI, logprobs=True)  # type: ignore[call-arg]  # unknown fields are sent
 TOOL = ToolConfig(name="code_evaluator")
 BATCH = {
     "output_data_path": "o",
@@ -44,15 +44,15 @@ BATCH = {
 PROMPTS_SENT = {"prompts": ["p"], "max_new_tokens": 1, "temperature": 0.0}
 CHATS_SENT = {"content": [{"messages": HI, "logprobs": True}], "labels": {"x": "y"}, "gpus": 1}
 FILE_SENT = {"input_data_path": "i", "data_parallelism": 2, "tool_config": {"name": TOOL.name}}
-TUNED: dict[str, Any] = {
+TUNE_ARGUMENTS: dict[str, Any] = {
     "model": "m",
     "training_file": "f",
     "hyperparameters": {"epochs": 1},
     "suffix": "s",
 }
 DOWNLOAD = {"model_name": "a", "download_format": "hugging_face"}
-# What the worker answers.
-MADE = {"job_id": "b"}
+# The worker's answers.
+CREATED = {"job_id": "b"}
 MODEL = {"id": "m", "name": "m", "source": "hugging_face", "status": "READY"}
 MODEL |= {"inference_framework": "vllm"}
 JOB = {"job_id": "b", "output_data_path": "o", "model_config": {"model": "m"}, "status": "queued"}
@@ -60,8 +60,8 @@ JOB |= {"created_at": "1", "expires_at": "2"}
 TUNE = {"id": "t", "status": "RUNNING"}
 EVENT = {"timestamp": 1.5, "message": "x", "level": "info"}
 FILE = {"id": "f", "filename": "a.csv", "size": 3}
-GONE = {"deleted": True}
-# Each parameter, with its default where it has one.
+DELETED = {"deleted": True}
+# Parameters of each method, each with its default if it has one.
 REFERENCE: dict[str, list[list[Any]]] = json.loads(
     Path(__file__).with_name("signatures.json").read_text()
 )
@@ -71,61 +71,77 @@ def batch(content: Any = None, **more: Any) -> Callable[[], Any]:
     return lambda: Completion.batch_create("o", CONFIG, content, **more)
 
 
-def gets(path: str) -> dict[str, Any]:
+def get_input(path: str) -> dict[str, Any]:
     return {"openai_route": path, "openai_input": None}
 
 
-def posts(path: str, body: dict[str, Any]) -> dict[str, Any]:
+def post_input(path: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"openai_route": path, "openai_input": body}
 
 
-def does(method: str, path: str) -> dict[str, Any]:
+def method_input(method: str, path: str) -> dict[str, Any]:
     return {"route": path, "method": method, "body": None}
 
 
-def without_none(value: Any) -> Any:
+def drop_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_none(one) for key, one in value.items() if one is not None}
-    return [without_none(one) for one in value] if isinstance(value, list) else value
+        return {key: drop_none(one) for key, one in value.items() if one is not None}
+    return [drop_none(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
-    ("call", "sent", "answered"),
+    ("call", "job_input", "output"),
     [
-        (batch(PROMPTS, priority="1", cpus=2), posts(V1, BATCH | {"content": PROMPTS_SENT}), MADE),
-        (batch([CHAT], use_v2=True, labels={"x": "y"}, gpus=1), posts(V2, BATCH | CHATS_SENT), JOB),
+        (
+            batch(PROMPTS, priority="1", cpus=2),
+            post_input(V1, BATCH | {"content": PROMPTS_SENT}),
+            CREATED,
+        ),
+        (
+            batch([CHAT], use_v2=True, labels={"x": "y"}, gpus=1),
+            post_input(V2, BATCH | CHATS_SENT),
+            JOB,
+        ),
         (
             batch(input_data_path="i", data_parallelism=2, tool_config=TOOL),
-            posts(V1, BATCH | FILE_SENT),
-            MADE,
+            post_input(V1, BATCH | FILE_SENT),
+            CREATED,
         ),
-        (lambda: Completion.get_batch_completion("b/1"), gets(f"{V2}/b%2F1"), {"job": JOB}),
+        (lambda: Completion.get_batch_completion("b/1"), get_input(f"{V2}/b%2F1"), {"job": JOB}),
         (
             lambda: Completion.cancel_batch_completion("b"),
-            does("POST", f"{V2}/b/actions/cancel"),
+            method_input("POST", f"{V2}/b/actions/cancel"),
             {"success": True},
         ),
-        (lambda: FineTune.create(**TUNED), posts(TUNES, TUNED), {"id": "t"}),
-        (lambda: FineTune.get("t"), gets(f"{TUNES}/t"), TUNE),
-        (lambda: FineTune.get_events("t"), gets(f"{TUNES}/t/events"), {"events": [EVENT]}),
-        (FineTune.list, gets(TUNES), {"jobs": [TUNE]}),
-        (lambda: FineTune.cancel("t"), does("PUT", f"{TUNES}/t/cancel"), {"success": False}),
-        (lambda: Model.get("org/m"), gets(f"{MODELS}/org/m"), MODEL),
-        (Model.list, gets(MODELS), {"model_endpoints": [MODEL]}),
-        (lambda: Model.delete("a"), does("DELETE", f"{MODELS}/a"), GONE),
-        (lambda: Model.download("a"), posts(f"{MODELS}/download", DOWNLOAD), {"urls": {"a": "b"}}),
-        (lambda: File.get("f"), gets("/v1/files/f"), FILE),
-        (File.list, gets("/v1/files"), {"files": [FILE]}),
-        (lambda: File.delete("f"), does("DELETE", "/v1/files/f"), GONE),
+        (lambda: FineTune.create(**TUNE_ARGUMENTS), post_input(TUNES, TUNE_ARGUMENTS), {"id": "t"}),
+        (lambda: FineTune.get("t"), get_input(f"{TUNES}/t"), TUNE),
+        (lambda: FineTune.get_events("t"), get_input(f"{TUNES}/t/events"), {"events": [EVENT]}),
+        (FineTune.list, get_input(TUNES), {"jobs": [TUNE]}),
+        (
+            lambda: FineTune.cancel("t"),
+            method_input("PUT", f"{TUNES}/t/cancel"),
+            {"success": False},
+        ),
+        (lambda: Model.get("org/m"), get_input(f"{MODELS}/org/m"), MODEL),
+        (Model.list, get_input(MODELS), {"model_endpoints": [MODEL]}),
+        (lambda: Model.delete("a"), method_input("DELETE", f"{MODELS}/a"), DELETED),
+        (
+            lambda: Model.download("a"),
+            post_input(f"{MODELS}/download", DOWNLOAD),
+            {"urls": {"a": "b"}},
+        ),
+        (lambda: File.get("f"), get_input("/v1/files/f"), FILE),
+        (File.list, get_input("/v1/files"), {"files": [FILE]}),
+        (lambda: File.delete("f"), method_input("DELETE", "/v1/files/f"), DELETED),
     ],
 )
-async def test_a_call_is_one_job_and_its_answer_an_object(
-    script: Script, call: Any, sent: dict[str, Any], answered: Any
+async def test_a_call_submits_one_job_and_returns_the_answer_as_an_object(
+    script: Script, call: Any, job_input: dict[str, Any], output: Any
 ) -> None:
-    script.outputs = [answered]
+    script.outputs = [output]
     got = await asyncio.to_thread(call)
-    assert without_none(got if isinstance(got, dict) else json.loads(got.json())) == answered
-    assert script.inputs == [sent]
+    assert drop_none(got if isinstance(got, dict) else json.loads(got.json())) == output
+    assert script.inputs == [job_input]
 
 
 async def test_answers_are_typed(script: Script) -> None:
@@ -138,11 +154,13 @@ async def test_answers_are_typed(script: Script) -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "rb"])
-async def test_a_file_is_sent_as_text_or_bytes(script: Script, tmp_path: Path, mode: str) -> None:
+async def test_a_text_file_or_a_binary_file_is_uploaded(
+    script: Script, tmp_path: Path, mode: str
+) -> None:
     (tmp_path / "é.csv").write_text("prompt,response\n")
     script.outputs = [{"id": "f"}]
     with (tmp_path / "é.csv").open(mode) as file:
-        uploaded = await asyncio.to_thread(File.upload, file)  # type: ignore[arg-type]  # text, too
+        uploaded = await asyncio.to_thread(File.upload, file)  # type: ignore[arg-type]  # text files are accepted, too
     assert uploaded.id == "f"
     content = base64.b64encode(b"prompt,response\n").decode()
     body = {"filename": "é.csv", "content_base64": content}
@@ -150,9 +168,9 @@ async def test_a_file_is_sent_as_text_or_bytes(script: Script, tmp_path: Path, m
     assert body.items() <= script.inputs[0]["openai_input"].items()
 
 
-async def test_what_is_open_in_memory_is_uploaded_under_a_name(script: Script) -> None:
+async def test_a_file_in_memory_is_uploaded_under_a_default_name(script: Script) -> None:
     script.outputs = [{"id": "f"}]
-    await asyncio.to_thread(File.upload, io.BytesIO(b"a"))  # type: ignore[arg-type]  # scripts do
+    await asyncio.to_thread(File.upload, io.BytesIO(b"a"))  # type: ignore[arg-type]  # some scripts do this
     body = script.inputs[0]["openai_input"]
     assert (body["filename"], base64.b64decode(body["content_base64"])) == ("file", b"a")
 
@@ -164,15 +182,15 @@ async def test_a_files_text_is_downloaded(script: Script) -> None:
     assert script.inputs[0]["openai_route"].startswith("/v1/files/f/content?offset=0")
 
 
-# The classes take what LLM Engine's reference says, by name, in its order, with its defaults:
+# The methods have the parameters of LLM Engine's reference: names, order and defaults:
 
 
 @pytest.mark.parametrize("name", REFERENCE)
-def test_a_method_takes_what_the_reference_says(name: str) -> None:
+def test_a_method_has_the_parameters_of_the_reference(name: str) -> None:
     method = attrgetter(name)(llm_worker_client)
     parameters = dict(inspect.signature(method).parameters)
     if method in {Completion.create, Completion.acreate}:
-        # Of keys that the reference leaves out.
+        # Accepts keys that the reference leaves out.
         assert parameters.pop("more").kind is inspect.Parameter.VAR_KEYWORD
     assert [
         [name] if one.default is inspect.Parameter.empty else [name, one.default]

@@ -1,4 +1,4 @@
-"""Completions of LLM Engine's class: at once, streamed, with asyncio and without."""
+"""Completions of LLM Engine's class: whole and streamed, with and without asyncio."""
 
 import asyncio
 import json
@@ -8,16 +8,16 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from support.scripted_endpoint import ACCOUNT, HANGS, Failed, Script, only_job
+from support.scripted_endpoint import ACCOUNT, HANG, JobFailure, Script, only_job
 
 from emulator import Emulator, Status
 from llm_worker_client import Completion, File, FineTune, Model, configure
 from llm_worker_client.llm_engine import errors
 
-pytestmark = pytest.mark.usefixtures("configured")
-ASKED: dict[str, Any] = {"model": "org/m", "prompt": "p", "max_new_tokens": 2}
+pytestmark = pytest.mark.usefixtures("configure_classes")
+ARGUMENTS: dict[str, Any] = {"model": "org/m", "prompt": "p", "max_new_tokens": 2}
 OUTPUT = {"text": "a b", "num_prompt_tokens": 1, "num_completion_tokens": 2, "tokens": None}
-WHOLE = {"request_id": "r", "output": OUTPUT}
+RESPONSE = {"request_id": "r", "output": OUTPUT}
 
 
 def event(text: str, count: int) -> str:
@@ -29,14 +29,14 @@ async def check_cancelled(emulator: Emulator) -> None:
     assert (await only_job(emulator)).status is Status.CANCELLED
 
 
-async def test_a_completion_is_answered_at_once(script: Script) -> None:
-    script.outputs = [WHOLE]
-    asked = {**ASKED, "stop_sequences": ["x"], "top_k": 3}
-    plain: Any = await asyncio.to_thread(lambda: Completion.create(**asked))
-    beside: Any = await Completion.acreate(**asked)
-    for got in (plain, beside):
+async def test_a_completion_is_returned_whole(script: Script) -> None:
+    script.outputs = [RESPONSE]
+    arguments = {**ARGUMENTS, "stop_sequences": ["x"], "top_k": 3}
+    sync_response: Any = await asyncio.to_thread(lambda: Completion.create(**arguments))
+    async_response: Any = await Completion.acreate(**arguments)
+    for got in (sync_response, async_response):
         assert got.output.text == "a b"
-        assert json.loads(got.json()) == WHOLE
+        assert json.loads(got.json()) == RESPONSE
     sent, again = script.inputs
     assert sent == again
     assert sent["openai_route"] == "/v1/llm/completions-sync?model_endpoint_name=org%2Fm"
@@ -50,11 +50,13 @@ async def test_a_completion_is_answered_at_once(script: Script) -> None:
     }
 
 
-async def test_a_stream_yields_each_token_with_both(script: Script) -> None:
+async def test_both_methods_stream_each_token(script: Script) -> None:
     script.outputs = [event("a", 1), event(" b", 2)]
-    plain: Any = await asyncio.to_thread(lambda: list(Completion.create(**ASKED, stream=True)))
-    streamed: Any = await Completion.acreate(**ASKED, stream=True)
-    for got in (plain, [response async for response in streamed]):
+    responses: Any = await asyncio.to_thread(
+        lambda: list(Completion.create(**ARGUMENTS, stream=True))
+    )
+    streamed: Any = await Completion.acreate(**ARGUMENTS, stream=True)
+    for got in (responses, [response async for response in streamed]):
         found = [(each.output.text, each.output.finished) for each in got]
         assert found == [("a", False), (" b", True)]
     assert script.inputs[0]["openai_route"].startswith("/v1/llm/completions-stream?")
@@ -64,25 +66,27 @@ async def test_an_error_in_a_stream_is_its_last_event(script: Script) -> None:
     error = {"status_code": 500, "content": {"error": "dead", "timestamp": "1"}}
     last_event = f"data: {json.dumps({'request_id': 'r', 'error': error})}\n\n"
     script.outputs = [event("a", 1), last_event]
-    streamed: Any = await Completion.acreate(**ASKED, stream=True)
+    streamed: Any = await Completion.acreate(**ARGUMENTS, stream=True)
     *_, last = [response async for response in streamed]
     assert (last.output, last.error.content.error) == (None, "dead")
 
 
 @pytest.mark.parametrize(("code", "kind"), [(404, errors.NotFoundError), (503, errors.ServerError)])
-async def test_errors_are_told_by_their_class(script: Script, code: int, kind: type) -> None:
+async def test_the_code_of_an_error_determines_its_class(
+    script: Script, code: int, kind: type
+) -> None:
     error = {"message": "why", "type": "Error", "param": None, "code": code}
-    script.outputs = [Failed(json.dumps({"error": error}))]
+    script.outputs = [JobFailure(json.dumps({"error": error}))]
     with pytest.raises(kind, match="why"):
-        await asyncio.to_thread(Completion.create, **ASKED)
+        await asyncio.to_thread(Completion.create, **ARGUMENTS)
     with pytest.raises(kind, match="why"):
-        await Completion.acreate(**ASKED)
-    streamed: Any = await Completion.acreate(**ASKED, stream=True)
+        await Completion.acreate(**ARGUMENTS)
+    streamed: Any = await Completion.acreate(**ARGUMENTS, stream=True)
     with pytest.raises(kind, match="why"):
         await anext(aiter(streamed))
     with pytest.raises(kind, match="why"):
         await asyncio.to_thread(FineTune.get, "t")
-    # The route is OpenAI's, too: the error is still LLM Engine's.
+    # The route is also OpenAI's, but the error is still LLM Engine's.
     with pytest.raises(kind, match="why") as raised:
         await asyncio.to_thread(File.get, "f")
     assert "{" not in str(raised.value)
@@ -103,26 +107,26 @@ BODY = b'{"detail": "why", "error": {}}'
         (600, errors.UnknownError),
     ],
 )
-def test_a_status_has_its_class(status: int, kind: type[Exception]) -> None:
-    error = errors.error_in(status, BODY)
+def test_a_status_has_its_error_class(status: int, kind: type[Exception]) -> None:
+    error = errors.error_from_response(status, BODY)
     assert (type(error), "why" in str(error)) == (kind, True)
 
 
-def test_a_server_error_has_its_status_where_scripts_look_for_it() -> None:
-    error: Any = errors.error_in(503, BODY)
+def test_a_server_error_has_the_attribute_status_code() -> None:
+    error: Any = errors.error_from_response(503, BODY)
     assert (error.status_code, str(error)) == (503, "status_code=503, message='why'")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'"text"', b"{}", b"[]", b"\xff"])
-def test_what_is_no_error_object_is_told_as_it_is(body: bytes) -> None:
-    assert str(errors.error_in(404, body)) == body.decode(errors="replace")
+def test_a_body_without_an_error_object_becomes_the_message(body: bytes) -> None:
+    assert str(errors.error_from_response(404, body)) == body.decode(errors="replace")
 
 
-async def test_whoever_leaves_a_stream_cancels_its_job(script: Script, emulator: Emulator) -> None:
-    script.outputs = [event("a", 1), HANGS]
+async def test_leaving_a_stream_cancels_its_job(script: Script, emulator: Emulator) -> None:
+    script.outputs = [event("a", 1), HANG]
 
     def leave() -> None:
-        streamed: Any = Completion.create(**ASKED, stream=True)
+        streamed: Any = Completion.create(**ARGUMENTS, stream=True)
         assert next(iter(streamed)).output.text == "a"
 
     await asyncio.to_thread(leave)
@@ -132,8 +136,8 @@ async def test_whoever_leaves_a_stream_cancels_its_job(script: Script, emulator:
 async def test_a_completion_that_times_out_is_cancelled(
     script: Script, emulator: Emulator, let_time_pass: Callable[[], None]
 ) -> None:
-    script.outputs = [HANGS]
-    asking = asyncio.create_task(Completion.acreate(**ASKED, timeout=60))
+    script.outputs = [HANG]
+    asking = asyncio.create_task(Completion.acreate(**ARGUMENTS, timeout=60))
     await only_job(emulator)
     let_time_pass()
     with pytest.raises(TimeoutError):
@@ -141,9 +145,9 @@ async def test_a_completion_that_times_out_is_cancelled(
     await check_cancelled(emulator)
 
 
-async def test_headers_are_refused_by_name(script: Script) -> None:
+async def test_request_headers_are_refused_by_name(script: Script) -> None:
     with pytest.raises(errors.BadRequestError, match="request_headers"):
-        Completion.create(**ASKED, request_headers={"a": "b"})
+        Completion.create(**ARGUMENTS, request_headers={"a": "b"})
     with pytest.raises(errors.BadRequestError, match="request_headers"):
         Model.get("m", request_headers={"a": "b"})
     assert script.inputs == []
@@ -153,15 +157,15 @@ async def test_the_environment_names_the_endpoint(
     script: Script, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(None, ACCOUNT, emulator.api_url)
-    script.outputs = [WHOLE]
+    script.outputs = [RESPONSE]
     with pytest.raises(errors.BadRequestError, match="RUNPOD_ENDPOINT_ID"):
-        await Completion.acreate(**ASKED)
+        await Completion.acreate(**ARGUMENTS)
     monkeypatch.setenv("RUNPOD_ENDPOINT_ID", "local")
-    got: Any = await Completion.acreate(**ASKED)
+    got: Any = await Completion.acreate(**ARGUMENTS)
     assert got.request_id == "r"
 
 
-# They share a connection, and leave nothing behind when their loop ends:
+# Calls of a loop share a connection and leave nothing behind when the loop ends:
 
 
 def connections(emulator: Emulator) -> set[int]:
@@ -171,39 +175,39 @@ def connections(emulator: Emulator) -> set[int]:
     return {one.laddr.port for one in found if one.raddr and one.raddr.port == port}
 
 
-async def in_a_loop_of_its_own(calls: Any) -> Any:
+async def run_in_new_loop(calls: Any) -> Any:
     return await asyncio.to_thread(lambda: asyncio.run(calls()))
 
 
 async def test_calls_of_a_loop_share_one_connection(script: Script, emulator: Emulator) -> None:
-    script.outputs = [WHOLE]
+    script.outputs = [RESPONSE]
 
     async def calls() -> list[set[int]]:
         found = []
         for _ in range(3):
-            await Completion.acreate(**ASKED)
+            await Completion.acreate(**ARGUMENTS)
             found.append(connections(emulator))
         return found
 
     before = connections(emulator)
-    first, second, third = await in_a_loop_of_its_own(calls)
+    first, second, third = await run_in_new_loop(calls)
     assert first == second == third
     assert len(first - before) == 1
     assert connections(emulator) <= before
-    # Another loop has one of its own.
-    again, *_ = await in_a_loop_of_its_own(calls)
+    # Another loop opens its own connection.
+    again, *_ = await run_in_new_loop(calls)
     assert (len(again - before), bool(again & first)) == (1, False)
 
 
-async def test_a_stream_that_a_loop_leaves_is_cancelled(script: Script, emulator: Emulator) -> None:
-    script.outputs = [event("a", 1), HANGS]
+async def test_a_stream_is_cancelled_when_its_loop_ends(script: Script, emulator: Emulator) -> None:
+    script.outputs = [event("a", 1), HANG]
 
     async def calls() -> None:
-        stream: Any = await Completion.acreate(**ASKED, stream=True)
+        stream: Any = await Completion.acreate(**ARGUMENTS, stream=True)
         assert (await anext(aiter(stream))).output.text == "a"
 
     before = connections(emulator)
-    await in_a_loop_of_its_own(calls)
+    await run_in_new_loop(calls)
     await check_cancelled(emulator)
     assert connections(emulator) <= before
 
@@ -212,10 +216,10 @@ async def test_a_stream_that_a_loop_leaves_is_cancelled(script: Script, emulator
 async def test_a_cancelled_task_cancels_its_job(
     script: Script, emulator: Emulator, stream: bool
 ) -> None:
-    script.outputs = [HANGS]
+    script.outputs = [HANG]
 
     async def read() -> None:
-        answer: Any = await Completion.acreate(**ASKED, stream=stream)
+        answer: Any = await Completion.acreate(**ARGUMENTS, stream=stream)
         async for _ in answer:
             pass
 
@@ -223,24 +227,26 @@ async def test_a_cancelled_task_cancels_its_job(
         reading = asyncio.create_task(read())
         while not script.inputs:
             await asyncio.sleep(0.01)
-        # One that reads has its id, one that has just sent it gets it from the answer.
+        # A task that reads knows the job's id; one that has just submitted it gets the id later.
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
 
-    await in_a_loop_of_its_own(calls)
+    await run_in_new_loop(calls)
     await check_cancelled(emulator)
 
 
-async def test_the_next_call_goes_where_configured(script: Script, emulator: Emulator) -> None:
-    script.outputs = [WHOLE]
+async def test_the_next_call_uses_the_current_configuration(
+    script: Script, emulator: Emulator
+) -> None:
+    script.outputs = [RESPONSE]
     configure("local", ACCOUNT, "http://127.0.0.1:9/v2")
 
     async def calls() -> list[Any]:
         found = list[Any]()
         for _ in range(2):
             configure("local", ACCOUNT, emulator.api_url)
-            found.append(await Completion.acreate(**ASKED))
+            found.append(await Completion.acreate(**ARGUMENTS))
         return [answer.output.text for answer in found]
 
-    assert await in_a_loop_of_its_own(calls) == ["a b"] * 2
+    assert await run_in_new_loop(calls) == ["a b"] * 2

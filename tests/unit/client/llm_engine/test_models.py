@@ -1,4 +1,4 @@
-"""LLM Engine's models as endpoints of the platform, and what importing its classes loads."""
+"""LLM Engine's models as endpoints of the platform, and the imports of its classes."""
 
 import subprocess
 import sys
@@ -24,12 +24,12 @@ BASE: dict[str, Any] = {
 @pytest.fixture
 def runpod() -> Iterator[Runpod]:
     with runpod_api() as running:
-        set_up(running)
+        configure_platform(running)
         yield running
     configure()
 
 
-def set_up(runpod: Runpod, key: str = KEY, image: str | None = "me/llm-worker") -> None:
+def configure_platform(runpod: Runpod, key: str = KEY, image: str | None = "me/llm-worker") -> None:
     configure("any", key, f"{runpod.url}/queue", api_url=f"{runpod.url}/v2", image=image)
 
 
@@ -49,16 +49,16 @@ def test_a_model_is_created_changed_and_deleted_as_an_endpoint(runpod: Runpod) -
         Model.delete(NAME)
 
 
-def test_another_name_is_that_of_an_adapter(runpod: Runpod) -> None:
+def test_a_model_that_is_not_an_endpoint_is_deleted_as_an_adapter(runpod: Runpod) -> None:
     runpod.add(name="fairy-tales")
-    # The endpoint that would know the adapter is none that this platform has.
+    # The platform has no endpoint that could know the adapter.
     with pytest.raises(errors.NotFoundError):
         Model.delete("fairy-tales")
     assert [call.path for call in runpod.calls][1:] == ["/queue/any/run"]
     assert len(runpod.endpoints) == 1
 
 
-def test_the_key_is_in_no_error_and_not_in_what_a_connection_shows(runpod: Runpod) -> None:
+def test_the_key_is_neither_in_errors_nor_in_a_connections_repr(runpod: Runpod) -> None:
     assert KEY not in repr(connection.CONNECTION)
     runpod.faults.append(Fault("GET", 409, detail=f"Bearer {KEY}", errors=[KEY]))
     with pytest.raises(errors.BadRequestError, match=r"Bearer \*\*\*") as raised:
@@ -74,22 +74,22 @@ def test_the_key_is_in_no_error_and_not_in_what_a_connection_shows(runpod: Runpo
         ({}, None, "image"),
     ],
 )
-def test_what_an_endpoint_cannot_have_is_refused_by_name(
+def test_an_unsupported_or_missing_argument_is_refused_by_name(
     runpod: Runpod, wrong: dict[str, Any], image: str | None, message: str
 ) -> None:
-    set_up(runpod, image=image)
+    configure_platform(runpod, image=image)
     with pytest.raises(errors.BadRequestError, match=message):
         Model.create(**BASE | wrong)
     assert runpod.endpoints == {}
 
 
-def test_the_platforms_refusals_are_errors_by_class(runpod: Runpod) -> None:
+def test_the_platforms_refusals_have_their_error_classes(runpod: Runpod) -> None:
     with pytest.raises(errors.NotFoundError, match="missing"):
         Model.update("missing", max_workers=2)
     runpod.add(name=NAME)
     with pytest.raises(errors.BadRequestError, match="there is an endpoint"):
         Model.create(**BASE)
-    set_up(runpod, key="rpa_wrong")
+    configure_platform(runpod, key="rpa_wrong")
     with pytest.raises(errors.UnauthorizedError):
         Model.update(NAME, max_workers=2)
 
@@ -99,5 +99,5 @@ def test_the_package_loads_pydantic_only_for_the_classes() -> None:
     script += "; c.Completion; print('pydantic' in sys.modules)"
     environ = {"PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True"]

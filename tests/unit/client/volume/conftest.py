@@ -1,4 +1,4 @@
-"""An S3 server that stands for the platform's, in front of a directory that stands for a volume."""
+"""An S3 server in place of the platform's; it serves a directory in place of a volume."""
 
 import os
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ PART = 2**19
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume: its S3 API, and its directory as a worker has it mounted."""
+    """A volume: its S3 API, and its directory as mounted in a worker."""
 
     server: S3Server
     directory: Path
 
-    def open(self, **given: Any) -> Volume:
-        keys = {"access_key": self.server.access_key, "secret": self.server.secret}
-        known = {"id": VOLUME_ID, "url": self.server.url, "part_size": PART, **keys}
-        return Volume(**{**known, **given})
+    def open(self, **options: Any) -> Volume:
+        keys = {"access_key": self.server.access_key, "secret": self.server.secret_key}
+        defaults = {"id": VOLUME_ID, "url": self.server.url, "part_size": PART, **keys}
+        return Volume(**{**defaults, **options})
 
     def read(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
@@ -39,27 +39,27 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
 
 @pytest.fixture
 def remote(mount: Mount) -> Iterator[Volume]:
-    with mount.open() as opened:
-        yield opened
+    with mount.open() as volume:
+        yield volume
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a file of several parts, the last of them shorter."""
+    """Return a file of several parts, of which the last is shorter."""
     return random_file(tmp_path / "rows.jsonl", 4 * PART + 12_345)
 
 
 @pytest.fixture
-def _volume_set(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name the volume in the environment."""
+def _set_volume_environ(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variables of the volume."""
     for name, value in mount.server.environ.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "PAUSES", [0.01] * len(s3.PAUSES))
-    monkeypatch.setattr(s3, "FIRST_PAUSES", [0.01] * len(s3.FIRST_PAUSES))
+def _shorten_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "RETRY_PAUSES_S", [0.01] * len(s3.RETRY_PAUSES_S))
+    monkeypatch.setattr(s3, "INITIAL_RETRY_PAUSES_S", [0.01] * len(s3.INITIAL_RETRY_PAUSES_S))
 
 
 def random_file(path: Path, size: int) -> Path:

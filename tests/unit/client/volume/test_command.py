@@ -1,17 +1,17 @@
-"""The command `files`."""
+"""The `files` command."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from support.scripted_endpoint import ACCOUNT, Answer, Script
+from support.scripted_endpoint import ACCOUNT, OutputsFunction, Script
 from unit.client.volume.conftest import Mount
 
 from emulator import Emulator
 from llm_worker_client import files
 from llm_worker_client.__main__ import read_command_line
 
-pytestmark = pytest.mark.usefixtures("_volume_set")
+pytestmark = pytest.mark.usefixtures("_set_volume_environ")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def script() -> Script:
 
 
 @pytest.fixture
-def answer(script: Script) -> Answer:
+def answer(script: Script) -> OutputsFunction:
     return script.answer
 
 
@@ -28,7 +28,7 @@ def run(*arguments: str) -> int:
     return files.run(read_command_line(["files", *arguments]))
 
 
-def test_a_file_goes_up_is_listed_read_and_deleted(
+def test_a_file_is_uploaded_listed_downloaded_and_deleted(
     mount: Mount, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("upload", str(file)) == 0
@@ -43,10 +43,10 @@ def test_a_file_goes_up_is_listed_read_and_deleted(
     assert run("delete", "inbox/rows.jsonl") == 1
     printed = capsys.readouterr()
     assert "There is no inbox/rows.jsonl on the volume." in printed.err
-    assert mount.server.secret not in printed.out + printed.err
+    assert mount.server.secret_key not in printed.out + printed.err
 
 
-async def test_a_file_is_made_one_of_the_endpoint(
+async def test_an_uploaded_file_becomes_a_file_of_the_endpoint(
     emulator: Emulator,
     script: Script,
     file: Path,
@@ -57,11 +57,11 @@ async def test_a_file_is_made_one_of_the_endpoint(
     flags = ("--endpoint", "local", "--base-url", emulator.api_url, "--purpose", "fine-tune")
     assert await asyncio.to_thread(run, "upload", str(file), "--key", "in/a", *flags) == 0
     body = {"path": "in/a", "filename": "rows.jsonl", "purpose": "fine-tune"}
-    assert [given["openai_input"] for given in script.inputs] == [body]
+    assert [job_input["openai_input"] for job_input in script.inputs] == [body]
     assert capsys.readouterr().out == "file-1\n"
 
 
-def test_what_is_missing_is_named_with_status_2(
+def test_a_missing_variable_is_named_with_status_2(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

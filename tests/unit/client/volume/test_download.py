@@ -1,4 +1,4 @@
-"""How a file is read whose bytes do not come as they should: answers that no server gives so."""
+"""Downloads with broken or changed responses, which a test server can't produce."""
 
 import dataclasses
 import hashlib
@@ -12,20 +12,20 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from unit.client.volume.conftest import PART, random_file
 
-from llm_worker_client.volume import Changed, Damaged, Volume, VolumeError
+from llm_worker_client.volume import FileChanged, FileCorrupted, Volume, VolumeError
 from llm_worker_client.volume.download import download
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, Stored
+from llm_worker_client.volume.s3 import S3, VolumeFile
 
 CONTENT = b"0123456789"
 ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
-FILE = Stored("a", len(CONTENT), ETAG, datetime.now(UTC))
+FILE = VolumeFile("a", len(CONTENT), ETAG, datetime.now(UTC))
 
 Receive = Callable[..., bytes]
 
 
 class Body(io.BytesIO):
-    """Bytes of an answer, and what happens behind them."""
+    """The body of a response; reading beyond its end calls ``then``."""
 
     def __init__(self, content: bytes, then: Callable[[], object] = lambda: None) -> None:
         super().__init__(content)
@@ -38,34 +38,34 @@ class Body(io.BytesIO):
         return block
 
 
-def lost() -> None:
+def break_off() -> None:
     raise ReadTimeoutError(endpoint_url="http://s3")
 
 
-class Answers(S3):
-    """Gives one answer after the other: the offset that it begins at, and its body."""
+class ScriptedS3(S3):
+    """Returns scripted responses in order; each has a start offset and a body."""
 
-    def __init__(self, *answers: tuple[int, io.BytesIO], etag: str = ETAG) -> None:
-        # Without clients of S3, which take long to make.
-        self._answers = list(answers)
+    def __init__(self, *responses: tuple[int, io.BytesIO], etag: str = ETAG) -> None:
+        # Skip the clients of S3, which are slow to create.
+        self._responses = list(responses)
         self._etag = etag
         self.offsets: list[int] = []
 
-    def read(self, file: Stored, offset: int) -> Any:
+    def read(self, file: VolumeFile, offset: int) -> Any:
         self.offsets.append(offset)
-        begin, body = self._answers.pop(0)
+        begin, body = self._responses.pop(0)
         return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
 
 
-def interrupted() -> None:
+def interrupt() -> None:
     raise KeyboardInterrupt
 
 
 @pytest.fixture
 def receive(tmp_path: Path) -> Receive:
-    """Return what reads a file: it returns the file's bytes."""
+    """Return a function that downloads a file and returns its bytes."""
 
-    def call(s3: S3, file: Stored = FILE) -> bytes:
+    def call(s3: S3, file: VolumeFile = FILE) -> bytes:
         with s3.transfer(), Progress(file.size, "a", visible=False) as progress:
             download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
@@ -73,60 +73,62 @@ def receive(tmp_path: Path) -> Receive:
     return call
 
 
-def test_what_breaks_off_is_asked_for_from_there(receive: Receive) -> None:
-    answers = Answers((0, Body(b"0123", lost)), (4, Body(b"", lost)), (4, Body(b"456789")))
-    assert receive(answers) == CONTENT
-    assert answers.offsets == [0, 4, 4]
+def test_a_download_resumes_where_it_broke_off(receive: Receive) -> None:
+    responses = ScriptedS3(
+        (0, Body(b"0123", break_off)), (4, Body(b"", break_off)), (4, Body(b"456789"))
+    )
+    assert receive(responses) == CONTENT
+    assert responses.offsets == [0, 4, 4]
 
 
-def test_a_server_that_begins_anew_is_followed(receive: Receive) -> None:
-    answers = Answers((0, Body(b"0123", lost)), (0, Body(CONTENT)))
-    assert receive(answers) == CONTENT
-    assert answers.offsets == [0, 4]
+def test_a_download_starts_over_if_the_server_ignores_the_offset(receive: Receive) -> None:
+    responses = ScriptedS3((0, Body(b"0123", break_off)), (0, Body(CONTENT)))
+    assert receive(responses) == CONTENT
+    assert responses.offsets == [0, 4]
 
 
 @pytest.mark.parametrize(("content", "begin"), [(CONTENT, 4), (CONTENT[::-1], 0)])
-def test_an_interrupted_transfer_goes_on_unless_the_content_is_another(
+def test_an_interrupted_download_resumes_unless_the_content_has_changed(
     receive: Receive, tmp_path: Path, content: bytes, begin: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        receive(Answers((0, Body(b"0123", interrupted))))
+        receive(ScriptedS3((0, Body(b"0123", interrupt))))
     (part,) = tmp_path.iterdir()
     assert part.read_bytes() == b"0123"
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    answers = Answers((begin, Body(content[begin:])), etag=etag)
-    assert receive(answers, dataclasses.replace(FILE, etag=etag)) == content
-    assert answers.offsets == [begin]
+    responses = ScriptedS3((begin, Body(content[begin:])), etag=etag)
+    assert receive(responses, dataclasses.replace(FILE, etag=etag)) == content
+    assert responses.offsets == [begin]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("contents", "etag", "error", "left"),
+    ("contents", "etag", "error", "remaining_files"),
     [
-        ([b"0123", b""], ETAG, Damaged, 1),
-        ([b"012345678x"], ETAG, Damaged, 0),
-        ([CONTENT], "another", Changed, 1),
+        ([b"0123", b""], ETAG, FileCorrupted, 1),
+        ([b"012345678x"], ETAG, FileCorrupted, 0),
+        ([CONTENT], "another", FileChanged, 1),
     ],
     ids=["fewer bytes", "other bytes", "another file"],
 )
-def test_a_file_that_is_not_what_it_was_is_an_error(
+def test_a_changed_or_corrupted_file_is_an_error(
     receive: Receive,
     tmp_path: Path,
     contents: list[bytes],
     etag: str,
     error: type[VolumeError],
-    left: int,
+    remaining_files: int,
 ) -> None:
     with pytest.raises(error):
-        receive(Answers(*[(4 * n, Body(one)) for n, one in enumerate(contents)], etag=etag))
+        receive(ScriptedS3(*[(4 * n, Body(one)) for n, one in enumerate(contents)], etag=etag))
     assert not (tmp_path / "a").exists()
-    assert len(list(tmp_path.iterdir())) == left
+    assert len(list(tmp_path.iterdir())) == remaining_files
 
 
-def test_a_changed_file_is_not_read_on(remote: Volume, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_read_further(remote: Volume, tmp_path: Path) -> None:
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     (file,) = remote.list("mixed/a")
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     s3 = remote._s3
-    with pytest.raises(Changed, match="has changed meanwhile"), s3.transfer():
+    with pytest.raises(FileChanged, match="has changed meanwhile"), s3.transfer():
         s3.read(file, 1)

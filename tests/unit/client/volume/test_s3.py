@@ -1,4 +1,4 @@
-"""Which answers of the S3 API are tried again: some that no server of S3 gives, but proxies do."""
+"""Retries after responses of the S3 API, also after those that only proxies send."""
 
 import hashlib
 import threading
@@ -9,29 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from llm_worker_client.volume import NoSpace, Stopped, Volume, VolumeError, s3
+from llm_worker_client.volume import NoSpace, TransferStopped, Volume, VolumeError, s3
 
 CONTENT = b"0123456789"
-TRIES = 1 + len(s3.PAUSES)
+TRIES = 1 + len(s3.RETRY_PAUSES_S)
 
 
 class Api(BaseHTTPRequestHandler):
-    """A volume of one file, which refuses it with some statuses first."""
+    """A volume of one file that first refuses the file with some statuses."""
 
     protocol_version = "HTTP/1.1"
-    left: list[int]
+    remaining: list[int]
     puts: list[bytes]
 
     def do_GET(self) -> None:
         self._answer(200, b"<ListMultipartUploadsResult/>")
 
     def do_HEAD(self) -> None:
-        is_there = self.path == "/v" or bool(self.puts and not self.left)
-        self._answer(200 if is_there else 404)
+        exists = self.path == "/v" or bool(self.puts and not self.remaining)
+        self._answer(200 if exists else 404)
 
     def do_PUT(self) -> None:
         self.puts.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self._answer(self.left.pop(0) if self.left else 200)
+        self._answer(self.remaining.pop(0) if self.remaining else 200)
 
     def _answer(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)
@@ -47,35 +47,35 @@ class Api(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def volume(*refusals: int) -> Iterator[tuple[Volume, list[bytes]]]:
-    """Open a volume that refuses a file with these statuses; yield the bodies of its PUTs, too."""
+def open_volume(*refusals: int) -> Iterator[tuple[Volume, list[bytes]]]:
+    """Open a volume that refuses a file with these statuses; yield it and the bodies of PUTs."""
 
     class Refusing(Api):
-        left, puts = [*refusals], list[bytes]()
+        remaining, puts = [*refusals], list[bytes]()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        with Volume("v", url=url, access_key="user_a", secret="rps_a") as opened:
-            yield opened, Refusing.puts
+        with Volume("v", url=url, access_key="user_a", secret="rps_a") as volume:
+            yield volume, Refusing.puts
         server.shutdown()
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small_file(tmp_path: Path) -> Path:
     (tmp_path / "a").write_bytes(CONTENT)
     return tmp_path / "a"
 
 
-def test_a_file_is_sent_again_whole_when_a_proxy_gives_up(small: Path) -> None:
-    with volume(524, 503, 429) as (opened, puts):
-        sent = opened.upload(small, "a")
+def test_a_file_is_sent_again_after_errors_of_a_proxy(small_file: Path) -> None:
+    with open_volume(524, 503, 429) as (volume, puts):
+        sent = volume.upload(small_file, "a")
     assert puts == [CONTENT] * 4
-    assert (sent.size, sent.moved) == (len(CONTENT), 4 * len(CONTENT))
+    assert (sent.size, sent.transferred) == (len(CONTENT), 4 * len(CONTENT))
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "says", "tries"),
+    ("status", "error", "message", "tries"),
     [
         (500, VolumeError, "answers 500", TRIES),
         (400, VolumeError, "answers 400", 1),
@@ -83,17 +83,17 @@ def test_a_file_is_sent_again_whole_when_a_proxy_gives_up(small: Path) -> None:
         (507, NoSpace, "volume v is full", 1),
     ],
 )
-def test_what_stays_is_an_error(
-    small: Path, status: int, error: type[VolumeError], says: str, tries: int
+def test_a_permanent_failure_is_an_error(
+    small_file: Path, status: int, error: type[VolumeError], message: str, tries: int
 ) -> None:
-    with volume(*[status] * TRIES) as (opened, puts), pytest.raises(error, match=says):
-        opened.upload(small, "a")
+    with open_volume(*[status] * TRIES) as (volume, puts), pytest.raises(error, match=message):
+        volume.upload(small_file, "a")
     assert len(puts) == tries
 
 
-def test_a_transfer_that_is_given_up_is_not_tried_again(small: Path) -> None:
+def test_a_stopped_transfer_is_not_retried(small_file: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with volume() as (opened, puts), pytest.raises(Stopped):
-        opened.upload(small, "a", stop=stop)
+    with open_volume() as (volume, puts), pytest.raises(TransferStopped):
+        volume.upload(small_file, "a", stop=stop)
     assert CONTENT not in puts

@@ -1,4 +1,4 @@
-"""A worker whose engine answers prompts with themselves."""
+"""Fixtures: an engine that echoes prompts, and a caller of its worker."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ from support.engine.scripted import ScriptedEngine
 
 
 @pytest.fixture
-def echo(engine: ScriptedEngine) -> ScriptedEngine:
-    """The engine, which answers a prompt with itself, and refuses "refused"."""
+def echo_engine(engine: ScriptedEngine) -> ScriptedEngine:
+    """An engine that returns every prompt as its completion, but refuses the prompt "refused"."""
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
 
     async def complete(request: Request) -> Response:
         body = await request.json()
-        engine.asked.append(body)
+        engine.requests.append(body)
         if body.get("prompt") == "refused":
             return JSONResponse({"error": {"message": "too long", "code": 400}}, 400)
         choice = {"index": 0, "text": body.get("prompt"), "logprobs": None}
@@ -37,5 +37,5 @@ def echo(engine: ScriptedEngine) -> ScriptedEngine:
 
 
 @pytest.fixture
-def caller(echo: ScriptedEngine, tmp_path: Path) -> Caller:
-    return Caller(echo, tmp_path)
+def caller(echo_engine: ScriptedEngine, tmp_path: Path) -> Caller:
+    return Caller(echo_engine, tmp_path)

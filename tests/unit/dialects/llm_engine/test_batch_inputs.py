@@ -6,59 +6,61 @@ from typing import Any
 
 import pytest
 
-from worker.batches.lines import Limits
+from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs as inputs
 from worker.dialects.llm_engine.batch_requests import BatchCompletions
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi\nthere"}]}
-LIMITS = Limits(lines=4, bytes_of_a_line=400)
-# Of a line that may have any length.
-FEW_VALUES = Limits(lines=4, bytes_of_a_line=10**9, values_of_a_line=1_000)
+LIMITS = BatchLimits(max_lines=4, max_line_bytes=400)
+# Limits for lines of any length.
+FEW_VALUES = BatchLimits(max_lines=4, max_line_bytes=10**9, max_line_values=1_000)
 
 
-def asked(content: Any) -> BatchCompletions:
+def make_request(content: Any) -> BatchCompletions:
     source = {"input_data_path": "in.json"} if content is None else {"content": content}
-    return BatchCompletions.of_body(
+    return BatchCompletions.from_body(
         {"model_config": {"model": "demo"}, "output_data_path": "o", **source}
     )
 
 
-def written(directory: Path, content: Any) -> Path:
-    place = directory / "in.json"
-    is_text = isinstance(content, bytes)
-    place.write_bytes(content if is_text else json.dumps(content, indent=2).encode())
-    return place
+def write_input(directory: Path, content: Any) -> Path:
+    path = directory / "in.json"
+    is_encoded = isinstance(content, bytes)
+    path.write_bytes(content if is_encoded else json.dumps(content, indent=2).encode())
+    return path
 
 
-def v1(content: Any, place: Path | None = None, limits: Limits = LIMITS) -> list[str]:
-    """Read prompts from the request, or from a file."""
-    _, lines = inputs.v1(asked(None if place else content), place, limits)
+def read_v1(content: Any, path: Path | None = None, limits: BatchLimits = LIMITS) -> list[str]:
+    """Return the prompts of the file, or those of the request if there is no path."""
+    _, lines = inputs.read_v1(make_request(None if path else content), path, limits)
     return [json.loads(line)["body"]["prompt"] for line in lines]
 
 
-def v2(content: Any, place: Path | None = None, limits: Limits = LIMITS) -> tuple[str, list[Any]]:
-    """Read bodies, likewise; return their route, too."""
-    url, lines = inputs.v2(asked(None if place else content), place, limits)
+def read_v2(
+    content: Any, path: Path | None = None, limits: BatchLimits = LIMITS
+) -> tuple[str, list[Any]]:
+    """Return the route and the bodies of the file, or those of the request if there is no path."""
+    url, lines = inputs.read_v2(make_request(None if path else content), path, limits)
     return url, [json.loads(line)["body"] for line in lines]
 
 
-READ = {"v1": v1, "v2": v2}
+READ = {"v1": read_v1, "v2": read_v2}
 
 
 def test_inputs_are_read_from_requests_and_files(tmp_path: Path) -> None:
     prompts = ["a", "b", "", "é\n"]
     for content in ({"prompts": prompts, **SHARED}, {**SHARED, "prompts": prompts}):
-        assert v1(content) == v1(content, written(tmp_path, content)) == prompts
+        assert read_v1(content) == read_v1(content, write_input(tmp_path, content)) == prompts
     expected = ("/v1/chat/completions", [{**CHAT, "model": "demo"}] * 3)
-    assert v2([CHAT] * 3) == v2(None, written(tmp_path, [CHAT] * 3)) == expected
+    assert read_v2([CHAT] * 3) == read_v2(None, write_input(tmp_path, [CHAT] * 3)) == expected
     with_mark = b"\xef\xbb\xbf" + json.dumps([CHAT] * 3).encode()
-    assert v2(None, written(tmp_path, with_mark)) == expected
+    assert read_v2(None, write_input(tmp_path, with_mark)) == expected
 
 
 PROMPTS = {**SHARED, "prompts": ["a"]}
-WRONG: dict[str, list[Any]] = {
+INVALID: dict[str, list[Any]] = {
     "v1": [
         *([], "a", ["a"], SHARED, {"prompts": ["a"]}, {**PROMPTS, "temperatur": 0}),
         *({**SHARED, "prompts": prompts} for prompts in ([], "a", [3], ["a"] * 5)),
@@ -68,13 +70,17 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("version", "content"), [(name, content) for name in WRONG for content in WRONG[name]], ids=str
+    ("version", "content"),
+    [(name, content) for name in INVALID for content in INVALID[name]],
+    ids=str,
 )
-def test_wrong_input_is_refused_wherever_it_is(tmp_path: Path, version: str, content: Any) -> None:
-    for place in (None, written(tmp_path, content)):
+def test_invalid_input_is_refused_in_requests_and_in_files(
+    tmp_path: Path, version: str, content: Any
+) -> None:
+    for path in (None, write_input(tmp_path, content)):
         with pytest.raises(InvalidInput) as caught:
-            READ[version](content, place)
-        if (content, place) == (PROMPTS, None):
+            READ[version](content, path)
+        if (content, path) == (PROMPTS, None):
             assert "/v1/llm/batch-completions" in caught.value.message
 
 
@@ -86,32 +92,32 @@ def test_wrong_input_is_refused_wherever_it_is(tmp_path: Path, version: str, con
     ],
     ids=lambda text: text.decode(errors="replace")[-9:],
 )
-def test_a_file_that_is_no_json_is_refused_without_its_place(tmp_path: Path, broken: bytes) -> None:
-    place = written(tmp_path, broken.replace(b"{}", json.dumps(CHAT).encode()))
-    for read in (v1, v2):
+def test_a_file_that_is_no_json_is_refused_without_its_path(tmp_path: Path, broken: bytes) -> None:
+    path = write_input(tmp_path, broken.replace(b"{}", json.dumps(CHAT).encode()))
+    for read in (read_v1, read_v2):
         with pytest.raises(InvalidInput, match=r"^input_data_path: it is no JSON: ") as caught:
-            read(None, place)
+            read(None, path)
         assert str(tmp_path) not in caught.value.message
 
 
-def test_a_file_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "in.json"):
+def test_a_missing_file_is_refused_with_its_key(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "in.json"):
         with pytest.raises(InvalidInput, match=r"^input_data_path: there is no such file$"):
-            v2(None, place)
+            read_v2(None, path)
 
 
 @pytest.mark.parametrize("length", [300, 500])
-def test_what_is_too_long_for_a_line_is_refused_by_its_place(tmp_path: Path, length: int) -> None:
+def test_an_item_too_long_for_a_line_is_refused_with_its_index(tmp_path: Path, length: int) -> None:
     long = {"messages": [{"role": "user", "content": "x" * length}]}
-    for place in (None, written(tmp_path, [CHAT, long])):
+    for path in (None, write_input(tmp_path, [CHAT, long])):
         with pytest.raises(InvalidInput, match=r"^content\.1: more than 400 bytes"):
-            v2([CHAT, long], place)
+            read_v2([CHAT, long], path)
     with pytest.raises(InvalidInput, match=r"content\.prompts\.1: more than 400 bytes"):
-        v1({**SHARED, "prompts": ["a", "x" * length]})
+        read_v1({**SHARED, "prompts": ["a", "x" * length]})
 
 
-# One caller's file may not cost the worker its memory: 18 MB of empty lists took 400 MiB.
-LISTS_BESIDE = b'{"prompts": ["a"], "stop_sequences": [%b' % (b"[]," * 100_000)
+# A caller's file must not exhaust the worker's memory: 18 MB of empty lists took 400 MiB.
+EMPTY_LISTS = b'{"prompts": ["a"], "stop_sequences": [%b' % (b"[]," * 100_000)
 NO_TEXT = r"content\.prompts\.1: a prompt is a text"
 
 
@@ -119,9 +125,12 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
     ("version", "content", "limits", "message"),
     [
         ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "'prompts' stands twice"),
-        ("v1", LISTS_BESIDE, LIMITS, "a value in it has more than 400 bytes"),
-        ("v1", LISTS_BESIDE, FEW_VALUES, "more than 1,000 values that are no numbers"),
-        *(("v1", b'{"prompts": ["a", ' + it * 10_000, LIMITS, NO_TEXT) for it in (b"[[],", b"[")),
+        ("v1", EMPTY_LISTS, LIMITS, "a value in it has more than 400 bytes"),
+        ("v1", EMPTY_LISTS, FEW_VALUES, "more than 1,000 values that are no numbers"),
+        *(
+            ("v1", b'{"prompts": ["a", ' + item * 10_000, LIMITS, NO_TEXT)
+            for item in (b"[[],", b"[")
+        ),
         ("v1", b'{"prompts": [' + b'"",' * 100_000, LIMITS, "more than 4 requests"),
         ("v2", b'["' + b"x" * 1_000_000, LIMITS, "a value in it has more than 400 bytes"),
         (
@@ -138,14 +147,16 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
     ],
     ids=lambda value: repr(value)[:24] if isinstance(value, bytes) else None,
 )
-def test_what_a_file_has_too_much_of_ends_the_reading(
-    tmp_path: Path, version: str, content: bytes, limits: Limits, message: str
+def test_reading_a_file_stops_at_the_first_exceeded_limit(
+    tmp_path: Path, version: str, content: bytes, limits: BatchLimits, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
-        READ[version](None, written(tmp_path, content), limits)
+        READ[version](None, write_input(tmp_path, content), limits)
 
 
-def test_token_ids_are_no_values(tmp_path: Path) -> None:
-    place = written(tmp_path, [{"prompt": [1] * 10_000}])
-    url, bodies = v2(None, place, Limits(lines=4, bytes_of_a_line=10**6, values_of_a_line=10))
+def test_token_ids_do_not_count_as_values(tmp_path: Path) -> None:
+    path = write_input(tmp_path, [{"prompt": [1] * 10_000}])
+    url, bodies = read_v2(
+        None, path, BatchLimits(max_lines=4, max_line_bytes=10**6, max_line_values=10)
+    )
     assert (url, len(bodies)) == ("/v1/completions", 1)

@@ -1,4 +1,4 @@
-"""Where LLM Engine's batches lie, and the arrays that they end as."""
+"""The input and output files of LLM Engine's batches, and the arrays in the output files."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from worker.dialects.llm_engine import batch_output
-from worker.dialects.llm_engine.batch_inputs import input_place
+from worker.dialects.llm_engine.batch_inputs import locate_input
 from worker.dialects.llm_engine.batch_output import ArrayOutput
 from worker.errors import Conflict, InvalidInput, NoSuchObject
 from worker.files import Files
 from worker.volume import Volume
 
-# Of one request that has no answer.
-ARRAY = b"[\nnull\n]\n"
+# The array of a batch with one request that has no response.
+NULL_ARRAY = b"[\nnull\n]\n"
 
 
 @pytest.fixture
@@ -28,68 +28,70 @@ def files(root: Path) -> Files:
 
 
 def reserve(path: str, files: Files, batch_id: str = "batch_a") -> None:
-    with ArrayOutput(path, files, batch_id).reserved():
+    with ArrayOutput(path, files, batch_id).reserve():
         pass
 
 
-def test_an_input_is_a_file_or_lies_on_the_volume(root: Path, files: Files) -> None:
+def test_an_input_is_an_uploaded_file_or_a_path_on_the_volume(root: Path, files: Files) -> None:
     stored = files.receive([b"[]"], filename="in.json")
-    assert input_place(stored.id, files).read_bytes() == b"[]"
+    assert locate_input(stored.id, files).read_bytes() == b"[]"
     for path in ("inbox/in.json", "s3://vol1/inbox/in.json", str(root / "inbox" / "in.json")):
-        assert input_place(path, files) == root / "inbox" / "in.json"
+        assert locate_input(path, files) == root / "inbox" / "in.json"
     with pytest.raises(NoSuchObject):
-        input_place("file-" + "a" * 24, files)
+        locate_input("file-" + "a" * 24, files)
 
 
 @pytest.mark.parametrize(
-    ("key", "use", "instead"),
+    ("key", "function", "advice"),
     [
-        ("input_data_path", input_place, "the id of a file that was sent to /v1/files"),
+        ("input_data_path", locate_input, "the id of a file that was sent to /v1/files"),
         ("output_data_path", reserve, "s3://<volume id>/key"),
     ],
 )
-def test_wrong_places_are_refused_by_key(files: Files, key: str, use: Any, instead: str) -> None:
+def test_invalid_locations_are_refused_with_the_key(
+    files: Files, key: str, function: Any, advice: str
+) -> None:
     addresses = [f"{scheme}://example.com/in.json" for scheme in ("http", "https")]
     for path in (*addresses, "../x", "/etc/passwd", "s3://other/x", "worker/files/x", ""):
-        with pytest.raises(InvalidInput) as refused:
-            use(path, files)
-        assert (refused.value.param, refused.value.message[: len(key) + 2]) == (key, f"{key}: ")
-        assert (instead in refused.value.message) == (path in addresses)
+        with pytest.raises(InvalidInput) as caught:
+            function(path, files)
+        assert (caught.value.param, caught.value.message[: len(key) + 2]) == (key, f"{key}: ")
+        assert (advice in caught.value.message) == (path in addresses)
 
 
 def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, files: Files) -> None:
-    place = root / "out" / "a" / "out.json"
+    path = root / "out" / "a" / "out.json"
     output = ArrayOutput("out/a/out.json", files, "batch_a")
-    with output.reserved():
-        assert place.read_bytes() == b'{"job_id": "batch_a"}\n'
-    # The same batch, as by a job that comes again.
+    with output.reserve():
+        assert path.read_bytes() == b'{"job_id": "batch_a"}\n'
+    # A repeated job reserves the output for the same batch again.
     reserve("out/a/out.json", files, "batch_a")
     for other in ("batch_b", "batch_a1", "batch_"):
         with pytest.raises(Conflict, match="or a batch's output"):
             reserve("out/a/out.json", files, other)
     output.write(lambda: [None])
-    assert place.read_bytes() == ARRAY
+    assert path.read_bytes() == NULL_ARRAY
     output.release()
     output.write(lambda: [None])
-    assert place.read_bytes() == ARRAY
+    assert path.read_bytes() == NULL_ARRAY
     with pytest.raises(Conflict, match="somebody else"):
         output.write(lambda: [None, None])
 
 
 def test_a_batch_that_is_not_created_releases_its_output(root: Path, files: Files) -> None:
-    with pytest.raises(RuntimeError), ArrayOutput("out/a", files, "batch_a").reserved():
+    with pytest.raises(RuntimeError), ArrayOutput("out/a", files, "batch_a").reserve():
         raise RuntimeError
     assert [*(root / "out").iterdir()] == []
-    # One whose reservation somebody has removed is written.
+    # An output whose reservation was removed is written.
     ArrayOutput("out/a", files, "batch_a").write(lambda: [None])
-    assert (root / "out" / "a").read_bytes() == ARRAY
+    assert (root / "out" / "a").read_bytes() == NULL_ARRAY
 
 
-def test_an_output_that_can_be_no_file_is_refused_at_once(root: Path, files: Files) -> None:
+def test_an_output_path_that_cannot_be_a_file_is_refused(root: Path, files: Files) -> None:
     (root / "out" / "a").mkdir(parents=True)
     (root / "out" / "a" / "file").write_text("")
     for path in ("out/a", "out/a/file/out.json", "out/a/file/b/out.json"):
-        with pytest.raises(InvalidInput, match="no file can be there") as caught:
+        with pytest.raises(InvalidInput, match="no file can be created there") as caught:
             reserve(path, files)
         assert str(root) not in caught.value.message
 
@@ -113,7 +115,7 @@ EXPIRED = json.dumps({"id": "1", "custom_id": "0", "response": None, "error": ER
 
 
 @pytest.mark.parametrize(
-    ("found", "v1", "v2"),
+    ("result", "v1", "v2"),
     [
         (line(COMPLETION), ITEM, COMPLETION),
         (line(WITH_LOG_PROBS), {**ITEM, "tokens": TOKENS}, WITH_LOG_PROBS),
@@ -122,17 +124,20 @@ EXPIRED = json.dumps({"id": "1", "custom_id": "0", "response": None, "error": ER
         (EXPIRED, None, None),
         (None, None, None),
     ],
-    ids=["completion", "log probabilities", "failed", "strange", "not asked", "lost"],
+    ids=["completion", "log probabilities", "failed", "strange", "expired", "missing"],
 )
-def test_an_answer_is_renamed_in_v1_and_as_it_is_in_v2(
-    found: bytes | None, v1: Any, v2: Any, caplog: pytest.LogCaptureFixture
+def test_v1_renames_the_keys_of_a_response_and_v2_keeps_them(
+    result: bytes | None, v1: Any, v2: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert (json.loads(batch_output.v1(found)), json.loads(batch_output.v2(found))) == (v1, v2)
+    assert (
+        json.loads(batch_output.make_item_v1(result)),
+        json.loads(batch_output.make_item_v2(result)),
+    ) == (v1, v2)
     assert ("no completion" in caplog.text) is (v2 == STRANGE)
 
 
 @pytest.mark.parametrize("bodies", [[], [None], [{"a": "b"}], [{"a": "\n"}, None, {}]])
-def test_the_array_has_one_item_for_each_request_in_their_order(
+def test_the_array_has_one_item_per_request_in_order(
     root: Path, files: Files, bodies: list[Any]
 ) -> None:
     results = [None if body is None else line(body) for body in bodies]

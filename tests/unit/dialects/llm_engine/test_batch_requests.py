@@ -1,17 +1,21 @@
-"""The requests of LLM Engine's batches: what is accepted, and the lines that they become."""
+"""Requests for LLM Engine's batches: accepted and refused keys, and the lines of a batch."""
 
 import json
 from typing import Any
 
 import pytest
 
-from worker.batches.lines import Limits
+from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs
-from worker.dialects.llm_engine.batch_requests import BatchCompletions, Content, plain
+from worker.dialects.llm_engine.batch_requests import (
+    BatchCompletions,
+    SharedParameters,
+    drop_optional_nulls,
+)
 from worker.errors import InvalidInput
 
-# As LLM Engine's client sends it: nulls wherever nothing was given.
-SENT: dict[str, Any] = {
+# A body as LLM Engine's client sends it: every option that is not set is null.
+CLIENT_BODY: dict[str, Any] = {
     **dict.fromkeys(("input_data_path", "priority", "tool_config", "cpus")),
     "output_data_path": "out.json",
     "labels": {},
@@ -26,26 +30,30 @@ SENT: dict[str, Any] = {
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 
 
-def read(**keys: Any) -> BatchCompletions:
-    return BatchCompletions.of_body({**SENT, **keys})
+def parse_request(**keys: Any) -> BatchCompletions:
+    return BatchCompletions.from_body({**CLIENT_BODY, **keys})
 
 
 def refusal(**keys: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        read(**keys)
+        parse_request(**keys)
     return caught.value
 
 
-def test_what_the_client_sends_unasked_is_accepted_and_is_nothing() -> None:
-    asked = read()
-    assert (asked.config.model, asked.without_effect) == ("demo", [])
-    assert asked.metadata == {"team": "a"}
+def test_defaults_that_the_client_sends_have_no_effect() -> None:
+    request = parse_request()
+    assert (request.config.model, request.ignored_keys) == ("demo", [])
+    assert request.metadata == {"team": "a"}
     values = {"model_config": {"model": "m"}, "output_data_path": "o", "input_data_path": "i"}
-    asked = BatchCompletions.of_body(values)
-    assert (asked.max_runtime_sec, asked.data_parallelism, asked.priority) == (86_400, 1, None)
+    request = BatchCompletions.from_body(values)
+    assert (request.max_runtime_sec, request.data_parallelism, request.priority) == (
+        86_400,
+        1,
+        None,
+    )
 
 
-def many(count: int) -> dict[str, str]:
+def make_labels(count: int) -> dict[str, str]:
     return {str(number): "" for number in range(count)}
 
 
@@ -60,8 +68,8 @@ def many(count: int) -> dict[str, str]:
         *(("data_parallelism", {"data_parallelism": value}) for value in (0, 65)),
         *(("max_runtime_sec", {"max_runtime_sec": value}) for value in (0, 172_801)),
         *(("labels.a", {"labels": {"a": value}}) for value in (1, "\ud800")),
-        # With that of the model.
-        ("labels", {"labels": many(16)}),
+        # With the model's label there are 17, one above the limit.
+        ("labels", {"labels": make_labels(16)}),
         *(("priority", {"priority": value}) for value in (3, "a" * 65, "\ud800")),
         *(("content", keys) for keys in ({"content": None}, {"input_data_path": "in.json"})),
         ("outptu", {"outptu": "x"}),
@@ -69,39 +77,41 @@ def many(count: int) -> dict[str, str]:
     ],
 )
 def test_a_refusal_names_the_field(param: str, keys: dict[str, Any]) -> None:
-    assert read(data_parallelism=64, max_runtime_sec=172_800, labels=many(15))
+    assert parse_request(data_parallelism=64, max_runtime_sec=172_800, labels=make_labels(15))
     error = refusal(**keys)
     assert error.param == param
     assert param in error.message
 
 
-def test_a_misspelt_key_is_refused_with_the_right_one() -> None:
+def test_a_misspelt_key_is_refused_with_the_right_key() -> None:
     assert "did you mean 'model_config'" in refusal(model_confg={}).message
 
 
-def test_resources_are_accepted_and_said_to_have_no_effect() -> None:
+def test_resources_are_accepted_and_reported_to_have_no_effect() -> None:
     config = {"model": "demo", "num_shards": 2, "checkpoint_path": "s3://a/b", "revision": None}
     labels = {"team": "b", "x": "y"}
     model = {**config, "labels": {"team": "a"}}
-    asked = read(gpus=2, cpus="8", labels=labels, model_config=model)
+    request = parse_request(gpus=2, cpus="8", labels=labels, model_config=model)
     names = "cpus, gpus, model_config.num_shards, model_config.checkpoint_path"
-    without_effect = f"{names}: the endpoint's settings decide"
-    assert asked.metadata == {**labels, "without_effect": without_effect}
-    # Of many and long ones, the first are named.
+    ignored_keys = f"{names}: the endpoint's settings decide"
+    assert request.metadata == {**labels, "without_effect": ignored_keys}
+    # Only the first of many or long keys are named.
     config |= {f"{number}{'a' * 10_000}": 1 for number in range(100)}
-    assert len(read(model_config=config).metadata["without_effect"]) < 2_000
+    assert len(parse_request(model_config=config).metadata["without_effect"]) < 2_000
 
 
 @pytest.mark.parametrize(
-    ("priority", "rank"),
+    ("priority", "scheduler_priority"),
     [
         *((None, None), ("3", 3), (" -2 ", -2), ("high", None), ("1e3", None)),
         *(("9" * 9, 999_999_999), ("9" * 10, None)),
     ],
 )
-def test_only_a_number_is_a_schedulers_priority(priority: str | None, rank: int | None) -> None:
-    asked = read(priority=priority)
-    assert (asked.priority, asked.rank) == (priority, rank)
+def test_only_a_number_becomes_the_schedulers_priority(
+    priority: str | None, scheduler_priority: int | None
+) -> None:
+    request = parse_request(priority=priority)
+    assert (request.priority, request.scheduler_priority) == (priority, scheduler_priority)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +124,12 @@ def test_only_a_number_is_a_schedulers_priority(priority: str | None, rank: int 
         ("guided_json", {}),
     ],
 )
-def test_what_all_prompts_share_is_checked_by_name(name: str, value: Any) -> None:
-    assert Content.of_body({**SHARED, "top_k": None, "stop_sequences": None}).top_k is None
+def test_an_invalid_shared_parameter_is_refused_by_name(name: str, value: Any) -> None:
+    assert (
+        SharedParameters.from_body({**SHARED, "top_k": None, "stop_sequences": None}).top_k is None
+    )
     with pytest.raises(InvalidInput) as caught:
-        Content.of_body({**SHARED, name: value}, holder="content")
+        SharedParameters.from_body({**SHARED, name: value}, container="content")
     assert (caught.value.param or "").startswith(f"content.{name}")
 
 
@@ -125,72 +137,76 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 CHATS = "/v1/chat/completions"
 
 
-LIMITS = Limits(lines=10, bytes_of_a_line=10_000)
+LIMITS = BatchLimits(max_lines=10, max_line_bytes=10_000)
 
 
-def prompts(*texts: str, priority: int | None = None, **shared: Any) -> list[dict[str, Any]]:
-    asked = read(content={"prompts": [*texts], **SHARED, **shared})
-    return [json.loads(line) for line in batch_inputs.v1(asked, None, LIMITS, priority)[1]]
+def read_prompt_lines(
+    *texts: str, priority: int | None = None, **shared: Any
+) -> list[dict[str, Any]]:
+    request = parse_request(content={"prompts": [*texts], **SHARED, **shared})
+    return [json.loads(line) for line in batch_inputs.read_v1(request, None, LIMITS, priority)[1]]
 
 
-def bodies(*items: Any, priority: int | None = None) -> list[dict[str, Any]]:
-    asked = read(content=[*items])
-    return [json.loads(line) for line in batch_inputs.v2(asked, None, LIMITS, priority)[1]]
+def read_body_lines(*items: Any, priority: int | None = None) -> list[dict[str, Any]]:
+    request = parse_request(content=[*items])
+    return [json.loads(line) for line in batch_inputs.read_v2(request, None, LIMITS, priority)[1]]
 
 
-def route_of(item: Any) -> str:
-    return batch_inputs.v2(read(content=[item]), None, LIMITS)[0]
+def read_route(item: Any) -> str:
+    return batch_inputs.read_v2(parse_request(content=[item]), None, LIMITS)[0]
 
 
 def test_prompts_are_completions_with_the_shared_parameters() -> None:
     completion = {"method": "POST", "url": "/v1/completions"}
     body = {"model": "demo", "max_tokens": 3, "temperature": 0}
-    assert prompts("a", "b\n") == [
+    assert read_prompt_lines("a", "b\n") == [
         {"custom_id": "0", **completion, "body": {**body, "prompt": "a"}},
         {"custom_id": "1", **completion, "body": {**body, "prompt": "b\n"}},
     ]
-    # Every parameter has its name in OpenAI's API.
+    # Every parameter gets its name in OpenAI's API.
     same = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "skip_special_tokens": False}
     same |= {"presence_penalty": 1, "frequency_penalty": 2}
     renamed = {"max_new_tokens": 3, "stop_sequences": ["x"], "return_token_log_probs": True}
-    (line,) = prompts("a", priority=7, **same, **renamed)
-    ours = {"model": "demo", "max_tokens": 3, "stop": ["x"], "logprobs": 1}
-    assert line["body"] == {**same, **ours, "priority": 7, "prompt": "a"}
+    (line,) = read_prompt_lines("a", priority=7, **same, **renamed)
+    openai_keys = {"model": "demo", "max_tokens": 3, "stop": ["x"], "logprobs": 1}
+    assert line["body"] == {**same, **openai_keys, "priority": 7, "prompt": "a"}
 
 
-def test_the_batch_decides_model_and_stream_of_a_body() -> None:
+def test_the_batch_overrides_the_model_and_the_stream_of_a_body() -> None:
     stream = {"stream": True, "stream_options": {"include_usage": True}}
-    (line,) = bodies({**CHAT, **stream, "model": "other", "seed": None, "user": "ä\n\u2028"})
+    (line,) = read_body_lines(
+        {**CHAT, **stream, "model": "other", "seed": None, "user": "ä\n\u2028"}
+    )
     body = {**CHAT, "user": "ä\n\u2028", "model": "demo"}
     assert line == {"custom_id": "0", "method": "POST", "url": CHATS, "body": body}
 
 
-def test_a_body_tells_its_route_which_all_others_have() -> None:
+def test_all_bodies_of_a_batch_must_be_for_one_route() -> None:
     completion = {"prompt": "Hi", "messages": None}
     routes = [CHATS, "/v1/completions", "/v1/responses"]
-    assert [route_of(item) for item in (CHAT, completion, {"input": "Hi"})] == routes
-    with pytest.raises(InvalidInput, match="for /v1/completions, but the first is for") as no:
-        bodies(CHAT, CHAT, completion, {"input": "Hi"})
-    assert no.value.param == "content.2"
+    assert [read_route(item) for item in (CHAT, completion, {"input": "Hi"})] == routes
+    with pytest.raises(InvalidInput, match="for /v1/completions, but the first is for") as caught:
+        read_body_lines(CHAT, CHAT, completion, {"input": "Hi"})
+    assert caught.value.param == "content.2"
 
 
 @pytest.mark.parametrize("item", [None, "Hi", [], {}, {"model": "demo"}, {**CHAT, "prompt": "Hi"}])
-def test_what_is_no_body_is_refused_by_its_place(item: Any) -> None:
+def test_an_invalid_body_is_refused_with_its_index(item: Any) -> None:
     with pytest.raises(InvalidInput, match=r"content\.0: an object with one of messages"):
-        route_of(item)
+        read_route(item)
     with pytest.raises(InvalidInput, match=r"content\.2: an object with one of messages"):
-        bodies(CHAT, CHAT, item)
+        read_body_lines(CHAT, CHAT, item)
 
 
 def test_a_body_keeps_its_own_priority() -> None:
-    lines = bodies(CHAT, {**CHAT, "priority": 0}, {**CHAT, "priority": -1}, priority=5)
+    lines = read_body_lines(CHAT, {**CHAT, "priority": 0}, {**CHAT, "priority": -1}, priority=5)
     assert [line["body"]["priority"] for line in lines] == [5, 5, -1]
 
 
-@pytest.mark.parametrize("wrong", ["\ud800", float("nan"), float("inf")])
-def test_what_json_can_not_hold_is_refused_by_its_place(wrong: Any) -> None:
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), float("inf")])
+def test_a_value_that_json_cannot_represent_is_refused_with_its_index(value: Any) -> None:
     with pytest.raises(InvalidInput, match=r"content\.1: a (text|number) in it"):
-        bodies(CHAT, {**CHAT, "user": wrong})
+        read_body_lines(CHAT, {**CHAT, "user": value})
 
 
 SCHEMA: dict[str, Any] = {"enum": ["a", None], "default": None, "properties": {"b": None}}
@@ -216,7 +232,7 @@ VALUES = {
             {"messages": [{"tool_calls": [CALL]}]},
         ),
         ({"tools": [{**CALL, "strict": None}]}, {"tools": [CALL]}),
-        # A schema has its name in OpenAI's API.
+        # A schema gets its name in OpenAI's API.
         (
             {"response_format": {"json_schema": {**NAMED, "description": None, "schema_": SCHEMA}}},
             {"response_format": {"json_schema": {**NAMED, "schema": SCHEMA}}},
@@ -224,5 +240,7 @@ VALUES = {
         (VALUES, VALUES),
     ],
 )
-def test_only_nulls_that_are_values_stay(sent: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert plain(sent) == expected
+def test_nulls_are_dropped_except_in_schemas_and_metadata(
+    sent: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert drop_optional_nulls(sent) == expected

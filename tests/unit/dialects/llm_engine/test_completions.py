@@ -1,14 +1,14 @@
-"""LLM Engine's completions, as jobs and by its routes: whole, by events, and lists of them."""
+"""LLM Engine's completions as jobs and by its routes: whole, streamed, and in lists."""
 
 from typing import Any
 
 import pytest
-from support.engine.answers import answered, detailed
+from support.engine.answers import run_detailed_job, run_job
 from support.engine.scripted import (
     ScriptedEngine,
-    broken_stream,
     events_in,
     failure,
+    split_stream_error,
     tokens,
     yields_of,
 )
@@ -19,11 +19,11 @@ from worker.job import RawJob
 
 SYNC = "/v1/llm/completions-sync?model_endpoint_name=org/tuned"
 STREAM = "/v1/llm/completions-stream?model_endpoint_name=org/tuned"
-# What its client reads in one line.
+# Bytes of the longest line that LLM Engine's client reads.
 LONGEST_LINE = 500_000
 
 
-def asking(route: str, **body: Any) -> dict[str, Any]:
+def make_payload(route: str, **body: Any) -> dict[str, Any]:
     return {"route": route, "method": "POST", "body": {"prompt": "Hi", **body}}
 
 
@@ -36,27 +36,27 @@ def outputs_of(yields: list[str]) -> list[dict[str, Any]]:
 BOTH = Delta(0, "ab", 2, 3, "length", None, [{"token": text, "logprob": -1} for text in "ab"])
 
 
-@pytest.mark.parametrize("logged", [False, True])
-async def test_an_answer_and_each_of_a_list_have_log_probabilities_if_they_are_asked_for(
-    logged: bool,
+@pytest.mark.parametrize("has_logprobs", [False, True])
+async def test_a_completion_and_the_items_of_a_list_have_log_probabilities_on_request(
+    has_logprobs: bool,
 ) -> None:
-    payload = {"format": "llm_engine", "prompt": "Hi", "return_token_log_probs": logged}
+    payload = {"format": "llm_engine", "prompt": "Hi", "return_token_log_probs": has_logprobs}
     output: dict[str, Any] = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
-    if logged:
+    if has_logprobs:
         output["tokens"] = [{"token": text, "log_prob": -1} for text in "ab"]
-    assert await detailed(payload, BOTH) == [{"request_id": "job-1", "output": output}]
+    assert await run_detailed_job(payload, BOTH) == [{"request_id": "job-1", "output": output}]
     payload |= {"prompt": None, "prompts": ["Hi", 7, "Ho"]}
-    ((first, wrong, last),) = [chunk["outputs"] for chunk in await detailed(payload, BOTH)]
+    ((first, wrong, last),) = [chunk["outputs"] for chunk in await run_detailed_job(payload, BOTH)]
     assert (first, last) == (output, output)
     assert (wrong["error"]["code"], wrong["error"]["param"]) == (400, "prompt")
-    streamed = await detailed({**payload, "stream": True}, BOTH)
-    results = {chunk["index"]: chunk["result"] for chunk in streamed}
+    chunks = await run_detailed_job({**payload, "stream": True}, BOTH)
+    results = {chunk["index"]: chunk["result"] for chunk in chunks}
     assert (results[0], results[2]) == (output, output)
 
 
 async def test_each_yield_of_a_stream_is_one_event() -> None:
     payload = {"format": "llm_engine", "prompt": "Hi", "stream": True, "max_batch_delay_ms": 0}
-    yields = await answered(payload, *tokens(" a", " b", "", " ç", "😀", " end"))
+    yields = await run_job(payload, *tokens(" a", " b", "", " ç", "😀", " end"))
     end = {"finished": True, "num_prompt_tokens": 3}
     assert [chunk["output"] for chunk in yields] == [
         {"text": " a", "num_completion_tokens": 1, "finished": False},
@@ -65,7 +65,7 @@ async def test_each_yield_of_a_stream_is_one_event() -> None:
     ]
 
 
-# Tokens with their log probabilities, and an end that comes alone.
+# Tokens with their log probabilities, and an end without a token.
 LOGGED = [
     Delta(0, text, 1, 3, logprobs=[{"token": text, "id": 7, "logprob": -number}])
     for number, text in enumerate("abcde", 1)
@@ -82,9 +82,9 @@ OUTPUTS += [{"text": "", "finished": True, "num_completion_tokens": 5, "num_prom
 OUTPUTS[-1]["token"] = None
 
 
-async def test_with_log_probabilities_a_yield_is_one_token() -> None:
+async def test_with_log_probabilities_each_yield_has_one_token() -> None:
     payload = {"format": "llm_engine", "prompt": "Hi", "stream": True, "max_batch_size": 50}
-    yields = await answered({**payload, "return_token_log_probs": True}, *LOGGED)
+    yields = await run_job({**payload, "return_token_log_probs": True}, *LOGGED)
     assert [chunk["output"] for chunk in yields] == OUTPUTS
 
 
@@ -92,48 +92,48 @@ async def test_with_log_probabilities_a_yield_is_one_token() -> None:
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_the_model_is_in_the_query_and_nulls_are_none(
+async def test_the_model_is_read_from_the_query_and_nulls_are_ignored(
     engine: ScriptedEngine, route: str
 ) -> None:
     engine.script = tuple(tokens("a"))
     nulls = dict.fromkeys(["stop_sequences", "top_k", "skip_special_tokens"])
-    # A null in a schema is the caller's.
+    # A null in a schema is a value.
     schema = {"type": "object", "properties": {"a": {"const": None}}}
     body = {"max_new_tokens": 7, "temperature": 0.0, "guided_json": schema, **nulls}
-    await yields_of(engine, asking(route, **body))
-    (job,) = engine.asked
+    await yields_of(engine, make_payload(route, **body))
+    (job,) = engine.requests
     assert isinstance(job, RawJob)
     assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
     structured = {"structured_outputs": {"json": schema}}
     assert job.sampling_params.vllm == {"max_tokens": 7, "temperature": 0.0, **structured}
 
 
-async def test_a_token_is_an_event_however_many_a_yield_holds(engine: ScriptedEngine) -> None:
+async def test_each_token_is_one_event_even_if_a_yield_has_several(engine: ScriptedEngine) -> None:
     engine.script = tuple(LOGGED)
-    payload = {**asking(STREAM, return_token_log_probs=True), "max_batch_delay_ms": 0}
+    payload = {**make_payload(STREAM, return_token_log_probs=True), "max_batch_delay_ms": 0}
     yields = await yields_of(engine, payload)
     assert [text.count("data: ") for text in yields] == [1, 3, 2]
     assert outputs_of(yields) == OUTPUTS
 
 
-async def test_decoded_events_are_a_list_if_the_operator_wants_them(engine: ScriptedEngine) -> None:
+async def test_an_operator_can_choose_lists_of_decoded_events(engine: ScriptedEngine) -> None:
     engine.script = tuple(tokens("a"))
-    ((event,),) = await yields_of(engine, asking(STREAM), RAW_OPENAI_OUTPUT="0")
+    ((event,),) = await yields_of(engine, make_payload(STREAM), RAW_OPENAI_OUTPUT="0")
     assert event["output"]["text"] == "a"
 
 
 async def test_no_line_is_longer_than_the_client_reads(engine: ScriptedEngine) -> None:
     engine.script = tuple(tokens("a", "é" * 700_000))
-    yields = await yields_of(engine, asking(STREAM))
+    yields = await yields_of(engine, make_payload(STREAM))
     assert max(len(line) for text in yields for line in text.encode().split(b"\n")) < LONGEST_LINE
     outputs = outputs_of(yields)
     assert "".join(output["text"] for output in outputs) == "a" + "é" * 700_000
     assert outputs[-1]["num_completion_tokens"] == 2
 
 
-async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: ScriptedEngine) -> None:
+async def test_a_broken_stream_ends_with_an_error_event(engine: ScriptedEngine) -> None:
     engine.script = (*tokens("a", finish=None), EngineDead())
-    (first, last), error = broken_stream(await yields_of(engine, asking(STREAM)))
+    (first, last), error = split_stream_error(await yields_of(engine, make_payload(STREAM)))
     (event,) = events_in(last)
     content = event["error"]["content"]
     assert outputs_of([first])[0]["text"] == "a"
@@ -142,7 +142,7 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
     assert (content["error"], content.keys()) == (error["message"], {"error", "timestamp"})
 
 
-# One mistake of each kind: unit/job has the others of this form.
+# One mistake of each kind; tests/unit/job covers the others.
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -151,9 +151,9 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
         ({"prompt": None, "prompts": ["a"]}, "prompt"),
     ],
 )
-async def test_what_it_has_not_is_refused(
+async def test_parameters_outside_of_llm_engines_api_are_refused(
     engine: ScriptedEngine, body: dict[str, Any], message: str
 ) -> None:
-    error = failure(await yields_of(engine, asking(SYNC, **body)))
-    assert (error["code"], engine.asked) == (400, [])
+    error = failure(await yields_of(engine, make_payload(SYNC, **body)))
+    assert (error["code"], engine.requests) == (400, [])
     assert message in error["message"]

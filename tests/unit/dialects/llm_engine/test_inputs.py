@@ -1,4 +1,4 @@
-"""Inputs of LLM Engine's as raw ones: its names, its defaults, its lists of prompts."""
+"""Inputs in LLM Engine's format: names of parameters, defaults, and lists of prompts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from worker.dialects import parse_input
 from worker.job import ListJob, RawJob
 
 DEFAULTS = {"max_tokens": 20, "temperature": 0.2}
-# Parameters that have vLLM's names, with values at the ends of their ranges.
+# Parameters with vLLM's names, at the bounds of their ranges.
 AS_IN_VLLM: list[dict[str, Any]] = [
     {"temperature": 0, "presence_penalty": 0, "frequency_penalty": 2.0, "top_k": -1, "top_p": 1},
     {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": 0, "top_p": 0.001},
@@ -16,21 +16,21 @@ AS_IN_VLLM: list[dict[str, Any]] = [
 ]
 
 
-def completion(**keys: Any) -> RawJob:
+def parse_completion(**keys: Any) -> RawJob:
     job = parse_input({"format": "llm_engine", "prompt": "Hi", **keys})
     assert isinstance(job, RawJob)
     return job
 
 
-def batch(**keys: Any) -> ListJob:
+def parse_list(**keys: Any) -> ListJob:
     job = parse_input({"format": "llm_engine", **keys})
     assert isinstance(job, ListJob)
     return job
 
 
-def test_a_prompt_alone_has_the_defaults_of_that_form() -> None:
-    plain = parse_input({"prompt": "Hi", "format": "raw", "sampling_params": DEFAULTS})
-    assert completion() == plain.model_copy(update={"format": "llm_engine"})
+def test_a_prompt_alone_gets_llm_engines_defaults() -> None:
+    raw_job = parse_input({"prompt": "Hi", "format": "raw", "sampling_params": DEFAULTS})
+    assert parse_completion() == raw_job.model_copy(update={"format": "llm_engine"})
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,25 @@ def test_a_prompt_alone_has_the_defaults_of_that_form() -> None:
     ],
     ids=str,
 )
-def test_every_parameter_becomes_vllms_own(sent: dict[str, Any], vllm: dict[str, Any]) -> None:
-    assert completion(**sent).sampling_params.vllm == DEFAULTS | vllm
+def test_every_parameter_is_translated_into_vllms(
+    sent: dict[str, Any], vllm: dict[str, Any]
+) -> None:
+    assert parse_completion(**sent).sampling_params.vllm == DEFAULTS | vllm
 
 
-def test_null_and_keys_of_their_client_alone_change_nothing() -> None:
+def test_nulls_and_the_clients_own_keys_have_no_effect() -> None:
     nulls = dict.fromkeys(("max_new_tokens", "temperature", "stop_sequences", "top_k", "zzz"))
-    assert completion(timeout="of any type", request_headers=7, **nulls) == completion()
+    assert parse_completion(timeout="of any type", request_headers=7, **nulls) == parse_completion()
 
 
-def test_the_model_the_stream_and_its_chunks_reach_the_job() -> None:
+def test_the_model_the_stream_and_its_chunk_sizes_are_set_on_the_job() -> None:
     keys = {"model": "demo", "stream": True, "max_batch_size": 5, "max_batch_delay_ms": 0}
-    assert completion(**keys) == completion().model_copy(update=keys)
+    assert parse_completion(**keys) == parse_completion().model_copy(update=keys)
 
 
-def test_prompts_are_a_list_of_the_same_completions() -> None:
+def test_the_items_of_a_list_equal_single_completions() -> None:
     keys = {"max_new_tokens": 5, "stop_sequences": ["a"], "return_token_log_probs": True}
-    job = batch(prompts=["Hi", "Ho"], stream=True, use_tqdm=True, **keys)
-    assert job.items == (completion(**keys), completion(**keys, prompt="Ho"))
+    job = parse_list(prompts=["Hi", "Ho"], stream=True, use_tqdm=True, **keys)
+    assert job.items == (parse_completion(**keys), parse_completion(**keys, prompt="Ho"))
     assert (job.stream, job.use_tqdm) == (True, True)
-    assert not batch(prompts=["Hi"]).stream
+    assert not parse_list(prompts=["Hi"]).stream

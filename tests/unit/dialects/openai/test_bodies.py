@@ -13,7 +13,7 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.media.walker import DENIED
+from worker.media.walker import DENIED_KEYS
 from worker.routes.route import Route
 
 COMPLETIONS = "/v1/completions"
@@ -23,153 +23,168 @@ RESPONSES = "/v1/responses"
 TOKENIZE = "/tokenize"
 
 SYSTEM = {"SYSTEM_PROMPT": "Be brief."}
-USER = {"role": "user", "content": "Hi"}
-OPENED = {"role": "system", "content": "Be brief."}
+USER_TURN = {"role": "user", "content": "Hi"}
+SYSTEM_TURN = {"role": "system", "content": "Be brief."}
 
-Prepare = Callable[..., dict[str, Any]]
+PrepareBody = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+def prepare_body(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> PrepareBody:
     """Return a function that turns a caller's body for a route into the body for vLLM's server."""
-    monkeypatch.setattr(bodies, "_logged", set())
+    monkeypatch.setattr(bodies, "_logged_keys", set())
 
-    def prepared(
+    def prepare(
         path: str, body: dict[str, Any], route: str | None = None, **environ: str
     ) -> dict[str, Any]:
         job = OpenAIJob(route=route or path, body=body)
         row = next((row for row in ROUTES if row.path == path), Route("POST", path))
         before = copy.deepcopy(body)
-        sent = bodies.prepare(job, row, engine, "job-1", settings(**environ)).body
-        assert body == before  # the caller's stays as it was sent
+        sent = bodies.prepare_body(job, row, engine, "job-1", settings(**environ)).body
+        assert body == before  # the caller's body stays unchanged
         assert sent is not None
         return sent
 
-    return prepared
+    return prepare
 
 
-def refusal(prepare: Prepare, path: str, body: Any, **environ: str) -> tuple[str, str | None]:
+def refusal(
+    prepare_body: PrepareBody, path: str, body: Any, **environ: str
+) -> tuple[str, str | None]:
     with pytest.raises(InvalidInput) as caught:
-        prepare(path, body, **environ)
+        prepare_body(path, body, **environ)
     return caught.value.message, caught.value.param
 
 
 # Keys that callers may not send:
 
 
-def test_keys_that_callers_may_not_send_are_refused(prepare: Prepare) -> None:
-    for name, why in DENIED.items():
-        refused: list[Any] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
-        for path, body in itertools.product((CHAT, TOKENIZE), refused):
-            assert refusal(prepare, path, body) == (f"{name}: not in a request: {why}", name)
+def test_keys_that_callers_may_not_send_are_refused(prepare_body: PrepareBody) -> None:
+    for name, why in DENIED_KEYS.items():
+        bodies_with_key: list[Any] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
+        for path, body in itertools.product((CHAT, TOKENIZE), bodies_with_key):
+            assert refusal(prepare_body, path, body) == (f"{name}: not in a request: {why}", name)
 
 
-def test_null_counts_as_absent(prepare: Prepare) -> None:
+def test_null_counts_as_absent(prepare_body: PrepareBody) -> None:
     body: dict[str, Any] = {"prompt_embeds": None, "model": None, "echo": None, "prompt": [None]}
-    assert prepare(COMPLETIONS, body) == {"model": "demo", "prompt": [None]}
+    assert prepare_body(COMPLETIONS, body) == {"model": "demo", "prompt": [None]}
 
 
 # Conversations:
 
 
 @pytest.mark.parametrize(("path", "route"), [(CHAT, "/chat/completions"), (TOKENIZE, "/tokenize")])
-def test_a_text_is_one_users_message_after_the_operators(
-    prepare: Prepare, path: str, route: str
+def test_a_string_becomes_a_user_message_after_the_system_prompt(
+    prepare_body: PrepareBody, path: str, route: str
 ) -> None:
     for version in ("", "/v1"):
-        assert prepare(path, {"messages": "Hi"}, version + route)["messages"] == [USER]
-    for messages in ("Hi", [USER]):
-        assert prepare(path, {"messages": messages}, **SYSTEM)["messages"] == [OPENED, USER]
+        assert prepare_body(path, {"messages": "Hi"}, version + route)["messages"] == [USER_TURN]
+    for messages in ("Hi", [USER_TURN]):
+        assert prepare_body(path, {"messages": messages}, **SYSTEM)["messages"] == [
+            SYSTEM_TURN,
+            USER_TURN,
+        ]
     # vLLM refuses an empty conversation.
-    assert prepare(path, {"messages": []})["messages"] == []
+    assert prepare_body(path, {"messages": []})["messages"] == []
 
 
-def test_a_message_may_do_without_a_role_where_the_route_has_no_version(prepare: Prepare) -> None:
+def test_a_message_needs_no_role_on_a_route_without_v1(
+    prepare_body: PrepareBody,
+) -> None:
     messages = [{"content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    unversioned = prepare(CHAT, {"messages": messages}, "chat/completions")
-    assert unversioned["messages"] == [USER, messages[1]]
-    assert prepare(CHAT, {"messages": messages})["messages"] == messages
+    unversioned = prepare_body(CHAT, {"messages": messages}, "chat/completions")
+    assert unversioned["messages"] == [USER_TURN, messages[1]]
+    assert prepare_body(CHAT, {"messages": messages})["messages"] == messages
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> None:
-    messages = [USER, {"role": role, "content": "Be long."}]
-    assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == messages
-    asked = prepare(RESPONSES, {"input": messages}, **SYSTEM)
-    assert (asked["input"], "instructions" in asked) == (messages, False)
+def test_a_callers_system_message_replaces_the_operators(
+    prepare_body: PrepareBody, role: str
+) -> None:
+    messages = [USER_TURN, {"role": role, "content": "Be long."}]
+    assert prepare_body(CHAT, {"messages": messages}, **SYSTEM)["messages"] == messages
+    body = prepare_body(RESPONSES, {"input": messages}, **SYSTEM)
+    assert (body["input"], "instructions" in body) == (messages, False)
 
 
 @pytest.mark.parametrize(
     ("messages", "place", "kind"),
     [
         (5, "messages", "list"),
-        ([USER, "Hi"], "messages.1", "dictionary"),
+        ([USER_TURN, "Hi"], "messages.1", "dictionary"),
         ([None], "messages.0", "dictionary"),
-        ([USER, {**USER, "tool_calls": 5}], "messages.1.tool_calls", "list"),
+        ([USER_TURN, {**USER_TURN, "tool_calls": 5}], "messages.1.tool_calls", "list"),
     ],
     ids=repr,
 )
 def test_invalid_messages_are_refused(
-    prepare: Prepare, messages: Any, place: str, kind: str
+    prepare_body: PrepareBody, messages: Any, place: str, kind: str
 ) -> None:
     message = f"{place}: Input should be a valid {kind}"
-    assert refusal(prepare, CHAT, {"messages": messages}, **SYSTEM) == (message, place)
+    assert refusal(prepare_body, CHAT, {"messages": messages}, **SYSTEM) == (message, place)
 
 
-def test_a_prompt_is_not_a_conversation(prepare: Prepare) -> None:
-    asked = prepare(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
-    assert asked == {"prompt": "Hi", "model": "demo"}
+def test_a_prompt_gets_no_system_message(prepare_body: PrepareBody) -> None:
+    body = prepare_body(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
+    assert body == {"prompt": "Hi", "model": "demo"}
 
 
 @pytest.mark.parametrize(
     ("path", "name"), [(RESPONSES, "instructions"), (MESSAGES, "system"), (COUNT, "system")]
 )
-def test_the_operators_words_fill_their_own_key(prepare: Prepare, path: str, name: str) -> None:
-    assert prepare(path, {name: None}, **SYSTEM)[name] == "Be brief."
-    assert prepare(path, {name: ""}, **SYSTEM)[name] == ""
-    assert name not in prepare(path, {})
-    # A conversation of Anthropic's is left alone.
+def test_the_system_prompt_fills_the_key_of_the_route(
+    prepare_body: PrepareBody, path: str, name: str
+) -> None:
+    assert prepare_body(path, {name: None}, **SYSTEM)[name] == "Be brief."
+    assert prepare_body(path, {name: ""}, **SYSTEM)[name] == ""
+    assert name not in prepare_body(path, {})
+    # The messages of Anthropic's dialect stay unchanged.
     if path == MESSAGES:
-        assert prepare(path, {"messages": [USER]}, **SYSTEM)["messages"] == [USER]
+        assert prepare_body(path, {"messages": [USER_TURN]}, **SYSTEM)["messages"] == [USER_TURN]
 
 
 # Items of a response's input:
 
 
-def text(words: str, kind: str = "output_text") -> dict[str, Any]:
+def text_part(words: str, kind: str = "output_text") -> dict[str, Any]:
     return {"type": kind, "text": words}
 
 
-def test_the_parts_of_an_earlier_answer_and_of_a_tools_output_become_one_text(
-    prepare: Prepare,
+def test_parts_of_an_earlier_response_and_of_a_tool_output_are_joined(
+    prepare_body: PrepareBody,
 ) -> None:
-    parts = [text("a"), text("b", "input_text"), {"type": "refusal", "refusal": "c"}]
+    parts = [text_part("a"), text_part("b", "input_text"), {"type": "refusal", "refusal": "c"}]
     item = {"type": "message", "role": "assistant", "id": "m", "content": parts}
-    output = {"type": "function_call_output", "call_id": "c", "output": [text("4"), text("2")]}
-    joined = {"type": "output_text", "text": "abc", "annotations": []}
-    asked = prepare(RESPONSES, {"input": [item, output]})["input"]
-    assert asked == [{**item, "content": [joined]}, {**output, "output": "42"}]
+    output = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [text_part("4"), text_part("2")],
+    }
+    joined_part = {"type": "output_text", "text": "abc", "annotations": []}
+    items = prepare_body(RESPONSES, {"input": [item, output]})["input"]
+    assert items == [{**item, "content": [joined_part]}, {**output, "output": "42"}]
 
 
 IMAGE = {"type": "input_image", "image_url": "data:,"}
 
 
-def test_other_inputs_go_to_vllm_as_they_are(prepare: Prepare) -> None:
+def test_other_inputs_are_passed_to_vllm_unchanged(prepare_body: PrepareBody) -> None:
     items = [
         "Hi",
-        {"role": "user", "content": [text("Hi", "input_text")]},
+        {"role": "user", "content": [text_part("Hi", "input_text")]},
         {"role": "assistant", "content": "Ho"},
-        {"role": "assistant", "content": [text("a"), IMAGE]},
-        {"role": "assistant", "content": [text("a"), "b"]},
+        {"role": "assistant", "content": [text_part("a"), IMAGE]},
+        {"role": "assistant", "content": [text_part("a"), "b"]},
         {"type": "function_call_output", "output": "42"},
         {"type": "function_call_output", "output": [IMAGE]},
-        {"type": "reasoning", "output": [text("a")]},
+        {"type": "reasoning", "output": [text_part("a")]},
     ]
-    for asked in ("Hi", items):
-        assert prepare(RESPONSES, {"input": asked})["input"] == asked
+    for sent in ("Hi", items):
+        assert prepare_body(RESPONSES, {"input": sent})["input"] == sent
 
 
-FILE = [text("a", "input_text"), {"type": "input_file"}]
+FILE = [text_part("a", "input_text"), {"type": "input_file"}]
 
 
 @pytest.mark.parametrize(
@@ -183,56 +198,68 @@ FILE = [text("a", "input_text"), {"type": "input_file"}]
     ],
     ids=repr,
 )
-def test_bad_responses_are_refused(prepare: Prepare, body: dict[str, Any], message: str) -> None:
-    error, param = refusal(prepare, RESPONSES, body)
+def test_invalid_requests_for_responses_are_refused(
+    prepare_body: PrepareBody, body: dict[str, Any], message: str
+) -> None:
+    error, param = refusal(prepare_body, RESPONSES, body)
     assert error.startswith(message)
     assert param in body
 
 
-def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
-    assert prepare(RESPONSES, {})["request_id"] == "resp_job-1"
-    assert "request_id" not in prepare(CHAT, {})
+def test_the_id_of_a_response_contains_the_job_id(prepare_body: PrepareBody) -> None:
+    assert prepare_body(RESPONSES, {})["request_id"] == "resp_job-1"
+    assert "request_id" not in prepare_body(CHAT, {})
 
 
 # Unknown keys:
 
 
-def test_unknown_keys_are_logged_once(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_keys_are_logged_once(
+    prepare_body: PrepareBody, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
-        assert prepare(COMPLETIONS, {"nonsense": 1, "x" * 1000: 1, "my text": 1})["nonsense"] == 1
+        assert (
+            prepare_body(COMPLETIONS, {"nonsense": 1, "x" * 1000: 1, "my text": 1})["nonsense"] == 1
+        )
     names = ("a key", "'nonsense'", repr("x" * 64))
     unknown = [f"{name} is no parameter of {COMPLETIONS}" for name in names]
     assert caplog.messages == [f"request job-1: {message}: no effect" for message in unknown]
-    # Callers can invent any number.
-    prepare(COMPLETIONS, {f"name{number}": 1 for number in range(120)})
+    # At most 100 keys are logged, because callers can invent any number.
+    prepare_body(COMPLETIONS, {f"name{number}": 1 for number in range(120)})
     assert len(caplog.messages) == 100
 
 
-def test_strictly_an_unknown_key_is_refused_with_the_nearest_name(prepare: Prepare) -> None:
+def test_strict_requests_refuse_an_unknown_key_with_the_nearest_name(
+    prepare_body: PrepareBody,
+) -> None:
     body = {"prompt": "", "zzz": 1, "max_token": 1}
     message = "unknown key 'max_token': did you mean 'max_tokens'?"
-    assert refusal(prepare, COMPLETIONS, body, STRICT_REQUESTS="1") == (message, "max_token")
+    assert refusal(prepare_body, COMPLETIONS, body, STRICT_REQUESTS="1") == (message, "max_token")
 
 
-def test_keys_that_the_worker_adds_are_known(prepare: Prepare) -> None:
+def test_strict_requests_accept_the_keys_that_the_worker_adds(prepare_body: PrepareBody) -> None:
     for path in (CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE):
-        assert prepare(path, {}, **SYSTEM, STRICT_REQUESTS="1")["model"] == "demo"
+        assert prepare_body(path, {}, **SYSTEM, STRICT_REQUESTS="1")["model"] == "demo"
 
 
-# Anthropic's budget for reasoning, where the model's reasoning is not told from its answer:
+# Anthropic's budget for reasoning:
 
 
-def test_a_budget_is_dropped_and_logged_unless_the_model_reasons_or_requests_are_strict(
-    prepare: Prepare, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+def test_a_reasoning_budget_without_effect_is_dropped_and_logged(
+    prepare_body: PrepareBody, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.bodies = {MESSAGES: frozenset({"model", "thinking"})}
     budget = {"type": "enabled", "budget_tokens": 1024}
-    assert "thinking" not in prepare(MESSAGES, {"thinking": budget})
+    assert "thinking" not in prepare_body(MESSAGES, {"thinking": budget})
     no_effect = "'thinking' is no parameter of /v1/messages: no effect"
     assert caplog.messages == [f"request job-1: {no_effect}"]
-    # vLLM judges everything else.
+    # vLLM checks all other values.
     for other in ({"type": "adaptive"}, {"type": "disabled"}, "enabled", 5):
-        assert prepare(MESSAGES, {"thinking": other})["thinking"] == other
-    strictly = prepare(MESSAGES, {"thinking": budget}, STRICT_REQUESTS="1")
-    engine.model = replace(engine.model, reasons=True)
-    assert strictly["thinking"] == prepare(MESSAGES, {"thinking": budget})["thinking"] == budget
+        assert prepare_body(MESSAGES, {"thinking": other})["thinking"] == other
+    strict_body = prepare_body(MESSAGES, {"thinking": budget}, STRICT_REQUESTS="1")
+    engine.model = replace(engine.model, has_reasoning=True)
+    assert (
+        strict_body["thinking"]
+        == prepare_body(MESSAGES, {"thinking": budget})["thinking"]
+        == budget
+    )

@@ -1,4 +1,4 @@
-"""Requests to vLLM's server: which engine's, and how its answers and errors are passed on."""
+"""Requests to vLLM's server: the choice of the engine, and responses and errors passed on."""
 
 import itertools
 import json
@@ -8,9 +8,9 @@ import pytest
 from support.engine.scripted import (
     CHAT,
     ScriptedEngine,
-    broken_stream,
     failure,
-    replying,
+    split_stream_error,
+    static_app,
     yields_of,
 )
 
@@ -22,7 +22,7 @@ RESPONSES = "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
 STREAM = "text/event-stream"
 DECODED = {"RAW_OPENAI_OUTPUT": "0"}
-# A prompt, which no error may repeat.
+# A prompt; no error may contain it.
 SECRET = "my secret prompt"
 
 
@@ -30,7 +30,7 @@ def payload(route: str, **body: Any) -> dict[str, Any]:
     return {"route": route, "method": "POST", "body": body, "max_batch_delay_ms": 0}
 
 
-async def answered(
+async def get_yields(
     engine: ScriptedEngine, app: Any, route: str = CHAT, *, stream: bool = False, **environ: str
 ) -> list[Any]:
     """Return the yields of a job, with an app in place of vLLM's server."""
@@ -38,13 +38,15 @@ async def answered(
     return await yields_of(engine, payload(route, stream=stream), **environ)
 
 
-async def streamed(engine: ScriptedEngine, route: str, *events: str, **environ: str) -> list[Any]:
-    return await answered(
-        engine, replying(*events, media_type=STREAM), route, stream=True, **environ
+async def stream_events(
+    engine: ScriptedEngine, route: str, *events: str, **environ: str
+) -> list[Any]:
+    return await get_yields(
+        engine, static_app(*events, media_type=STREAM), route, stream=True, **environ
     )
 
 
-# Which engine:
+# The choice of the engine:
 
 
 @pytest.mark.parametrize(
@@ -53,33 +55,33 @@ async def streamed(engine: ScriptedEngine, route: str, *events: str, **environ: 
         ("/embeddings", {"input": "Hi"}, "minilm"),
         ("/tokenize", {"prompt": "Hi", "model": "org/minilm"}, "org/minilm"),
         ("/messages", {}, "demo"),
-        # A null counts as absent, and an adapter is the first engine's.
+        # A null counts as absent, and adapters belong to the first engine.
         ("/tokenize", {"model": None}, "demo"),
         ("/tokenize", {"model": "pirate"}, "pirate"),
-        # vLLM refuses a name that is no string.
+        # A name that is no string is passed on to vLLM, which refuses it.
         ("/tokenize", {"model": ["demo"]}, ["demo"]),
     ],
 )
-async def test_the_engine_of_the_route_or_of_the_named_model_answers(
+async def test_the_engine_with_the_route_or_with_the_named_model_answers(
     engine: ScriptedEngine, embedder: ScriptedEngine, route: str, body: dict[str, Any], model: Any
 ) -> None:
     engine.adapters = ["pirate"]
     await yields_of(engine, payload(route, **body))
     expected: list[dict[str, Any]] = [{**body, "model": model}]
     embeds = "minilm" in model
-    assert (engine.asked, embedder.asked) == (([], expected) if embeds else (expected, []))
+    assert (engine.requests, embedder.requests) == (([], expected) if embeds else (expected, []))
 
 
-async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
+async def test_an_unknown_model_is_refused_without_a_request_to_vllm(
     engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     error = failure(await yields_of(engine, payload("/embeddings", model="unknown")))
     assert (error["code"], error["param"]) == (404, "model")
-    assert engine.asked == embedder.asked == []
+    assert engine.requests == embedder.requests == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("job_input", "message"),
     [
         ({"route": EMBEDDINGS, "method": "GET"}, "/v1/embeddings takes POST."),
         (payload("/version", a=1), "/version takes GET."),
@@ -87,125 +89,136 @@ async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
         ({"route": "/v1/files", "method": "PUT"}, "/v1/files takes POST and GET."),
     ],
 )
-async def test_a_route_has_methods(
-    engine: ScriptedEngine, asked: dict[str, Any], message: str
+async def test_a_wrong_method_is_refused_with_the_methods_of_the_route(
+    engine: ScriptedEngine, job_input: dict[str, Any], message: str
 ) -> None:
-    error = failure(await yields_of(engine, asked))
+    error = failure(await yields_of(engine, job_input))
     assert (error["code"], error["message"]) == (405, message)
     assert await yields_of(engine, {"route": "/version", "method": "get"}) == [{"version": "0"}]
 
 
-# How a stream begins:
+# The beginning of a stream:
 
 
-def named(event: str, **data: Any) -> str:
+def named_event(event: str, **data: Any) -> str:
     return f"event: {event}\ndata: {json.dumps({'type': event, **data})}\n\n"
 
 
-def delta(**said: Any) -> str:
-    choices = [{"index": 0, "delta": said, "finish_reason": None}]
+def delta_event(**fields: Any) -> str:
+    choices = [{"index": 0, "delta": fields, "finish_reason": None}]
     return f"data: {json.dumps({'choices': choices}, separators=(',', ':'))}\n\n"
 
 
-CREATED, IN_PROGRESS = named("response.created"), named("response.in_progress")
-DELTA = named("response.output_text.delta", delta="a")
+CREATED, IN_PROGRESS = named_event("response.created"), named_event("response.in_progress")
+DELTA = named_event("response.output_text.delta", delta="a")
 DONE = "data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize(
-    ("event", "counts"),
+    ("event", "expected"),
     [
-        (delta(role="assistant", content=""), 0),
-        *((named(f"response.{name}"), 0) for name in ("created", "output_item.added")),
-        *((named(name), 0) for name in ("message_start", "content_block_start")),
-        (delta(role="assistant", content="a"), 1),
+        (delta_event(role="assistant", content=""), 0),
+        *((named_event(f"response.{name}"), 0) for name in ("created", "output_item.added")),
+        *((named_event(name), 0) for name in ("message_start", "content_block_start")),
+        (delta_event(role="assistant", content="a"), 1),
         (DELTA, 1),
-        (named("content_block_delta"), 1),
+        (named_event("content_block_delta"), 1),
         (DONE, 1),
     ],
 )
-def test_only_what_is_no_announcement_counts_in_a_chunk(event: str, counts: int) -> None:
-    assert weight(event) == counts
+def test_events_without_output_do_not_count_towards_the_size_of_a_chunk(
+    event: str, expected: int
+) -> None:
+    assert weight(event) == expected
 
 
-async def test_these_routes_stream_in_whole_events_and_no_others(engine: ScriptedEngine) -> None:
+async def test_only_some_routes_stream_and_they_yield_whole_events(engine: ScriptedEngine) -> None:
     parts = ("data: 1\n\nda", "ta: 2\n\n")
     for route in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
-        assert await streamed(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
-    app = replying('{"tokens": [1]}')
-    assert await answered(engine, app, "/tokenize", stream=True) == [{"tokens": [1]}]
+        assert await stream_events(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
+    app = static_app('{"tokens": [1]}')
+    assert await get_yields(engine, app, "/tokenize", stream=True) == [{"tokens": [1]}]
 
 
 @pytest.mark.parametrize(
     "events", [(CREATED, IN_PROGRESS, DELTA, CREATED, DELTA), (CREATED,)], ids=len
 )
 async def test_no_opening_event_is_lost(engine: ScriptedEngine, events: tuple[str, ...]) -> None:
-    assert "".join(await streamed(engine, RESPONSES, *events)) == "".join(events)
+    assert "".join(await stream_events(engine, RESPONSES, *events)) == "".join(events)
 
 
-# How a stream breaks, at its beginning or later:
+# Errors in a stream:
 
-# Of vLLM's message the characters stay, and no value that it quotes.
+# The worker passes on vLLM's message without the values that it quotes.
 TOO_LONG = f"zu groß (parameter=x, value={SECRET})"
 ERROR = {
     **{"message": "zu groß", "type": "BadRequestError", "param": "input", "code": 400},
     **{"retryable": False, "request_id": "job-1"},
 }
-VLLMS = {"error": {"message": TOO_LONG, "param": "input", "code": 400}}
-BROKEN = named("error", **VLLMS["error"])
-BREAKS = f"data: {json.dumps(VLLMS)}\n\n"
-SAID = 'data: {"choices": []}\n\n'
+VLLM_ERROR = {"error": {"message": TOO_LONG, "param": "input", "code": 400}}
+NAMED_ERROR_EVENT = named_event("error", **VLLM_ERROR["error"])
+ERROR_EVENT = f"data: {json.dumps(VLLM_ERROR)}\n\n"
+CHUNK = 'data: {"choices": []}\n\n'
 
 
 @pytest.mark.parametrize(
-    ("route", "events"), [(RESPONSES, (CREATED, IN_PROGRESS, BROKEN)), (CHAT, (BREAKS, DONE))]
+    ("route", "events"),
+    [(RESPONSES, (CREATED, IN_PROGRESS, NAMED_ERROR_EVENT)), (CHAT, (ERROR_EVENT, DONE))],
 )
-async def test_a_stream_that_is_refused_before_it_has_said_anything_fails_the_job_alone(
+async def test_a_stream_that_fails_before_its_first_output_yields_only_the_error(
     engine: ScriptedEngine, route: str, events: tuple[str, ...]
 ) -> None:
-    (only,) = await streamed(engine, route, *events)
-    assert failure([only]) == ERROR
+    (chunk,) = await stream_events(engine, route, *events)
+    assert failure([chunk]) == ERROR
 
 
-async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine) -> None:
+async def test_a_broken_chat_stream_ends_with_an_error_event_and_done(
+    engine: ScriptedEngine,
+) -> None:
     last_events = f"data: {json.dumps({'error': ERROR}, ensure_ascii=False)}\n\n{DONE}"
     for route in (CHAT, COMPLETIONS):
-        yields = await streamed(engine, route, SAID, BREAKS, DONE)
-        assert broken_stream(yields) == ([SAID, last_events], ERROR)
-    decoded = await streamed(engine, CHAT, SAID, BREAKS, DONE, **DECODED)
-    assert broken_stream(decoded) == ([[{"choices": []}], [{"error": ERROR}]], ERROR)
+        yields = await stream_events(engine, route, CHUNK, ERROR_EVENT, DONE)
+        assert split_stream_error(yields) == ([CHUNK, last_events], ERROR)
+    decoded = await stream_events(engine, CHAT, CHUNK, ERROR_EVENT, DONE, **DECODED)
+    assert split_stream_error(decoded) == ([[{"choices": []}], [{"error": ERROR}]], ERROR)
 
 
-async def test_messages_break_with_an_event_of_anthropics(engine: ScriptedEngine) -> None:
-    begun = named("content_block_delta")
-    error = VLLMS["error"] | {"type": "invalid_request_error"}
-    events = (begun, named("error", error=error))
+async def test_a_broken_stream_of_messages_ends_with_anthropics_error_event(
+    engine: ScriptedEngine,
+) -> None:
+    first_event = named_event("content_block_delta")
+    error = VLLM_ERROR["error"] | {"type": "invalid_request_error"}
+    events = (first_event, named_event("error", error=error))
     event = {"type": "error", "error": ERROR}
-    yields = await streamed(engine, MESSAGES, *events)
+    yields = await stream_events(engine, MESSAGES, *events)
     last_event = f"event: error\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
-    assert broken_stream(yields) == ([begun, last_event], ERROR)
+    assert split_stream_error(yields) == ([first_event, last_event], ERROR)
     assert json.loads(yields[-1]["error"]) == event
-    decoded = await streamed(engine, MESSAGES, *events, **DECODED)
-    assert broken_stream(decoded) == ([[{"type": "content_block_delta"}], [event]], ERROR)
+    decoded = await stream_events(engine, MESSAGES, *events, **DECODED)
+    assert split_stream_error(decoded) == ([[{"type": "content_block_delta"}], [event]], ERROR)
 
 
-async def test_a_response_breaks_with_an_event_of_its_own_shape(engine: ScriptedEngine) -> None:
-    begun, error = broken_stream(await streamed(engine, RESPONSES, CREATED, DELTA, BROKEN))
-    head, _, data = begun[-1].partition("data: ")
+async def test_a_broken_stream_of_a_response_ends_with_its_own_error_event(
+    engine: ScriptedEngine,
+) -> None:
+    events, error = split_stream_error(
+        await stream_events(engine, RESPONSES, CREATED, DELTA, NAMED_ERROR_EVENT)
+    )
+    head, _, data = events[-1].partition("data: ")
     assert (head, data[-2:], error) == ("event: error\n", "\n\n", ERROR)
-    own = {name: ERROR[name] for name in ("code", "message", "param")}
-    assert json.loads(data) == {"type": "error", **own, "error": ERROR}
+    fields = {name: ERROR[name] for name in ("code", "message", "param")}
+    assert json.loads(data) == {"type": "error", **fields, "error": ERROR}
 
 
-# How a job fails:
+# Failed jobs:
 
 
 async def test_errors_of_anthropics_routes_have_anthropics_shape(engine: ScriptedEngine) -> None:
-    app = replying(json.dumps(VLLMS), status=400)
+    app = static_app(json.dumps(VLLM_ERROR), status=400)
     for route, stream in itertools.product((MESSAGES, f"{MESSAGES}/count_tokens"), (False, True)):
-        (chunk,) = await answered(engine, app, route, stream=stream)
+        (chunk,) = await get_yields(engine, app, route, stream=stream)
         assert json.loads(chunk["error"]) == {"type": "error", "error": ERROR}
-    (chunk,) = await answered(engine, app, CHAT)
+    (chunk,) = await get_yields(engine, app, CHAT)
     assert json.loads(chunk["error"]) == {"error": ERROR}
 
 
@@ -214,31 +227,31 @@ async def test_errors_of_anthropics_routes_have_anthropics_shape(engine: Scripte
     [
         ('{"error": {"message": "no", "code": 400}}', 404, "no", False),
         ('{"error": {"message": "no", "code": 400}}', 429, "no", True),
-        # Of its web framework.
+        # From vLLM's web framework.
         ('{"detail": "Method Not Allowed"}', 405, "Method Not Allowed", False),
     ],
 )
-async def test_vllms_statuses_and_messages_stay(
+async def test_vllms_statuses_and_messages_are_passed_on(
     engine: ScriptedEngine, body: str, status: int, message: str, retryable: bool
 ) -> None:
-    error = failure(await answered(engine, replying(body, status=status)))
+    error = failure(await get_yields(engine, static_app(body, status=status)))
     assert (error["code"], error["message"], error["retryable"]) == (status, message, retryable)
 
 
 @pytest.mark.parametrize(
     "app",
     [
-        replying(f'{{"error": {{"message": "{SECRET} (parameter=x, value=y)"}}}}', status=500),
-        replying(named("error", error={"message": SECRET}), media_type=STREAM),
-        replying(f'data: {{"error": {{"message": "{SECRET}"}}}}\n\n', media_type=STREAM),
-        replying(named("error", message=SECRET, code=500), media_type=STREAM),
+        static_app(f'{{"error": {{"message": "{SECRET} (parameter=x, value=y)"}}}}', status=500),
+        static_app(named_event("error", error={"message": SECRET}), media_type=STREAM),
+        static_app(f'data: {{"error": {{"message": "{SECRET}"}}}}\n\n', media_type=STREAM),
+        static_app(named_event("error", message=SECRET, code=500), media_type=STREAM),
     ],
     ids=["whole", "anthropics", "openais", "with-code"],
 )
 async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
     engine: ScriptedEngine, app: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (chunk,) = await answered(engine, app, MESSAGES, stream=True)
+    (chunk,) = await get_yields(engine, app, MESSAGES, stream=True)
     assert json.loads(chunk["error"])["error"]["code"] == 500
     assert SECRET not in chunk["error"]
     assert caplog.messages == [f"request job-1: vLLM's server answers 500: {SECRET}"]
@@ -259,7 +272,9 @@ async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
         ("x" * 1_999 + " (parameter=x", "x" * 1_999 + " "),
     ],
 )
-async def test_messages_have_no_user_text(engine: ScriptedEngine, message: str, sent: str) -> None:
-    app = replying(json.dumps({"error": {"message": message, "param": "p"}}), status=400)
-    error = failure(await answered(engine, app))
+async def test_error_messages_have_no_text_of_the_caller(
+    engine: ScriptedEngine, message: str, sent: str
+) -> None:
+    app = static_app(json.dumps({"error": {"message": message, "param": "p"}}), status=400)
+    error = failure(await get_yields(engine, app))
     assert (error["message"], error["param"], error["code"]) == (sent, "p", 400)

@@ -1,4 +1,4 @@
-"""What is not there, and pages that are none: for files, batches and fine-tunes alike."""
+"""Unknown objects and invalid pages, for files, batches and fine-tunes."""
 
 import json
 from typing import Any
@@ -13,11 +13,11 @@ A = "a" * 24
 BATCH, FILE, JOB = f"batch_{A}", f"file-{A}", f"ftjob-{A}"
 
 
-def of_file(id: str) -> dict[str, Any]:
+def batch_of_file(id: str) -> dict[str, Any]:
     return {"endpoint": CHAT, "input_file_id": id}
 
 
-# unit/volume has the texts that are no ids.
+# tests/unit/volume covers strings that are no ids.
 @pytest.mark.parametrize(
     ("method", "route", "param"),
     [
@@ -31,10 +31,10 @@ def of_file(id: str) -> dict[str, Any]:
         ("PUT", f"{FINE_TUNES}/ft-none/cancel", None),
     ],
 )
-async def test_an_object_that_is_not_there_is_404(
+async def test_an_unknown_object_is_404(
     caller: Caller, method: str, route: str, param: str | None
 ) -> None:
-    error = await caller.refused(method, route)
+    error = await caller.request_error(method, route)
     assert (error["code"], error["param"]) == (404, param or "fine_tuning_job_id")
     assert str(caller.root) not in json.dumps(error)
 
@@ -43,18 +43,18 @@ async def test_an_object_that_is_not_there_is_404(
     ("payload", "param"),
     [
         *(
-            ({"route": BATCHES, "method": "POST", "body": of_file(id)}, "input_file_id")
+            ({"route": BATCHES, "method": "POST", "body": batch_of_file(id)}, "input_file_id")
             for id in ("", FILE, "file-../secret", "\ud800")
         ),
-        ({"batch": of_file("file-../secret")}, "input_file_id"),
+        ({"batch": batch_of_file("file-../secret")}, "input_file_id"),
         ({"batch": {"id": "batch_../secret"}}, "batch_id"),
         ({"fine_tune": {"id": JOB}}, "fine_tuning_job_id"),
     ],
 )
-async def test_work_on_what_is_not_there_is_404(
+async def test_a_job_for_an_unknown_object_is_404(
     caller: Caller, payload: dict[str, Any], param: str
 ) -> None:
-    error = await caller.refused_job(**payload)
+    error = await caller.job_error(**payload)
     assert (error["code"], error["param"]) == (404, param)
 
 
@@ -68,7 +68,7 @@ async def test_work_on_what_is_not_there_is_404(
     ],
     ids=lambda value: str(value)[:30],
 )
-async def test_a_page_that_is_none_is_refused(caller: Caller, query: str, code: int) -> None:
-    error = await caller.refused("GET", query)
+async def test_an_invalid_page_is_refused(caller: Caller, query: str, code: int) -> None:
+    error = await caller.request_error("GET", query)
     param = query.partition("?")[2].partition("=")[0]
     assert (error["code"], error["param"]) == (code, param)

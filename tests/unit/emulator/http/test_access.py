@@ -1,4 +1,4 @@
-"""Who is answered: callers with the endpoint's key, workers and programs, and no web pages."""
+"""Access: callers need the endpoint's key, workers need none, and web pages are refused."""
 
 import json
 
@@ -15,26 +15,26 @@ with_key = with_options(api_key=KEY)
 Routes = list[tuple[str, str, int]]
 
 
-def routes(text: str) -> Routes:
-    """Return methods and paths, and their statuses for an authorized request."""
+def parse_routes(text: str) -> Routes:
+    """Parse methods and paths, each with its status for an authorized request."""
     return [(method, path, int(status)) for method, path, status in map(str.split, text.split(","))]
 
 
-FOR_CALLERS = routes(
+FOR_CALLERS = parse_routes(
     "POST /run 400, POST /runsync 400, GET /stream/nope 404, GET /status/nope 404,"
     "POST /cancel/nope 404, POST /retry/nope 404, POST /purge-queue 200, GET /health 200,"
     "POST /openai/v1/completions 400, GET /control/faults 200, POST /control/faults 400,"
     "DELETE /control/faults 200, GET /control/jobs 200, GET /control/jobs/nope 404,"
     "GET /control/workers 200, POST /control/workers/nope/signal 404"
 )
-FOR_WORKERS = routes(
+FOR_WORKERS = parse_routes(
     "GET /job-take/w 204, GET /job-take-batch/w?batch_size=2 204, GET /job-stop/w 204,"
     "POST /job-stream/w/nope 404, POST /job-done/w/nope 404, GET /ping/w 200"
 )
 
 
-async def answered(peer: Peer, routes: Routes, header: str | None) -> Routes:
-    """Call the routes; return each with the status that it answered."""
+async def call_routes(peer: Peer, routes: Routes, header: str | None) -> Routes:
+    """Call the routes; return each with the status of its response."""
     headers = {} if header is None else {"Authorization": header}
     return [
         (method, path, (await peer.request(method, path, headers=headers))[0])
@@ -48,13 +48,13 @@ async def test_a_caller_without_the_key_is_refused_and_a_worker_is_not(
     peer: Peer, header: str | None
 ) -> None:
     refused = [(method, path, 401) for method, path, _ in FOR_CALLERS]
-    assert await answered(peer, FOR_CALLERS, header) == refused
-    assert await answered(peer, FOR_WORKERS, header) == FOR_WORKERS
+    assert await call_routes(peer, FOR_CALLERS, header) == refused
+    assert await call_routes(peer, FOR_WORKERS, header) == FOR_WORKERS
 
 
 @with_key
-async def test_a_key_that_is_no_text_is_wrong_too(peer: Peer) -> None:
-    answer = await peer.raw("GET", "/health", headers=b"Authorization: Bearer \xff\r\n")
+async def test_a_key_that_is_not_utf8_is_refused(peer: Peer) -> None:
+    answer = await peer.request_raw("GET", "/health", headers=b"Authorization: Bearer \xff\r\n")
     assert answer.startswith(b"HTTP/1.1 401 ")
     error = "GET /v2/local/health: the API key is missing or wrong"
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": error}
@@ -63,11 +63,11 @@ async def test_a_key_that_is_no_text_is_wrong_too(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("key", "header"), [(KEY, "Bearer secret"), ("clé", "clé"), (None, None), (None, "Bearer any")]
 )
-async def test_who_sends_the_key_is_answered_and_everybody_where_none_is_set(
+async def test_callers_need_the_key_only_if_the_endpoint_has_one(
     key: str | None, header: str | None
 ) -> None:
     async with emulator_peer(api_key=key) as peer:
-        assert await answered(peer, FOR_CALLERS, header) == FOR_CALLERS
+        assert await call_routes(peer, FOR_CALLERS, header) == FOR_CALLERS
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_who_sends_the_key_is_answered_and_everybody_where_none_is_set(
         ("POST", "outage"),
     ],
 )
-async def test_not_even_the_emulators_own_page_breaks_things(
+async def test_even_a_page_of_the_emulator_may_not_cause_faults(
     peer: Peer, method: str, path: str
 ) -> None:
     headers = {"Origin": peer.emulator.root_url}
@@ -90,18 +90,20 @@ async def test_not_even_the_emulators_own_page_breaks_things(
     assert peer.emulator.faults.active() == []
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.ANSWERED)
-async def test_programs_are_answered_not_pages(headers: dict[str, str], is_answered: bool) -> None:
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+async def test_programs_are_answered_and_web_pages_are_refused(
+    headers: dict[str, str], is_answered: bool
+) -> None:
     async with Emulator() as emulator:
         job = emulator.queue.submit({"input": {}})
         workers = str(URL(emulator.worker_url).origin())
         for url, path in ((emulator.root_url, "health"), (workers, "job-take/x")):
-            status = await web_pages.status(url, headers, f"/v2/local/{path}")
+            status = await web_pages.request_status(url, headers, f"/v2/local/{path}")
             assert status == (200 if is_answered else 403)
         assert job.status is (Status.IN_PROGRESS if is_answered else Status.IN_QUEUE)
 
 
-async def test_workers_and_callers_reach_one_that_listens_on_all_addresses(
+async def test_workers_and_callers_reach_an_emulator_that_listens_on_all_addresses(
     session: ClientSession,
 ) -> None:
     async with Emulator(Options(host="0.0.0.0")) as emulator:

@@ -1,4 +1,4 @@
-"""The control routes: the timings of jobs, the workers."""
+"""The control routes: timings of jobs, and workers."""
 
 import itertools
 import signal
@@ -10,24 +10,24 @@ from support.processes.emulator_peer import Peer
 from emulator.state import job as jobs
 
 
-async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_their_bytes(
+async def test_the_timings_of_a_job_have_the_time_of_each_step_and_the_bytes_of_each_chunk(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Seconds from the clock of the process to Unix time.
-    monkeypatch.setattr(jobs, "_WALL_CLOCK", 1e9)
-    begun = time.monotonic()
+    # Seconds between the clock of the process and Unix time.
+    monkeypatch.setattr(jobs, "_MONOTONIC_TO_UNIX_S", 1e9)
+    start = time.monotonic()
     job = await peer.run()
     queued = await peer.get(f"/control/jobs/{job}")
-    assert begun <= queued["queued_at"] - 1e9 + 1e-5 <= time.monotonic() + 1e-4
+    assert start <= queued["queued_at"] - 1e9 + 1e-5 <= time.monotonic() + 1e-4
     never = dict.fromkeys(("worker", "taken_s", "first_chunk_s", "done_s"))
     begins = {"id": job, "queued_at": queued["queued_at"]}
     assert queued == {**begins, "status": "IN_QUEUE", "chunks": [], **never}
-    peer.let_pass(60)
+    peer.advance_clock(60)
     await peer.take()
     for body in ('{"output": "a"}', '{"output":  "ü" }'):
-        peer.let_pass(60)
+        peer.advance_clock(60)
         await peer.request("POST", f"/job-stream/w/{job}", data=body.encode())
-    peer.let_pass(60)
+    peer.advance_clock(60)
     await peer.post_done(job, output=["a", "ü"])
     final = await peer.get(f"/control/jobs/{job}")
     assert final == {**final, **begins, "status": "COMPLETED", "worker": "w"}
@@ -47,7 +47,7 @@ async def test_all_jobs_are_listed_with_the_number_of_their_chunks(peer: Peer) -
     first, second = (await peer.get("/control/jobs"))["jobs"]
     assert first == {**alone, "chunks": 3}
     assert (second["id"], second["chunks"]) == (waiting, 0)
-    # A retry begins anew.
+    # A retry resets the timings.
     await peer.post(f"/retry/{job}")
     again = await peer.get(f"/control/jobs/{job}")
     assert (again["taken_s"], again["done_s"], again["chunks"]) == (None, None, [])
@@ -57,7 +57,7 @@ async def test_all_jobs_are_listed_with_the_number_of_their_chunks(peer: Peer) -
 COUNTS = ("pings", "takes", "jobs", "chunks", "results", "late_posts", "late_chunks")
 
 
-async def test_workers_are_listed_with_what_they_said(peer: Peer) -> None:
+async def test_workers_are_listed_with_their_states_and_counts(peer: Peer) -> None:
     for _ in range(2):
         await peer.get("/ping/sick?status=unhealthy")
     await peer.take("able")
@@ -73,7 +73,7 @@ async def counts_of(peer: Peer) -> dict[str, int]:
     return {name: worker[name] for name in COUNTS if worker[name]}
 
 
-async def test_a_workers_takes_jobs_chunks_and_results_are_counted_and_late_ones_apart(
+async def test_a_workers_takes_jobs_chunks_and_results_are_counted_and_late_ones_separately(
     peer: Peer,
 ) -> None:
     done, cancelled = [await peer.run() for _ in range(2)]
@@ -104,7 +104,9 @@ NO_WORKER = "no such worker is run by this endpoint"
         ("POST", "/control/workers/by-hand/freeze", NO_WORKER),
     ],
 )
-async def test_what_is_absent_is_a_404(peer: Peer, method: str, path: str, message: str) -> None:
+async def test_an_unknown_job_or_worker_is_a_404(
+    peer: Peer, method: str, path: str, message: str
+) -> None:
     await peer.get("/ping/by-hand")
     answer = await peer.request(method, path, json={"signal": "SIGTERM"})
     assert answer == (404, {"error": f"{method} {path}: {message}"})
@@ -123,7 +125,7 @@ async def test_what_is_absent_is_a_404(peer: Peer, method: str, path: str, messa
         ("outage", {"seconds": "long"}, "seconds"),
     ],
 )
-async def test_a_wrong_request_is_refused_with_its_field_and_has_no_effect(
+async def test_an_invalid_request_is_refused_by_its_field_and_has_no_effect(
     peer: Peer, signals: list[signal.Signals], path: str, body: object, field: str
 ) -> None:
     status, answer = await peer.request("POST", f"/control/{path}", json=body)

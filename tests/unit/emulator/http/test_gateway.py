@@ -9,18 +9,18 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientResponse
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.scripted_endpoint import (
-    HANGS,
-    Act,
-    answered,
+    HANG,
+    JobHandler,
     hang,
     only_job,
     scripted_endpoint,
-    yielding,
+    send_request,
+    yield_outputs,
 )
 
-from emulator import Emulator, FailedAs, Job, Options, Status
+from emulator import Emulator, FailedJobHandling, Job, Options, Status
 
 NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
 OPENAI = "/v2/local/openai/v1"
@@ -28,20 +28,20 @@ whether_streamed = pytest.mark.parametrize("stream", [True, False])
 
 
 def completion(
-    act: Act, stream: bool = False, **options: Any
+    act: JobHandler, stream: bool = False, **options: Any
 ) -> AbstractAsyncContextManager[tuple[ClientResponse, Job]]:
-    """Ask for a completion that an act answers."""
-    return answered(act, f"{OPENAI}/completions", body={"stream": stream}, **options)
+    """Request a completion and answer it with an act."""
+    return send_request(act, f"{OPENAI}/completions", body={"stream": stream}, **options)
 
 
-async def test_a_request_becomes_a_job_and_a_string_plain_text() -> None:
+async def test_a_request_becomes_a_job_and_a_string_becomes_plain_text() -> None:
     body = {"model": "m", "prompt": "hi"}
-    asking = answered(yielding({"id": "x"}), f"{OPENAI}/completions?a=1", body=body)
+    asking = send_request(yield_outputs({"id": "x"}), f"{OPENAI}/completions?a=1", body=body)
     async with asking as (answer, job):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
         assert job.input == {"openai_route": "/v1/completions", "openai_input": body}
-    act = yielding("vllm:running 1\n")
-    async with answered(act, f"{OPENAI}/models/org/name", "GET") as (answer, job):
+    act = yield_outputs("vllm:running 1\n")
+    async with send_request(act, f"{OPENAI}/models/org/name", "GET") as (answer, job):
         assert (answer.content_type, await answer.text()) == ("text/plain", "vllm:running 1\n")
         assert job.input == {"openai_route": "/v1/models/org/name", "openai_input": None}
 
@@ -51,12 +51,14 @@ async def test_a_request_becomes_a_job_and_a_string_plain_text() -> None:
     [
         (False, [{"a": 1}, {"b": 2}], '[{"a": 1}, {"b": 2}]'),
         (True, [{"a": 1}], 'data: {"a": 1}\n\n'),
-        # A worker can send half of a surrogate pair: JSON can write it, UTF-8 can't.
+        # A worker can send half of a surrogate pair: JSON can express it, UTF-8 can't.
         (True, ["data: \ud83d\n\n"], "data: ?\n\n"),
     ],
 )
-async def test_what_a_job_yields_is_answered(stream: bool, outputs: list[Any], text: str) -> None:
-    async with completion(yielding(*outputs), stream) as (answer, _):
+async def test_the_yields_of_a_job_become_the_response(
+    stream: bool, outputs: list[Any], text: str
+) -> None:
+    async with completion(yield_outputs(*outputs), stream) as (answer, _):
         assert (answer.status, await answer.text()) == (200, text)
 
 
@@ -74,13 +76,13 @@ async def test_a_stream_is_passed_on_byte_for_byte_as_it_arrives() -> None:
     async with completion(act, stream=True) as (answer, _):
         assert answer.content_type == "text/event-stream"
         for gate, output in zip(gates, outputs, strict=True):
-            gate.set()  # no chunk is made before the client has read the one before
+            gate.set()  # no chunk is sent before the client has read the previous one
             expected = output.encode()
             assert await answer.content.readexactly(len(expected)) == expected
         assert await answer.content.read() == b""
 
 
-def failed(message: str) -> dict[str, Any]:
+def job_error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "job_failed", "param": None, "code": 500}}
 
 
@@ -88,20 +90,25 @@ def failed(message: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("error", "failed_as", "status", "body"),
     [
-        (json.dumps(NOT_FOUND), FailedAs.ERROR_CODE, 404, NOT_FOUND),
-        (json.dumps(NOT_FOUND), FailedAs.OK, 200, NOT_FOUND),
-        (json.dumps(NOT_FOUND), FailedAs.SERVER_ERROR, 500, NOT_FOUND),
-        ("boom", FailedAs.ERROR_CODE, 500, failed("boom")),
-        ('{"error": "boom"}', FailedAs.ERROR_CODE, 500, failed('{"error": "boom"}')),
-        ("17", FailedAs.ERROR_CODE, 500, failed("17")),
-        ('{"error": {"code": "bad"}}', FailedAs.ERROR_CODE, 500, {"error": {"code": "bad"}}),
-        ('{"error": {"code": 200}}', FailedAs.ERROR_CODE, 500, {"error": {"code": 200}}),
+        (json.dumps(NOT_FOUND), FailedJobHandling.ERROR_CODE, 404, NOT_FOUND),
+        (json.dumps(NOT_FOUND), FailedJobHandling.OK, 200, NOT_FOUND),
+        (json.dumps(NOT_FOUND), FailedJobHandling.SERVER_ERROR, 500, NOT_FOUND),
+        ("boom", FailedJobHandling.ERROR_CODE, 500, job_error("boom")),
+        ('{"error": "boom"}', FailedJobHandling.ERROR_CODE, 500, job_error('{"error": "boom"}')),
+        ("17", FailedJobHandling.ERROR_CODE, 500, job_error("17")),
+        (
+            '{"error": {"code": "bad"}}',
+            FailedJobHandling.ERROR_CODE,
+            500,
+            {"error": {"code": "bad"}},
+        ),
+        ('{"error": {"code": 200}}', FailedJobHandling.ERROR_CODE, 500, {"error": {"code": 200}}),
     ],
 )
-async def test_a_failed_job_becomes_an_http_error_with_its_own_words(
-    stream: bool, error: str, failed_as: FailedAs, status: int, body: dict[str, Any]
+async def test_a_failed_job_becomes_an_http_error_with_its_message(
+    stream: bool, error: str, failed_as: FailedJobHandling, status: int, body: dict[str, Any]
 ) -> None:
-    async with completion(yielding(error=error), stream, failed_as=failed_as) as (answer, _):
+    async with completion(yield_outputs(error=error), stream, failed_as=failed_as) as (answer, _):
         assert (answer.status, await answer.json()) == (status, body)
 
 
@@ -114,11 +121,11 @@ async def cancel(emulator: Emulator, job: Job) -> None:
     ("act", "status", "kind", "message"),
     [
         (cancel, 499, "cancelled", "job {id} was cancelled"),
-        (yielding(HANGS), 504, "timed_out", "job {id}: the job's executionTimeout is over"),
+        (yield_outputs(HANG), 504, "timed_out", "job {id}: the job's executionTimeout is over"),
     ],
 )
 async def test_a_job_that_the_platform_ends_is_an_error_with_its_reason(
-    stream: bool, act: Act, status: int, kind: str, message: str
+    stream: bool, act: JobHandler, status: int, kind: str, message: str
 ) -> None:
     async with completion(act, stream, execution_timeout_s=0.02) as (answer, job):
         error = {"message": message.format(id=job.id), "type": kind, "param": None, "code": status}
@@ -139,19 +146,19 @@ async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwis
             session.post(f"{emulator.openai_url}/completions", json={"stream": stream})
         )
         job = await only_job(emulator)
-        await job.changed.wait_for(lambda: job.has_unread)
+        await job.changed.wait_for(lambda: job.has_unread_chunks)
         if stream:
             (await asking).close()
         asking.cancel()
         await asyncio.wait([asking])
-        await eventually(lambda: '"status": 499' in log.read_text())
+        await poll_until(lambda: '"status": 499' in log.read_text())
         emulator.queue.complete(job, None)
         assert job.status is status
-        assert emulator.queue.worker("w").stops == ([job.id] if cancel else [])
+        assert emulator.queue.get_worker("w").pending_stops == ([job.id] if cancel else [])
 
 
 async def test_a_stream_that_was_read_to_its_last_event_is_not_cancelled() -> None:
-    """Clients hang up there, and the worker's final post comes later."""
+    """Clients hang up after the last event, before the worker's final post."""
     hung_up = asyncio.Event()
 
     async def act(emulator: Emulator, job: Job) -> None:
@@ -163,13 +170,13 @@ async def test_a_stream_that_was_read_to_its_last_event_is_not_cancelled() -> No
         assert await answer.text() == "data: [DONE]\n\n"
         answer.close()
         hung_up.set()
-        await job.wait_ended()
+        await job.wait_for_end()
         assert job.status is Status.COMPLETED
 
 
 async def begin_and_lose_worker(emulator: Emulator, job: Job) -> None:
     await hang(emulator, job)
-    emulator.queue.lose(emulator.queue.worker("w"))
+    emulator.queue.handle_worker_exit(emulator.queue.get_worker("w"))
 
 
 @pytest.mark.parametrize(
@@ -180,10 +187,10 @@ async def begin_and_lose_worker(emulator: Emulator, job: Job) -> None:
     ],
 )
 async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(
-    act: Act, timeout_s: float, kind: str, message: str
+    act: JobHandler, timeout_s: float, kind: str, message: str
 ) -> None:
     async with completion(act, stream=True, execution_timeout_s=timeout_s) as (answer, job):
-        begun, text = (await answer.text()).split("data: ")[1:]
+        beginning, text = (await answer.text()).split("data: ")[1:]
         error = json.loads(text)["error"]
-        assert (answer.status, begun) == (200, "1\n\n")
+        assert (answer.status, beginning) == (200, "1\n\n")
         assert (error["type"], error["message"]) == (kind, message.format(id=job.id))

@@ -7,15 +7,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientSession
-from support.scripted_endpoint import answered, only_job, scripted_endpoint, yielding
+from support.scripted_endpoint import only_job, scripted_endpoint, send_request, yield_outputs
 
-from emulator import Emulator, FailedAs, Options
+from emulator import Emulator, FailedJobHandling, Options
 
 STREAM = "/v1/llm/completions-stream?model_endpoint_name=m"
 CONTENT = "/v1/files/file-1/content"
 
 
-# At the root, as LLM Engine's own server has the routes, and below the endpoint.
+# The routes exist at the root, as on LLM Engine's own server, and below the endpoint.
 @pytest.mark.parametrize("base", ["", "/v2/local"])
 @pytest.mark.parametrize(
     ("method", "route", "body"),
@@ -30,7 +30,10 @@ CONTENT = "/v1/files/file-1/content"
 async def test_a_request_becomes_a_job_with_its_route_query_method_and_body(
     base: str, method: str, route: str, body: dict[str, Any] | None
 ) -> None:
-    async with answered(yielding({"id": "x"}), base + route, method, body) as (answer, job):
+    async with send_request(yield_outputs({"id": "x"}), base + route, method, body) as (
+        answer,
+        job,
+    ):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
         assert job.input == {"route": route, "method": method, "body": body}
 
@@ -38,7 +41,7 @@ async def test_a_request_becomes_a_job_with_its_route_query_method_and_body(
 async def test_a_stream_has_the_workers_events_only() -> None:
     texts = ['data: {"output": "data: x"}\n\n', "data: 2\n\ndata: 3\n\n"]
     decoded = [[{"a": 1}, {"b": 2}], [{"c": 3}]]
-    async with answered(yielding(*texts, *decoded), STREAM) as (answer, _):
+    async with send_request(yield_outputs(*texts, *decoded), STREAM) as (answer, _):
         assert answer.content_type == "text/event-stream"
         events = 'data: {"a": 1}\n\ndata: {"b": 2}\n\ndata: {"c": 3}\n\n'
         assert await answer.text() == "".join(texts) + events
@@ -47,15 +50,18 @@ async def test_a_stream_has_the_workers_events_only() -> None:
 async def test_a_stream_that_the_platform_ends_closes_with_an_error_event_unless_it_has_one() -> (
     None
 ):
-    async with answered(yielding("data: 1\n\n", error="w exited"), STREAM) as (answer, job):
-        begun, text = (await answer.text()).split("data: ")[1:]
-    assert (answer.status, begun) == (200, "1\n\n")
+    async with send_request(yield_outputs("data: 1\n\n", error="w exited"), STREAM) as (
+        answer,
+        job,
+    ):
+        beginning, text = (await answer.text()).split("data: ")[1:]
+    assert (answer.status, beginning) == (200, "1\n\n")
     event = json.loads(text)
     assert event["error"]["content"].pop("timestamp")
     error = {"status_code": 500, "content": {"error": "w exited"}}
     assert event == {"request_id": job.id, "error": error}
     sent = 'data: 1\n\ndata: {"request_id": "r", "error": {"status_code": 500}}\n\n'
-    async with answered(yielding(sent, error="no model"), STREAM) as (answer, _):
+    async with send_request(yield_outputs(sent, error="no model"), STREAM) as (answer, _):
         assert await answer.text() == sent
 
 
@@ -73,12 +79,12 @@ def error(code: object) -> str:
         ("no", 500, 500),
     ],
 )
-async def test_a_failed_job_becomes_an_error_that_the_client_knows(
+async def test_a_failed_job_becomes_an_error_in_the_clients_format(
     method: str, path: str, text: str, status: int, code: object
 ) -> None:
-    # An option that has no effect here.
-    act, failed_as = yielding(error=text), FailedAs.OK
-    async with answered(act, path, method, failed_as=failed_as) as (answer, _):
+    # This option has no effect on these routes.
+    act, failed_as = yield_outputs(error=text), FailedJobHandling.OK
+    async with send_request(act, path, method, failed_as=failed_as) as (answer, _):
         body = await answer.json()
         assert (answer.status, body["detail"]) == (status, "no")
         assert (body["error"]["message"], body["error"]["code"]) == ("no", code)
@@ -92,12 +98,12 @@ async def test_a_failed_job_becomes_an_error_that_the_client_knows(
         ({"Authorization": "basic c2VjcmV0Og=="}, 400),  # "secret:"
         ({"Authorization": "Basic OnNlY3JldA=="}, 401),  # ":secret"
         ({"Authorization": "Basic secret"}, 401),
-        ({"Authorization": "Basic /w=="}, 401),  # no text
+        ({"Authorization": "Basic /w=="}, 401),  # not UTF-8
         ({"x-api-key": "secret2"}, 401),
         ({}, 401),
     ],
 )
-async def test_the_key_is_taken_as_the_client_sends_it(
+async def test_the_key_is_accepted_in_each_form_that_a_client_sends(
     session: ClientSession, headers: dict[str, str], status: int
 ) -> None:
     async with Emulator(Options(api_key="secret")) as emulator:
@@ -106,7 +112,7 @@ async def test_the_key_is_taken_as_the_client_sends_it(
             assert (answer.status, [*await answer.json()]) == (status, ["detail"])
 
 
-async def test_an_endpoint_that_shuts_down_tells_the_client_so_and_has_no_other_routes(
+async def test_a_closed_endpoint_responds_with_503_and_has_no_other_routes(
     session: ClientSession,
 ) -> None:
     async with Emulator() as emulator:
@@ -126,7 +132,7 @@ async def test_a_form_becomes_a_body_with_its_file_in_base64(session: ClientSess
     form = aiohttp.FormData({"purpose": "batch", "other": "x"}, quote_fields=False)
     form.add_field("file", b"\0\xff\r\n", filename="ä.bin", content_type="text/csv")
     async with (
-        scripted_endpoint(yielding({"id": "x"})) as emulator,
+        scripted_endpoint(yield_outputs({"id": "x"})) as emulator,
         session.post(f"{emulator.root_url}/v1/files", data=form) as answer,
     ):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
@@ -153,7 +159,7 @@ END = b"\r\n--b--\r\n"
     ],
     ids=range(7),
 )
-async def test_a_body_that_cannot_be_a_job_is_refused_with_words_for_the_client(
+async def test_a_body_that_cannot_be_a_job_is_refused_in_the_clients_format(
     session: ClientSession, body: bytes, headers: dict[str, str], message: str
 ) -> None:
     async with Emulator(Options(oversize_status=413)) as emulator:
@@ -170,12 +176,12 @@ async def test_a_body_that_cannot_be_a_job_is_refused_with_words_for_the_client(
     [
         ([""], ""),
         (["a", '"b\n', "ü" * 300_000], 'a"b\n' + "ü" * 300_000),
-        # What is no text.
+        # Binary content.
         ([{"content_base64": "AP8A"}, {"content_base64": "/w=="}], "AP8A/w=="),
     ],
     ids=range(3),
 )
-async def test_the_parts_of_a_content_are_joined(outputs: list[Any], content: str) -> None:
-    async with answered(yielding(*outputs), CONTENT, "GET") as (answer, job):
+async def test_the_parts_of_content_are_joined(outputs: list[Any], content: str) -> None:
+    async with send_request(yield_outputs(*outputs), CONTENT, "GET") as (answer, job):
         assert (answer.status, await answer.json()) == (200, {"id": "file-1", "content": content})
         assert job.input == {"route": CONTENT, "method": "GET", "body": None}

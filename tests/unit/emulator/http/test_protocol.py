@@ -45,7 +45,7 @@ async def replay(
 
 
 @pytest.mark.parametrize("exchanges", SCENARIOS)
-async def test_the_emulator_answers_the_recorded_sdk_as_the_recording_says(
+async def test_the_emulator_answers_recorded_requests_as_recorded(
     session: aiohttp.ClientSession, exchanges: list[Exchange]
 ) -> None:
     async with Emulator(Options(take_poll_s=0.02)) as emulator:

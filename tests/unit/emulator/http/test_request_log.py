@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, emulator_peer
 
 from emulator import Emulator, Options
@@ -27,39 +27,39 @@ async def peer(log: Path) -> AsyncIterator[Peer]:
         yield running
 
 
-def lines(log: Path) -> list[dict[str, Any]]:
+def read_log(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-async def test_each_request_is_a_line_with_its_answer(peer: Peer, log: Path) -> None:
-    begun = time.time()
+async def test_each_request_is_a_line_with_its_status(peer: Peer, log: Path) -> None:
+    start = time.time()
     await peer.request("POST", "/run", data=b'{"input": "\xc3\xbc"}')
     await peer.request("GET", "/status/nope?ttl=5")
     await peer.request("GET", "/control/jobs")
-    # A line is written with its answer, not only at the end.
-    answered = lines(log)
+    # A line is written with its response, not only on exit.
+    entries = read_log(log)
     keys = ("method", "path", "status", "bytes_in")
-    assert [tuple(line[key] for key in keys) for line in answered] == [
+    assert [tuple(line[key] for key in keys) for line in entries] == [
         ("POST", "/v2/local/run", 200, 15),
         ("GET", "/v2/local/status/nope?ttl=5", 404, 0),
         ("GET", "/control/jobs", 200, 0),
     ]
-    for line in answered:
+    for line in entries:
         assert {*line} == {"at", "ms", "bytes_out", *keys}
-        assert begun - 60 < line["at"] < time.time() + 60
+        assert start - 60 < line["at"] < time.time() + 60
         assert line["bytes_out"] > 0
 
 
-async def test_the_time_of_a_request_is_that_until_its_answer_or_until_its_caller_hung_up(
+async def test_the_duration_of_a_request_ends_with_its_response_or_when_its_caller_hangs_up(
     peer: Peer, log: Path
 ) -> None:
     (await peer.poll("/job-take/dead")).cancel()
-    await eventually(lambda: '"status": 499' in log.read_text())
+    await poll_until(lambda: '"status": 499' in log.read_text())
     taking = await peer.poll("/job-take/w")
     arrived = time.time()
-    peer.let_pass(600)
+    peer.advance_clock(600)
     await taking
-    line = lines(log)[1]
+    line = read_log(log)[1]
     assert line["ms"] >= 600_000
     assert line["at"] < arrived + 60
 
@@ -73,25 +73,27 @@ async def test_the_time_of_a_request_is_that_until_its_answer_or_until_its_calle
         {"on": "take", "do": "lose"},
     ],
 )
-async def test_the_fault_that_a_request_met_is_noted(
+async def test_the_fault_that_affected_a_request_is_logged(
     peer: Peer, log: Path, fault: dict[str, Any]
 ) -> None:
     await peer.run()
     await peer.add_fault(**fault)
     with suppress(ConnectionResetError):
-        await peer.raw("GET", f"/job-{fault['on']}/w")
-    await eventually(lambda: lines(log)[-1]["path"].endswith("/w"))
-    assert lines(log)[-1]["fault"] == fault["do"]
+        await peer.request_raw("GET", f"/job-{fault['on']}/w")
+    await poll_until(lambda: read_log(log)[-1]["path"].endswith("/w"))
+    assert read_log(log)[-1]["fault"] == fault["do"]
 
 
-async def test_a_log_that_cannot_be_written_prevents_the_start(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_prevents_startup(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         await Emulator(Options(request_log=tmp_path)).start()
 
 
-async def test_another_emulator_for_the_port_leaves_the_log_alone(peer: Peer, log: Path) -> None:
+async def test_an_emulator_that_cannot_bind_its_port_leaves_the_log_unchanged(
+    peer: Peer, log: Path
+) -> None:
     await peer.get("/health")
     port = int(peer.emulator.root_url.rpartition(":")[2])
     with pytest.raises(OSError, match="address already in use"):
         await Emulator(Options(port=port, request_log=log)).__aenter__()
-    assert len(lines(log)) == 1
+    assert len(read_log(log)) == 1

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, with_options
 
 WAIT = "wait must be a whole number from 1000 to 300000"
@@ -18,7 +18,7 @@ async def test_a_job_goes_from_the_caller_to_the_worker_and_back(peer: Peer) -> 
     assert await peer.status(job) == "IN_PROGRESS"
     await peer.post(f"/job-stream/w/{job}?gpu=x&isStream=false", {"output": "a"})
     await peer.post(f"/job-done/w/{job}?gpu=x&isStream=true", {"output": ["a"]})
-    report = await peer.report(job)
+    report = await peer.status_object(job)
     assert (report["id"], report["status"], report["output"]) == (job, "COMPLETED", ["a"])
 
 
@@ -40,33 +40,33 @@ async def test_a_batch_waits_for_one_job_and_takes_the_oldest_up_to_its_size(pee
 @holding_polls
 async def test_a_cancelled_job_reaches_its_worker_once_through_the_stop_channel(peer: Peer) -> None:
     job = await peer.start()
-    polling = asyncio.create_task(peer.stops())
+    polling = asyncio.create_task(peer.jobs_to_stop())
     for _ in range(2):
         assert (await peer.post(f"/cancel/{job}"))["status"] == "CANCELLED"
     assert await polling == [job]
-    assert peer.worker.stops == []
+    assert peer.worker.pending_stops == []
 
 
-async def test_a_cancelled_job_that_waits_is_not_handed_over(peer: Peer) -> None:
+async def test_a_job_that_is_cancelled_in_the_queue_is_not_handed_over(peer: Peer) -> None:
     first, second = [await peer.run() for _ in range(2)]
     await peer.post(f"/cancel/{first}")
-    assert await peer.report(first) == {"id": first, "status": "CANCELLED"}
-    assert [await peer.take(), await peer.take(), await peer.stops()] == [second, None, []]
+    assert await peer.status_object(first) == {"id": first, "status": "CANCELLED"}
+    assert [await peer.take(), await peer.take(), await peer.jobs_to_stop()] == [second, None, []]
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
-async def test_what_arrives_after_the_end_changes_nothing(peer: Peer, end: str) -> None:
+async def test_posts_after_the_end_of_a_job_change_nothing(peer: Peer, end: str) -> None:
     job = await peer.start()
     if end == "cancel":
         await peer.post(f"/cancel/{job}")
     else:
         await peer.post_done(job, **{"output" if end == "complete" else "error": "first"})
-    before = await peer.report(job)
+    before = await peer.status_object(job)
     assert await peer.post_chunk(job, "late") == (200, {})
     for result in ({"output": "late"}, {"error": "late"}, {"status": "IN_PROGRESS", "output": 1}):
         assert await peer.post_done(job, **result) == (200, {})
     await peer.post(f"/cancel/{job}")
-    assert await peer.report(job) == before
+    assert await peer.status_object(job) == before
     assert peer.emulator.job(job).chunks == []
 
 
@@ -108,10 +108,10 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
     job = await peer.start()
     for progress in ("1/2", {"step": 2}):
         assert await peer.post_done(job, status="IN_PROGRESS", output=progress) == (200, {})
-        report = await peer.report(job)
+        report = await peer.status_object(job)
         assert (report["status"], report["output"]) == ("IN_PROGRESS", progress)
     await peer.post_done(job)
-    report = await peer.report(job)
+    report = await peer.status_object(job)
     assert (report["status"], "output" in report) == ("COMPLETED", False)
 
 
@@ -134,7 +134,7 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
         ("DELETE", "/openai/v1/models/m", "", 405, "Method Not Allowed"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
+async def test_an_invalid_request_is_refused_with_the_reason_as_json(
     peer: Peer, method: str, path: str, body: str | bytes, status: int, message: str
 ) -> None:
     code, answer = await peer.request(method, path, data=body)
@@ -143,8 +143,8 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
 
 @holding_polls
 async def test_stopping_does_not_wait_for_long_polls(peer: Peer) -> None:
-    polling = asyncio.create_task(peer.raw("GET", "/job-take/w"))
-    await eventually(lambda: "w" in peer.queue.workers)
+    polling = asyncio.create_task(peer.request_raw("GET", "/job-take/w"))
+    await poll_until(lambda: "w" in peer.queue.workers)
     async with asyncio.timeout(300):
         await peer.emulator.stop()
         assert await polling == b""

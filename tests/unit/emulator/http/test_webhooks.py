@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.job_loops import serving
-from support.processes.background import eventually
+from support.job_loops import serve_routes
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, emulator_peer, with_options
 
 LONG_S = 60.0
@@ -20,7 +20,7 @@ UNACKNOWLEDGED = "the webhook of job {} was not acknowledged: {}"
 
 @dataclass
 class Receiver:
-    """Records posts, and answers with one status after the other; the last one repeats."""
+    """Records posts and responds with the statuses in order; the last one repeats."""
 
     statuses: list[int]
     url: str = ""
@@ -36,20 +36,20 @@ class Receiver:
         return web.Response(status=status, headers={"Location": "/hook"})
 
     async def wait_for_posts(self, count: int) -> None:
-        await eventually(lambda: len(self.posts) >= count)
+        await poll_until(lambda: len(self.posts) >= count)
 
 
 @asynccontextmanager
-async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
+async def start_receiver(*statuses: int) -> AsyncIterator[Receiver]:
     receiver = Receiver([*statuses])
-    async with serving(web.route("*", "/hook", receiver.answer)) as url:
+    async with serve_routes(web.route("*", "/hook", receiver.answer)) as url:
         receiver.url = f"{url}/hook?of=job"
         yield receiver
 
 
 @pytest.fixture
-def unreachable() -> Iterator[str]:
-    """An address where nobody listens."""
+def unreachable_url() -> Iterator[str]:
+    """Return a URL at which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/hook"
@@ -80,11 +80,11 @@ async def expire(peer: Peer, job: str) -> None:
 async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
     peer: Peer, end: Callable[[Peer, str], Awaitable[object]], status: str
 ) -> None:
-    async with receiving(200) as receiver:
+    async with start_receiver(200) as receiver:
         job = await peer.run(webhook=receiver.url)
         await end(peer, job)
         await receiver.wait_for_posts(1)
-        assert receiver.posts == [await peer.report(job)]
+        assert receiver.posts == [await peer.status_object(job)]
         assert receiver.posts[0]["status"] == status
 
 
@@ -99,50 +99,50 @@ async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
     ],
 )
 @with_options(webhook_retry_s=0.02)
-async def test_a_webhook_is_tried_three_times_at_most_until_it_answers_200(
+async def test_a_webhook_is_called_up_to_three_times_until_it_responds_with_200(
     peer: Peer, caplog: pytest.LogCaptureFixture, statuses: list[int], posts: int, warning: str
 ) -> None:
-    async with receiving(*statuses) as receiver:
+    async with start_receiver(*statuses) as receiver:
         job = await peer.run(webhook=receiver.url)
         await complete(peer, job)
         await receiver.wait_for_posts(posts)
-        await eventually(lambda: warning.format(job) in caplog.text)
-        # A further one would come before another job's.
-        peer.let_pass(0.02)
+        await poll_until(lambda: warning.format(job) in caplog.text)
+        # A further post would arrive before the other job's.
+        peer.advance_clock(0.02)
         await complete(peer, await peer.run(webhook=receiver.url))
         await receiver.wait_for_posts(posts + 1)
         own = [post for post in receiver.posts if post["id"] == job]
-        assert own == [await peer.report(job)] * posts
+        assert own == [await peer.status_object(job)] * posts
         times = itertools.pairwise(receiver.times[:posts])
         assert min(later - earlier for earlier, later in times) >= 0.019
     assert bool(warning) == ("acknowledged" in caplog.text)
 
 
 @with_options(webhook_retry_s=0.01)
-async def test_a_webhook_that_is_never_reached_is_given_up_and_that_is_said(
-    peer: Peer, unreachable: str, caplog: pytest.LogCaptureFixture
+async def test_an_unreachable_webhook_is_abandoned_with_a_warning(
+    peer: Peer, unreachable_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = await peer.run(webhook=unreachable)
+    job = await peer.run(webhook=unreachable_url)
     await complete(peer, job)
-    await eventually(lambda: UNACKNOWLEDGED.format(job, "Cannot connect") in caplog.text)
+    await poll_until(lambda: UNACKNOWLEDGED.format(job, "Cannot connect") in caplog.text)
     assert await peer.status(job) == "COMPLETED"
 
 
-async def test_an_emulator_that_was_stopped_calls_no_webhook_any_more() -> None:
-    async with receiving(500) as receiver, emulator_peer(webhook_retry_s=LONG_S) as peer:
-        ended, running = [await peer.start(webhook=receiver.url) for _ in range(2)]
-        await peer.post_done(ended, output=1)
+async def test_a_stopped_emulator_calls_no_webhook() -> None:
+    async with start_receiver(500) as receiver, emulator_peer(webhook_retry_s=LONG_S) as peer:
+        completed, running = [await peer.start(webhook=receiver.url) for _ in range(2)]
+        await peer.post_done(completed, output=1)
         await receiver.wait_for_posts(1)
         await peer.emulator.stop()
         peer.queue.cancel(peer.emulator.job(running))
-        peer.let_pass(LONG_S)
-        # A further post would come before this one.
+        peer.advance_clock(LONG_S)
+        # A further post would arrive before this one.
         async with peer.session.post(receiver.url, json="ours"):
             assert receiver.posts[1:] == ["ours"]
 
 
 @pytest.mark.parametrize("webhook", ["nope", "ftp://example.com/hook", "http://", 5, ""])
-async def test_a_webhook_that_is_no_url_is_refused(peer: Peer, webhook: object) -> None:
+async def test_a_webhook_that_is_not_a_url_is_refused(peer: Peer, webhook: object) -> None:
     status, answer = await peer.request("POST", "/run", json={"input": 1, "webhook": webhook})
     assert (status, "/run: webhook: " in answer["error"]) == (400, True)
     assert peer.queue.jobs == {}

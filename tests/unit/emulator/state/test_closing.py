@@ -1,17 +1,17 @@
-"""An endpoint that is shutting down, and workers that are gone."""
+"""Endpoints that shut down, and workers that have exited."""
 
 import asyncio
 
 import pytest
 from support.processes.emulator_peer import Peer, with_options
 
-from emulator import LostAs
+from emulator import LostJobHandling
 
 POLLS = ("/job-take/a", "/job-take-batch/b?batch_size=2", "/job-stop/c")
 
 
 @with_options(take_poll_s=600)
-async def test_closing_releases_every_held_poll_at_once_and_holds_no_later_one(peer: Peer) -> None:
+async def test_closing_answers_every_open_or_later_poll_immediately(peer: Peer) -> None:
     for _ in range(2):
         polls = [await peer.poll(path) for path in POLLS]
         peer.queue.close()
@@ -22,7 +22,7 @@ async def test_closing_releases_every_held_poll_at_once_and_holds_no_later_one(p
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/run"), ("POST", "/runsync"), ("GET", "/openai/v1/models")]
 )
-async def test_a_closed_endpoint_cancels_what_waits_and_refuses_new_jobs(
+async def test_a_closed_endpoint_cancels_queued_jobs_and_refuses_new_ones(
     peer: Peer, method: str, path: str
 ) -> None:
     job = await peer.run()
@@ -35,22 +35,22 @@ async def test_a_closed_endpoint_cancels_what_waits_and_refuses_new_jobs(
 
 @with_options(take_poll_s=600)
 async def test_running_jobs_can_still_end_and_be_cancelled_on_a_closed_endpoint(peer: Peer) -> None:
-    is_cancelled = await peer.start()
+    cancelled = await peer.start()
     waiting = asyncio.create_task(peer.post("/runsync", {"input": 1}))
-    ends = await peer.take()
+    completed = await peer.take()
     peer.queue.close()
-    await peer.post(f"/cancel/{is_cancelled}")
-    assert await peer.stops() == [is_cancelled]
-    await peer.post_chunk(ends, "a")
-    await peer.post_done(ends, output=["a"])
+    await peer.post(f"/cancel/{cancelled}")
+    assert await peer.jobs_to_stop() == [cancelled]
+    await peer.post_chunk(completed, "a")
+    await peer.post_done(completed, output=["a"])
     report = await waiting
     assert (report["status"], report["output"]) == ("COMPLETED", ["a"])
 
 
-# Workers that are gone:
+# Workers that have exited:
 
 
-async def lose_with_jobs(peer: Peer) -> list[str]:
+async def lose_worker(peer: Peer) -> list[str]:
     """Start two jobs on worker w and one on another, queue a fourth, and lose w."""
     jobs = [await peer.start() for _ in range(2)]
     for job in jobs:
@@ -58,7 +58,7 @@ async def lose_with_jobs(peer: Peer) -> list[str]:
         await peer.post_done(job, status="IN_PROGRESS", output="half")
     others = [await peer.run() for _ in range(2)]
     assert await peer.take("other") == others[0]
-    peer.queue.lose(peer.worker)
+    peer.queue.handle_worker_exit(peer.worker)
     return [*jobs, *others]
 
 
@@ -68,25 +68,25 @@ async def statuses(peer: Peer, jobs: list[str]) -> list[str | None]:
 
 async def test_the_jobs_of_a_lost_worker_fail_with_its_name(peer: Peer) -> None:
     await peer.post(f"/cancel/{await peer.start()}")
-    jobs = await lose_with_jobs(peer)
+    jobs = await lose_worker(peer)
     assert await statuses(peer, jobs) == ["FAILED", "FAILED", "IN_PROGRESS", "IN_QUEUE"]
     error = "w exited while it ran this job"
-    assert (await peer.report(jobs[0]))["error"] == error
+    assert (await peer.status_object(jobs[0]))["error"] == error
     stream = {"status": "FAILED", "stream": [{"output": "a"}], "error": error}
     assert await peer.get(f"/stream/{jobs[0]}") == stream
-    # The next of its name learns of no earlier cancel.
-    assert await peer.stops() == []
+    # The next worker of this name gets no stop of an earlier job.
+    assert await peer.jobs_to_stop() == []
 
 
-@with_options(lost_as=LostAs.REQUEUED)
+@with_options(lost_as=LostJobHandling.REQUEUED)
 async def test_the_jobs_of_a_lost_worker_can_go_back_to_the_front_of_the_queue(peer: Peer) -> None:
-    first, second, _, last = jobs = await lose_with_jobs(peer)
+    first, second, _, last = jobs = await lose_worker(peer)
     assert await statuses(peer, jobs) == ["IN_QUEUE", "IN_QUEUE", "IN_PROGRESS", "IN_QUEUE"]
-    assert await peer.report(first) == {"id": first, "status": "IN_QUEUE"}
+    assert await peer.status_object(first) == {"id": first, "status": "IN_QUEUE"}
     batch = await peer.get("/job-take-batch/new?batch_size=9")
     assert [job["id"] for job in batch] == [first, second, last]
-    # Its progress is gone, and what was streamed stays.
-    assert "output" not in await peer.report(first)
+    # A requeued job loses its progress but not its streamed chunks.
+    assert "output" not in await peer.status_object(first)
     await peer.post_chunk(first, "b", worker="new")
     await peer.post_chunk(first, "late", worker="w")
     assert await peer.stream(first) == ["a", "b"]
@@ -94,9 +94,9 @@ async def test_the_jobs_of_a_lost_worker_can_go_back_to_the_front_of_the_queue(p
     assert await peer.status(first) == "COMPLETED"
 
 
-@with_options(lost_as=LostAs.LEFT)
-async def test_the_jobs_of_a_lost_worker_can_be_left_until_their_time_is_over(peer: Peer) -> None:
-    jobs = await lose_with_jobs(peer)
+@with_options(lost_as=LostJobHandling.LEFT)
+async def test_the_jobs_of_a_lost_worker_can_be_left_until_they_time_out(peer: Peer) -> None:
+    jobs = await lose_worker(peer)
     assert await statuses(peer, jobs) == [*["IN_PROGRESS"] * 3, "IN_QUEUE"]
-    peer.let_pass(600)
-    assert (await peer.wait_ended(jobs[0]))["status"] == "TIMED_OUT"
+    peer.advance_clock(600)
+    assert (await peer.wait_until_ended(jobs[0]))["status"] == "TIMED_OUT"

@@ -1,9 +1,9 @@
 """The counts of /health."""
 
-from support.processes.background import eventually
+from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, with_options
 
-from emulator import LostAs
+from emulator import LostJobHandling
 
 IDLE = {"idle": 1, "ready": 1}
 
@@ -27,26 +27,26 @@ async def test_health_counts_jobs_and_workers(peer: Peer) -> None:
     assert await counts(peer, "workers") == {"initializing": 1, "running": 1}
 
 
-@with_options(lost_as=LostAs.REQUEUED)
-async def test_jobs_are_counted_by_their_ends_and_retries_even_when_they_are_forgotten(
+@with_options(lost_as=LostJobHandling.REQUEUED)
+async def test_counts_of_ended_and_retried_jobs_include_deleted_jobs(
     peer: Peer,
 ) -> None:
     await peer.complete()
     await peer.post(f"/cancel/{await peer.start()}")
     failed, timed_out = await peer.start(), await peer.start()
     await peer.post_done(failed, error="boom")
-    peer.let_pass(600)
-    await peer.wait_ended(timed_out)
+    peer.advance_clock(600)
+    await peer.wait_until_ended(timed_out)
     assert await counts(peer, "jobs") == {"completed": 1, "failed": 2}
     await peer.post(f"/retry/{failed}")
     assert await peer.take() == failed
-    peer.queue.lose(peer.worker)
-    peer.let_pass(1800)
-    await eventually(lambda: [*peer.queue.jobs] == [failed])
+    peer.queue.handle_worker_exit(peer.worker)
+    peer.advance_clock(1800)
+    await poll_until(lambda: [*peer.queue.jobs] == [failed])
     assert await counts(peer, "jobs") == {"completed": 1, "failed": 2, "inQueue": 1, "retried": 2}
 
 
-async def test_a_worker_is_counted_by_what_it_has_said_last(peer: Peer) -> None:
+async def test_a_worker_is_counted_by_its_latest_calls(peer: Peer) -> None:
     await peer.get("/ping/w")
     assert await counts(peer, "workers") == {"initializing": 1}
     await peer.get("/ping/w?status=unhealthy")
@@ -68,7 +68,7 @@ async def test_a_worker_whose_start_failed_is_unhealthy_until_replaced(peer: Pee
         await peer.request("GET", "/job-take/w", headers={"X-Worker-Start": "failed"})
         await peer.get("/ping/w")
         assert await counts(peer, "workers") == {"unhealthy": 1}
-    peer.queue.lose(peer.worker)
+    peer.queue.handle_worker_exit(peer.worker)
     await peer.get("/ping/w")
     assert await counts(peer, "workers") == {"initializing": 1}
     await peer.take()

@@ -1,4 +1,4 @@
-"""What engines are started with: defaults, shares of a GPU, slots; and less if it was too much."""
+"""Options that engines start with: defaults, shares of a GPU, slots, and fallbacks."""
 
 import asyncio
 from argparse import Namespace
@@ -9,36 +9,38 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.engine.arguments import arguments
+from support.engine.arguments import engine_arguments
 from support.engine.scripted import settings
 
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import SHARE, divide_memory
+from worker.engine.options.automatic import MEMORY_OPTION, divide_memory
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
-from worker.engine.start.configuring import Configured
-from worker.engine.start.fitting import SEQUENCES
+from worker.engine.start.configuring import ConfiguredEngine
+from worker.engine.start.fitting import MAX_NUM_SEQS
 from worker.engine.start.loading import LOAD_FORMAT
-from worker.engine.start.steps import RENDERERS, with_renderer_workers
-from worker.engine.start.tables import RETREATS, second_try
+from worker.engine.start.steps import RENDERER_NUM_WORKERS, with_renderer_workers
+from worker.engine.start.tables import FALLBACKS, choose_fallback
 from worker.errors import StartFailed
 from worker.settings.mistakes import SettingsError
-from worker.settings.names import EMBEDDER
+from worker.settings.names import EMBEDDER_PREFIX
 
-FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-OTHER = "RuntimeError: the file is no file of weights"
-FAST = LOAD_FORMAT, "instanttensor", "it is the fastest"
-OTHER_LOADER, SECOND_TRY = RETREATS.values()
-OWN = {LOAD_FORMAT: "auto"}
-LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+BROKEN_FILE = "RuntimeError: the file is no file of weights"
+FAST_LOADER = LOAD_FORMAT, "instanttensor", "it is the fastest"
+OTHER_LOADER_MESSAGE, LESS_MEMORY_MESSAGE = FALLBACKS.values()
+VLLMS_LOADER = {LOAD_FORMAT: "auto"}
+LESS_MEMORY, FEWER_SEQUENCES = {MEMORY_OPTION: "0.855"}, {MAX_NUM_SEQS: "64"}
 
 
-def engine(*given: str, prefix: str = "") -> EngineArguments:
+def engine(*operator_options: str, prefix: str = "") -> EngineArguments:
     changed = {"gpu_memory_utilization": 0.95, "max_num_seqs": 256, "served_model_name": ["m"]}
-    made = arguments(prefix, **changed)
-    return EngineArguments(made.vllm, made.model_name, prefix, dict.fromkeys(given, ""))
+    base = engine_arguments(prefix, **changed)
+    return EngineArguments(
+        base.vllm_args, base.model_name, prefix, dict.fromkeys(operator_options, "")
+    )
 
 
 def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
@@ -49,43 +51,62 @@ def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
     )
 
 
-def first(
-    *given: str, device: str = "cuda", sequences: int = 256, fast: bool = False
-) -> Configured:
-    made = engine(*given)
-    chosen = made.with_default(*FAST) if fast else made
-    return Configured(chosen, config(device=device, sequences=sequences))
+def configured_engine(
+    *operator_options: str, device: str = "cuda", sequences: int = 256, fast: bool = False
+) -> ConfiguredEngine:
+    arguments = engine(*operator_options)
+    chosen = arguments.with_default(*FAST_LOADER) if fast else arguments
+    return ConfiguredEngine(chosen, config(device=device, sequences=sequences))
 
 
 @pytest.mark.parametrize(
-    ("before", "reason", "doing", "changed"),
+    ("configured", "reason", "message", "defaults"),
     [
-        (first(), FULL, SECOND_TRY, LESS | FEWER),
-        (first(SEQUENCES), FULL, SECOND_TRY, LESS),
-        (first(SHARE), FULL, SECOND_TRY, FEWER),
-        (first(device="cpu"), FULL, SECOND_TRY, FEWER),
-        (first(fast=True), FULL, SECOND_TRY, OWN | LESS | FEWER),
-        (first(fast=True), OTHER, OTHER_LOADER, OWN),
-        (first(SHARE, SEQUENCES, fast=True), FULL, OTHER_LOADER, OWN),
+        (configured_engine(), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, LESS_MEMORY | FEWER_SEQUENCES),
+        (configured_engine(MAX_NUM_SEQS), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, LESS_MEMORY),
+        (configured_engine(MEMORY_OPTION), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, FEWER_SEQUENCES),
+        (configured_engine(device="cpu"), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, FEWER_SEQUENCES),
+        (
+            configured_engine(fast=True),
+            OUT_OF_MEMORY,
+            LESS_MEMORY_MESSAGE,
+            VLLMS_LOADER | LESS_MEMORY | FEWER_SEQUENCES,
+        ),
+        (configured_engine(fast=True), BROKEN_FILE, OTHER_LOADER_MESSAGE, VLLMS_LOADER),
+        (
+            configured_engine(MEMORY_OPTION, MAX_NUM_SEQS, fast=True),
+            OUT_OF_MEMORY,
+            OTHER_LOADER_MESSAGE,
+            VLLMS_LOADER,
+        ),
     ],
 )
-def test_a_second_try_does_without_what_it_says_and_the_operator_has_not_set(
-    before: Configured, reason: str, doing: str, changed: dict[str, str]
+def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
+    configured: ConfiguredEngine, reason: str, message: str, defaults: dict[str, str]
 ) -> None:
-    second = second_try(*before, reason)
-    assert second
-    less, said = second
-    assert (said, {default.name: default.value for default in less.defaults}) == (doing, changed)
-    assert {name: str(getattr(less.vllm, name.lower())) for name in changed} == changed
-    assert before.arguments.vllm.gpu_memory_utilization == 0.95
+    fallback = choose_fallback(*configured, reason)
+    assert fallback
+    arguments, description = fallback
+    assert (description, {default.name: default.value for default in arguments.defaults}) == (
+        message,
+        defaults,
+    )
+    assert {name: str(getattr(arguments.vllm_args, name.lower())) for name in defaults} == defaults
+    assert configured.arguments.vllm_args.gpu_memory_utilization == 0.95
 
 
 @pytest.mark.parametrize(
-    ("before", "reason"),
-    [(first(), OTHER), (first(SHARE, SEQUENCES), FULL), (first(device="cpu", sequences=1), FULL)],
+    ("configured", "reason"),
+    [
+        (configured_engine(), BROKEN_FILE),
+        (configured_engine(MEMORY_OPTION, MAX_NUM_SEQS), OUT_OF_MEMORY),
+        (configured_engine(device="cpu", sequences=1), OUT_OF_MEMORY),
+    ],
 )
-def test_there_is_no_second_try_that_would_be_the_same(before: Configured, reason: str) -> None:
-    assert second_try(*before, reason) is None
+def test_there_is_no_fallback_if_no_option_can_be_changed(
+    configured: ConfiguredEngine, reason: str
+) -> None:
+    assert choose_fallback(*configured, reason) is None
 
 
 @pytest.mark.parametrize(
@@ -97,59 +118,79 @@ def test_there_is_no_second_try_that_would_be_the_same(before: Configured, reaso
         ("ValueError: No available memory for the cache blocks.", False),
     ],
 )
-def test_a_full_memory_differs_from_other_failures(reason: str, is_memory: bool) -> None:
+def test_out_of_memory_errors_differ_from_other_failures(reason: str, is_memory: bool) -> None:
     assert is_out_of_memory(reason) is is_memory
 
 
 def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fitting.told(engine(), config(2048), own=2048, floor=1024) is None
-    line = fitting.told(engine(), config(20_480), own=131_072, floor=1024) or ""
+    assert (
+        fitting.check_fitted_context(engine(), config(2048), model_context=2048, min_context=1024)
+        is None
+    )
+    line = (
+        fitting.check_fitted_context(
+            engine(), config(20_480), model_context=131_072, min_context=1024
+        )
+        or ""
+    )
     assert line.startswith("m: a context of 20,480 tokens, which the memory holds, of the model's ")
     assert "131,072" in line
     assert "KV_CACHE_DTYPE=fp8" in line
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
-    line = fitting.told(engine(), config(20_480, "cpu"), own=131_072, floor=1024) or ""
+    line = (
+        fitting.check_fitted_context(
+            engine(), config(20_480, "cpu"), model_context=131_072, min_context=1024
+        )
+        or ""
+    )
     assert "VLLM_CPU_KVCACHE_SPACE=13;" in line
 
 
-def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
+def test_a_context_below_the_minimum_fails_except_for_an_embedder() -> None:
     with pytest.raises(StartFailed, match=r"512 tokens .* MIN_MODEL_LEN=1024"):
-        fitting.told(engine(), config(512), own=2048, floor=1024)
+        fitting.check_fitted_context(engine(), config(512), model_context=2048, min_context=1024)
     embedder = engine(prefix="EMBEDDING_")
-    assert "EMBEDDING_MAX_MODEL_LEN" in (fitting.told(embedder, config(512), 2048, 1024) or "")
+    assert "EMBEDDING_MAX_MODEL_LEN" in (
+        fitting.check_fitted_context(embedder, config(512), 2048, 1024) or ""
+    )
 
 
 @pytest.mark.parametrize(
-    ("changed", "given", "threads"),
+    ("changed", "operator_options", "threads"),
     [
         ({}, (), 2),
         ({"runner_type": "pooling"}, (), 2),
         ({"multimodal_config": "some"}, (), 2),
         ({"runner_type": "pooling", "multimodal_config": "some"}, (), 1),
         ({"skip_tokenizer_init": True}, (), 1),
-        ({}, (RENDERERS,), 1),
+        ({}, (RENDERER_NUM_WORKERS,), 1),
     ],
 )
-def test_a_thread_stays_free(
-    changed: dict[str, Any], given: tuple[str, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+def test_the_renderer_gets_a_second_thread_if_possible(
+    changed: dict[str, Any],
+    operator_options: tuple[str, ...],
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
-    model = SimpleNamespace(**{**known, **changed})
+    defaults = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
+    model = SimpleNamespace(**{**defaults, **changed})
     monkeypatch.setattr(steps, "create_model_config", lambda _: model)
-    before = EngineArguments(Namespace(renderer_num_workers=1), "m", given=dict.fromkeys(given, ""))
-    after = with_renderer_workers(before, StartContext(Machine(cpu=True)))
-    assert after.vllm.renderer_num_workers == threads
-    assert [default.name for default in after.defaults] == [RENDERERS] * (threads - 1)
+    before = EngineArguments(
+        Namespace(renderer_num_workers=1), "m", operator_options=dict.fromkeys(operator_options, "")
+    )
+    after = with_renderer_workers(before, StartupContext(Machine(cpu=True)))
+    assert after.vllm_args.renderer_num_workers == threads
+    assert [default.name for default in after.defaults] == [RENDERER_NUM_WORKERS] * (threads - 1)
 
 
 # Shares of a GPU
 
 
-def divided(main: object, embedder: object) -> tuple[float, float]:
+def gpu_shares(main: object, embedder: object) -> tuple[float, float]:
     shares = divide_memory(
-        *({} if value is None else {SHARE: str(value)} for value in (main, embedder))
+        *({} if value is None else {MEMORY_OPTION: str(value)} for value in (main, embedder))
     )
-    return shares[""], shares[EMBEDDER]
+    return shares[""], shares[EMBEDDER_PREFIX]
 
 
 @pytest.mark.parametrize(
@@ -161,36 +202,36 @@ def divided(main: object, embedder: object) -> tuple[float, float]:
         (0.6, None, (0.6, 0.1)),
         (0.5, 0.2, (0.5, 0.2)),
         (0.9, 0.1, (0.9, 0.1)),
-        # vLLM's parser refuses what is not a number.
+        # vLLM's parser refuses values that aren't numbers.
         ("half", None, (0.95, 0.1)),
         (None, "half", (0.95, 0.1)),
         ("1", "half", (0.95, 0.1)),
     ],
 )
 def test_two_engines_share_a_gpu(main: Any, embedder: Any, shares: tuple[float, float]) -> None:
-    assert divided(main, embedder) == shares
+    assert gpu_shares(main, embedder) == shares
 
 
 @pytest.mark.parametrize(
     ("main", "embedder", "name"),
     [
-        (None, 0.95, f"EMBEDDING_{SHARE}"),
-        (0.8, 0.3, f"EMBEDDING_{SHARE}"),
-        (0, 0.3, f"EMBEDDING_{SHARE}"),
-        (0.95, None, SHARE),
+        (None, 0.95, f"EMBEDDING_{MEMORY_OPTION}"),
+        (0.8, 0.3, f"EMBEDDING_{MEMORY_OPTION}"),
+        (0, 0.3, f"EMBEDDING_{MEMORY_OPTION}"),
+        (0.95, None, MEMORY_OPTION),
     ],
 )
-def test_shares_that_no_gpu_can_give_are_refused(main: Any, embedder: Any, name: str) -> None:
+def test_shares_that_exceed_a_gpu_are_refused(main: Any, embedder: Any, name: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        divided(main, embedder)
+        gpu_shares(main, embedder)
     assert [one.name for one in caught.value.mistakes] == [name]
 
 
 @given(st.integers(1, 94))
-def test_the_model_gets_what_the_embedder_leaves(percent: int) -> None:
-    main, embedder = divided(None, percent / 100)
+def test_the_model_gets_the_share_that_the_embedder_leaves(percent: int) -> None:
+    main, embedder = gpu_shares(None, percent / 100)
     assert embedder == percent / 100
-    # As written on a command line: no digits of floating-point rounding.
+    # The share is written on a command line, without digits from floating-point rounding.
     assert float(f"{main:g}") == main == round((95 - percent) / 100, 2)
 
 
@@ -203,13 +244,15 @@ def test_the_model_gets_what_the_embedder_leaves(percent: int) -> None:
         ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 2, 12),
     ],
 )
-async def test_slots_are_of_all_ranks(scheduler: dict[str, int], ranks: int, slots: int) -> None:
+async def test_the_slots_of_all_ranks_are_added_up(
+    scheduler: dict[str, int], ranks: int, slots: int
+) -> None:
     config = SimpleNamespace(
         scheduler_config=SimpleNamespace(**scheduler),
         parallel_config=SimpleNamespace(data_parallel_size=ranks),
     )
     core: Any = SimpleNamespace(client=SimpleNamespace(vllm_config=config))
-    arguments: Any = SimpleNamespace(vllm=SimpleNamespace(served_model_name=["demo"]))
+    arguments: Any = SimpleNamespace(vllm_args=SimpleNamespace(served_model_name=["demo"]))
     loop = asyncio.get_running_loop()
     engine = InProcessEngine(core, arguments, settings(), loop, Future(), lambda: core)
     assert engine.slots == slots

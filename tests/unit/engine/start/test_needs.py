@@ -1,4 +1,4 @@
-"""Which repositories engines need, by the settings, vLLM's arguments and models' configs."""
+"""The repositories that engines need, by settings, vLLM's arguments and models' configurations."""
 
 import json
 from argparse import Namespace
@@ -7,49 +7,49 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.arguments import arguments
+from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME
 
 from worker.engine.start.needs import (
-    elsewhere,
-    found_by_store,
-    wanted_by_arguments,
-    wanted_by_settings,
+    artifacts_in_arguments,
+    artifacts_in_configs,
+    artifacts_in_settings,
+    is_found_by_store,
 )
-from worker.settings.sources import Given, gather
-from worker.store import Found, Kind, Origin, Wanted
+from worker.settings.sources import RawSettings, gather_settings
+from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
 
 OTHER = "org/other"
 
 
-def given(**environ: str) -> Given:
-    return gather({"MODEL_NAME": NAME, **environ}, Path("/no such file"))
+def raw_settings(**environ: str) -> RawSettings:
+    return gather_settings({"MODEL_NAME": NAME, **environ}, Path("/no such file"))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "modelscope", "ours"),
+    ("artifact", "modelscope", "is_found"),
     [
-        (Wanted(NAME), "", True),
-        (Wanted("org/name-gguf"), "", True),
-        (Wanted("/models/x"), "", True),
-        (Wanted("s3://bucket/x"), "", False),
-        (Wanted("org/name:Q4_K_M"), "", False),
-        (Wanted("org/name/x.gguf"), "", False),
-        *((Wanted(NAME), value, False) for value in ("True", " 1 ")),
-        *((Wanted(NAME), value, True) for value in ("False", "0")),
-        *((Wanted(NAME, load_format=name), "", False) for name in ("tensorizer", "gguf", "GGUF")),
-        (Wanted("/", load_format="gguf"), "", True),
+        (Artifact(NAME), "", True),
+        (Artifact("org/name-gguf"), "", True),
+        (Artifact("/models/x"), "", True),
+        (Artifact("s3://bucket/x"), "", False),
+        (Artifact("org/name:Q4_K_M"), "", False),
+        (Artifact("org/name/x.gguf"), "", False),
+        *((Artifact(NAME), value, False) for value in ("True", " 1 ")),
+        *((Artifact(NAME), value, True) for value in ("False", "0")),
+        *((Artifact(NAME, load_format=name), "", False) for name in ("tensorizer", "gguf", "GGUF")),
+        (Artifact("/", load_format="gguf"), "", True),
     ],
 )
 def test_the_store_finds_repositories_of_its_hub_and_directories(
-    wanted: Wanted, modelscope: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+    artifact: Artifact, modelscope: str, is_found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", modelscope)
-    assert found_by_store(wanted) is ours
+    assert is_found_by_store(artifact) is is_found
 
 
-def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> None:
-    engine = arguments(
+def test_every_repository_has_its_own_revision_and_all_use_one_download_directory() -> None:
+    engine = engine_arguments(
         tokenizer="org/tokenizer",
         download_dir="/downloads",
         load_format="pt",
@@ -57,36 +57,45 @@ def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> 
         lora_modules=[Namespace(name="one", path="org/adapter")],
         speculative_config={"model": "org/draft", "revision": "v3"},
     )
-    model = Wanted(NAME, "v1", "pt", Path("/downloads"), code=True)
-    tokenizer = replace(model, model="org/tokenizer", load_format="dummy", kind=Kind.TOKENIZER)
+    model = Artifact(NAME, "v1", "pt", Path("/downloads"), code=True)
+    tokenizer = replace(
+        model, model="org/tokenizer", load_format="dummy", kind=ArtifactKind.TOKENIZER
+    )
     draft = replace(model, model="org/draft", revision="v3")
-    adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
-    assert wanted_by_arguments(engine) == [model, tokenizer, adapter, draft]
+    adapter = Artifact("org/adapter", kind=ArtifactKind.ADAPTER)
+    assert artifacts_in_arguments(engine) == [model, tokenizer, adapter, draft]
     engine = engine.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
-    assert [wanted.revision for wanted in wanted_by_arguments(engine)] == ["v1", "v2", None, None]
+    assert [artifact.revision for artifact in artifacts_in_arguments(engine)] == [
+        "v1",
+        "v2",
+        None,
+        None,
+    ]
 
 
-def test_an_embedders_settings_are_named_as_such_and_no_tokenizer_is_wanted_without_need() -> None:
-    engine = arguments("EMBEDDING_", tokenizer="org/tokenizer")
+def test_an_embedders_artifacts_name_its_settings_and_an_unused_tokenizer_is_not_needed() -> None:
+    engine = engine_arguments("EMBEDDING_", tokenizer="org/tokenizer")
     settings = ["EMBEDDING_MODEL_NAME", "EMBEDDING_TOKENIZER_NAME"]
-    assert [one.setting for one in wanted_by_arguments(engine)] == settings
+    assert [one.setting for one in artifacts_in_arguments(engine)] == settings
     without = engine.with_options(skip_tokenizer_init=True)
-    assert [one.setting for one in wanted_by_arguments(without)] == settings[:1]
+    assert [one.setting for one in artifacts_in_arguments(without)] == settings[:1]
 
 
-# What is loaded besides the model:
+# Artifacts that are loaded in addition to the model:
 
 
 @pytest.mark.parametrize("extra", ["--model-impl x", "--tokenizer-mode=x", "--model_loader x"])
-def test_extra_arguments_change_nothing(extra: str) -> None:
-    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
+def test_other_extra_arguments_do_not_change_the_artifacts(extra: str) -> None:
+    assert [
+        artifact.model for artifact in artifacts_in_settings(raw_settings(VLLM_EXTRA_ARGS=extra))
+    ] == [NAME]
 
 
 @pytest.mark.parametrize(
     "extra", ["--model x", "--model=x", "--load_format=pt", "--download-dir /"]
 )
-def test_extra_arguments_of_a_model_are_left_to_vllms_parser(extra: str) -> None:
-    assert wanted_by_settings(given(VLLM_EXTRA_ARGS=extra)) == []
+def test_extra_arguments_about_the_model_are_left_to_vllms_parser(extra: str) -> None:
+    assert artifacts_in_settings(raw_settings(VLLM_EXTRA_ARGS=extra)) == []
 
 
 @pytest.mark.parametrize(
@@ -100,14 +109,16 @@ def test_extra_arguments_of_a_model_are_left_to_vllms_parser(extra: str) -> None
         (OTHER, None, [(OTHER, "v1", "TOKENIZER_NAME")]),
     ],
 )
-def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision(
+def test_a_tokenizer_is_needed_if_its_name_or_revision_differs_from_the_models(
     tokenizer: str | None, revision: str | None, expected: list[tuple[str, str, str]]
 ) -> None:
-    engine = arguments(tokenizer=tokenizer, tokenizer_revision=revision)
-    model, *others = wanted_by_arguments(engine)
-    assert model.kind is Kind.MODEL
-    assert [(wanted.model, wanted.revision, wanted.setting) for wanted in others] == expected
-    assert {wanted.kind for wanted in others} <= {Kind.TOKENIZER}
+    engine = engine_arguments(tokenizer=tokenizer, tokenizer_revision=revision)
+    model, *others = artifacts_in_arguments(engine)
+    assert model.kind is ArtifactKind.MODEL
+    assert [
+        (artifact.model, artifact.revision, artifact.setting) for artifact in others
+    ] == expected
+    assert {artifact.kind for artifact in others} <= {ArtifactKind.TOKENIZER}
 
 
 @pytest.mark.parametrize(
@@ -129,10 +140,12 @@ def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision
     ],
     ids=str,
 )
-def test_no_draft_is_wanted_where_none_is_needed_or_named(config: dict[str, Any]) -> None:
-    assert len(wanted_by_arguments(arguments(speculative_config=config))) == 1
-    settings = given(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
-    assert len(wanted_by_settings(settings)) == 1
+def test_a_speculative_configuration_without_another_model_needs_no_draft(
+    config: dict[str, Any],
+) -> None:
+    assert len(artifacts_in_arguments(engine_arguments(speculative_config=config))) == 1
+    settings = raw_settings(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
+    assert len(artifacts_in_settings(settings)) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,59 +159,65 @@ def test_no_draft_is_wanted_where_none_is_needed_or_named(config: dict[str, Any]
     ],
     ids=str,
 )
-def test_a_draft_is_wanted_where_it_is_another_model(config: dict[str, Any]) -> None:
-    draft = wanted_by_arguments(arguments(speculative_config=config))[1]
+def test_a_speculative_configuration_with_another_model_needs_a_draft(
+    config: dict[str, Any],
+) -> None:
+    draft = artifacts_in_arguments(engine_arguments(speculative_config=config))[1]
     assert (draft.model, draft.revision) == (config["model"], config.get("revision"))
     assert draft.setting == "SPECULATIVE_CONFIG"
 
 
-# What a configuration refers to:
+# Artifacts that a configuration refers to:
 
 
-def named_in(
-    folder: Path, wanted: Wanted, config: object, name: str = "config.json", **environ: str
-) -> list[Wanted]:
+def referenced_artifacts(
+    folder: Path, artifact: Artifact, config: object, name: str = "config.json", **environ: str
+) -> list[Artifact]:
     (folder / name).write_text(json.dumps(config))
-    return [*elsewhere(given(**environ), Found(wanted, folder, Origin.VOLUME))]
+    return [
+        *artifacts_in_configs(
+            raw_settings(**environ), ArtifactLocation(artifact, folder, Origin.VOLUME)
+        )
+    ]
 
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": OTHER}}}
 ULTRAVOX = {"model_type": "ultravox", "audio_model_id": "org/audio", "text_model_id": "org/text"}
-AUDIO, TEXT = (Wanted(name, by_name=True) for name in ("org/audio", "org/text"))
-MODEL = Wanted(NAME, "v1", "safetensors", code=True)
-THERE = Wanted(NAME, download_dir=Path("/downloads"))
+AUDIO, TEXT = (Artifact(name, loaded_by_name=True) for name in ("org/audio", "org/text"))
+MODEL = Artifact(NAME, "v1", "safetensors", code=True)
+DOWNLOADED = Artifact(NAME, download_dir=Path("/downloads"))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "config", "others"),
+    ("artifact", "config", "others"),
     [
-        (MODEL, SPECULATORS, [replace(MODEL, model=OTHER, by_name=True)]),
+        (MODEL, SPECULATORS, [replace(MODEL, model=OTHER, loaded_by_name=True)]),
         (replace(MODEL, setting="SPECULATIVE_CONFIG"), SPECULATORS, []),
-        (Wanted(NAME, "v1"), ULTRAVOX, [AUDIO, TEXT]),
-        (Wanted(NAME), {**ULTRAVOX, "text_model_id": None}, [AUDIO]),
-        # Files without weights are wanted where libraries look for them, too.
+        (Artifact(NAME, "v1"), ULTRAVOX, [AUDIO, TEXT]),
+        (Artifact(NAME), {**ULTRAVOX, "text_model_id": None}, [AUDIO]),
+        # Files other than weights are also needed where the libraries look for them.
         pytest.param(
-            THERE,
+            DOWNLOADED,
             SPECULATORS,
             [
-                replace(THERE, model=OTHER, by_name=True),
-                Wanted(OTHER, load_format="dummy", by_name=True),
+                replace(DOWNLOADED, model=OTHER, loaded_by_name=True),
+                Artifact(OTHER, load_format="dummy", loaded_by_name=True),
             ],
             id="download_dir",
         ),
-        (Wanted(NAME), {}, []),
-        (Wanted(NAME), [], []),
-        (Wanted(NAME), {"audio_model_id": OTHER}, []),
-        (Wanted(NAME), {"speculators_config": OTHER}, []),
-        (Wanted(NAME), {"speculators_config": {"verifier": None}}, []),
-        (Wanted(NAME), {"speculators_config": {"verifier": {"name_or_path": [OTHER]}}}, []),
-        (Wanted(NAME), {"speculators_config": {"verifier": {"name_or_path": ""}}}, []),
+        (Artifact(NAME), {}, []),
+        (Artifact(NAME), [], []),
+        (Artifact(NAME), {"audio_model_id": OTHER}, []),
+        (Artifact(NAME), {"speculators_config": OTHER}, []),
+        (Artifact(NAME), {"speculators_config": {"verifier": None}}, []),
+        (Artifact(NAME), {"speculators_config": {"verifier": {"name_or_path": [OTHER]}}}, []),
+        (Artifact(NAME), {"speculators_config": {"verifier": {"name_or_path": ""}}}, []),
     ],
 )
-def test_some_configurations_name_models_that_are_wanted_with_theirs(
-    tmp_path: Path, wanted: Wanted, config: object, others: list[Wanted]
+def test_models_that_a_configuration_refers_to_are_needed_too(
+    tmp_path: Path, artifact: Artifact, config: object, others: list[Artifact]
 ) -> None:
-    assert named_in(tmp_path, wanted, config) == others
+    assert referenced_artifacts(tmp_path, artifact, config) == others
 
 
 CODE = {"auto_map": {"AutoModel": "org/code--own.Model"}}
@@ -213,26 +232,28 @@ CODE = {"auto_map": {"AutoModel": "org/code--own.Model"}}
         ("MODEL_NAME", "tokenizer_config.json", {"CODE_REVISION": "v5"}, [None]),
     ],
 )
-def test_code_of_a_model_is_wanted_at_its_own_revision_too(
+def test_a_models_code_is_needed_at_its_own_revision_too(
     tmp_path: Path, setting: str, file: str, environ: dict[str, str], revisions: list[str | None]
 ) -> None:
-    wanted = Wanted(NAME, code=True, setting=setting)
-    named = named_in(tmp_path, wanted, CODE, file, **environ)
-    assert [(one.model, one.revision) for one in named] == [("org/code", v) for v in revisions]
+    artifact = Artifact(NAME, code=True, setting=setting)
+    artifacts = referenced_artifacts(tmp_path, artifact, CODE, file, **environ)
+    assert [(one.model, one.revision) for one in artifacts] == [
+        ("org/code", revision) for revision in revisions
+    ]
 
 
-# In messages:
+# Artifacts in messages:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "text"),
+    ("artifact", "text"),
     [
-        (Wanted("a/b"), "a/b"),
-        (Wanted("a/b", "v1"), "a/b@v1"),
-        (Wanted("a/b", "v\n1"), r"'a/b@v\n1'"),
-        (Wanted("a\r"), r"'a\r'"),
-        (Wanted("a\udc80"), r"'a\udc80'"),
+        (Artifact("a/b"), "a/b"),
+        (Artifact("a/b", "v1"), "a/b@v1"),
+        (Artifact("a/b", "v\n1"), r"'a/b@v\n1'"),
+        (Artifact("a\r"), r"'a\r'"),
+        (Artifact("a\udc80"), r"'a\udc80'"),
     ],
 )
-def test_a_name_stays_in_one_line(wanted: Wanted, text: str) -> None:
-    assert str(wanted) == text
+def test_an_artifact_is_one_line_in_messages(artifact: Artifact, text: str) -> None:
+    assert str(artifact) == text

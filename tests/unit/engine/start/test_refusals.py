@@ -1,4 +1,4 @@
-"""Whose fault a failed start is, by what vLLM and the libraries below it say."""
+"""Classification of failed startups by the messages of vLLM and its libraries."""
 
 import errno
 import json
@@ -6,28 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start.refusals import blamed, words
+from worker.engine.start.refusals import classify_failure, error_message
 from worker.errors import MachineUnfit, StartFailed
 
-# As CUDA, torch, vLLM, NCCL and the kernel word them.
+# Messages of CUDA, torch, vLLM, NCCL and the kernel.
 MESSAGES: dict[str, list[str]] = json.loads(Path(__file__).with_name("refusals.json").read_text())
 DIED = "Engine core initialization failed. Failed core proc(s): {'EngineCore_DP0': %d}"
 
 
-@pytest.mark.parametrize("message", MESSAGES["of the machine"])
-def test_what_a_machine_may_be_to_blame_for_is_answered_to_nobody(message: str) -> None:
-    assert not blamed(RuntimeError(message), f"vLLM could not start m: {message}").everywhere
+@pytest.mark.parametrize("message", MESSAGES["machine"])
+def test_failures_that_the_machine_may_cause_affect_one_worker(message: str) -> None:
+    assert not classify_failure(
+        RuntimeError(message), f"vLLM could not start m: {message}"
+    ).affects_all_workers
 
 
-@pytest.mark.parametrize("message", MESSAGES["of what was asked"])
-def test_what_any_machine_would_refuse_is_everybodys(message: str) -> None:
-    failure = blamed(RuntimeError(message), f"vLLM could not start m: {message}")
-    assert failure.everywhere
+@pytest.mark.parametrize("message", MESSAGES["configuration"])
+def test_failures_of_the_configuration_affect_all_workers(message: str) -> None:
+    failure = classify_failure(RuntimeError(message), f"vLLM could not start m: {message}")
+    assert failure.affects_all_workers
     assert failure.message == f"vLLM could not start m: {message}"
 
 
 @pytest.mark.parametrize(
-    ("error", "everywhere"),
+    ("error", "affects_all"),
     [
         (ValueError("an odd rank"), True),
         (ModuleNotFoundError("No module named 'einops'"), True),
@@ -43,32 +45,36 @@ def test_what_any_machine_would_refuse_is_everybodys(message: str) -> None:
         (ConnectionError("the hub"), False),
     ],
 )
-def test_of_an_error_in_this_process_its_class_decides(error: Exception, everywhere: bool) -> None:
-    assert blamed(error, str(error)).everywhere is everywhere
+def test_the_class_of_an_error_in_this_process_decides(error: Exception, affects_all: bool) -> None:
+    assert classify_failure(error, str(error)).affects_all_workers is affects_all
 
 
-def test_a_gpu_without_room_is_the_operators_fault_who_set_the_share() -> None:
-    said = "Free memory on device cuda:0 is less than desired GPU memory utilization (0.99)"
-    assert not blamed(ValueError(said), said, {"MAX_MODEL_LEN"}).everywhere
-    assert blamed(ValueError(said), said, {"GPU_MEMORY_UTILIZATION"}).everywhere
+def test_a_full_gpu_affects_all_workers_only_if_the_operator_set_the_share() -> None:
+    message = "Free memory on device cuda:0 is less than desired GPU memory utilization (0.99)"
+    assert not classify_failure(ValueError(message), message, {"MAX_MODEL_LEN"}).affects_all_workers
+    assert classify_failure(
+        ValueError(message), message, {"GPU_MEMORY_UTILIZATION"}
+    ).affects_all_workers
 
 
 @pytest.mark.parametrize(
-    ("status", "everywhere"), [(1, True), (-9, True), (-11, False), (-6, False)]
+    ("status", "affects_all"), [(1, True), (-9, True), (-11, False), (-6, False)]
 )
-def test_what_a_core_printed_before_a_crash_is_not_why(status: int, everywhere: bool) -> None:
+def test_the_output_of_a_core_before_a_crash_is_not_the_reason(
+    status: int, affects_all: bool
+) -> None:
     error = RuntimeError("ValueError: handled long ago")
     error.__cause__ = RuntimeError(DIED % status)
-    assert blamed(error, str(error)).everywhere is everywhere
+    assert classify_failure(error, str(error)).affects_all_workers is affects_all
 
 
-def test_a_core_that_was_killed_lacked_memory() -> None:
-    failure = blamed(RuntimeError(DIED % -9), DIED % -9)
-    assert failure.everywhere
+def test_a_killed_core_is_reported_as_out_of_memory() -> None:
+    failure = classify_failure(RuntimeError(DIED % -9), DIED % -9)
+    assert failure.affects_all_workers
     assert "memory is exhausted" in failure.message
 
 
 def test_options_that_a_message_quotes_are_written_as_settings() -> None:
     quoted = "Try decreasing `max_model_len`, or set `trust_remote_code=True` for `FooModel`."
     written = "Try decreasing MAX_MODEL_LEN, or set TRUST_REMOTE_CODE=True for `FooModel`"
-    assert words(ValueError(quoted)) == written
+    assert error_message(ValueError(quoted)) == written

@@ -5,7 +5,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from worker.store.download.meter import Meter
+from worker.store.download.meter import ProgressMeter
 
 TB = 10**12
 
@@ -15,12 +15,12 @@ TB = 10**12
     [
         ([TB, TB + 1000], 2 * TB, "1.00TB of 2.00TB (50 %), ", "1.00TB downloaded in "),
         ([100, 300], 40_077, "300B of 40.1kB (1 %), ", "40.0kB downloaded in "),
-        # Where everything was there before, nothing has come.
+        # Nothing is downloaded if all files were already there.
         ([1000], 1000, "1.00kB of 1.00kB (100 %), 0.00B/s, nothing comes", "1.00kB of 1.00kB "),
     ],
     ids=["half", "little", "all"],
 )
-def test_the_log_and_the_lease_say_how_far_it_is(
+def test_progress_is_logged_and_readable(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     done: list[int],
@@ -29,9 +29,9 @@ def test_the_log_and_the_lease_say_how_far_it_is(
     last: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(Meter, "INTERVAL_S", 0)
+    monkeypatch.setattr(ProgressMeter, "INTERVAL_S", 0)
     counts = chain(done, repeat(done[-1]))
-    meter = Meter("org/name")
+    meter = ProgressMeter("org/name")
     assert meter.read() == (0, 0)
     meter.begin(total, lambda: next(counts))
     meter.tick()
@@ -40,6 +40,6 @@ def test_the_log_and_the_lease_say_how_far_it_is(
     assert meter.read() == (done[-1], total)
     line = caplog.messages[0]
     assert line.startswith(f"org/name: {first}")
-    # What was there before does not count for the rate.
+    # Files that were already there don't count for the rate.
     assert (line.endswith(" left"), "TB/s" in line) == (len(done) > 1, False)
     assert caplog.messages[-1].startswith(f"org/name: {last}")

@@ -1,4 +1,4 @@
-"""Which files of a repository are downloaded, and what the cache has afterwards."""
+"""The files of a repository that are downloaded, and the content of the cache afterwards."""
 
 import json
 import logging
@@ -11,22 +11,30 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, snapshot_download
 from support.hub.caches import (
+    ARTIFACT,
     INDEX,
     NAME,
     SHARDS,
-    WANTED,
     WEIGHTS,
-    On,
-    cached,
-    found,
-    model,
-    passed,
-    same,
+    HubAndVolume,
+    assert_same_content,
+    fill_cache,
+    locate,
+    make_model,
+    skip_reasons,
 )
-from support.hub.server import Repository, commit, paths
+from support.hub.server import Repository, commit_id, relative_paths
 from support.processes.background import HUNG_S
 
-from worker.store import Found, Kind, Origin, Reason, Wanted, download, manifest
+from worker.store import (
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    Origin,
+    Reason,
+    download,
+    manifest,
+)
 from worker.store.places import repository_folder
 from worker.volume.lease import Claim, Leases
 
@@ -39,192 +47,224 @@ modules.json 1_Pooling/config.json 2_Dense/model.safetensors 2_Dense/config.json
 CODE = ["modeling_own.py", "layers/own.py"]
 
 
-def sent(on: On) -> list[str]:
-    return sorted(part.path for part in on.hub.sent)
+def sent_paths(store: HubAndVolume) -> list[str]:
+    return sorted(part.path for part in store.hub.sent_ranges)
 
 
-def test_what_is_missing_is_downloaded_and_found(on: On, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_model_is_downloaded_and_then_found(
+    store: HubAndVolume, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    result = on.obtain()
-    place = on.folder / "snapshots" / commit(on.source)
+    result = store.obtain()
+    place = store.folder / "snapshots" / commit_id(store.source)
     why = tuple(f"{place}: it does not have {NAME}" for place in ("platform's cache", "volume"))
-    assert result == Found(WANTED, place, Origin.DOWNLOAD, commit(on.source), why)
-    assert paths(place) == paths(on.source)
-    same(result, on.source)
+    assert result == ArtifactLocation(
+        ARTIFACT, place, Origin.DOWNLOAD, commit_id(store.source), why
+    )
+    assert relative_paths(place) == relative_paths(store.source)
+    assert_same_content(result, store.source)
     assert f"{NAME}: 40.1kB downloaded in " in caplog.text
-    on.hub.clear()
-    again = on.obtain()
-    assert (again.place, again.origin, on.hub.requests) == (place, Origin.VOLUME, [])
+    store.hub.clear()
+    again = store.obtain()
+    assert (again.directory, again.origin, store.hub.requests) == (place, Origin.VOLUME, [])
 
 
-def test_only_what_is_loaded_is_downloaded_and_the_manifest_lists_it_all(on: On) -> None:
-    before = paths(on.source)
-    on.add([*CLUTTER, *LOADED, *CODE])
-    # Of the same content as another one, which is not sent twice.
-    shutil.copy(on.source / "tokenizer.json", on.source / "added_tokens.json")
-    result = on.obtain()
-    same(result, on.source)
-    assert paths(result.place) == sorted([*before, *LOADED, "added_tokens.json"])
-    assert len(sent(on)) == len({*sent(on)}) == len(paths(result.place)) - 1
-    sizes = manifest.read(on.folder, commit(on.source))
-    assert sizes == {path: (on.source / path).stat().st_size for path in paths(on.source)}
-    # Code comes once it is trusted.
-    on.hub.clear()
-    assert {*CODE} <= {*paths(on.obtain(replace(WANTED, code=True)).place)}
-    assert sent(on) == sorted(CODE)
+def test_only_loaded_files_are_downloaded_and_the_manifest_lists_all_files(
+    store: HubAndVolume,
+) -> None:
+    before = relative_paths(store.source)
+    store.add_files([*CLUTTER, *LOADED, *CODE])
+    # A file with the same content as another one, which is sent only once.
+    shutil.copy(store.source / "tokenizer.json", store.source / "added_tokens.json")
+    result = store.obtain()
+    assert_same_content(result, store.source)
+    assert relative_paths(result.directory) == sorted([*before, *LOADED, "added_tokens.json"])
+    assert (
+        len(sent_paths(store))
+        == len({*sent_paths(store)})
+        == len(relative_paths(result.directory)) - 1
+    )
+    sizes = manifest.read(store.folder, commit_id(store.source))
+    assert sizes == {
+        path: (store.source / path).stat().st_size for path in relative_paths(store.source)
+    }
+    # Code is downloaded once it is trusted.
+    store.hub.clear()
+    assert {*CODE} <= {*relative_paths(store.obtain(replace(ARTIFACT, code=True)).directory)}
+    assert sent_paths(store) == sorted(CODE)
 
 
-def test_a_tokenizer_comes_without_weights_and_the_model_later_with_them(on: On) -> None:
-    result = on.obtain(Wanted(NAME, kind=Kind.TOKENIZER, load_format="dummy"))
-    assert paths(result.place) == ["config.json", "tokenizer.json"]
-    on.hub.clear()
-    assert on.obtain().place == result.place
-    assert sent(on) == [WEIGHTS]
+def test_a_tokenizer_is_downloaded_without_weights_which_the_model_adds_later(
+    store: HubAndVolume,
+) -> None:
+    result = store.obtain(Artifact(NAME, kind=ArtifactKind.TOKENIZER, load_format="dummy"))
+    assert relative_paths(result.directory) == ["config.json", "tokenizer.json"]
+    store.hub.clear()
+    assert store.obtain().directory == result.directory
+    assert sent_paths(store) == [WEIGHTS]
 
 
-def test_the_layout_is_that_of_the_hubs_own_library_and_nothing_else_is_left(on: On) -> None:
-    left = on.folder / "blobs" / f"{'0' * 40}.partial"
-    left.parent.mkdir(parents=True)
-    left.write_text("of another commit")
-    result = on.obtain()
-    on.hub.clear()
-    names = sorted(path.name for path in on.folder.iterdir())
+def test_the_cache_has_the_layout_of_the_hubs_library_and_no_leftovers(
+    store: HubAndVolume,
+) -> None:
+    leftover = store.folder / "blobs" / f"{'0' * 40}.partial"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("of another commit")
+    result = store.obtain()
+    store.hub.clear()
+    names = sorted(path.name for path in store.folder.iterdir())
     assert names == [".worker", "blobs", "refs", "snapshots"]
-    assert [path.name for path in (on.folder / ".worker").iterdir()] == ["manifests"]
-    assert [*(on.folder / "blobs").glob("*.partial")] == []
-    assert all((result.place / path).is_symlink() for path in paths(result.place))
-    endpoint, cache = on.hub.endpoint, on.places.volume
-    assert snapshot_download(NAME, cache_dir=cache, endpoint=endpoint) == str(result.place)
-    assert on.hub.sent == []
+    assert [path.name for path in (store.folder / ".worker").iterdir()] == ["manifests"]
+    assert [*(store.folder / "blobs").glob("*.partial")] == []
+    assert all((result.directory / path).is_symlink() for path in relative_paths(result.directory))
+    endpoint, cache = store.hub.endpoint, store.places.volume
+    assert snapshot_download(NAME, cache_dir=cache, endpoint=endpoint) == str(result.directory)
+    assert store.hub.sent_ranges == []
 
 
-def test_a_folder_in_lower_case_is_completed_rather_than_doubled(on: On) -> None:
-    on.hub.add("Org/Name", on.source)
-    lower = cached(on.places.volume, on.source)
+def test_a_folder_in_lower_case_is_completed_instead_of_duplicated(store: HubAndVolume) -> None:
+    store.hub.add("Org/Name", store.source)
+    lower = fill_cache(store.places.volume, store.source)
     (lower / "tokenizer.json").unlink()
-    manifest.mark_begun(repository_folder(on.places.volume, NAME), lower.name)
-    assert on.obtain(Wanted("Org/Name")).place == lower
-    assert [path.name for path in on.places.volume.iterdir()] == ["models--org--name"]
-    assert on.hub.sent == []
+    manifest.mark_begun(repository_folder(store.places.volume, NAME), lower.name)
+    assert store.obtain(Artifact("Org/Name")).directory == lower
+    assert [path.name for path in store.places.volume.iterdir()] == ["models--org--name"]
+    assert store.hub.sent_ranges == []
 
 
-def test_a_revision_is_remembered_by_its_name(on: On, tmp_path: Path) -> None:
-    other = model(tmp_path / "other", SHARDS)
-    on.hub.repositories[NAME] = Repository({"main": on.source, "v2": other})
-    result = on.obtain(replace(WANTED, revision="v2"))
-    same(result, other)
-    refs = {path.name: path.read_text() for path in (on.folder / "refs").iterdir()}
-    assert refs == {"v2": commit(other)}
-    same(on.obtain(), on.source)
-    assert on.obtain(replace(WANTED, revision="v2")).place == result.place
+def test_the_name_of_a_revision_is_stored_in_the_cache(store: HubAndVolume, tmp_path: Path) -> None:
+    other = make_model(tmp_path / "other", SHARDS)
+    store.hub.repositories[NAME] = Repository({"main": store.source, "v2": other})
+    result = store.obtain(replace(ARTIFACT, revision="v2"))
+    assert_same_content(result, other)
+    refs = {path.name: path.read_text() for path in (store.folder / "refs").iterdir()}
+    assert refs == {"v2": commit_id(other)}
+    assert_same_content(store.obtain(), store.source)
+    assert store.obtain(replace(ARTIFACT, revision="v2")).directory == result.directory
 
 
-def test_downloads_go_to_the_directory_that_is_named(on: On, tmp_path: Path) -> None:
-    result = on.obtain(replace(WANTED, download_dir=tmp_path / "downloads"))
-    assert result.place.is_relative_to(tmp_path / "downloads")
-    assert not on.places.volume.exists()
+def test_downloads_go_to_the_download_directory_of_the_artifact(
+    store: HubAndVolume, tmp_path: Path
+) -> None:
+    result = store.obtain(replace(ARTIFACT, download_dir=tmp_path / "downloads"))
+    assert result.directory.is_relative_to(tmp_path / "downloads")
+    assert not store.places.volume.exists()
 
 
 @pytest.mark.parametrize("weights", [[WEIGHTS], SHARDS])
-def test_what_is_gone_or_cut_is_repaired_alone(on: On, tmp_path: Path, weights: list[str]) -> None:
-    source = model(tmp_path / "again", weights)
-    on.hub.add(NAME, source)
-    result = on.obtain()
-    blob = (result.place / weights[0]).resolve()
+def test_only_missing_or_truncated_files_are_downloaded_again(
+    store: HubAndVolume, tmp_path: Path, weights: list[str]
+) -> None:
+    source = make_model(tmp_path / "again", weights)
+    store.hub.add(NAME, source)
+    result = store.obtain()
+    blob = (result.directory / weights[0]).resolve()
     blob.write_bytes(blob.read_bytes()[:-1])
-    (result.place / "config.json").unlink()
-    on.hub.clear()
-    again = on.obtain()
-    assert again.passed[1].startswith("volume: ")
-    same(again, source)
+    (result.directory / "config.json").unlink()
+    store.hub.clear()
+    again = store.obtain()
+    assert again.skipped[1].startswith("volume: ")
+    assert_same_content(again, source)
     # The configuration's blob was still there.
-    assert sent(on) == [weights[0]]
+    assert sent_paths(store) == [weights[0]]
     if weights is SHARDS:
-        (again.place / INDEX).resolve().write_text("{")
-        same(on.obtain(), source)
+        (again.directory / INDEX).resolve().write_text("{")
+        assert_same_content(store.obtain(), source)
 
 
-def test_what_is_being_downloaded_is_not_trusted(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The smallest file comes last, after all others.
+def test_an_incomplete_download_is_not_trusted(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The smallest file is downloaded last.
     monkeypatch.setattr(download, "PARALLEL", 1)
-    on.hub.wrong = {"tokenizer.json"}
-    assert on.refused().reason is Reason.WRONG_CHECKSUM
-    assert (on.folder / "snapshots" / commit(on.source) / "config.json").is_file()
-    wanted = replace(WANTED, revision=commit(on.source))
-    assert "has not been completed" in passed(wanted, on.places)
+    store.hub.corrupt_paths = {"tokenizer.json"}
+    assert store.obtain_error().reason is Reason.WRONG_CHECKSUM
+    assert (store.folder / "snapshots" / commit_id(store.source) / "config.json").is_file()
+    artifact = replace(ARTIFACT, revision=commit_id(store.source))
+    assert "has not been completed" in skip_reasons(artifact, store.places)
 
 
-def test_two_commits_share_what_did_not_change(on: On, tmp_path: Path) -> None:
-    old = on.obtain()
-    on.hub.clear()
-    # It is the newest already, and not called downloaded.
-    again = on.obtain(newest=True)
-    assert (again.place, again.origin, on.hub.sent) == (old.place, Origin.VOLUME, [])
-    assert on.hub.requests
-    later = shutil.copytree(on.source, tmp_path / "later")
+def test_two_commits_share_unchanged_files(store: HubAndVolume, tmp_path: Path) -> None:
+    old = store.obtain()
+    store.hub.clear()
+    # The cached commit is already the newest, so its origin is the volume.
+    again = store.obtain(refresh=True)
+    assert (again.directory, again.origin, store.hub.sent_ranges) == (
+        old.directory,
+        Origin.VOLUME,
+        [],
+    )
+    assert store.hub.requests
+    later = shutil.copytree(store.source, tmp_path / "later")
     (later / "config.json").write_text(json.dumps({"model_type": "llama", "new": True}))
-    on.hub.add(NAME, later)
-    on.hub.clear()
-    assert on.obtain().place == old.place
-    assert on.hub.requests == []
-    new = on.obtain(newest=True)
-    assert (new.origin, new.commit) == (Origin.DOWNLOAD, commit(later))
-    same(new, later)
-    assert sent(on) == ["config.json"]
-    assert on.obtain().commit == commit(later)
+    store.hub.add(NAME, later)
+    store.hub.clear()
+    assert store.obtain().directory == old.directory
+    assert store.hub.requests == []
+    new = store.obtain(refresh=True)
+    assert (new.origin, new.commit) == (Origin.DOWNLOAD, commit_id(later))
+    assert_same_content(new, later)
+    assert sent_paths(store) == ["config.json"]
+    assert store.obtain().commit == commit_id(later)
 
 
-def test_a_branch_leads_to_complete_commits_only(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = on.obtain()
-    (on.source / "config.json").write_text('{"model_type": "llama", "new": 1}')
+def test_a_branch_refers_only_to_complete_commits(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.obtain()
+    (store.source / "config.json").write_text('{"model_type": "llama", "new": 1}')
 
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as changed:
-        changed.setattr(manifest, "write", full)
-        assert on.refused(newest=True).reason is Reason.NO_SPACE
-    assert found(WANTED, on.places).commit == before.commit
-    assert on.obtain(newest=True).commit == commit(on.source) != before.commit
+        changed.setattr(manifest, "write", raise_disk_full)
+        assert store.obtain_error(refresh=True).reason is Reason.NO_SPACE
+    assert locate(ARTIFACT, store.places).commit == before.commit
+    assert store.obtain(refresh=True).commit == commit_id(store.source) != before.commit
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_whether_it_is_the_newest_a_hub_that_fails_need_not_say(
-    on: On, status: int, caplog: pytest.LogCaptureFixture
+def test_a_cached_commit_is_used_if_the_hub_fails_to_name_the_newest(
+    store: HubAndVolume, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    snapshot = cached(on.places.volume, on.source)
-    on.hub.status = status
-    result = on.obtain(newest=True)
-    assert (result.place, result.origin) == (snapshot, Origin.VOLUME)
+    snapshot = fill_cache(store.places.volume, store.source)
+    store.hub.status = status
+    result = store.obtain(refresh=True)
+    assert (result.directory, result.origin) == (snapshot, Origin.VOLUME)
     assert "; what is on the volume is used" in caplog.text
 
 
-def test_offline_nothing_is_asked(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = on.obtain()
-    on.hub.clear()
+def test_nothing_is_requested_in_offline_mode(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.obtain()
+    store.hub.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert on.obtain().place == on.obtain(newest=True).place == first.place
-    refused = on.refused(replace(WANTED, revision="v2"))
+    assert store.obtain().directory == store.obtain(refresh=True).directory == first.directory
+    refused = store.obtain_error(replace(ARTIFACT, revision="v2"))
     assert refused.reason is Reason.OFFLINE
     assert "volume: it does not have revision v2" in refused.problem
-    assert on.hub.requests == []
+    assert store.hub.requests == []
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> ThreadPoolExecutor:
-    monkeypatch.setattr(download, "LOOK_S", 0.05)
+    monkeypatch.setattr(download, "POLL_S", 0.05)
     return ThreadPoolExecutor(6)
 
 
-def test_of_many_one_downloads(on: On, pool: ThreadPoolExecutor) -> None:
-    obtained = [*pool.map(lambda _: on.obtain(), range(6))]
-    assert len({one.place for one in obtained}) == 1
-    assert all(on.hub.most_often(NAME, path) == 1 for path in paths(on.source))
+def test_only_one_of_several_workers_downloads(
+    store: HubAndVolume, pool: ThreadPoolExecutor
+) -> None:
+    obtained = [*pool.map(lambda _: store.obtain(), range(6))]
+    assert len({one.directory for one in obtained}) == 1
+    assert all(store.hub.max_sends(NAME, path) == 1 for path in relative_paths(store.source))
 
 
 @pytest.mark.parametrize("newest", [False, True])
-def test_a_waiting_worker_reports_how_far_the_owner_is(
-    on: On,
+def test_a_waiting_worker_logs_the_progress_of_the_owner(
+    store: HubAndVolume,
     tmp_path: Path,
     pool: ThreadPoolExecutor,
     newest: bool,
@@ -232,24 +272,24 @@ def test_a_waiting_worker_reports_how_far_the_owner_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
-    looks, look = threading.Semaphore(0), Leases.look
+    polls, poll = threading.Semaphore(0), Leases.poll
 
-    def noted(leases: Leases) -> Claim | None:
-        looks.release()
-        return look(leases)
+    def count_poll(leases: Leases) -> Claim | None:
+        polls.release()
+        return poll(leases)
 
-    monkeypatch.setattr(Leases, "look", noted)
-    source = model(tmp_path / "later", SHARDS)
+    monkeypatch.setattr(Leases, "poll", count_poll)
+    source = make_model(tmp_path / "later", SHARDS)
     if newest:
-        # An older one, which is there, does not suffice.
-        on.obtain()
-    on.hub.add(NAME, source)
-    on.hub.clear()
-    with Leases(on.folder / ".worker").taken(lambda: (3_000_000, 9_000_000)):
-        waiting = pool.submit(on.obtain, newest=newest)
+        # An older commit on the disk is not enough.
+        store.obtain()
+    store.hub.add(NAME, source)
+    store.hub.clear()
+    with Leases(store.folder / ".worker").acquire(lambda: (3_000_000, 9_000_000)):
+        waiting = pool.submit(store.obtain, refresh=newest)
         for _ in range(3):
-            assert looks.acquire(timeout=HUNG_S)
-        assert (waiting.done(), on.hub.requests) == (False, [])
-    same(waiting.result(HUNG_S), source)
+            assert polls.acquire(timeout=HUNG_S)
+        assert (waiting.done(), store.hub.requests) == (False, [])
+    assert_same_content(waiting.result(HUNG_S), source)
     assert f"{NAME}: another worker downloads it: 3.00MB of 9.00MB" in caplog.text
     assert caplog.text.count("another worker") == 1

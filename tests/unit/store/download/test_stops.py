@@ -1,6 +1,6 @@
-"""What ends a download at once, also while a connection sends nothing: a failure, a lost lease.
+"""Events that stop a download immediately, even on a silent connection: a failure, a lost lease.
 
-That a process ends at once when it has to is tested in test_fetching.py.
+test_fetcher.py tests that the process stops immediately.
 """
 
 import os
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from support.hub.caches import NAME, SHARDS, On, model, same
-from support.hub.server import blob, paths
+from support.hub.caches import NAME, SHARDS, HubAndVolume, assert_same_content, make_model
+from support.hub.server import blob_id, relative_paths
 from support.processes.background import HUNG_S, wait_until
 
-from worker.store import Reason, Unavailable, download
+from worker.store import ModelUnavailable, Reason, download
 from worker.volume import lease
 
 STALLED, OTHER = SHARDS
@@ -23,107 +23,111 @@ FAILS = "tokenizer.json"
 
 
 @pytest.fixture
-def on(on: On, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> On:
-    """A hub that stops in the middle of a shard, and a client that waits for more for hours."""
+def store(store: HubAndVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubAndVolume:
+    """A hub that stalls in the middle of a shard, and a client that waits for hours."""
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10_000)
-    source = model(tmp_path / "shards", SHARDS)
-    on.hub.add(NAME, source)
-    on.hub.stalled = {STALLED}
-    return on._replace(source=source)
+    source = make_model(tmp_path / "shards", SHARDS)
+    store.hub.add(NAME, source)
+    store.hub.stalled_paths = {STALLED}
+    return store._replace(source=source)
 
 
 @pytest.fixture
-def pool(on: On) -> Iterator[ThreadPoolExecutor]:
+def pool(store: HubAndVolume) -> Iterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor()
     yield pool
-    # A download that didn't end waits for the hub, which ends after this.
+    # A download that didn't stop waits for the hub, which stops after this fixture.
     pool.shutdown(wait=False)
 
 
-def stored(on: On, name: str) -> Path:
-    """Return where a file's content lies once all of it is there."""
-    return on.folder / "blobs" / blob(on.source / name)
+def blob_path(store: HubAndVolume, name: str) -> Path:
+    """Return the path of a file's complete content."""
+    return store.folder / "blobs" / blob_id(store.source / name)
 
 
-def begun(on: On) -> int:
-    """Return how many bytes of the stalled file are on the disk."""
-    partial = stored(on, STALLED).with_suffix(".partial")
+def partial_size(store: HubAndVolume) -> int:
+    """Return the number of bytes of the stalled file that are on the disk."""
+    partial = blob_path(store, STALLED).with_suffix(".partial")
     return partial.stat().st_size if partial.exists() else 0
 
 
-def send_the_rest(on: On, before: int) -> None:
-    """Let a thread that was left behind get the rest, which it must not write."""
-    on.hub.stalled, on.hub.wrong = set(), set()
-    wait_until(lambda: on.hub.transferred(NAME, STALLED) == (on.source / STALLED).stat().st_size)
-    assert begun(on) == before
-    on.hub.clear()
+def send_the_rest(store: HubAndVolume, before: int) -> None:
+    """Let an abandoned thread receive the rest of the file, which it must not write."""
+    store.hub.stalled_paths, store.hub.corrupt_paths = set(), set()
+    wait_until(
+        lambda: store.hub.bytes_sent(NAME, STALLED) == (store.source / STALLED).stat().st_size
+    )
+    assert partial_size(store) == before
+    store.hub.clear()
 
 
-def full(_: int) -> None:
+def raise_disk_full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ({"wrong": {FAILS}}, Reason.WRONG_CHECKSUM),
+        ({"corrupt_paths": {FAILS}}, Reason.WRONG_CHECKSUM),
         ({"statuses": {FAILS: 404}}, Reason.MISSING),
         ({}, Reason.NO_SPACE),
     ],
 )
-def test_the_failure_of_a_file_ends_another_one_that_is_stalled(
-    on: On,
+def test_the_failure_of_one_file_stops_a_stalled_one(
+    store: HubAndVolume,
     pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     fault: dict[str, Any],
     reason: Reason,
 ) -> None:
-    vars(on.hub).update(fault)
+    vars(store.hub).update(fault)
     with monkeypatch.context() as patched:
         if reason is Reason.NO_SPACE:
-            patched.setattr(os, "fsync", full)
-        why = pool.submit(on.obtain).exception(HUNG_S)
-    assert isinstance(why, Unavailable)
+            patched.setattr(os, "fsync", raise_disk_full)
+        why = pool.submit(store.obtain).exception(HUNG_S)
+    assert isinstance(why, ModelUnavailable)
     assert why.reason is reason
-    assert not [*(on.folder / ".worker").glob("lease-*")]
+    assert not [*(store.folder / ".worker").glob("lease-*")]
 
 
-def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_continued(
-    on: On, pool: ThreadPoolExecutor
+def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_are_resumed(
+    store: HubAndVolume, pool: ThreadPoolExecutor
 ) -> None:
-    on.hub.stalled, on.hub.wrong = {STALLED, FAILS}, {FAILS}
-    first = pool.submit(on.obtain)
-    wait_until(lambda: all(stored(on, name).exists() for name in (OTHER, "config.json")))
-    wait_until(lambda: begun(on))
-    on.hub.stalled = {STALLED}
-    assert isinstance(first.exception(HUNG_S), Unavailable)
-    had = begun(on)
-    send_the_rest(on, had)
-    same(pool.submit(on.obtain).result(HUNG_S), on.source)
-    assert {sent.path for sent in on.hub.sent} == {STALLED, FAILS}
-    assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
+    store.hub.stalled_paths, store.hub.corrupt_paths = {STALLED, FAILS}, {FAILS}
+    first = pool.submit(store.obtain)
+    wait_until(lambda: all(blob_path(store, name).exists() for name in (OTHER, "config.json")))
+    wait_until(lambda: partial_size(store))
+    store.hub.stalled_paths = {STALLED}
+    assert isinstance(first.exception(HUNG_S), ModelUnavailable)
+    received = partial_size(store)
+    send_the_rest(store, received)
+    assert_same_content(pool.submit(store.obtain).result(HUNG_S), store.source)
+    assert {sent.path for sent in store.hub.sent_ranges} == {STALLED, FAILS}
+    assert [sent.start for sent in store.hub.sent_ranges if sent.path == STALLED] == [received]
 
 
-def test_a_lost_lease_ends_a_download_that_is_stalled(
-    on: On,
+def test_a_lost_lease_stops_a_stalled_download(
+    store: HubAndVolume,
     pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(lease, "BEAT_S", 0.05)
-    monkeypatch.setattr(download, "LOOK_S", 0.05)
-    overtaken = pool.submit(on.obtain)
-    others = {*paths(on.source)} - {STALLED}
-    wait_until(lambda: begun(on) and all(stored(on, name).exists() for name in others))
-    leases = on.folder / ".worker"
+    monkeypatch.setattr(lease, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(download, "POLL_S", 0.05)
+    result = pool.submit(store.obtain)
+    others = {*relative_paths(store.source)} - {STALLED}
+    wait_until(
+        lambda: partial_size(store) and all(blob_path(store, name).exists() for name in others)
+    )
+    leases = store.folder / ".worker"
     (leases / "lease-2").touch()
     other = lease.Lease(leases / "lease-2", 2, lambda: (0, 0))
     (leases / "lease-1").unlink()
     wait_until(lambda: f"{NAME}: another worker downloads it" in caplog.text)
-    had = begun(on)
-    send_the_rest(on, had)
+    received = partial_size(store)
+    send_the_rest(store, received)
     other.release()
-    same(overtaken.result(HUNG_S), on.source)
-    assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
-    assert OTHER not in {sent.path for sent in on.hub.sent}
+    assert_same_content(result.result(HUNG_S), store.source)
+    assert [sent.start for sent in store.hub.sent_ranges if sent.path == STALLED] == [received]
+    assert OTHER not in {sent.path for sent in store.hub.sent_ranges}

@@ -1,4 +1,4 @@
-"""Copies of the volume's adapters on this machine's disk: how many there may be, what goes."""
+"""Local copies of the volume's adapters, with limits for their number and size."""
 
 import math
 import os
@@ -15,103 +15,106 @@ import psutil
 from worker.engine.run.adapters.files import BrokenAdapter
 from worker.volume.adapters import FILES
 
-# How long a copy is kept after the last request that uses it: by then the engine has also dropped
+# Seconds to retain a copy after the last request that uses it. By then the engine has also dropped
 # the requests that were cancelled.
-GRACE_S = 60.0
+GRACE_PERIOD_S = 60.0
 
-# Directories of copies have this prefix, then the id of the process that made them.
-COPIES = "worker-adapters-"
+# Prefix of the directories with copies. The id of the process that created the directory follows.
+DIRECTORY_PREFIX = "worker-adapters-"
 
 
-class Copies:
-    """The copies of one client's adapters; not for several threads, but for ``fill``.
+class AdapterCopies:
+    """The copies of one client's adapters. Not thread-safe, except for ``copy_adapter``.
 
-    A copy is kept while its adapter is served, then until no request uses it, and a minute more.
-    Copies on their way out may take as much room again as those that are served, which is ``size``
-    bytes at most; None: a quarter of the free disk.
+    A copy exists while its adapter is served, then until no request uses it, and for a grace
+    period. Retired copies may use as much space again as the served ones.
+
+    Args:
+        max_adapters: Maximum number of served adapters.
+        max_bytes: Maximum bytes of the served adapters; None for a quarter of the free disk space.
     """
 
-    def __init__(self, adapters: int = 1_000, size: int | None = None) -> None:
-        self._adapters = adapters
-        self._size = size
+    def __init__(self, max_adapters: int = 1_000, max_bytes: int | None = None) -> None:
+        self._max_adapters = max_adapters
+        self._max_bytes = max_bytes
         self._sizes: dict[Path, int] = {}
-        # Those that are on their way out, and since when no request uses them.
+        # Retired copies, with the time of their last use; infinite while requests may use them.
         self._retired: dict[Path, float] = {}
 
     @cached_property
-    def size(self) -> int:
-        """The most bytes of the adapters that are served."""
-        if self._size is not None:
-            return self._size
+    def max_bytes(self) -> int:
+        """Maximum bytes of the served adapters."""
+        if self._max_bytes is not None:
+            return self._max_bytes
         return shutil.disk_usage(tempfile.gettempdir()).free // 4
 
-    def serve_also(self, size: int) -> bool:
-        """Return whether an adapter of so many bytes can be served next to the others."""
-        served = [kept for path, kept in self._sizes.items() if path not in self._retired]
-        return self._holds([*served, size])
+    def can_serve(self, size: int) -> bool:
+        """Return whether an adapter of ``size`` bytes can be served in addition to the others."""
+        served = [copy_size for path, copy_size in self._sizes.items() if path not in self._retired]
+        return self._fits([*served, size])
 
-    def hold_also(self, size: int) -> bool:
-        """Return whether there is room for a copy, next to those that are on their way out."""
-        # Copies that no request has used for a while go first.
+    def make_space(self, size: int) -> bool:
+        """Remove expired copies; return whether there is space for a copy of ``size`` bytes."""
+        # A copy expires when no request has used it during the grace period.
         for path, unused_since in [*self._retired.items()]:
-            if time.monotonic() - unused_since > GRACE_S:
+            if time.monotonic() - unused_since > GRACE_PERIOD_S:
                 shutil.rmtree(path, ignore_errors=True)
                 del self._sizes[path], self._retired[path]
-        return self._holds([*self._sizes.values(), size], times=2)
+        return self._fits([*self._sizes.values(), size], factor=2)
 
-    def _holds(self, sizes: Collection[int], times: int = 1) -> bool:
-        return len(sizes) <= times * self._adapters and sum(sizes) <= times * self.size
+    def _fits(self, sizes: Collection[int], factor: int = 1) -> bool:
+        return len(sizes) <= factor * self._max_adapters and sum(sizes) <= factor * self.max_bytes
 
-    def begin(self, name: str, size: int) -> Path:
-        """Make the directory of a copy, and count it from now on."""
-        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folder))
+    def create(self, name: str, size: int) -> Path:
+        """Create the directory of a copy, and count its size from now on."""
+        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory))
         self._sizes[path] = size
         return path
 
     def retire(self, path: Path) -> None:
-        """Note that a copy's adapter is not served any more; requests may still use it."""
+        """Mark the copy of an adapter that is no longer served; requests may still use it."""
         self._retired[path] = math.inf
 
-    def remove_after(self, user: object, path: Path) -> None:
-        """Remove a copy when an object is gone, after a while."""
+    def remove_after_use(self, user: object, path: Path) -> None:
+        """Remove a copy some time after an object that uses it has been deleted."""
         retired = self._retired
 
-        def note() -> None:
+        def note_end_of_use() -> None:
             retired[path] = time.monotonic()
 
-        weakref.finalize(user, note)
+        weakref.finalize(user, note_end_of_use)
 
     @cached_property
-    def _folder(self) -> Path:
-        """The directory of all copies: removed with this object, or by a later process."""
-        remove_copies_of_ended_processes()
-        path = Path(tempfile.mkdtemp(prefix=f"{COPIES}{os.getpid()}-"))
+    def _directory(self) -> Path:
+        """The directory of all copies, removed with this object or by a later process."""
+        remove_stale_copies()
+        path = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return path
 
 
-def fill(path: Path, root: Path, name: str) -> None:
+def copy_adapter(path: Path, root: Path, name: str) -> None:
     """Copy an adapter's files from the volume.
 
     Raises:
-        BrokenAdapter: a file is missing, or is outside ``root`` by now.
-        OSError: the volume can't be read, or the disk is full.
+        BrokenAdapter: If a file is missing, or is now outside ``root``.
+        OSError: If the volume can't be read, or the disk is full.
     """
-    top, folder = root.resolve(), (root / name).resolve()
+    resolved_root, folder = root.resolve(), (root / name).resolve()
     if missing := [file for file in FILES if not (folder / file).is_file()]:
         raise BrokenAdapter(f"it has no {' and no '.join(missing)}")
     for file in FILES:
         with (folder / file).open("rb") as source, (path / file).open("wb") as target:
-            # Of the open file: a link may have been changed since its version was read.
-            place = Path(f"/proc/self/fd/{source.fileno()}").resolve()
-            if not place.is_relative_to(top):
+            # Resolve the open file: a link may have changed since the version was read.
+            opened = Path(f"/proc/self/fd/{source.fileno()}").resolve()
+            if not opened.is_relative_to(resolved_root):
                 raise BrokenAdapter(f"its {file} is not in the directory of the adapters")
             shutil.copyfileobj(source, target, 1 << 20)
 
 
-def remove_copies_of_ended_processes() -> None:
-    """Remove what workers have left behind: they end without tidying up."""
-    for copies in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
-        process = copies.name.removeprefix(COPIES).split("-")[0]
-        if process.isdigit() and not psutil.pid_exists(int(process)):
-            shutil.rmtree(copies, ignore_errors=True)
+def remove_stale_copies() -> None:
+    """Remove the copies of workers that have exited: they exit without cleaning up."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
+        pid = directory.name.removeprefix(DIRECTORY_PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(directory, ignore_errors=True)

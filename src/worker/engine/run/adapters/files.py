@@ -1,8 +1,8 @@
-"""Checks of what the files of a LoRA adapter hold, also of those that nobody has named yet.
+"""Checks of the files of LoRA adapters, also of adapters that no request has named yet.
 
-vLLM refuses some broken adapters itself. It loads others and then answers wrongly: it pads matrices
-that are too small with zeros, ignores a layer that the model does not have, and lets NaN spread to
-other requests.
+vLLM refuses some broken adapters itself. It loads others and then generates wrong output: it pads
+matrices that are too small with zeros, ignores layers that the model does not have, and lets NaN
+spread to other requests.
 """
 
 import asyncio
@@ -23,34 +23,37 @@ from safetensors import SafetensorError, safe_open
 from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
-from worker.engine.options.declared import fields_of, literals
+from worker.engine.options.declarations import fields_of, literal_values
 from worker.errors import InvalidInput
-from worker.volume.adapters import CONFIG, WEIGHTS, Version, adapter_versions
+from worker.volume.adapters import CONFIG, WEIGHTS, AdapterVersion, adapter_versions
 
 log = logging.getLogger(__name__)
 
-TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
+TENSOR_NAME = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
 NUMBER = re.compile(r"\d+")
-RANK = re.compile(r"rank (\d+) is greater than max_lora_rank")
-# safetensors' types with one weight in each number; others may pack several.
-FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+RANK_MESSAGE = re.compile(r"rank (\d+) is greater than max_lora_rank")
+# Data types of safetensors with one weight in each number; other types may pack several weights.
+FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
-# Adapters that are looked at for one listing: a look reads two files of the network volume. The
-# others count as sound until the next listing.
-MOST_LOOKS = 32
+# Adapters to check for one listing. Each check reads two files of the network volume. All other
+# adapters count as valid until the next listing.
+MAX_CHECKS_PER_LISTING = 32
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
-# An adapter's version, and why it can't be loaded; None if no reason is known.
-Look = tuple[Version, str | None]
+# An adapter's version, and the reason why it can't be loaded; None if no reason is known.
+CheckResult = tuple[AdapterVersion, str | None]
 
 
 class BrokenAdapter(ValueError):
-    """An adapter is broken; the message says how, without its path."""
+    """The adapter is broken; the message says how, without the adapter's path."""
 
 
-class _Config(BaseModel):
-    """The types of the keys that vLLM computes with; vLLM checks for features it lacks."""
+class _AdapterConfig(BaseModel):
+    """The keys of an adapter's configuration that vLLM uses for computing, with their types.
+
+    vLLM itself refuses features that it does not support.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -61,23 +64,27 @@ class _Config(BaseModel):
     alpha_pattern: dict[str, FiniteFloat] | None = None
 
 
-class AdapterChecks:
+class AdapterChecker:
     """Checks adapters for one model."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
-        # What is known of the adapters that were listed last, by name.
-        self._looks: dict[str, Look] = {}
+        # Results for the adapters of the last listing, by name.
+        self._results: dict[str, CheckResult] = {}
         self._lock = threading.Lock()
 
-    def check(self, folder: Path, *, values: bool = True) -> None:
-        """Check an adapter's files; without ``values`` the weights themselves are not read.
+    def check(self, folder: Path, *, read_weights: bool = True) -> None:
+        """Check an adapter's files.
+
+        Args:
+            folder: Directory of the adapter.
+            read_weights: Whether to read the weights, and check that they are finite.
 
         Raises:
-            BrokenAdapter: vLLM would refuse it, or answer wrongly with it.
+            BrokenAdapter: If vLLM would refuse the adapter, or generate wrong output with it.
         """
         try:
-            config = _Config.model_validate_json((folder / CONFIG).read_bytes())
+            config = _AdapterConfig.model_validate_json((folder / CONFIG).read_bytes())
             PEFTHelper.from_dict(config.model_dump()).validate_legal(self._config.lora_config)
         except ValidationError as invalid:
             messages = [
@@ -86,121 +93,137 @@ class AdapterChecks:
             ]
             raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
         except (TypeError, ValueError) as error:
-            raise BrokenAdapter(f"{CONFIG}: {_with_rank(str(error))}") from None
+            raise BrokenAdapter(f"{CONFIG}: {_suggest_rank(str(error))}") from None
         try:
-            shapes = _adapter_shapes(folder / WEIGHTS, values=values)
+            shapes = _read_adapter_shapes(folder / WEIGHTS, read_weights=read_weights)
         except SafetensorError as error:
             raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
-        check_shapes(shapes, None if config.rank_pattern else config.r, self._base)
+        check_shapes(shapes, None if config.rank_pattern else config.r, self._base_shapes)
 
-    async def refuse_broken(self, folder: Path) -> None:
+    async def check_in_thread(self, folder: Path) -> None:
         """Check an adapter's files in a thread.
 
         Raises:
-            InvalidInput: vLLM would refuse it, or answer wrongly with it.
+            InvalidInput: If vLLM would refuse the adapter, or generate wrong output with it.
         """
         try:
             await asyncio.to_thread(self.check, folder)
         except BrokenAdapter as broken:
             raise InvalidInput(str(broken)) from broken
 
-    def reasons(self, root: Path, loaded: Mapping[str, Look]) -> dict[str, str | None]:
-        """Return the adapters that have all their files, sorted, as ``Base`` does.
+    def failure_reasons(
+        self, root: Path, loaded: Mapping[str, CheckResult]
+    ) -> dict[str, str | None]:
+        """Return the complete adapters, sorted by name, with the reasons why they can't be loaded.
 
-        An adapter's files are read once for each version of them. Call in a thread. ``loaded`` is
-        what loading adapters has found out, which is more than a look does.
+        Adapters without a known problem have the reason ``None``. The files of an adapter are read
+        once for each version. Call in a thread.
+
+        Args:
+            root: Directory of all adapters.
+            loaded: Results of loading adapters, which finds more problems than this check.
         """
         with self._lock:
             versions = adapter_versions(root)
-            looks = {**self._looks, **loaded}
-            known = {name: look for name, look in looks.items() if versions.get(name) == look[0]}
-            for name in [name for name in versions if name not in known][:MOST_LOOKS]:
-                known[name] = versions[name], self._reason(root / name)
-            self._looks = known
+            results = {**self._results, **loaded}
+            known = {
+                name: result for name, result in results.items() if versions.get(name) == result[0]
+            }
+            for name in [name for name in versions if name not in known][:MAX_CHECKS_PER_LISTING]:
+                known[name] = versions[name], self._failure_reason(root / name)
+            self._results = known
             return {name: known[name][1] if name in known else None for name in versions}
 
-    def _reason(self, folder: Path) -> str | None:
+    def _failure_reason(self, folder: Path) -> str | None:
         try:
-            self.check(folder, values=False)
+            self.check(folder, read_weights=False)
         except BrokenAdapter as broken:
             log.warning("the adapter %s can't be loaded: %s", folder.name, broken)
             return str(broken)
         except OSError:
-            # It may be on its way, or gone: a request that names it learns more.
+            # The adapter may be incomplete or removed. A request that names it reports the error.
             pass
         return None
 
     @cached_property
-    def _base(self) -> Shapes:
+    def _base_shapes(self) -> Shapes:
         """The shapes of the model's weights."""
-        return base_shapes(self._config.model_config, self._config.load_config.download_dir)
+        return read_base_shapes(self._config.model_config, self._config.load_config.download_dir)
 
 
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
-    """Check the adapters of LORA_MODULES that lie in local directories.
+    """Check the adapters in LORA_MODULES that are in local directories.
 
     Raises:
-        BrokenAdapter: naming the first that is broken.
+        BrokenAdapter: If an adapter is broken; the message names the first one.
     """
     if not modules:
         return
     if vllm_config.lora_config is None:
         raise BrokenAdapter("LORA_MODULES needs ENABLE_LORA=1")
-    checks = AdapterChecks(vllm_config)
+    checker = AdapterChecker(vllm_config)
     for module in modules:
         try:
-            _check_local(Path(module.path).expanduser(), checks)
+            _check_directory(Path(module.path).expanduser(), checker)
         except BrokenAdapter as broken:
             raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
 
 
-def _check_local(folder: Path, checks: AdapterChecks) -> None:
+def _check_directory(folder: Path, checker: AdapterChecker) -> None:
     if folder.is_absolute() and not (folder / CONFIG).is_file():
         raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
     if (folder / WEIGHTS).is_file():
-        checks.check(folder)
+        checker.check(folder)
 
 
-def _with_rank(message: str) -> str:
-    """Add what to set MAX_LORA_RANK to, if vLLM's message is that an adapter's rank is above it."""
-    if not (match := RANK.search(message)):
+def _suggest_rank(message: str) -> str:
+    """Add a value for MAX_LORA_RANK to vLLM's message if the message is about an adapter's rank."""
+    if not (match := RANK_MESSAGE.search(message)):
         return message
-    ranks = sorted(map(int, literals(fields_of(LoRAConfig)["max_lora_rank"].annotation)))
-    enough = next((rank for rank in ranks if rank >= int(match[1])), None)
-    if enough is None:
+    ranks = sorted(map(int, literal_values(fields_of(LoRAConfig)["max_lora_rank"].annotation)))
+    sufficient = next((rank for rank in ranks if rank >= int(match[1])), None)
+    if sufficient is None:
         return f"{message.rstrip('.')}: vLLM takes at most {ranks[-1]}"
-    return f"{message.rstrip('.')}: set MAX_LORA_RANK={enough}"
+    return f"{message.rstrip('.')}: set MAX_LORA_RANK={sufficient}"
 
 
-def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
-    """Check that an adapter's matrices fit each other and the model's weights, by their names.
+def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
+    """Check that an adapter's matrices fit each other and the model's weights of the same names.
 
-    The rank is None if they differ in it. What ``base`` lacks is not checked.
+    Args:
+        shapes: Shapes of the adapter's tensors, by name.
+        rank: Rank of all matrices; None if their ranks differ.
+        base_shapes: Shapes of the model's tensors, by name. Matrices for other tensors are not
+            checked.
 
     Raises:
-        BrokenAdapter: naming the first matrix that does not fit.
+        BrokenAdapter: If a matrix does not fit; the message names the first one.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # vLLM judges other names itself; experts have several layouts.
-        if (match := TENSOR.fullmatch(tensor)) and ".experts" not in tensor:
+        # vLLM checks other names itself; experts have several layouts.
+        if (match := TENSOR_NAME.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
-    known = {name.rpartition(".")[0] for name in base}
-    kinds = {NUMBER.sub("*", module) for module in known}
-    for module, parts in modules.items():
-        _check_parts(module, parts, rank)
-        if weight := base.get(f"{module}.weight"):
-            _check_fit(module, parts, weight)
-        elif module not in known and NUMBER.sub("*", module) in kinds:
+    known = {name.rpartition(".")[0] for name in base_shapes}
+    numberless_names = {NUMBER.sub("*", module) for module in known}
+    for module, matrices in modules.items():
+        _check_matrices(module, matrices, rank)
+        if weight := base_shapes.get(f"{module}.weight"):
+            _check_fit(module, matrices, weight)
+        elif module not in known and NUMBER.sub("*", module) in numberless_names:
             raise BrokenAdapter(f"the model has no {module}")
 
 
-def base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
-    """Return the shapes of a model's tensors by name, () for packed ones; {} if none are found.
+def read_base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
+    """Return the shapes of a model's tensors by name; empty if no files are found.
 
-    ``cache`` is the hub's cache directory, if not the default one.
+    The shape of a tensor with packed weights is ().
+
+    Args:
+        model_config: vLLM's configuration of the model.
+        cache: The hub's cache directory; None for the default directory.
     """
     shapes = {}
     folder = _model_folder(model_config, cache)
@@ -208,8 +231,8 @@ def base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
         with contextlib.suppress(SafetensorError, OSError), safe_open(file, "pt") as tensors:
             for name in tensors.offset_keys():
                 tensor = tensors.get_slice(name)
-                plain = tensor.get_dtype() in FLOATS
-                shapes[name] = tuple(tensor.get_shape()) if plain else ()
+                is_unpacked = tensor.get_dtype() in FLOAT_TYPES
+                shapes[name] = tuple(tensor.get_shape()) if is_unpacked else ()
     return shapes
 
 
@@ -223,37 +246,39 @@ def _model_folder(model_config: Any, cache: str | None) -> Path | None:
     return None
 
 
-def _adapter_shapes(file: Path, *, values: bool) -> dict[str, Shape]:
+def _read_adapter_shapes(file: Path, *, read_weights: bool) -> dict[str, Shape]:
     shapes = {}
     with safe_open(file, "pt") as tensors:
         for name in tensors.offset_keys():
             tensor = tensors.get_slice(name)
-            if (dtype := tensor.get_dtype()) not in FLOATS:
+            if (dtype := tensor.get_dtype()) not in FLOAT_TYPES:
                 raise BrokenAdapter(f"{name} is of type {dtype}, not floating point")
-            if values and not torch.isfinite(tensors.get_tensor(name).float()).all():
+            if read_weights and not torch.isfinite(tensors.get_tensor(name).float()).all():
                 raise BrokenAdapter(f"{name} holds values that are not finite numbers")
             shapes[name] = tuple(tensor.get_shape())
     return shapes
 
 
-def _check_parts(module: str, parts: Mapping[str, Shape], rank: int | None) -> None:
-    if absent := {"A", "B"} - parts.keys():
-        raise BrokenAdapter(f"{module} has no lora_{absent.pop()}")
-    if wrong := [shape for shape in parts.values() if len(shape) != 2 or 0 in shape]:
+def _check_matrices(module: str, matrices: Mapping[str, Shape], rank: int | None) -> None:
+    if missing := {"A", "B"} - matrices.keys():
+        raise BrokenAdapter(f"{module} has no lora_{missing.pop()}")
+    if wrong := [shape for shape in matrices.values() if len(shape) != 2 or 0 in shape]:
         raise BrokenAdapter(f"{module} has a tensor of shape {list(wrong[0])}: no matrix")
-    (rank_a, _), (_, rank_b) = parts["A"], parts["B"]
+    (rank_a, _), (_, rank_b) = matrices["A"], matrices["B"]
     if rank_a != rank_b or rank not in {None, rank_a}:
         found = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
         raise BrokenAdapter(f"{module}: {found}, but r is {rank or 'one number'}")
 
 
-def _check_fit(module: str, parts: Mapping[str, Shape], weight: Shape) -> None:
-    shape = parts["B"][0], parts["A"][1]
-    # Embeddings, and some models' linear layers, are stored transposed.
+def _check_fit(module: str, matrices: Mapping[str, Shape], weight: Shape) -> None:
+    shape = matrices["B"][0], matrices["A"][1]
+    # Embeddings, and the linear layers of some models, are stored transposed.
     if weight not in {shape, shape[::-1]}:
-        message = f"is for a weight of {_size(shape)}, the model's has {_size(weight)}"
+        message = (
+            f"is for a weight of {_format_shape(shape)}, the model's has {_format_shape(weight)}"
+        )
         raise BrokenAdapter(f"{module} {message}")
 
 
-def _size(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return " x ".join(map(str, shape))

@@ -1,117 +1,126 @@
-"""vLLM's outputs: ranked, and taken apart into deltas."""
+"""Conversion of vLLM's outputs to deltas, and selection of the best choices."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from worker.engine import Delta
-from worker.engine.run.generation.sampling import MOST_SPLIT, Plan
+from worker.engine.run.generation.sampling import MAX_SPLIT_TOKENS, SamplingPlan
 from worker.engine.seam.protocols import CompletionOutput, Logprob, RequestOutput
 
-# The text of an incomplete character.
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+# The decoded text of an incomplete character.
+INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
-# How vLLM's server writes a probability of zero.
-LEAST_LOGPROB = -9999.0
+# The value that vLLM's server writes for a probability of zero.
+MIN_LOGPROB = -9999.0
 
 
-def deltas(
-    output: RequestOutput, decode: Callable[[list[int]], str] | None, ids: bool = False
+def split_output(
+    output: RequestOutput, decode: Callable[[list[int]], str] | None, include_ids: bool = False
 ) -> Iterator[Delta]:
     """Yield the deltas of one output.
 
     Args:
-        output: can hold several tokens of a choice even in a stream: vLLM merges the outputs of
-            engine steps that nobody has taken yet.
-        decode: the tokenizer's: one delta a token. With None, one delta a choice.
-        ids: whether deltas hold the tokens' ids.
+        output: Output of the engine. Even in a stream it can have several tokens of a choice, since
+            vLLM merges the outputs of several steps until they are consumed.
+        decode: Decodes token ids, for one delta per token. None for one delta per choice.
+        include_ids: Whether the deltas include token ids.
     """
     prompt_ids = output.prompt_token_ids or []
-    of_prompt: dict[int, list[dict[str, Any] | None]] = {}
-    # Every choice repeats those of the prompt: the first delta of choice 0 gets them.
+    prompt_logprobs: dict[int, list[dict[str, Any] | None]] = {}
+    # Every choice repeats the prompt's log probabilities: only the first delta of choice 0 gets
+    # them.
     if output.prompt_logprobs:
-        of_prompt[0] = [None, *_positions(prompt_ids[1:], output.prompt_logprobs[1:])]
+        prompt_logprobs[0] = [None, *_render_positions(prompt_ids[1:], output.prompt_logprobs[1:])]
     for choice in output.outputs:
         token_ids = list(choice.token_ids)
-        positions = _positions(token_ids, choice.logprobs or ())
-        for text, tokens in _parts(choice.text, token_ids, decode):
-            ended = tokens.stop == len(token_ids)
+        positions = _render_positions(token_ids, choice.logprobs or ())
+        for text, tokens in _split_text(choice.text, token_ids, decode):
+            is_last = tokens.stop == len(token_ids)
             yield Delta(
                 index=choice.index,
                 text=text,
                 tokens=tokens.stop - tokens.start,
                 prompt_tokens=len(prompt_ids),
-                finish_reason=choice.finish_reason if ended else None,
-                stop_reason=choice.stop_reason if ended else None,
+                finish_reason=choice.finish_reason if is_last else None,
+                stop_reason=choice.stop_reason if is_last else None,
                 logprobs=positions[tokens] or None,
-                token_ids=token_ids[tokens] if ids else None,
-                prompt_logprobs=of_prompt.pop(choice.index, None),
+                token_ids=token_ids[tokens] if include_ids else None,
+                prompt_logprobs=prompt_logprobs.pop(choice.index, None),
             )
 
 
-def keep_best(output: RequestOutput, planned: Plan, tokenizer: Any, end_tokens: set[int]) -> None:
+def keep_best(
+    output: RequestOutput, sampling_plan: SamplingPlan, tokenizer: Any, end_tokens: set[int]
+) -> None:
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
-    vLLM's beam search, which alone needs the tokenizer, knows only one of the tokens that end a
-    text.
+    Choices of a beam search are also truncated at end tokens, since vLLM's beam search knows only
+    one of the tokens that end a text. Only beam search needs the tokenizer.
     """
-    choices, sampling = list(output.outputs), planned.sampling
-    beams = sampling.use_beam_search
-    # Ranking needs log probabilities even if the caller did not ask for them.
-    asked = sampling.vllm.keys() & {"logprobs", "logprob_token_ids"}
-    if not beams:  # a beam search has ranked them itself
+    choices, sampling = list(output.outputs), sampling_plan.sampling
+    is_beam_search = sampling.use_beam_search
+    # Ranking needs log probabilities even if the caller did not request them.
+    wants_logprobs = sampling.vllm.keys() & {"logprobs", "logprob_token_ids"}
+    if not is_beam_search:  # beam search has already ranked the choices
         choices.sort(key=lambda choice: choice.cumulative_logprob or 0.0, reverse=True)
     output.outputs = choices[: sampling.n]
-    special = planned.params.skip_special_tokens
+    skip_special_tokens = sampling_plan.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
-        if beams and not planned.params.ignore_eos:
-            _cut(choice, end_tokens, partial(tokenizer.decode, skip_special_tokens=special))
-        if not asked:
+        if is_beam_search and not sampling_plan.params.ignore_eos:
+            _truncate_at_end_token(
+                choice,
+                end_tokens,
+                partial(tokenizer.decode, skip_special_tokens=skip_special_tokens),
+            )
+        if not wants_logprobs:
             choice.logprobs = None
-        elif beams:
+        elif is_beam_search:
             choice.logprobs = [
-                _likeliest(candidates, chosen, planned.params.logprobs, tokenizer.decode)
+                _top_candidates(candidates, chosen, sampling_plan.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)
             ]
 
 
-def _cut(choice: CompletionOutput, ends: set[int], decode: Callable[[list[int]], str]) -> None:
-    """End a choice where sampling would have ended it."""
+def _truncate_at_end_token(
+    choice: CompletionOutput, ends: set[int], decode: Callable[[list[int]], str]
+) -> None:
+    """Truncate a choice after the first end token, where sampling would have stopped."""
     ids = list(choice.token_ids)
-    place = next((place for place, id_ in enumerate(ids) if id_ in ends), None)
-    if place is not None:
-        choice.token_ids, choice.text = ids[: place + 1], decode(ids[:place])
-        choice.finish_reason, choice.stop_reason = "stop", ids[place]
+    position = next((index for index, id_ in enumerate(ids) if id_ in ends), None)
+    if position is not None:
+        choice.token_ids, choice.text = ids[: position + 1], decode(ids[:position])
+        choice.finish_reason, choice.stop_reason = "stop", ids[position]
 
 
-def _likeliest(
+def _top_candidates(
     candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Callable[[list[int]], str]
 ) -> dict[int, Logprob]:
-    """Keep the chosen token and the ``count`` best candidates: beam search reports more."""
-    kept = {
+    """Return the chosen token and the ``count`` best candidates: beam search reports more."""
+    top = {
         id_: logprob
         for id_, logprob in candidates.items()
         if id_ == chosen or count < 0 or (logprob.rank or 0) <= count
     }
-    for id_, logprob in kept.items():
+    for id_, logprob in top.items():
         logprob.decoded_token = decode([id_])
-    return kept
+    return top
 
 
-def _parts(
+def _split_text(
     text: str, ids: list[int], decode: Callable[[list[int]], str] | None
 ) -> Iterator[tuple[str, slice]]:
-    """Split a text among its tokens; the parts joined are always the whole text.
+    """Split a text among its tokens; the joined parts are always the whole text.
 
-    The first token can end a character that began before ``ids``. Then some text goes to the next
-    token, but none is lost and no character is split.
+    The first token can complete a character that began before ``ids``. Then some text moves to the
+    next token, but all text remains and no character is split.
     """
     start = 0
-    if decode is not None and len(ids) <= MOST_SPLIT:
+    if decode is not None and len(ids) <= MAX_SPLIT_TOKENS:
         for count in range(1, len(ids)):
-            settled = len(decode(ids[:count]).rstrip(UNFINISHED))
-            end = max(start, min(settled, len(text)))
+            complete_length = len(decode(ids[:count]).rstrip(INCOMPLETE_CHARACTER))
+            end = max(start, min(complete_length, len(text)))
             yield text[start:end], slice(count - 1, count)
             start = end
         yield text[start:], slice(max(len(ids) - 1, 0), len(ids))
@@ -119,13 +128,13 @@ def _parts(
         yield text, slice(0, len(ids))
 
 
-def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
+def _render_positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
     """Render the chosen token of each position, and all candidates, the likeliest first."""
     return [
         {
-            **_candidate(chosen, candidates[chosen]),
+            **_render_candidate(chosen, candidates[chosen]),
             "top": [
-                _candidate(id_, logprob)
+                _render_candidate(id_, logprob)
                 for id_, logprob in sorted(candidates.items(), key=lambda item: item[1].rank or 0)
             ],
         }
@@ -133,8 +142,9 @@ def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, A
     ]
 
 
-def _candidate(id_: int, logprob: Logprob) -> dict[str, Any]:
-    # Tokens that structured output excludes have minus infinity, which JSON does not have, and
-    # extreme sampling parameters make NaN, which is greater than nothing: so the bound comes first.
-    value = max(LEAST_LOGPROB, logprob.logprob)
+def _render_candidate(id_: int, logprob: Logprob) -> dict[str, Any]:
+    # Tokens that structured output excludes have minus infinity, which JSON does not have. Extreme
+    # sampling parameters make NaN, which is never greater than another number: so the bound is the
+    # first argument.
+    value = max(MIN_LOGPROB, logprob.logprob)
     return {"token": logprob.decoded_token, "id": id_, "logprob": value}

@@ -5,16 +5,16 @@ from typing import Any
 
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
-from worker.engine.run.requests.texts import bounded
-from worker.engine.run.server import Server
-from worker.engine.seam.locations import find
+from worker.engine.run.requests.texts import limit_texts
+from worker.engine.run.server import VllmServer
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, EngineInput
-from worker.engine.seam.translation import accepted, translated
+from worker.engine.seam.translation import raise_for_error, translate_errors
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.base import with_system_prompt
-from worker.limits.shapes import RAW
-from worker.media import Media
+from worker.job.base import add_system_prompt
+from worker.limits.shapes import RAW_SHAPE
+from worker.media import MediaLoader
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
@@ -22,45 +22,57 @@ NO_TOKENIZER = (
 )
 
 
-def greeting(chats: Any) -> dict[str, Any]:
-    """Return the richest input that a model takes: messages, a text or token ids.
+def sample_input(chat_renderer: Any) -> dict[str, Any]:
+    """Return the richest input that a model accepts: messages, a text or token ids.
 
-    ``chats`` is what renders conversations in vLLM's server.
+    Args:
+        chat_renderer: Renderer of conversations in vLLM's server.
     """
-    tokenizer = chats.renderer.tokenizer
+    tokenizer = chat_renderer.renderer.tokenizer
     if tokenizer is None:
         return {"prompt": [0]}
-    if chats.chat_template or getattr(tokenizer, "chat_template", None):
+    if chat_renderer.chat_template or getattr(tokenizer, "chat_template", None):
         return {"messages": [{"role": "user", "content": "Hi"}]}
     return {"prompt": "Hi"}
 
 
-class Prompts:
-    """Renders with the objects of vLLM's own server, so that both paths give the same prompt."""
+class PromptRenderer:
+    """Renders prompts with the objects of vLLM's server, so that both paths get the same prompt."""
 
-    def __init__(self, client: Client, server: Server, system_prompt: str | None) -> None:
-        """``server`` is vLLM's; the prompt opens chats without a system message."""
+    def __init__(self, client: Client, server: VllmServer, system_prompt: str | None) -> None:
+        """Initialize the renderer.
+
+        Args:
+            client: vLLM's client of the engine core.
+            server: vLLM's server for the client.
+            system_prompt: First message of conversations without a system message.
+        """
         self._client = client
-        # What renders conversations in vLLM's server.
-        self.chats = server.state.online_renderer
+        # Renderer of conversations in vLLM's server.
+        self.chat_renderer = server.state.online_renderer
         self._system_prompt = system_prompt
 
     async def render_job(
-        self, job: RawJob, chat_template: str | None = None, media: Media | None = None
+        self, job: RawJob, chat_template: str | None = None, media: MediaLoader | None = None
     ) -> EngineInput:
         """Render the prompt or the conversation of a job.
 
         Args:
-            job: its sampling parameters don't matter here.
-            chat_template: replaces the model's own, where the operator trusts callers.
-            media: replaces those of the conversation; None where the operator trusts callers.
+            job: The job; its sampling parameters are not used.
+            chat_template: Replacement for the model's chat template, if the operator trusts
+                callers.
+            media: Replaces the media of the conversation; None if the operator trusts callers.
 
         Raises:
-            WorkerError: it is refused.
+            WorkerError: If the prompt is refused.
         """
         conversation = self.conversation(job)
-        beside = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
-        bounded(self._client, {"messages": conversation, "prompt": job.prompt, **beside}, RAW)
+        template_values = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
+        limit_texts(
+            self._client,
+            {"messages": conversation, "prompt": job.prompt, **template_values},
+            RAW_SHAPE,
+        )
         if conversation is None:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
@@ -68,26 +80,30 @@ class Prompts:
         return await self._render_chat(job, conversation, chat_template, media)
 
     def conversation(self, job: RawJob) -> list[dict[str, Any]] | None:
-        """Return the messages for the chat template; None if the job is no conversation."""
+        """Return the messages for the chat template; None if the job is not a conversation."""
         messages = job.conversation
-        return None if messages is None else with_system_prompt(messages, self._system_prompt)
+        return None if messages is None else add_system_prompt(messages, self._system_prompt)
 
     async def render_prompt(self, prompt: Any) -> EngineInput:
         """Render a text, token ids or one of vLLM's prompt dicts.
 
         Raises:
-            WorkerError: it is too long, holds unknown ids, or is a text without a tokenizer.
+            WorkerError: If the prompt is too long, has unknown token ids, or is a text without a
+                tokenizer.
         """
         renderer = self._client.renderer
         if renderer.tokenizer is None:
-            self._check_ids(prompt)
-        with translated(self._client):
+            self._check_token_ids(prompt)
+        with translate_errors(self._client):
             parsed = parse_model_prompt(self._client.model_config, prompt)
             (rendered,) = await renderer.render_cmpl_async([parsed])
         return rendered
 
-    def _check_ids(self, prompt: Any) -> None:
-        """Check what vLLM checks only with a tokenizer: an unknown id would kill the engine."""
+    def _check_token_ids(self, prompt: Any) -> None:
+        """Check that a prompt consists of known token ids; vLLM checks this only with a tokenizer.
+
+        An unknown id would kill the engine.
+        """
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
         if not isinstance(ids, list):
             raise InvalidInput(NO_TOKENIZER, param="prompt")
@@ -100,28 +116,31 @@ class Prompts:
         job: RawJob,
         conversation: list[dict[str, Any]],
         chat_template: str | None,
-        media: Media | None,
+        media: MediaLoader | None,
     ) -> EngineInput:
-        begins = job.add_generation_prompt
+        add_generation_prompt = job.add_generation_prompt
         body: Mapping[str, Any] = {
             "messages": conversation,
             "chat_template_kwargs": job.chat_template_kwargs,
         }
-        shows = True
+        has_media = True
         if media is not None:
-            body, shows = await media.inlined(body, RAW.texts)
-        with translated(self._client, shows_media=shows):
-            request = find("ChatCompletionRequest")(
+            body, has_media = await media.inline(body, RAW_SHAPE.text_keys)
+        with translate_errors(self._client, has_media=has_media):
+            request = import_from_vllm("ChatCompletionRequest")(
                 messages=body["messages"],
                 tools=job.tools,
-                # The template shows the tools; calls are not parsed but stay in the answer's text.
+                # The template renders the tools; calls are not parsed but stay in the answer's
+                # text.
                 tool_choice="none" if job.tools else None,
                 chat_template=chat_template,
                 chat_template_kwargs=job.chat_template_kwargs,
-                add_generation_prompt=not job.continue_final_message if begins is None else begins,
+                add_generation_prompt=not job.continue_final_message
+                if add_generation_prompt is None
+                else add_generation_prompt,
                 continue_final_message=job.continue_final_message,
             )
-            _, prompts = accepted(await self.chats.render_chat(request))
+            _, prompts = raise_for_error(await self.chat_renderer.render_chat(request))
         prompt: EngineInput
         (prompt,) = prompts
         return prompt

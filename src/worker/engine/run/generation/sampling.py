@@ -1,4 +1,4 @@
-"""Sampling parameters of a raw job: checked by vLLM's own classes, and planned."""
+"""Sampling parameters of a raw job, validated with vLLM's own classes."""
 
 import json
 from collections.abc import Mapping
@@ -19,187 +19,209 @@ from vllm.sampling_params import (
 from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
-from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
-from worker.validation import MOST_MISTAKES, SAMPLING, invalid_param, unknown_key
+from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
+from worker.limits.spelling import CONSTRAINT_KINDS, GUIDED_KEYS, GUIDED_OBJECTS, STRUCTURED_OUTPUTS
+from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, invalid_param, unknown_key
 
 # Fields that only the worker or the engine may set.
-INTERNAL = frozenset(
+INTERNAL_FIELDS = frozenset(
     """
     output_kind output_text_buffer_length skip_clone extra_args
     prompt_logprob_start prompt_logprob_token_ids
     """.split()
 )
-VLLMS = (
+VLLM_FIELDS = (
     frozenset(name for name in SamplingParams.__struct_fields__ if not name.startswith("_"))
-    - INTERNAL
+    - INTERNAL_FIELDS
 )
-KNOWN = VLLMS | Sampling.model_fields.keys() | GUIDED | GUIDED_OBJECTS
-# Keys that callers write into sampling_params, with what to write instead.
-MISPLACED = dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING}") | ELSEWHERE
+KNOWN_KEYS = VLLM_FIELDS | Sampling.model_fields.keys() | GUIDED_KEYS | GUIDED_OBJECTS
+# Keys that callers put into ``sampling_params`` by mistake, with the correct place or alternative.
+MISPLACED_KEYS = (
+    dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING_PARAMS}") | OTHER_API_KEYS
+)
 
-# Parameters that are objects, and the keys of each.
-NESTED = {
+# The keys of each parameter that is an object.
+NESTED_KEYS = {
     name: frozenset(key.name for key in fields(class_) if not key.name.startswith("_"))
     for name, class_ in (
-        (STRUCTURED, StructuredOutputsParams),
+        (STRUCTURED_OUTPUTS, StructuredOutputsParams),
         ("repetition_detection", RepetitionDetectionParams),
     )
 }
 
-# The most tokens of one output whose text is split: the time grows with the square of it.
-MOST_SPLIT = 256
+# Maximum tokens of one output whose text is split: the time grows with the square of the number.
+MAX_SPLIT_TOKENS = 256
 
-_adapter = TypeAdapter(SamplingParams)
+_validator = TypeAdapter(SamplingParams)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How to generate: vLLM's ``SamplingParams``, and the job's that it does not have."""
+class SamplingPlan:
+    """The parameters for generating an answer.
+
+    Args:
+        params: vLLM's ``SamplingParams``.
+        sampling: The job's parameters that ``SamplingParams`` does not have.
+    """
 
     params: Any
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int) -> Plan:
+def plan_sampling(
+    sampling: Sampling, defaults: Mapping[str, Any], *, is_streamed: bool, context: int
+) -> SamplingPlan:
     """Plan an answer for a raw job's sampling parameters.
 
-    They may be any of the installed vLLM's. There are defaults for those that the job leaves out,
-    and ``max_tokens`` above the model's context are cut.
+    A job can use all parameters of the installed vLLM. ``max_tokens`` is limited to the context.
+
+    Args:
+        sampling: The job's parameters.
+        defaults: Values for parameters that the job omits.
+        is_streamed: Whether the answer is streamed.
+        context: Tokens of the model's context.
 
     Raises:
-        InvalidInput: naming the parameter that is unknown or has a wrong type.
+        InvalidInput: If a parameter is unknown or has a wrong type; the error names the parameter.
         Exception: vLLM's own, for a value out of range.
     """
     values = sampling.vllm
-    _check_keys(SAMPLING, values, VLLMS)
-    for name, known in NESTED.items():
+    _check_keys(SAMPLING_PARAMS, values, VLLM_FIELDS)
+    for name, known in NESTED_KEYS.items():
         if isinstance(values.get(name), dict):
-            _check_keys(f"{SAMPLING}.{name}", values[name], known)
-    if (interval := values.get("stream_interval")) and streamed and interval > MOST_SPLIT:
-        raise invalid_param("stream_interval", f"at most {MOST_SPLIT} in a stream", SAMPLING)
-    beam = sampling.use_beam_search
+            _check_keys(f"{SAMPLING_PARAMS}.{name}", values[name], known)
+    if (interval := values.get("stream_interval")) and is_streamed and interval > MAX_SPLIT_TOKENS:
+        raise invalid_param(
+            "stream_interval", f"at most {MAX_SPLIT_TOKENS} in a stream", SAMPLING_PARAMS
+        )
+    is_beam_search = sampling.use_beam_search
     sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
-    params = _params({**defaults, **values, "n": 1 if beam else sampling.width})
-    params.output_kind = RequestOutputKind.DELTA if streamed else RequestOutputKind.FINAL_ONLY
+    params = _validate({**defaults, **values, "n": 1 if is_beam_search else sampling.width})
+    params.output_kind = RequestOutputKind.DELTA if is_streamed else RequestOutputKind.FINAL_ONLY
     params.max_tokens = min(params.max_tokens or context, context)
     if params.min_tokens > params.max_tokens:
         message = f"more than the {context:,} tokens of the context"
-        raise invalid_param("min_tokens", message, SAMPLING)
-    if beam:
-        _refuse_for_beams(sampling, params)
-    elif sampling.ranked and params.num_logprobs is None:
+        raise invalid_param("min_tokens", message, SAMPLING_PARAMS)
+    if is_beam_search:
+        _refuse_ignored_parameters(sampling, params)
+    elif sampling.is_ranked and params.num_logprobs is None:
         # Choices are ranked by the log probabilities of their own tokens.
         params.logprobs = 0
-    return Plan(params, sampling)
+    return SamplingPlan(params, sampling)
 
 
-def plan_vllm_params(params: Any) -> Plan:
-    """Plan one answer, not streamed, for vLLM's own ``SamplingParams``."""
-    whole = params.clone()
-    whole.output_kind = RequestOutputKind.FINAL_ONLY
-    return Plan(whole)
+def plan_vllm_params(params: Any) -> SamplingPlan:
+    """Plan one answer without streaming, for vLLM's own ``SamplingParams``."""
+    copy = params.clone()
+    copy.output_kind = RequestOutputKind.FINAL_ONLY
+    return SamplingPlan(copy)
 
 
-def structured_outputs(values: Mapping[str, Any]) -> Any:
+def build_structured_outputs(values: Mapping[str, Any]) -> Any:
     """Build vLLM's ``StructuredOutputsParams``.
 
     Raises:
-        InvalidInput: there is an unknown key, or none of the kinds.
+        InvalidInput: If a key is unknown, or no kind of constraint is set.
     """
-    _check_keys(STRUCTURED, values, NESTED[STRUCTURED])
+    _check_keys(STRUCTURED_OUTPUTS, values, NESTED_KEYS[STRUCTURED_OUTPUTS])
     return StructuredOutputsParams(**values)
 
 
-def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) -> Any:
+def build_beam_search_params(
+    sampling_plan: SamplingPlan, prompt: EngineInput, model_config: Any
+) -> Any:
     """Build vLLM's ``BeamSearchParams``; as with sampling, the context limits the length.
 
     Raises:
-        InvalidInput: the search needs more log probabilities than the engine may return.
+        InvalidInput: If the search needs more log probabilities than the engine may return.
     """
     # In each step vLLM compares twice as many candidates as it keeps beams.
-    most, width = model_config.max_logprobs, planned.sampling.width
-    if 0 <= most < 2 * width:
+    max_logprobs, width = model_config.max_logprobs, sampling_plan.sampling.width
+    if 0 <= max_logprobs < 2 * width:
         message = f"a beam of {width} needs MAX_LOGPROBS={2 * width}"
-        raise invalid_param("best_of", f"{message}; it is {most}", SAMPLING)
-    params = planned.params
-    room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
-    # vLLM 0.29 skips them always.
-    skipped = ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
+        raise invalid_param("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
+    params = sampling_plan.params
+    max_tokens = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
+    # vLLM 0.29 lacks this field, and always skips special tokens.
+    optional_fields = (
+        ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
+    )
     return BeamSearchParams(
         beam_width=width,
-        max_tokens=max(1, min(params.max_tokens or room, room)),
+        max_tokens=max(1, min(params.max_tokens or max_tokens, max_tokens)),
         ignore_eos=params.ignore_eos,
-        length_penalty=planned.sampling.length_penalty,
+        length_penalty=sampling_plan.sampling.length_penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
-        **{name: getattr(params, name) for name in skipped},
+        **{name: getattr(params, name) for name in optional_fields},
     )
 
 
-def within(context: int, params: Any, prompt: EngineInput) -> Any:
-    """Return parameters that ask for no more tokens than there is room for after a prompt.
+def limit_max_tokens(context: int, params: Any, prompt: EngineInput) -> Any:
+    """Return parameters whose ``max_tokens`` fits the context after a prompt.
 
-    vLLM's server cuts them likewise; its engine takes numbers that a GPU's kernels don't. A prompt
-    without tokens of its own is left to the engine.
+    vLLM's server applies the same limit. vLLM's engine accepts numbers that the kernels of a GPU
+    can't handle. A prompt without token ids counts as empty, since the engine checks it.
     """
-    room = max(1, context - len(prompt.get("prompt_token_ids") or ()))
-    if params.max_tokens is None or params.max_tokens <= room:
+    max_tokens = max(1, context - len(prompt.get("prompt_token_ids") or ()))
+    if params.max_tokens is None or params.max_tokens <= max_tokens:
         return params
-    cut = params.clone()
-    cut.max_tokens, cut.min_tokens = room, min(params.min_tokens, room)
-    return cut
+    limited = params.clone()
+    limited.max_tokens, limited.min_tokens = max_tokens, min(params.min_tokens, max_tokens)
+    return limited
 
 
-def _params(values: dict[str, Any]) -> Any:
+def _validate(values: dict[str, Any]) -> Any:
     if values.get("stop_token_ids") and not values.get("stop"):
-        # A stop token's text belongs to the answer, a stop string's does not. vLLM has one switch
-        # for both, so with stop strings the text ends before the token, too.
+        # The text of a stop token belongs to the answer, the text of a stop string does not. vLLM
+        # has one option for both, so with stop strings the text also ends before a stop token.
         values.setdefault("include_stop_str_in_output", True)
     try:
-        # vLLM would notice too late that its core can't be sent a value.
+        # vLLM would notice too late that a value can't be sent to its core.
         msgspec.msgpack.encode(values)
-        # As JSON: there the strict mode accepts numbers as dict keys, but not "3" for 3.
-        return _adapter.validate_json(json.dumps(values), strict=True)
+        # The strict mode of JSON accepts numbers as keys of a dict, but not "3" for 3.
+        return _validator.validate_json(json.dumps(values), strict=True)
     except OverflowError:
-        raise InvalidInput(f"{SAMPLING}: an integer has more than 64 bits") from None
+        raise InvalidInput(f"{SAMPLING_PARAMS}: an integer has more than 64 bits") from None
     except RecursionError:
-        raise InvalidInput(f"{SAMPLING}: a value is nested too deeply") from None
+        raise InvalidInput(f"{SAMPLING_PARAMS}: a value is nested too deeply") from None
     except ValidationError as invalid:
-        raise _refusal(invalid) from None
+        raise _validation_error(invalid) from None
     except VLLMClientError as refused:
-        # The message begins with the parameter; only some of vLLM's checks also name it apart.
+        # The message begins with the parameter; only some of vLLM's checks also set it separately.
         message = str(refused.args[0])
         word = message.split(" ", 1)[0].strip("`,")
-        param = word if word in KNOWN else None
-        raise InvalidInput(f"{SAMPLING}: {message}", param=param) from None
+        param = word if word in KNOWN_KEYS else None
+        raise InvalidInput(f"{SAMPLING_PARAMS}: {message}", param=param) from None
 
 
-def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
+def _refuse_ignored_parameters(sampling: Sampling, params: Any) -> None:
     """Refuse parameters that vLLM's beam search would ignore."""
     default, values = SamplingParams(), sampling.vllm
     changed = [name for name in values if getattr(params, name) != getattr(default, name)]
     sampling.refuse_ignored([name for name in changed if name not in BEAM_SEARCH_USES])
-    # Though it does not sample, it accepts the default and what is greedy.
+    # Beam search does not sample, but the default temperature and 0, which is greedy, are accepted.
     if values.get("temperature", 0) not in (0, default.temperature):
         message = "there is no chance in beam search: leave it out, or 0"
-        raise invalid_param("temperature", message, SAMPLING)
+        raise invalid_param("temperature", message, SAMPLING_PARAMS)
 
 
 def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse unknown keys, and structured outputs of none of the kinds."""
-    if unknown := sorted(values.keys() - known)[:MOST_MISTAKES]:
-        names, misplaced = (KNOWN, MISPLACED) if known is VLLMS else (known, {})
+    """Refuse unknown keys, and structured outputs without a kind of constraint."""
+    if unknown := sorted(values.keys() - known)[:MAX_MISTAKES]:
+        names, misplaced = (KNOWN_KEYS, MISPLACED_KEYS) if known is VLLM_FIELDS else (known, {})
         message = "; ".join(unknown_key(name, names, misplaced) for name in unknown)
         raise InvalidInput(f"{holder}: {message}", param=unknown[0])
-    if known is NESTED[STRUCTURED] and not values.keys() & KINDS:
-        raise invalid_param(STRUCTURED, f"one of {', '.join(sorted(KINDS))}", SAMPLING)
+    if known is NESTED_KEYS[STRUCTURED_OUTPUTS] and not values.keys() & CONSTRAINT_KINDS:
+        raise invalid_param(
+            STRUCTURED_OUTPUTS, f"one of {', '.join(sorted(CONSTRAINT_KINDS))}", SAMPLING_PARAMS
+        )
 
 
-def _refusal(invalid: ValidationError) -> InvalidInput:
+def _validation_error(invalid: ValidationError) -> InvalidInput:
     errors = invalid.errors(include_input=False, include_url=False)
     # A location begins with pydantic's label for the class.
     reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
     if not reasons:
-        return InvalidInput(f"{SAMPLING}: {errors[0]['msg']}")
-    message = "; ".join(f"{SAMPLING}.{name}: {reason}" for name, reason in reasons.items())
+        return InvalidInput(f"{SAMPLING_PARAMS}: {errors[0]['msg']}")
+    message = "; ".join(f"{SAMPLING_PARAMS}.{name}: {reason}" for name, reason in reasons.items())
     return InvalidInput(message, param=next(iter(reasons)))

@@ -1,6 +1,6 @@
-"""Structured outputs before the engine has them: compiled elsewhere first, one slow one at a time.
+"""Trial compilation of structured outputs before the engine gets them, and a queue for slow ones.
 
-The core compiles without a limit of time, in few threads that all requests share. So a process of
-the worker's compiles first (``trial``, which runs ``process``), and only what that takes a bearable
-time for reaches the core (``gate``).
+The engine core compiles grammars without a time limit, in a few threads that all requests share. So
+a separate process compiles each grammar first (``trial``, which runs ``process``). Only grammars
+that compile in acceptable time reach the core, and slow ones reach it one at a time (``gate``).
 """

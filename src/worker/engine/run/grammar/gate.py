@@ -1,4 +1,4 @@
-"""The gate in front of vLLM's client: what both paths generate passes it."""
+"""The gate in front of vLLM's client, which checks the structured outputs of both request paths."""
 
 import asyncio
 import contextlib
@@ -13,25 +13,25 @@ from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
-from worker.engine.run.grammar.trial import Grammar, Trial
+from worker.engine.run.grammar.trial import Grammar, GrammarTrial
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
 from worker.settings import Settings
 
-# Characters of a JSON schema that is not tried out if it has no word of the second line.
-SMALL = 1_000
-COSTLY = ("pattern", "$ref", "Length", "Items", "nProperties", "xProperties", "format")
+# JSON schemas with fewer characters are not tried, unless they contain a costly keyword.
+SMALL_SCHEMA_CHARACTERS = 1_000
+COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProperties", "format")
 
-# Seconds of one core from which grammars go to the core one at a time.
+# Seconds of one core above which grammars are sent to the engine core one at a time.
 SLOW_S = 0.1
-# How many of them are remembered as compiled.
-MOST_COMPILED = 1_000
-# The limit where the core has one thread to compile in, so that all others wait.
-ONE_THREAD_S = 2.0
-ONE_THREAD_CPUS = 2
+# Number of slow grammars to remember as compiled.
+MAX_COMPILED = 1_000
+# Time limit on machines where the engine core compiles in a single thread, so that all others wait.
+SINGLE_THREAD_LIMIT_S = 2.0
+SINGLE_THREAD_CPUS = 2
 
-REASONS = {
+REFUSAL_MESSAGES = {
     "slow": "it takes too long to compile or to follow: at most {limit:g} s (STRUCTURED_COMPILE_S)",
     "large": "it takes too much memory to compile",
     "nothing": "nothing satisfies it",
@@ -41,96 +41,101 @@ REASONS = {
 Outputs = AsyncGenerator[RequestOutput, None]
 
 
-class Gate:
-    """Takes the place of ``generate`` of vLLM's client. Use on the engine's loop.
+class GrammarGate:
+    """Replacement for ``generate`` of vLLM's client. Use on the engine's loop.
 
     Args:
-        client: vLLM's, of one core.
-        trial: where grammars are compiled first; None if they are not.
+        client: vLLM's client of one engine core.
+        trial: Compiles grammars first; None to send them to the core directly.
     """
 
-    def __init__(self, client: Client, trial: Trial | None) -> None:
+    def __init__(self, client: Client, trial: GrammarTrial | None) -> None:
         self._trial = trial
         config = client.vllm_config.structured_outputs_config
-        self._compact = bool(config.disable_any_whitespace)
-        # Slow grammars that this core has compiled; it keeps them.
+        self._is_compact = bool(config.disable_any_whitespace)
+        # Slow grammars that this core has compiled, and caches.
         self._compiled: set[bytes] = set()
-        self._turn = asyncio.Lock()
-        # Both paths call this one.
+        self._compile_lock = asyncio.Lock()
+        # The raw path and vLLM's server both call this method.
         self._generate = GENERATE.replace(client, self.generate)
 
     def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Outputs:
         """See vLLM's ``AsyncLLM.generate``."""
         structured = getattr(sampling_params, "structured_outputs", None)
-        grammar = _grammar(structured, compact=self._compact) if structured else None
+        grammar = _grammar_to_try(structured, is_compact=self._is_compact) if structured else None
         outputs = partial(self._generate, prompt, sampling_params, *args, **options)
-        return self._held(grammar, outputs) if structured else outputs()
+        return self._generate_structured(grammar, outputs) if structured else outputs()
 
-    async def _held(self, grammar: Grammar | None, outputs: Callable[[], Outputs]) -> Outputs:
-        """Yield the outputs of a request that is held to something.
+    async def _generate_structured(
+        self, grammar: Grammar | None, outputs: Callable[[], Outputs]
+    ) -> Outputs:
+        """Yield the outputs of a request with a structured output.
 
         Raises:
-            Exception: vLLM's own for a refused request.
+            Exception: vLLM's own, if the request is refused.
         """
         if self._trial and grammar:
             try:
-                result = await self._trial.of(grammar)
+                result = await self._trial.try_out(grammar)
             except EngineBusy as busy:
-                # vLLM's server, which calls this, answers its own errors only.
+                # The caller can be vLLM's server, which responds to vLLM's own errors only.
                 unavailable = HTTPStatus.SERVICE_UNAVAILABLE
                 raise GracefulHTTPError(busy.message, unavailable) from busy
-            if result.outcome in REASONS:
-                raise _refusal(REASONS[result.outcome].format(limit=self._trial.limit_s))
+            if result.outcome in REFUSAL_MESSAGES:
+                raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._trial.limit_s))
             if result.seconds > SLOW_S:
-                await self._enter(grammar.key, result.seconds)
+                await self._wait_for_turn(grammar.key, result.seconds)
         async with contextlib.aclosing(outputs()) as generated:
             async for output in generated:
                 if any(choice.finish_reason == "error" for choice in output.outputs):
-                    raise _refusal(REASONS["nothing"])
+                    raise _refusal(REFUSAL_MESSAGES["nothing"])
                 yield output
 
-    async def _enter(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles nothing else that is slow."""
+    async def _wait_for_turn(self, key: bytes, seconds: float) -> None:
+        """Wait until the core compiles no other slow grammar."""
         if key in self._compiled:
             return
-        await self._turn.acquire()
+        await self._compile_lock.acquire()
         if key in self._compiled:
-            self._turn.release()
+            self._compile_lock.release()
             return
-        if len(self._compiled) >= MOST_COMPILED:
+        if len(self._compiled) >= MAX_COMPILED:
             self._compiled.clear()
         self._compiled.add(key)
-        # The core does not tell when it has compiled; it took this long before.
-        asyncio.get_running_loop().call_later(seconds, self._turn.release)
+        # The core doesn't report when it has compiled a grammar. It should take as long as the
+        # trial.
+        asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
 
 
-def trial_for(client: Client, settings: Settings) -> Trial | None:
-    """Return where grammars are compiled first; None if vLLM's core alone compiles them."""
+def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
+    """Create the trial for a client; None if grammars are compiled by vLLM's core only."""
     config = client.vllm_config
     limit_s = settings.structured_compile_s
     if "structured_compile_s" not in settings.model_fields_set:
-        limit_s = ONE_THREAD_S if (os.cpu_count() or 1) <= ONE_THREAD_CPUS else limit_s
+        limit_s = SINGLE_THREAD_LIMIT_S if (os.cpu_count() or 1) <= SINGLE_THREAD_CPUS else limit_s
     tokenizer = client.renderer.tokenizer
-    # Another backend compiles in ways of its own.
-    xgrammar = config.structured_outputs_config.backend == "xgrammar"
-    if not (limit_s and xgrammar and tokenizer):
+    # Other backends compile in ways of their own.
+    is_xgrammar = config.structured_outputs_config.backend == "xgrammar"
+    if not (limit_s and is_xgrammar and tokenizer):
         return None
     vocabulary = client.model_config.get_vocab_size()
-    return Trial(partial(_description, config, tokenizer, vocabulary), limit_s)
+    return GrammarTrial(partial(_describe_tokenizer, config, tokenizer, vocabulary), limit_s)
 
 
-def _grammar(structured: Any, *, compact: bool) -> Grammar | None:
-    """Return what vLLM will compile; None if it certainly takes no time."""
+def _grammar_to_try(structured: Any, *, is_compact: bool) -> Grammar | None:
+    """Return the grammar that vLLM will compile; None if compiling certainly takes no time."""
     if structured.json is not None:
-        given = structured.json
-        spec = given if isinstance(given, str) else json.dumps(given)
-        trivial = len(spec) < SMALL and not any(word in spec for word in COSTLY)
-        return None if trivial else Grammar("json", spec, compact)
+        schema = structured.json
+        spec = schema if isinstance(schema, str) else json.dumps(schema)
+        is_trivial = len(spec) < SMALL_SCHEMA_CHARACTERS and not any(
+            word in spec for word in COSTLY_KEYWORDS
+        )
+        return None if is_trivial else Grammar("json", spec, is_compact)
     if structured.regex is not None:
         return Grammar("regex", structured.regex)
     if structured.grammar is not None:
-        lark = grammar_is_likely_lark(structured.grammar)
-        return Grammar("lark" if lark else "ebnf", structured.grammar)
+        is_lark = grammar_is_likely_lark(structured.grammar)
+        return Grammar("lark" if is_lark else "ebnf", structured.grammar)
     if structured.structural_tag is not None:
         return Grammar("structural_tag", structured.structural_tag)
     return None
@@ -142,10 +147,10 @@ def _refusal(reason: str) -> Exception:
     return error
 
 
-def _description(config: Any, tokenizer: Tokenizer, vocabulary: int) -> str:
+def _describe_tokenizer(config: Any, tokenizer: Tokenizer, vocabulary: int) -> str:
     """Describe the tokenizer to xgrammar, as vLLM does."""
     backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=vocabulary)
-    # A compiler does not show its tokenizer, what it has compiled does.
+    # A compiler does not expose its tokenizer, but a compiled grammar does.
     compiled = backend.compiler.compile_grammar('root ::= "a"')
     description: str = compiled.tokenizer_info.serialize_json()
     return description

@@ -1,8 +1,8 @@
-"""Compiles grammars for the worker to see whether they compile: a process of its own.
+"""Process that compiles grammars for the worker, to find out whether they compile.
 
-Each is compiled in a fork of this process, which has a limit of time and of memory that the kernel
-enforces, and follows the grammar for some tokens. The process ends when its standard input is
-closed, and the forks end with it.
+The process compiles each grammar in a fork, with limits of time and memory that the kernel
+enforces, and then follows the grammar for some tokens. The process exits when its standard input is
+closed, and the forks exit with it.
 """
 
 import json
@@ -19,85 +19,88 @@ import xgrammar as xgr
 
 from worker.children import fork
 
-# Bytes that a fork may have more than this process.
-ROOM_BYTES = 2 << 30
-# Seconds of one core: to parse, which the worker's own loop does later, and to follow one token.
-PARSED_S = 0.5
-FOLLOWED_S = 0.1
-STEPS = 96
+# Bytes of memory that a fork may use in addition to this process.
+EXTRA_MEMORY_BYTES = 2 << 30
+# Seconds of one core for parsing, which the worker's own loop repeats later, and for following one
+# token.
+MAX_PARSE_S = 0.5
+MAX_STEP_S = 0.1
+MAX_STEPS = 96
 
-# The results: "fine", or what is wrong.
+# The outcomes: "fine", or the problem.
 FINE, INVALID, FAILED = "fine", "invalid", "failed"
 SLOW, LARGE, NOTHING = "slow", "large", "nothing"
 
 
 def main() -> None:
-    """Read the tokenizer, then one request a line; write one result a line."""
-    # A crash of xgrammar's leaves no file behind.
+    """Read the tokenizer, then one request per line; write one result per line."""
+    # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The forks write their results themselves, and these are told apart by their numbers.
-    running: dict[int, int] = {}
-    signal.signal(signal.SIGCHLD, lambda *_: reap(running))
+    # The forks write the results themselves, each with the number of its request.
+    request_numbers: dict[int, int] = {}
+    signal.signal(signal.SIGCHLD, lambda *_: report_killed_forks(request_numbers))
     setup = json.loads(sys.stdin.buffer.readline())
     info = xgr.TokenizerInfo.deserialize_json(setup["tokenizer"])
     compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        running[fork(partial(answer, request, compiler, info.vocab_size))] = request["number"]
+        request_numbers[fork(partial(try_and_report, request, compiler, info.vocab_size))] = (
+            request["number"]
+        )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def answer(request: dict[str, Any], compiler: Any, vocabulary: int) -> None:
-    """Try a grammar out, and write the result; in a fork."""
+def try_and_report(request: dict[str, Any], compiler: Any, vocabulary: int) -> None:
+    """Try a grammar in a fork, and write the result."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    tell(request["number"], attempt(request, compiler, vocabulary))
+    report(request["number"], try_grammar(request, compiler, vocabulary))
 
 
-def reap(running: dict[int, int]) -> None:
-    """Tell the results of forks that were killed by a limit."""
-    while running:
+def report_killed_forks(request_numbers: dict[int, int]) -> None:
+    """Report the results of forks that were killed by a limit, or that failed."""
+    while request_numbers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        number = running.pop(pid)
+        number = request_numbers.pop(pid)
         if status:
-            ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             outcomes: dict[int | None, str] = {signal.SIGPROF: SLOW, None: FAILED}
-            outcome = outcomes.get(ended_by, LARGE)
-            tell(number, (outcome, 0.0))
+            outcome = outcomes.get(signal_number, LARGE)
+            report(number, (outcome, 0.0))
 
 
-def tell(number: int, result: tuple[str, float]) -> None:
-    # One short write, which is never mixed with another's.
+def report(number: int, result: tuple[str, float]) -> None:
+    # One short write is never mixed with the write of another process.
     os.write(sys.stdout.fileno(), json.dumps([number, *result]).encode() + b"\n")
 
 
-def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
-    """Return what compiling and following comes to, and its seconds of one core."""
+def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
+    """Return the outcome of compiling and following a grammar, and its seconds of one core."""
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
-        limit = int(statm.read().split()[0]) * resource.getpagesize() + ROOM_BYTES
+        limit = int(statm.read().split()[0]) * resource.getpagesize() + EXTRA_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    begun = time.process_time()
-    refused = INVALID  # vLLM says what is wrong
+    started_at = time.process_time()
+    failure = INVALID  # vLLM reports the mistake
     try:
-        grammar = parse(**request)
-        if time.process_time() - begun > PARSED_S:
+        grammar = parse_grammar(**request)
+        if time.process_time() - started_at > MAX_PARSE_S:
             return SLOW, 0.0
-        refused = FAILED
+        failure = FAILED
         compiled = compiler.compile_grammar(grammar)
-        seconds = time.process_time() - begun
-        return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
+        seconds = time.process_time() - started_at
+        return follow_grammar(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
     except MemoryError:
         return LARGE, 0.0
     except (RuntimeError, ValueError, TypeError, KeyError):
-        return refused, 0.0
+        return failure, 0.0
 
 
-def parse(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
-    """Parse a grammar as vLLM does; what is parsed is compiled alike, whatever its kind."""
+def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
+    """Parse a grammar as vLLM does. Parsed grammars of all kinds compile in the same way."""
     match kind:
         case "json":
             separators = (",", ":") if compact else None
@@ -123,25 +126,26 @@ def parse(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
     return xgr.Grammar.from_ebnf(spec)
 
 
-def follow(matcher: Any, vocabulary: int) -> str | None:
-    """Follow a grammar, with one token again and again where it allows that.
+def follow_grammar(matcher: Any, vocabulary: int) -> str | None:
+    """Follow a grammar for some tokens; return the problem, or None.
 
-    An ambiguous grammar has more readings with every such token.
+    The same token is repeated where the grammar allows it, since an ambiguous grammar has more
+    parses after each repetition.
     """
     mask = xgr.allocate_token_bitmask(1, vocabulary)
-    last = -1
-    for step in range(STEPS):
-        begun = time.process_time()
+    token = -1
+    for step in range(MAX_STEPS):
+        started_at = time.process_time()
         matcher.fill_next_token_bitmask(mask)
         allowed = np.flatnonzero(
             np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")[:vocabulary]
         )
         if not len(allowed):
             return None if step else NOTHING
-        last = last if last in allowed else int(allowed[-1])
-        if not matcher.accept_token(last) or matcher.is_terminated():
+        token = token if token in allowed else int(allowed[-1])
+        if not matcher.accept_token(token) or matcher.is_terminated():
             return None
-        if time.process_time() - begun > FOLLOWED_S:
+        if time.process_time() - started_at > MAX_STEP_S:
             return SLOW
     return None
 

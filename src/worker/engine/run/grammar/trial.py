@@ -1,4 +1,4 @@
-"""Tries grammars out in a process of the worker's, whose death it survives."""
+"""Trial of grammars in a separate process, so that the worker survives a crash."""
 
 import asyncio
 import contextlib
@@ -18,30 +18,30 @@ from worker.errors import EngineBusy
 
 log = logging.getLogger(__name__)
 
-PROCESS = "worker.engine.run.grammar.process"
-# The process forks, so it must have one thread. xgrammar's import asks torch for GPUs, and that
-# would initialize CUDA, which has threads of its own: with these, torch counts none, and doesn't
-# ask the driver.
-_ALONE = {
+PROCESS_MODULE = "worker.engine.run.grammar.process"
+# The process forks, so it must have a single thread. When xgrammar is imported, it queries torch
+# for GPUs, which would initialize CUDA and start further threads. With these variables, torch finds
+# no GPU and doesn't query the driver.
+_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-# How many results are remembered: a line of text each.
-MOST_KNOWN = 2_000
-# How many are tried at once, each with memory of its own; further ones wait.
-AT_ONCE = 4
-# The process gives way to the engine and the jobs, but is not starved.
+# Results to cache; each takes a line of text.
+MAX_RESULTS = 2_000
+# Grammars to try concurrently, each with memory of its own; others wait.
+MAX_CONCURRENT = 4
+# The process yields the CPU to the engine and the jobs, but still makes progress.
 NICENESS = 10
-# Seconds for a result, besides ten times the limit: others may come first, and the process may
-# have to be started.
-PATIENCE_S = 60.0
+# Seconds to wait for a result, in addition to ten times the limit: other grammars may come first,
+# and the process may have to start.
+BASE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What a trial has come to: "fine", or what is wrong; and the seconds of one core it took."""
+class TrialResult:
+    """The outcome of a trial ("fine", or the problem), and the seconds of one core that it took."""
 
     outcome: str
     seconds: float = 0.0
@@ -49,108 +49,115 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What is compiled: vLLM's kind, or a grammar's syntax ("ebnf", "lark"), and the text."""
+    """A grammar to compile.
+
+    Args:
+        kind: vLLM's kind of constraint, or the syntax of a grammar ("ebnf", "lark").
+        spec: The grammar's text.
+        compact: Whether the JSON has no whitespace.
+    """
 
     kind: str
     spec: str
-    compact: bool = False  # JSON without any whitespace
+    compact: bool = False
 
     @property
     def key(self) -> bytes:
-        """What it is remembered by."""
+        """The grammar's key in caches."""
         return sha256(repr(self).encode(errors="replace")).digest()
 
 
-# None: the process ended before it answered.
-_Answer = asyncio.Future[Result | None]
+# None if the process exits before it has a result.
+_ResultFuture = asyncio.Future[TrialResult | None]
 
 
-class Trial:
-    """Use on the engine's loop.
+class GrammarTrial:
+    """Tries grammars, and caches the results. Use on the engine's loop.
 
     Args:
-        tokenizer: makes xgrammar's description of the tokenizer; called once, in a thread.
-        limit_s: seconds of one core that a grammar may take.
+        describe_tokenizer: Returns xgrammar's description of the tokenizer; called once, in a
+            thread.
+        limit_s: Seconds of one core that a grammar may take.
     """
 
-    def __init__(self, tokenizer: Callable[[], str], limit_s: float) -> None:
+    def __init__(self, describe_tokenizer: Callable[[], str], limit_s: float) -> None:
         self.limit_s = limit_s
-        self._tokenizer = tokenizer
+        self._describe_tokenizer = describe_tokenizer
         self._description: str | None = None
-        self._known: OrderedDict[bytes, Result] = OrderedDict()
-        self._waiting: dict[int, _Answer] = {}
+        self._results: OrderedDict[bytes, TrialResult] = OrderedDict()
+        self._futures: dict[int, _ResultFuture] = {}
         self._numbers = count()
-        self._answered = 0
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._starting = asyncio.Lock()
+        self._result_count = 0
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._start_lock = asyncio.Lock()
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    async def of(self, grammar: Grammar) -> Result:
-        """Return what compiling a grammar comes to.
+    async def try_out(self, grammar: Grammar) -> TrialResult:
+        """Return the result of compiling and following a grammar.
 
         Raises:
-            EngineBusy: the process does not answer in time, or at all.
+            EngineBusy: If the process returns no result in time.
         """
         key = grammar.key
-        if (known := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
-            return known
-        answered = self._answered
+        if (result := self._results.get(key)) is not None:
+            self._results.move_to_end(key)
+            return result
+        count_before = self._result_count
         try:
-            async with asyncio.timeout(PATIENCE_S + 10 * self.limit_s):
-                result = await self._asked(grammar)
+            async with asyncio.timeout(BASE_TIMEOUT_S + 10 * self.limit_s):
+                result = await self._request(grammar)
         except TimeoutError:
             result = None
-            if answered == self._answered:
-                # The process hangs: what it has would keep its room for ever.
+            if count_before == self._result_count:
+                # The process hangs: its requests would occupy their slots forever.
                 await self.close()
         if result is None:
             raise EngineBusy("A structured output could not be checked in time")
         return result
 
     async def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
 
-    async def _asked(self, grammar: Grammar) -> Result | None:
-        await self._room.acquire()
-        with contextlib.ExitStack() as unless_started:
-            unless_started.callback(self._room.release)
+    async def _request(self, grammar: Grammar) -> TrialResult | None:
+        await self._slots.acquire()
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self._slots.release)
             process = await self.start()
-            unless_started.pop_all()
-        answer: _Answer = asyncio.get_running_loop().create_future()
-        # Not when the caller leaves: what has begun takes its room until it ends.
-        answer.add_done_callback(partial(self._end, grammar.key))
-        if (known := self._known.get(grammar.key)) is not None:
-            # An equal one was tried while this one waited.
-            answer.set_result(known)
-            return known
+            cleanup.pop_all()
+        future: _ResultFuture = asyncio.get_running_loop().create_future()
+        # Release the slot when the trial ends, not when the caller leaves.
+        future.add_done_callback(partial(self._finish, grammar.key))
+        if (result := self._results.get(grammar.key)) is not None:
+            # An equal grammar was tried while this grammar waited.
+            future.set_result(result)
+            return result
         number = next(self._numbers)
-        self._waiting[number] = answer
+        self._futures[number] = future
         _write(process, {"number": number, "limit_s": self.limit_s, **asdict(grammar)})
-        return await asyncio.shield(answer)
+        return await asyncio.shield(future)
 
-    def _end(self, key: bytes, answer: _Answer) -> None:
-        self._room.release()
-        if (result := answer.result()) is not None:
-            self._known[key] = result
-        while len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+    def _finish(self, key: bytes, future: _ResultFuture) -> None:
+        self._slots.release()
+        if (result := future.result()) is not None:
+            self._results[key] = result
+        while len(self._results) > MAX_RESULTS:
+            self._results.popitem(last=False)
 
     async def start(self) -> Process:
-        """Start the process if there is none, or none any more; return it."""
-        async with self._starting:
+        """Start the process unless it is running; return the process."""
+        async with self._start_lock:
             if self._reader is None or self._reader.done():
                 if self._description is None:
-                    self._description = await asyncio.to_thread(self._tokenizer)
-                # Nothing of the environment: it holds keys.
+                    self._description = await asyncio.to_thread(self._describe_tokenizer)
+                # Pass nothing from the worker's environment, since it contains secrets.
                 self._process = await children.start(
-                    children.module(PROCESS),
-                    children.with_sources(_ALONE),
+                    children.module_command(PROCESS_MODULE),
+                    children.add_sources(_ENVIRONMENT),
                     stdin=PIPE,
                     stdout=PIPE,
                 )
@@ -158,7 +165,7 @@ class Trial:
                 with contextlib.suppress(ProcessLookupError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
                 _write(self._process, {"tokenizer": self._description})
-            assert self._process  # for the type checker: the reader has one
+            assert self._process  # for the type checker: a running reader has a process
             return self._process
 
     async def _read(self, process: Process) -> None:
@@ -166,20 +173,20 @@ class Trial:
         try:
             async for line in process.stdout:
                 number, outcome, seconds = json.loads(line)
-                self._waiting.pop(number).set_result(Result(outcome, seconds))
-                self._answered += 1
+                self._futures.pop(number).set_result(TrialResult(outcome, seconds))
+                self._result_count += 1
         except (ValueError, TypeError, KeyError):
             log.exception("the process that tries grammars out has printed something else")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         log.info("the process that tries grammars out has ended")
-        unanswered, self._waiting = self._waiting, {}
-        for answer in unanswered.values():
-            answer.set_result(None)
+        pending, self._futures = self._futures, {}
+        for future in pending.values():
+            future.set_result(None)
 
 
 def _write(process: Process, message: dict[str, object]) -> None:
-    """Write a message; that the process has ended is noticed by its reader."""
+    """Write a message; if the process has exited, the task that reads its output notices."""
     assert process.stdin  # for the type checker: it is a pipe
     with contextlib.suppress(OSError, RuntimeError):
         process.stdin.write(json.dumps(message).encode() + b"\n")

@@ -1,1 +1,1 @@
-"""What keeps an engine answering: its death or hang is noticed, and a new core takes over."""
+"""Recovery of an engine: detects that a core has died or hangs, and starts a new one."""

@@ -1,4 +1,4 @@
-"""A core that runs: vLLM's client of it, its processes, what they print, and how they end."""
+"""A running core: vLLM's client for it, its processes, its output and its exit."""
 
 import asyncio
 import contextlib
@@ -20,62 +20,62 @@ from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.protocols import Client, RequestState
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import EngineDead
-from worker.logs.reader import ERRORS, LONGEST_SEARCHED
+from worker.logs.reader import ERRORS, MAX_SEARCHED_CHARS
 
-# Seconds until a process is gone that was killed, or whose death was noticed.
-ENDS_S = 5.0
-# How a core ends that somebody else has ended: no request has brought it about.
-ENDED_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-LESS_MEMORY = (
+# Seconds to wait for the exit of a process that was killed, or whose death was noticed.
+EXIT_TIMEOUT_S = 5.0
+# Exit codes of a core that was ended from outside, not by a request.
+EXTERNAL_EXIT_CODES = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+OUT_OF_MEMORY_HINT = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
-STREAMS = (1, 2)
-# Seconds that a reader gets for what a core has printed at its end; it needs milliseconds of them,
-# unless the machine is busy, or another process has inherited a pipe.
-DRAIN_S = 5.0
+OUTPUT_STREAMS = (1, 2)
+# Seconds for the reader to pass on a core's last output. It needs milliseconds, unless the machine
+# is busy, or another process has inherited a pipe.
+DRAIN_TIMEOUT_S = 5.0
 
 
 class CoreOutput:
-    """The output of one core: a child process passes it on and searches it."""
+    """The output of one core, which a child process passes on and searches for errors."""
 
     def __init__(self) -> None:
-        self._note = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._reader: Child | None = None
 
     @contextlib.contextmanager
-    def captured(self) -> Iterator[None]:
-        """Read what the processes print that begin in this block.
+    def capture(self) -> Iterator[None]:
+        """Capture the output of processes that start in this block.
 
-        What this process prints until the block ends goes the same way.
+        The output of this process during the block is captured, too.
         """
-        # It would inherit the pipes, and live longer than the core.
+        # Started later, the tracker would inherit the pipes, and outlive the core.
         resource_tracker.ensure_running()
-        targets = [os.dup(stream) for stream in STREAMS]
-        self._reader = logs.redirect(STREAMS, targets, ERRORS, self._note.fileno())
+        targets = [os.dup(stream) for stream in OUTPUT_STREAMS]
+        self._reader = logs.redirect(OUTPUT_STREAMS, targets, ERRORS, self._error_file.fileno())
         try:
             yield
         finally:
-            for stream, target in zip(STREAMS, targets, strict=True):
+            for stream, target in zip(OUTPUT_STREAMS, targets, strict=True):
                 os.dup2(target, stream)
                 os.close(target)
 
     def close(self) -> str | None:
-        """End the reader of a core that has ended; return the last error, in one line."""
+        """Stop reading the output of a core that has exited; return the last error as one line."""
         if self._reader is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._reader.wait(DRAIN_S)
+            self._reader.wait(DRAIN_TIMEOUT_S)
         self._reader.kill()
         self._reader.wait()
         self._reader = None
-        # Read at its place: the reader shares the position.
-        text = os.pread(self._note.fileno(), LONGEST_SEARCHED, 0).decode(errors="replace")
-        self._note.close()
+        # ``pread`` ignores the file position, which this process shares with the reader.
+        text = os.pread(self._error_file.fileno(), MAX_SEARCHED_CHARS, 0).decode(errors="replace")
+        self._error_file.close()
         return text.partition("\n")[0] or None
 
 
 class Core:
-    """One core, from its start to its end, with the metrics of it alone."""
+    """One core, from its start to its exit, with metrics of its own."""
 
     def __init__(
         self, client: Client, metrics: CollectorRegistry, heartbeat: Heartbeat, output: CoreOutput
@@ -85,23 +85,24 @@ class Core:
         self.heartbeat = heartbeat
         self._output = output
         self._ranks = client.engine_core.resources.engine_manager.processes
-        # A rank has one for each GPU, which must not outlive it.
-        self._processes = list(self._running())
+        # A rank has one process for each GPU. These processes must not outlive the rank.
+        self._processes = list(self._live_processes())
 
     @property
     def requests(self) -> list[RequestState]:
-        """The requests that the core has not answered to their end, dead or alive."""
+        """The unfinished requests of the core, also after its death."""
         return list(self.client.output_processor.request_states.values())
 
     @property
-    def idle(self) -> bool:
-        """Whether it has answered all requests, and all calls, such as those that load adapters."""
-        return not (self.client.output_processor.has_unfinished_requests() or self._calls)
+    def is_idle(self) -> bool:
+        """Whether all requests and all calls have finished. Calls load adapters, for example."""
+        return not (self.client.output_processor.has_unfinished_requests() or self._pending_calls)
 
-    def newcomers(self, until: float) -> set[str]:
-        """Return the ids of the requests that have no output yet, and came before a time.
+    def new_request_ids(self, until: float) -> set[str]:
+        """Return the ids of the requests without output that arrived before ``until``.
 
-        ``until`` is by ``time.monotonic``.
+        Args:
+            until: Time by ``time.monotonic``.
         """
         until_unix = time.time() - time.monotonic() + until
         return {
@@ -111,77 +112,77 @@ class Core:
         }
 
     @property
-    def running(self) -> set[str]:
+    def running_request_ids(self) -> set[str]:
         """The ids of the requests that have some output."""
         return {request.external_req_id for request in self.requests if not request.is_prefilling}
 
     @property
-    def stopped(self) -> bool:
-        """Whether a process of it is stopped by a signal."""
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped a process of the core."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return any(process.status() == psutil.STATUS_STOPPED for process in self._processes)
         return False
 
     @property
-    def processes(self) -> int:
-        """How many processes it was started with."""
+    def process_count(self) -> int:
+        """Number of processes that the core was started with."""
         return len(self._processes)
 
     @property
-    def processor_s(self) -> float:
-        """The seconds of a processor that it has used since its start."""
-        used_s = 0.0
+    def cpu_time_s(self) -> float:
+        """Seconds of CPU time that the core has used since its start."""
+        total_s = 0.0
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                used_s += times.user + times.system
-        return used_s
+                total_s += times.user + times.system
+        return total_s
 
     @property
-    def builds(self) -> bool:
-        """Whether processes run below it that did not when it was started: compilers."""
-        return bool(set(self._running()) - set(self._processes))
+    def is_building(self) -> bool:
+        """Whether the core has child processes that it did not have at its start: compilers."""
+        return bool(set(self._live_processes()) - set(self._processes))
 
     def kill(self) -> None:
-        """End its processes at once, and wait until they are gone."""
-        processes = {*self._processes, *self._running()}
+        """Kill the core's processes, and wait for their exit."""
+        processes = {*self._processes, *self._live_processes()}
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        # First those that are children of this process: only ``multiprocessing`` may wait for them.
+        # Join the children of this process first: only ``multiprocessing`` may wait for them.
         for rank in self._ranks:
-            rank.join(ENDS_S)
-        psutil.wait_procs(processes, ENDS_S)
+            rank.join(EXIT_TIMEOUT_S)
+        psutil.wait_procs(processes, EXIT_TIMEOUT_S)
 
-    def crashed(self) -> bool:
-        """Wait for the end of a dead core, and return whether it has ended itself."""
-        ended = connection.wait([rank.sentinel for rank in self._ranks], ENDS_S)
+    def has_crashed(self) -> bool:
+        """Wait for the exit of a dead core; return False if it was ended from outside."""
+        exited = connection.wait([rank.sentinel for rank in self._ranks], EXIT_TIMEOUT_S)
         for rank in self._ranks:
-            if rank.sentinel in ended:
-                # Its pipes are closed a moment before its status is known.
-                rank.join(ENDS_S)
-        # Without one, it says that it is dead, and does not get as far as its end.
+            if rank.sentinel in exited:
+                # The pipes of a process are closed a moment before its exit code is known.
+                rank.join(EXIT_TIMEOUT_S)
+        # Without an exit code, the core has reported its death, but does not get as far as exiting.
         codes = self._exit_codes
-        return not codes or any(code not in ENDED_FROM_OUTSIDE for code in codes)
+        return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
     async def remove(self) -> str:
-        """Remove what is left of a dead core; return why it died. Use on the engine's loop."""
-        # vLLM would let the calls wait for ever that the core has not answered.
-        for call in self._calls:
+        """Remove the rest of a dead core; return why it died. Use on the engine's loop."""
+        # vLLM would let the calls that the core did not answer wait forever.
+        for call in self._pending_calls:
             call.set_exception(EngineDead())
         return await asyncio.to_thread(self.close)
 
     def close(self) -> str:
-        """End a core that answers nothing; return why it died, in one line."""
+        """Shut down a core that answers nothing; return why it died, as one line."""
         self.client.shutdown()
         self.kill()
         error = self._output.close()
         signals = [signal_name(-code) for code in self._exit_codes if code < 0]
-        reason = error or (f"ended by {signals[0]}" if signals else "for no reason that it told")
-        return f"{reason} ({LESS_MEMORY})" if is_out_of_memory(reason) else reason
+        reason = error or (f"ended by {signals[0]}" if signals else "for an unknown reason")
+        return f"{reason} ({OUT_OF_MEMORY_HINT})" if is_out_of_memory(reason) else reason
 
     @property
-    def _calls(self) -> list[asyncio.Future[Any]]:
+    def _pending_calls(self) -> list[asyncio.Future[Any]]:
         calls = self.client.engine_core.utility_results.values()
         return [call for call in calls if not call.done()]
 
@@ -189,7 +190,7 @@ class Core:
     def _exit_codes(self) -> list[int]:
         return [rank.exitcode for rank in self._ranks if rank.exitcode is not None]
 
-    def _running(self) -> Iterator[psutil.Process]:
+    def _live_processes(self) -> Iterator[psutil.Process]:
         for rank in self._ranks:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(rank.pid)

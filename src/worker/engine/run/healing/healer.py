@@ -1,4 +1,4 @@
-"""Watches a core, and starts another in its place when it dies, hangs, or was set aside."""
+"""Watches a core, and starts another core when it dies, hangs, or was stopped for a suspension."""
 
 import asyncio
 import contextlib
@@ -7,220 +7,232 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from worker.engine.run.healing.absence import Absence
 from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.suspects import Suspects, belongs
-from worker.engine.run.healing.watchdog import BUILD_S, Silence, prefill_s
+from worker.engine.run.healing.suspects import Suspects, belongs_to
+from worker.engine.run.healing.suspension import Suspension
+from worker.engine.run.healing.watchdog import MAX_BUILD_S, SilenceTimer, max_prefill_s
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import EngineDead, KilledEngine, StartFailed
+from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 
 log = logging.getLogger(__name__)
 
-# What a core that does not start raises: vLLM, or the worker in words of its own.
-FAILURES = (*START_ERRORS, StartFailed)
+# Exceptions when a core fails to start: vLLM's, and the worker's own.
+START_FAILURES = (*START_ERRORS, StartFailed)
 WATCH_INTERVAL_S = 0.1
-# vLLM stops what is left of a dead core first, and waits for that.
-HANDLER_ENDS_S = 30.0
-# Restarts are counted for so long: a core that dies more often will die again.
-RESTARTS_COUNT_S = 600.0
-# Seconds of silence that are nothing unusual.
-SILENT_S = 0.3
-# A core's process that waits for what never comes uses less than this share of a processor. It is
-# not 0: each of gloo's groups of processes, of which there are a dozen, looks at its sockets.
-WAITS = 0.05
-# Seconds after the last sign of life in which a request may still get into the next step.
-STEP_S = 1.0
-# Seconds until the engine knows a request that begins, and until its first output at the latest.
-APPEARS_S = 0.5
-SETTLES_S = 60.0
-# All others that may have killed a core wait while one begins.
-LOOKS_S = 0.02
+# Seconds to wait for vLLM's output handler, which first stops the rest of a dead core.
+HANDLER_TIMEOUT_S = 30.0
+# Seconds for which a restart counts. A core that dies more often will die again.
+RESTART_WINDOW_S = 600.0
+# Seconds of silence that are normal.
+NORMAL_SILENCE_S = 0.3
+# A process of a core that waits for an event that never comes uses less than this share of a CPU.
+# The share is not 0, since each of gloo's dozen process groups polls its sockets.
+IDLE_CPU_SHARE = 0.05
+# Seconds after the last sign of life in which a request may still join the next step.
+STEP_START_S = 1.0
+# Maximum seconds until the engine knows a request that begins, and until the first output.
+APPEAR_TIMEOUT_S = 0.5
+FIRST_OUTPUT_TIMEOUT_S = 60.0
+# Seconds between two polls; short, since other suspects wait while a suspect begins.
+POLL_INTERVAL_S = 0.02
 
 
 class Healer:
-    """Keeps an engine answering. Use on the engine's loop.
+    """Keeps an engine alive. Use on the engine's loop.
 
     Args:
-        name: the model's, for the log.
-        core: the first one.
-        start: starts another one; called in a thread.
-        use: builds on it everything that depends on a core.
-        restarts: how many there may be within ``RESTARTS_COUNT_S``.
-        hang_s: seconds of a hang; 0: none is noticed.
+        name: Name of the model, for the log.
+        core: The first core.
+        start_core: Starts another core; called in a thread.
+        use_core: Builds everything that depends on a core.
+        max_restarts: Maximum number of restarts within ``RESTART_WINDOW_S``.
+        hang_s: Seconds of silence that count as a hang; 0 disables the detection.
     """
 
     def __init__(
         self,
         name: str,
         core: Core,
-        start: Callable[[], Core],
-        use: Callable[[Core], Awaitable[None]],
+        start_core: Callable[[], Core],
+        use_core: Callable[[Core], Awaitable[None]],
         *,
-        restarts: int,
+        max_restarts: int,
         hang_s: float,
     ) -> None:
         self.core = core
         self._name = name
-        self._start = start
-        self._use = use
-        self._most_restarts, self._hang_s = restarts, hang_s
-        # When there were some, by ``time.monotonic``.
-        self._restarts: deque[float] = deque()
+        self._start_core = start_core
+        self._use_core = use_core
+        self._max_restarts, self._hang_s = max_restarts, hang_s
+        # Times of the restarts, by ``time.monotonic``.
+        self._restart_times: deque[float] = deque()
         self._suspects = Suspects()
-        # Requests that may have killed a core begin one after the other; this is the last one.
-        self._turn = asyncio.Lock()
-        self._beginning: asyncio.Task[None] | None = None
-        self._given_up = False
-        self.absence = Absence()
-        # The core that was ended to make room.
-        self._dismissed: Core | None = None
+        # Suspects begin one at a time; this task waits for the last of them.
+        self._suspect_lock = asyncio.Lock()
+        self._last_suspect: asyncio.Task[None] | None = None
+        self._has_given_up = False
+        self.suspension = Suspension()
+        # The core that was killed for a suspension.
+        self._dismissed_core: Core | None = None
 
     @property
-    def dead(self) -> bool:
-        """See ``Base.dead``."""
-        return self.core.client.errored and not self.absence.lasts
+    def is_dead(self) -> bool:
+        """See ``BaseModelHandle.is_dead``."""
+        return self.core.client.errored and not self.suspension.is_active
 
     async def run(self) -> None:
-        """Replace the core whenever it dies or hangs; return when that is not possible any more."""
+        """Replace the core whenever it dies or hangs; return when that is no longer possible."""
         try:
             while True:
-                silence = Silence(time.monotonic())
-                hung = await self._until_dead(silence)
-                reason = await self._bury(silence.began_at, hung=hung)
-                await self.absence.kept()
-                if not await self._replace(reason):
+                silence = SilenceTimer(time.monotonic())
+                has_hung = await self._watch_until_dead(silence)
+                reason = await self._clean_up(silence.started_at, has_hung=has_hung)
+                await self.suspension.wait_until_over()
+                if not await self._replace_core(reason):
                     return
         finally:
-            self._given_up = True
+            self._has_given_up = True
 
     @contextlib.asynccontextmanager
-    async def aside(self, patience_s: float, drain_s: float) -> AsyncIterator[None]:
-        """See ``Engines.aside``."""
+    async def suspend(self, wait_timeout_s: float, drain_timeout_s: float) -> AsyncIterator[None]:
+        """See ``Engine.suspend``."""
         try:
-            async with self.absence.begun(patience_s):
-                await self._vacate(time.monotonic() + drain_s)
-                log.info("the engine of %s is set aside", self._name)
+            async with self.suspension.suspend(wait_timeout_s):
+                await self._stop_core(time.monotonic() + drain_timeout_s)
+                log.info("the engine of %s is suspended", self._name)
                 yield
         finally:
             with contextlib.suppress(EngineDead):
-                await self._until_back()
+                await self._wait_until_alive()
 
-    async def _vacate(self, drained_at: float) -> None:
-        """End the core when no request runs, or at a time, and wait until nothing is left of it.
+    async def _stop_core(self, deadline: float) -> None:
+        """Kill the core when no request runs, or at a deadline, and wait until it is removed.
 
         Raises:
-            EngineDead: it died before, and is not started again.
+            EngineDead: If the core died before, and is not started again.
         """
-        while not self.absence.vacant:
-            if self._given_up:
+        while not self.suspension.is_vacant:
+            if self._has_given_up:
                 raise EngineDead
             core = self.core
-            if not core.client.errored and (core.idle or time.monotonic() > drained_at):
-                self._dismissed = core
+            if not core.client.errored and (core.is_idle or time.monotonic() > deadline):
+                self._dismissed_core = core
                 await asyncio.to_thread(core.kill)
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def back(self, request_id: str) -> None:
-        """See ``Engine.back``."""
-        await self.absence.admit()
-        await self._until_back()
+    async def wait_for_recovery(self, request_id: str) -> None:
+        """See ``Engine.wait_for_recovery``."""
+        await self.suspension.wait_until_resumed()
+        await self._wait_until_alive()
         if self._suspects.is_killer(request_id):
-            raise KilledEngine
+            raise RequestKilledEngine
         if self._suspects.is_suspect(request_id):
-            async with self._turn:
-                if self._beginning:
-                    await asyncio.wait([self._beginning])
-                self._beginning = asyncio.create_task(self._until_begun(request_id))
+            async with self._suspect_lock:
+                if self._last_suspect:
+                    await asyncio.wait([self._last_suspect])
+                self._last_suspect = asyncio.create_task(self._wait_for_first_output(request_id))
 
-    async def _until_back(self) -> None:
-        while self.dead:
-            if self._given_up:
+    async def _wait_until_alive(self) -> None:
+        while self.is_dead:
+            if self._has_given_up:
                 raise EngineDead
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def _until_begun(self, request_id: str) -> None:
-        """Wait until a suspect has output, or is gone."""
+    async def _wait_for_first_output(self, request_id: str) -> None:
+        """Wait until a suspect has output, or has finished."""
         core = self.core
 
-        def is_new() -> list[bool]:
-            """Return for each part of the request that the engine has whether it has no output."""
+        def parts_without_output() -> list[bool]:
+            """Return for each part of the request in the engine whether the part has no output."""
             return [
                 request.is_prefilling
                 for request in core.requests
-                if belongs(request.external_req_id, request_id)
+                if belongs_to(request.external_req_id, request_id)
             ]
 
-        # A core that died while this one waited did not have it: it is no suspect any more.
+        # If a core died during the wait, this request was not in it, and is no longer a suspect.
         if self._suspects.is_suspect(request_id):
-            await _until(lambda: core.client.errored or bool(is_new()), APPEARS_S)
-            await _until(lambda: core.client.errored or not any(is_new()), SETTLES_S)
+            await _poll_until(
+                lambda: core.client.errored or bool(parts_without_output()), APPEAR_TIMEOUT_S
+            )
+            await _poll_until(
+                lambda: core.client.errored or not any(parts_without_output()),
+                FIRST_OUTPUT_TIMEOUT_S,
+            )
 
-    async def _until_dead(self, silence: Silence) -> bool:
-        """Wait for the core's death; end it if it hangs, and return whether it did."""
-        core, hung, used_before = self.core, False, 0.0
+    async def _watch_until_dead(self, silence: SilenceTimer) -> bool:
+        """Wait for the core's death, and kill the core if it hangs; return whether it hung."""
+        core, has_hung, cpu_time_before = self.core, False, 0.0
         while not core.client.errored:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            busy = core.client.output_processor.has_unfinished_requests()
-            silent_s = silence.look(time.monotonic(), core.heartbeat.at, busy=busy)
-            if silent_s < SILENT_S:
-                used_before = 0.0
+            is_busy = core.client.output_processor.has_unfinished_requests()
+            silent_s = silence.update(time.monotonic(), core.heartbeat.last_at, is_busy=is_busy)
+            if silent_s < NORMAL_SILENCE_S:
+                cpu_time_before = 0.0
                 continue
-            used_before = used_before or core.processor_s
-            if not hung and self._hangs(silent_s, core.processor_s - used_before):
-                hung = True
+            cpu_time_before = cpu_time_before or core.cpu_time_s
+            if not has_hung and self._is_hanging(silent_s, core.cpu_time_s - cpu_time_before):
+                has_hung = True
                 log.error(
                     "the engine of %s has not moved for %.1f s: it is ended", self._name, silent_s
                 )
                 await asyncio.to_thread(core.kill)
-        return hung
+        return has_hung
 
-    def _hangs(self, silent_s: float, used_s: float) -> bool:
-        """Tell whether the core hangs.
+    def _is_hanging(self, silent_s: float, cpu_time_s: float) -> bool:
+        """Return whether the core hangs.
 
         Args:
-            silent_s: seconds without a sign of life.
-            used_s: seconds of a processor that it has used after the first ``SILENT_S`` of them.
+            silent_s: Seconds without a sign of life.
+            cpu_time_s: Seconds of CPU time that the core has used after the first
+                ``NORMAL_SILENCE_S`` of the silence.
         """
         if not self._hang_s or silent_s < self._hang_s:
             return False
         core = self.core
-        if core.stopped:
+        if core.is_stopped:
             return True
-        patience_s = self._hang_s + prefill_s(core.requests, core.client.vllm_config)
-        # On a machine that is too busy the core needs longer for the same step.
-        waits = used_s < WAITS * silent_s * core.processes
-        if silent_s < patience_s or not (waits or used_s + SILENT_S >= patience_s):
+        max_silence_s = self._hang_s + max_prefill_s(core.requests, core.client.vllm_config)
+        # On an overloaded machine the core needs longer for the same step.
+        is_idle = cpu_time_s < IDLE_CPU_SHARE * silent_s * core.process_count
+        if silent_s < max_silence_s or not (
+            is_idle or cpu_time_s + NORMAL_SILENCE_S >= max_silence_s
+        ):
             return False
-        return silent_s > BUILD_S or not core.builds
+        return silent_s > MAX_BUILD_S or not core.is_building
 
-    async def _bury(self, step_began_at: float, *, hung: bool) -> str | None:
-        """Remove what a dead core has left; return why it died, None: it was dismissed."""
+    async def _clean_up(self, step_started_at: float, *, has_hung: bool) -> str | None:
+        """Remove the rest of a dead core; return why it died, None if stopped on purpose."""
         core = self.core
-        dismissed, self._dismissed = core is self._dismissed, None
-        if not dismissed and (hung or await asyncio.to_thread(core.crashed)):
-            self._suspects.crashed(core.newcomers(step_began_at + STEP_S), core.running)
+        is_dismissed, self._dismissed_core = core is self._dismissed_core, None
+        if not is_dismissed and (has_hung or await asyncio.to_thread(core.has_crashed)):
+            self._suspects.record_crash(
+                core.new_request_ids(step_started_at + STEP_START_S), core.running_request_ids
+            )
         if handler := core.client.output_handler:
-            # It fails the requests that run. A shutdown would cancel it.
-            await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
+            # The handler fails the running requests. A shutdown would cancel the handler.
+            await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
         reason = await core.remove()
-        if dismissed:
+        if is_dismissed:
             return None
-        return "it hung" if hung else reason
+        return "it hung" if has_hung else reason
 
-    async def _replace(self, reason: str | None) -> bool:
-        """Start another core; return False if that is not possible, or was necessary too often.
+    async def _replace_core(self, reason: str | None) -> bool:
+        """Start another core; return False if that is impossible, or was necessary too often.
 
-        No restart is counted without a reason.
+        Args:
+            reason: Why the previous core died; None if it was stopped on purpose, which counts as
+                no restart.
         """
         died_at = time.monotonic()
-        while reason is None or self._may_restart():
+        while reason is None or self._count_restart():
             if reason is not None:
                 log.error("the engine of %s died: %s: it is started again", self._name, reason)
             core = None
             try:
-                core = await asyncio.to_thread(self._start)
-                await self._use(core)
-            except FAILURES as error:
+                core = await asyncio.to_thread(self._start_core)
+                await self._use_core(core)
+            except START_FAILURES as error:
                 reason = str(error)
                 if core:
                     await core.remove()
@@ -232,19 +244,20 @@ class Healer:
         log.error("the engine of %s died: %s: it is not started again", self._name, reason)
         return False
 
-    def _may_restart(self) -> bool:
+    def _count_restart(self) -> bool:
+        """Count a restart; return False if the limit is reached."""
         now = time.monotonic()
-        while self._restarts and now - self._restarts[0] > RESTARTS_COUNT_S:
-            self._restarts.popleft()
-        if len(self._restarts) >= self._most_restarts:
+        while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:
+            self._restart_times.popleft()
+        if len(self._restart_times) >= self._max_restarts:
             return False
-        self._restarts.append(now)
+        self._restart_times.append(now)
         return True
 
 
-async def _until(holds: Callable[[], bool], most_s: float) -> None:
-    """Look until something holds, but no longer than so many seconds."""
+async def _poll_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    """Poll until a condition is true, for up to ``timeout_s`` seconds."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
-            while not holds():  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                await asyncio.sleep(LOOKS_S)
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+                await asyncio.sleep(POLL_INTERVAL_S)

@@ -1,50 +1,60 @@
-"""Which requests may have killed a core; pure."""
+"""Tracks the requests that may have killed a core."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 
 class Suspects:
-    """What the deaths of cores tell about the requests that they had.
+    """The requests that may have caused the crashes of cores.
 
-    A request that a core had just begun is a newcomer. vLLM's own ids name requests here; a
-    caller's request id is a part of them: "chatcmpl-" + id.
+    A request without output at the time of a crash is new. Requests are identified by vLLM's own
+    ids, which contain the caller's request id: "chatcmpl-" + id.
     """
 
     def __init__(self) -> None:
-        # Newcomers of the last crash, and of how many crashes in a row they were.
-        self._newcomers: Counter[str] = Counter()
-        # All that ran then, and in how many crashes in a row.
-        self._running: Counter[str] = Counter()
+        # The requests that were new in the last crash, with the number of crashes in a row in which
+        # they were new.
+        self._new_counts: Counter[str] = Counter()
+        # All requests that ran in the last crash, with the number of crashes in a row in which they
+        # ran.
+        self._running_counts: Counter[str] = Counter()
 
-    def crashed(self, newcomers: Iterable[str], running: Iterable[str]) -> None:
-        """Take note of a core that has ended itself, or hung; newcomers had no output yet."""
-        self._newcomers = _counted_on(self._newcomers, newcomers)
-        self._running = _counted_on(self._running, {*self._newcomers, *running})
+    def record_crash(self, new_ids: Iterable[str], running_ids: Iterable[str]) -> None:
+        """Record a core that has crashed or hung.
+
+        Args:
+            new_ids: Ids of the requests without output.
+            running_ids: Ids of the requests with output.
+        """
+        self._new_counts = _count_crash(self._new_counts, new_ids)
+        self._running_counts = _count_crash(self._running_counts, {*self._new_counts, *running_ids})
 
     def is_killer(self, request_id: str) -> bool:
-        """Whether the last crash was this request's doing, as far as can be told."""
-        likeliest = self._likeliest
-        return len(likeliest) == 1 and belongs(likeliest[0], request_id)
+        """Return whether this request alone is the most likely cause of the last crash."""
+        top_suspects = self._top_suspects
+        return len(top_suspects) == 1 and belongs_to(top_suspects[0], request_id)
 
     def is_suspect(self, request_id: str) -> bool:
-        """Whether it is one of several that may have caused the last crash."""
-        return any(belongs(id_, request_id) for id_ in self._likeliest)
+        """Return whether this request is one of the most likely causes of the last crash."""
+        return any(belongs_to(id_, request_id) for id_ in self._top_suspects)
 
     @property
-    def _likeliest(self) -> list[str]:
-        """The newcomers of most crashes; without any, all that ran in most, but at least two."""
-        of_running = {id_: count for id_, count in self._running.items() if count > 1}
-        counts = self._newcomers or of_running
-        most = max(counts.values(), default=0)
-        return [id_ for id_, count in counts.items() if count == most]
+    def _top_suspects(self) -> list[str]:
+        """The requests that were new in the most crashes.
+
+        If no request was new: the requests that ran in the most crashes, and in at least two.
+        """
+        repeated = {id_: count for id_, count in self._running_counts.items() if count > 1}
+        counts = self._new_counts or repeated
+        highest = max(counts.values(), default=0)
+        return [id_ for id_, count in counts.items() if count == highest]
 
 
-def _counted_on(before: Counter[str], ids: Iterable[str]) -> Counter[str]:
-    return Counter({id_: before[id_] + 1 for id_ in ids})
+def _count_crash(previous: Counter[str], ids: Iterable[str]) -> Counter[str]:
+    return Counter({id_: previous[id_] + 1 for id_ in ids})
 
 
-def belongs(id_: str, request_id: str) -> bool:
-    """Return whether an id of vLLM's is that of a caller's request, or of a part of it."""
-    before, found, after = id_.partition(request_id)
-    return bool(found) and before[-1:] in ("", "-", "_") and after[:1] in ("", "-", "_")
+def belongs_to(engine_id: str, request_id: str) -> bool:
+    """Return whether vLLM's id is the id of a caller's request, or of a part of it."""
+    before, match, after = engine_id.partition(request_id)
+    return bool(match) and before[-1:] in ("", "-", "_") and after[:1] in ("", "-", "_")

@@ -1,1 +1,1 @@
-"""Requests before vLLM computes them: what they may hold, and what is said of a refusal."""
+"""Checks of requests before vLLM computes them, and messages for refused requests."""

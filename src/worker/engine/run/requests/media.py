@@ -1,57 +1,57 @@
-"""The media of an engine's requests: what its model takes, and how vLLM's own fetcher is closed."""
+"""Media of an engine's requests: the kinds that its model takes, and a block for vLLM's fetcher."""
 
 from typing import Any, get_args
 
 import vllm.envs
 
-from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.seam.protocols import Client
-from worker.media import Limits, Media
+from worker.media import MediaLimits, MediaLoader
 from worker.media.containers import DEMUXERS
 from worker.media.fetcher import Fetcher
-from worker.media.walker import Kind
+from worker.media.walker import MediaKind
 from worker.settings import Settings
 
-# A host that no network has: the only one that vLLM may fetch from.
-NOWHERE = "media.invalid"
-# Variables that vLLM and OpenCV read: for files that decoders would take for something else than
-# the worker did, and for a URL that vLLM got nevertheless.
-EXPORTS = {
+# A host that no network has: the only host that vLLM may fetch from.
+UNREACHABLE_HOST = "media.invalid"
+# Variables for vLLM and OpenCV. They cover files that decoders would interpret differently than the
+# worker did, and URLs that reach vLLM nevertheless.
+VARIABLES = {
     "VLLM_MAX_IMAGE_PIXELS": "40000000",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "OPENCV_FFMPEG_CAPTURE_OPTIONS": f"format_whitelist;{','.join(DEMUXERS)}",
 }
-# What some models call images and videos alike.
-VISION = "vision_chunk"
+# vLLM's name for images and videos of models that treat both in the same way.
+VISION_CHUNK = "vision_chunk"
 
 
-def media_of(client: Client, settings: Settings) -> Media:
-    """Return what replaces the media of a client's requests."""
-    limits = Limits(
-        remote=settings.allow_remote_media,
+def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
+    """Create the loader that replaces the media in a client's requests."""
+    limits = MediaLimits(
+        allow_remote=settings.allow_remote_media,
         megabytes=settings.media_max_mb,
         parts=settings.media_max_parts,
         seconds=settings.media_fetch_timeout_s,
         pixels=max(0, vllm.envs.VLLM_MAX_IMAGE_PIXELS),
     )
-    kinds: list[Kind] = []
+    kinds: list[MediaKind] = []
     if client.model_config.is_multimodal_model:
         allowed = client.renderer.get_mm_processor().info.allowed_mm_limits
-        visual = ("image", "video") if allowed.get(VISION) else ()
-        kinds = [kind for kind in get_args(Kind) if allowed.get(kind) or kind in visual]
-    return Media(limits, Fetcher(hosts(client.model_config)), kinds)
+        vision_kinds = ("image", "video") if allowed.get(VISION_CHUNK) else ()
+        kinds = [kind for kind in get_args(MediaKind) if allowed.get(kind) or kind in vision_kinds]
+    return MediaLoader(limits, Fetcher(allowed_hosts(client.model_config)), kinds)
 
 
-def hosts(model_config: Any) -> tuple[str, ...]:
-    """Return the only hosts that the operator lets the worker fetch from; none: all."""
+def allowed_hosts(model_config: Any) -> tuple[str, ...]:
+    """Return the only hosts that the worker may fetch from; empty if all hosts are allowed."""
     domains = model_config.allowed_media_domains or ()
-    return tuple(domain for domain in domains if domain != NOWHERE)
+    return tuple(domain for domain in domains if domain != UNREACHABLE_HOST)
 
 
-def without_fetcher(arguments: EngineArguments, _: StartContext) -> EngineArguments:
-    """Return arguments with which vLLM fetches and opens no media by itself.
+def disable_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+    """Return arguments with which vLLM itself fetches no media, and opens no local files.
 
-    Hosts that the operator allows are kept: the worker's own fetcher reads them, too.
+    Hosts that the operator allows stay in the arguments, since the worker's own fetcher reads them.
     """
-    domains = arguments.vllm.allowed_media_domains or [NOWHERE]
+    domains = arguments.vllm_args.allowed_media_domains or [UNREACHABLE_HOST]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")

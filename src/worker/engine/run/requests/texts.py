@@ -1,4 +1,4 @@
-"""How much text a request may hold, and a way for long texts on which nobody else waits.
+"""Limits for the text in a request, and a separate thread pool for long texts.
 
 Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for it.
 """
@@ -12,150 +12,162 @@ from worker.engine.seam.patches import SUBMIT
 from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
 from worker.limits.shapes import (
-    BESIDE,
-    CONVERSATION,
-    FEW,
-    MOST_ANSWERED,
-    MOST_PER_TOKEN,
-    Shape,
+    CONVERSATION_KEYS,
+    MAX_CHARACTERS_PER_TOKEN,
+    MAX_ECHO_SIZE,
+    TEMPLATE_KEYS,
+    TRUSTED_CHARACTERS,
+    BodyShape,
 )
 
-# Characters of a request from which on it goes the way of the long ones.
-LONG = 64_000
-# Prompts in one request, and tokens that it may hold instead of text, likewise.
-MANY = 32
-MANY_TOKENS = LONG // 4
-# Whether what runs belongs to a long request, or to a list of them.
+# Characters of a request above which it counts as long.
+LONG_CHARACTERS = 64_000
+# Prompts of a request, and token ids of a request, above which it counts as long.
+MANY_PROMPTS = 32
+MANY_TOKENS = LONG_CHARACTERS // 4
+# Whether the current task belongs to a long request, or to a list of requests.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
 
-# Special tokens, and characters that a cut may take from the first or last token.
-SPARE = 8
+# Additional tokens for special tokens, and for characters that truncation may remove from the first
+# or last token.
+SPARE_TOKENS = 8
 
-# Kinds of a message's parts that are no text.
-MEDIA = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
+# Types of a message's parts that are not text.
+MEDIA_TYPES = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
 
 
-def bounded(client: Client, body: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
-    """Return a body with the texts that are to be truncated cut to what can be kept of them.
+def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
+    """Check the texts of a body, and truncate them where the request allows it.
 
-    Notes for what is called next whether the request is long.
+    Also marks the current task if the request is long (see ``mark_request``).
 
     Args:
-        client: vLLM's; its model bounds the texts.
-        body: of a request, or the raw path's prompt, messages and tools.
-        shape: of the route.
+        client: vLLM's client, whose model limits the texts.
+        body: The body of a request, or the prompt, messages and tools of a raw job.
+        shape: The shape of the route's body.
+
+    Returns:
+        The body, with texts cut to the characters that can remain after vLLM's truncation.
 
     Raises:
-        InvalidInput: a text is longer than what the context can hold.
+        InvalidInput: If a text is longer than the context can hold.
     """
-    size = sum(characters(body.get(key)) for key in {*shape.texts, *BESIDE})
-    texts = [key for key in shape.texts if key not in CONVERSATION]
-    lists = [value for key in texts if isinstance(value := body.get(key), list)]
-    mark(long=size > LONG or any(map(_is_large, lists)))
-    kept, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
-    if kept is None and shape.continues:
-        # Token ids are refused before anything is done with each of them.
+    size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
+    keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
+    lists = [value for key in keys if isinstance(value := body.get(key), list)]
+    mark_request(long=size > LONG_CHARACTERS or any(map(_is_large, lists)))
+    truncation, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
+    if truncation is None and shape.accepts_token_ids:
+        # Refuse too many token ids before any code processes each of them.
         prompt: Any = body.get("prompt")
-        prompts: list[Any] = prompt if _is_of(prompt, list) else [prompt]
-        longest = max((len(ids) for ids in prompts if _is_of(ids, int)), default=0)
-        _refuse(longest, context, "prompt", context, "tokens")
-    tokens = body.get("tokens") if shape.repeats else None
-    tokenizer = client.renderer.tokenizer if size > LONG or tokens else None
+        prompts: list[Any] = prompt if _is_list_of(prompt, list) else [prompt]
+        longest = max((len(ids) for ids in prompts if _is_list_of(ids, int)), default=0)
+        _check_size(longest, context, "prompt", context, "tokens")
+    tokens = body.get("tokens") if shape.echoes_input else None
+    tokenizer = client.renderer.tokenizer if size > LONG_CHARACTERS or tokens else None
     if tokenizer is None:
         return body
     per_token = tokenizer.max_chars_per_token
-    # Characters, or tokens to be read, that can fit the context.
-    most = min(context * per_token, max(FEW, context * MOST_PER_TOKEN))
-    most = min(most, MOST_ANSWERED) if shape.repeats else most
-    _refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", context, "tokens")
-    _refuse(sum(characters(body.get(key)) for key in CONVERSATION), most, "messages", context)
-    if type(kept) is int and shape.truncates and "messages" not in body:
-        kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
+    # Characters, or tokens to detokenize, that can fit the context.
+    limit = min(context * per_token, max(TRUSTED_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
+    limit = min(limit, MAX_ECHO_SIZE) if shape.echoes_input else limit
+    _check_size(len(tokens) if isinstance(tokens, list) else 0, limit, "tokens", context, "tokens")
+    _check_size(
+        sum(count_characters(body.get(key)) for key in CONVERSATION_KEYS),
+        limit,
+        "messages",
+        context,
+    )
+    if type(truncation) is int and shape.can_truncate and "messages" not in body:
+        truncation = (
+            limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
+        )
         side = body.get("truncation_side") or tokenizer.truncation_side
-        return {**body, **_cut(body, texts, slice(-kept, None) if side == "left" else slice(kept))}
-    for key in texts:
-        _refuse(max(_lengths(body.get(key)), default=0), most, key, context)
+        span = slice(-truncation, None) if side == "left" else slice(truncation)
+        return {**body, **_truncate(body, keys, span)}
+    for key in keys:
+        _check_size(max(_text_lengths(body.get(key)), default=0), limit, key, context)
     return body
 
 
-def _refuse(size: int, most: int, key: str, context: int, unit: str = "characters") -> None:
-    if size > most:
+def _check_size(size: int, limit: int, key: str, context: int, unit: str = "characters") -> None:
+    if size > limit:
         raise InvalidInput(
-            f"{key}: {size:,} {unit}, and at most {most:,} are taken: the context of this "
+            f"{key}: {size:,} {unit}, and at most {limit:,} are taken: the context of this "
             f"model has {context:,} tokens.",
             param=key,
         )
 
 
-def mark(*, long: bool) -> None:
-    """Note whether what this task does next is long; what was noted before it stays."""
+def mark_request(*, long: bool) -> None:
+    """Mark the current task as part of a long request; a marked task stays marked."""
     is_long.set(long or is_long.get())
 
 
-def _is_of(value: Any, kind: type) -> bool:
-    """Whether a value is a list that begins with an item of a kind."""
+def _is_list_of(value: Any, kind: type) -> bool:
+    """Return whether a value is a list whose first item has this type."""
     return isinstance(value, list) and bool(value) and type(value[0]) is kind
 
 
 def _is_large(items: list[Any]) -> bool:
-    """Whether a list is of many prompts, or of many tokens."""
-    if _is_of(items, int):
+    """Return whether a list has many prompts, or many token ids."""
+    if _is_list_of(items, int):
         return len(items) > MANY_TOKENS
-    ids = sum(len(prompt) for prompt in items if _is_of(prompt, int))
-    return len(items) > MANY or ids > MANY_TOKENS
+    ids = sum(len(prompt) for prompt in items if _is_list_of(prompt, int))
+    return len(items) > MANY_PROMPTS or ids > MANY_TOKENS
 
 
-def characters(value: Any) -> int:
-    """Count the characters of all texts in a value, at any depth, but not those of media."""
-    count, waiting = 0, [value]
-    while waiting:
-        match waiting.pop():
+def count_characters(value: Any) -> int:
+    """Count the characters of all strings in a value, at any depth, except in media."""
+    count, pending = 0, [value]
+    while pending:
+        match pending.pop():
             case str() as text:
                 count += len(text)
-            case dict() as found:
-                if "role" in found or not str(found.get("type", "")).startswith(MEDIA):
-                    waiting += found.values()
-            case list() as found:
-                waiting += [one for one in found if not isinstance(one, int)]
+            case dict() as fields:
+                if "role" in fields or not str(fields.get("type", "")).startswith(MEDIA_TYPES):
+                    pending += fields.values()
+            case list() as items:
+                pending += [item for item in items if not isinstance(item, int)]
     return count
 
 
-def _lengths(value: Any) -> Iterator[int]:
-    """Yield the characters of each text of a list, or of the whole of anything else."""
+def _text_lengths(value: Any) -> Iterator[int]:
+    """Yield the characters of each string in a list, or the total of any other value."""
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         yield from map(len, value)
     else:
-        yield characters(value)
+        yield count_characters(value)
 
 
-def _cut(body: Mapping[str, Any], keys: Iterable[str], kept: slice) -> dict[str, Any]:
-    """Return the texts of a body, cut: vLLM would tokenize them whole, and drop the tokens then."""
+def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
+    """Return truncated texts of a body: vLLM would first tokenize all of the text."""
 
-    def cut(value: Any) -> Any:
-        return value[kept] if isinstance(value, str) else value
+    def truncate(value: Any) -> Any:
+        return value[span] if isinstance(value, str) else value
 
     return {
-        key: [*map(cut, value)] if isinstance(value := body[key], list) else cut(value)
+        key: [*map(truncate, value)] if isinstance(value := body[key], list) else truncate(value)
         for key in keys
         if key in body
     }
 
 
-def keep_a_thread_free(executor: Executor, threads: int) -> None:
-    """Let the long requests wait for each other, so that the others always find a thread.
+def reserve_thread(executor: Executor, threads: int) -> None:
+    """Let long requests wait for each other, so that other requests always find a free thread.
 
     Args:
-        executor: in which vLLM renders and tokenizes; it stays the same object.
-        threads: how many it has. With one, all wait for all.
+        executor: Executor in which vLLM renders and tokenizes; it stays the same object.
+        threads: Number of its threads. With a single thread, all requests wait for each other.
     """
     if threads < 2:
         return
-    # Its threads wait for the executor's, which have a tokenizer each.
-    lane = ThreadPoolExecutor(threads - 1, thread_name_prefix="long-texts")
+    # The threads of this pool wait for the threads of the executor, which have a tokenizer each.
+    long_executor = ThreadPoolExecutor(threads - 1, thread_name_prefix="long-texts")
 
     def submit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if not is_long.get():
-            return at_once(function, *args, **kwargs)
-        return lane.submit(lambda: at_once(function, *args, **kwargs).result())
+            return submit_directly(function, *args, **kwargs)
+        return long_executor.submit(lambda: submit_directly(function, *args, **kwargs).result())
 
-    at_once: Callable[..., Future[Any]] = SUBMIT.replace(executor, submit)
+    submit_directly: Callable[..., Future[Any]] = SUBMIT.replace(executor, submit)

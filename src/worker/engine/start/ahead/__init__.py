@@ -1,4 +1,4 @@
-"""Reads weights into the page cache while vLLM is imported, which leaves the disk idle."""
+"""Reads weights into the page cache while the import of vLLM leaves the disk idle."""
 
 import contextlib
 import logging
@@ -6,39 +6,41 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker.children import Child, script
+from worker.children import Child, script_command
 from worker.engine.start.ahead import reader
 from worker.process.memory import CACHE_SHARE, free_memory
-from worker.store import Found, disk
+from worker.store import ArtifactLocation, disk
 
 log = logging.getLogger("worker")
 
 # vLLM's load formats that read files through the page cache.
-_CACHED = frozenset({"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"})
-# Seconds that the child has for its report. A network disk may hold it up longer than that.
-_GRACE_S = 1.0
+_PAGE_CACHE_FORMATS = frozenset(
+    {"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"}
+)
+# Seconds that the child has to report. It may take longer if a network disk blocks it.
+_REPORT_TIMEOUT_S = 1.0
 
 
 class ReadAhead:
-    """A child process that reads files in their order, so many bytes at most."""
+    """A child process that reads files in their order, up to a number of bytes."""
 
     def __init__(self, files: Sequence[Path], limit: int) -> None:
-        command = script(reader.__file__, str(limit), *files)
+        command = script_command(reader.__file__, str(limit), *files)
         self._child = Child(command, stdout=subprocess.PIPE)
 
     @classmethod
-    def of(cls, found: Sequence[Found]) -> "ReadAhead | None":
-        """Begin to read the weights of what was found, in the order in which they are loaded.
+    def start(cls, locations: Sequence[ArtifactLocation]) -> "ReadAhead | None":
+        """Start to read the weights in these locations, in the order in which they will be loaded.
 
-        Return None if all are loaded in another way.
+        Returns None if no weights are loaded through the page cache.
         """
-        # What can't be read, or begun, is no reason to end a start: the engine says what it misses.
+        # An error must not stop the startup: the engine reports files that it can't read.
         with contextlib.suppress(OSError):
             files = [
                 file.resolve()
-                for one in found
-                if one.wanted.load_format.lower() in _CACHED
-                for file in disk.weights(one.place, one.wanted)
+                for location in locations
+                if location.artifact.load_format.lower() in _PAGE_CACHE_FORMATS
+                for file in disk.weight_paths(location.directory, location.artifact)
             ]
             if files:
                 return cls([*dict.fromkeys(files)], int(CACHE_SHARE * free_memory()))
@@ -48,11 +50,11 @@ class ReadAhead:
     def pid(self) -> int:
         return self._child.pid
 
-    def end(self) -> None:
-        """End the child, if it still runs, and log what it has read."""
+    def stop(self) -> None:
+        """Stop the child if it is still running, and log how much it has read."""
         self._child.terminate()
         try:
-            content, _ = self._child.communicate(timeout=_GRACE_S)
+            content, _ = self._child.communicate(timeout=_REPORT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             return

@@ -1,11 +1,11 @@
-"""The child that reads weights ahead: ``python -I -S reader.py BYTES FILE...``.
+"""The script of the child process that reads weights: ``python -I -S reader.py BYTES FILE...``.
 
-It imports nothing of the worker's, so that it begins in milliseconds and takes a few MiB. It writes
-the bytes and the seconds that it read to standard output, also when it is ended.
+It imports no module of the worker, so that it starts in milliseconds and uses a few MiB. It writes
+the number of bytes and seconds to standard output, also when it is terminated.
 
-The kernel could read by itself (``POSIX_FADV_WILLNEED``), but would queue all weights at once: a
-small file on the same disk, such as a tokenizer, then waits for seconds (4 to 6 s behind 2 GB on a
-disk of 400 MB/s) instead of 0.02 s.
+The kernel could read the files itself (``POSIX_FADV_WILLNEED``), but would queue all weights
+immediately. A small file on the same disk, such as a tokenizer, would then wait for seconds
+(4 to 6 s behind 2 GB on a disk of 400 MB/s) instead of 0.02 s.
 """
 
 import os
@@ -17,55 +17,56 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-# Bytes that a thread reads at a time, and threads: a network disk answers several at once.
-BLOCK = 16 << 20
-READERS = 4
+# Bytes per read, and number of threads: a network disk can serve several reads concurrently.
+BLOCK_BYTES = 16 << 20
+READER_THREADS = 4
 
 _LOWEST_PRIORITY = 19
 
 
-def blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, int]]:
-    """Yield a file, and the first byte and the number of bytes in it."""
+def iter_blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the file, offset and size of blocks, up to a total number of bytes."""
     for file in files:
         size = 0
         with suppress(OSError):
             size = min(Path(file).stat().st_size, limit)
         limit -= size
-        for offset in range(0, size, BLOCK):
-            yield file, offset, min(BLOCK, size - offset)
+        for offset in range(0, size, BLOCK_BYTES):
+            yield file, offset, min(BLOCK_BYTES, size - offset)
 
 
 def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
-    """Read a block into the page cache, and add the bytes of each step to a list.
+    """Read a block into the page cache, and append the number of bytes of each step to ``sizes``.
 
-    The kernel moves the pages themselves: nothing is copied, and what is cached costs no time.
+    The kernel moves the pages without copying them, and pages that are already cached take no time.
     """
-    # A file that can't be read is the engine's to report.
-    with suppress(OSError), open(file, "rb") as source, open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - shorter for both
+    # The engine reports files that can't be read.
+    with suppress(OSError), open(file, "rb") as source_file, open(os.devnull, "wb") as null_device:  # noqa: PTH123 - shorter for both
         end = offset + size
-        while sent := os.sendfile(nowhere.fileno(), source.fileno(), offset, end - offset):
+        while sent := os.sendfile(null_device.fileno(), source_file.fileno(), offset, end - offset):
             sizes.append(sent)
             offset += sent
 
 
 def main(limit: int, files: Sequence[str]) -> None:
-    """Read the files, in the order in which they will be loaded; write what was read."""
-    # The processor is the import's. The disk is not given up: the engine waits for the same blocks.
+    """Read the files in the order in which they will be loaded, then report the amount."""
+    # The import has priority on the CPU. The disk's priority is not reduced because the engine
+    # waits for the same blocks.
     os.nice(_LOWEST_PRIORITY)
-    begun, sizes = time.monotonic(), list[int]()
+    start_time, sizes = time.monotonic(), list[int]()
 
-    def leave(*_: object) -> None:
-        # The parent may have ended.
+    def report_and_exit(*_: object) -> None:
+        # The parent may have exited.
         with suppress(OSError):
-            os.write(1, f"{sum(sizes)} {time.monotonic() - begun:.3f}\n".encode())
+            os.write(1, f"{sum(sizes)} {time.monotonic() - start_time:.3f}\n".encode())
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
-    with ThreadPoolExecutor(READERS) as pool:
-        for block in blocks(files, limit):
+    signal.signal(signal.SIGTERM, report_and_exit)
+    with ThreadPoolExecutor(READER_THREADS) as pool:
+        for block in iter_blocks(files, limit):
             pool.submit(read_block, sizes, *block)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    leave()
+    report_and_exit()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An adapter's files: checked without an engine, and looked at once for each version of them."""
+"""Checks of an adapter's files without an engine, once for each version of the files."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,21 +8,21 @@ import pytest
 from support.models.lora import (
     BROKEN,
     LORA_CONFIG,
-    MOST_RANK,
+    MAX_RANK,
     Change,
-    client,
-    configured,
-    renamed,
+    fake_client,
+    rename_tensors,
+    set_config,
 )
 
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.adapters import files as module
 from worker.engine.run.adapters.files import (
-    AdapterChecks,
+    AdapterChecker,
     BrokenAdapter,
-    base_shapes,
     check_lora_modules,
     check_shapes,
+    read_base_shapes,
 )
 from worker.volume.adapters import adapter_version
 
@@ -31,30 +31,34 @@ SHAPES = {f"{SECOND}.lora_A.weight": (4, 16), f"{SECOND}.lora_B.weight": (8, 4)}
 
 
 def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
-    return base_shapes(SimpleNamespace(model=str(model), revision=None), None)
+    return read_base_shapes(SimpleNamespace(model=str(model), revision=None), None)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda _: None, id="none"),
-        pytest.param(configured(use_rslora=True), id="rslora"),
-        pytest.param(configured(rank_pattern={}), id="no other ranks"),
-        pytest.param(configured(unknown=[1]), id="an unknown setting"),
-        pytest.param(renamed("model.layers", "language_model.layers"), id="other names of modules"),
+        pytest.param(lambda _: None, id="unchanged"),
+        pytest.param(set_config(use_rslora=True), id="rslora"),
+        pytest.param(set_config(rank_pattern={}), id="no other ranks"),
+        pytest.param(set_config(unknown=[1]), id="an unknown setting"),
+        pytest.param(
+            rename_tensors("model.layers", "language_model.layers"), id="other names of modules"
+        ),
     ],
 )
-def test_an_adapter_passes(adapter: Path, model: Path, change: Change) -> None:
+def test_a_valid_adapter_passes(adapter: Path, model: Path, change: Change) -> None:
     change(adapter)
-    AdapterChecks(client(model).vllm_config).check(adapter)
+    AdapterChecker(fake_client(model).vllm_config).check(adapter)
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
-def test_a_broken_adapter_is_refused_but_not_by_path(adapter: Path, model: Path, kind: str) -> None:
+def test_a_broken_adapter_is_refused_without_its_path(
+    adapter: Path, model: Path, kind: str
+) -> None:
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
-        AdapterChecks(client(model).vllm_config).check(adapter)
+        AdapterChecker(fake_client(model).vllm_config).check(adapter)
     assert message in str(caught.value)
     assert str(adapter.parent) not in str(caught.value)
 
@@ -63,11 +67,13 @@ def test_a_broken_adapter_is_refused_but_not_by_path(adapter: Path, model: Path,
     ("rank", "remedy"),
     [(9, "set MAX_LORA_RANK=16"), (64, "set MAX_LORA_RANK=64"), (4096, "vLLM takes at most 512")],
 )
-def test_too_high_a_rank_is_refused(adapter: Path, model: Path, rank: int, remedy: str) -> None:
-    configured(r=rank)(adapter)
-    message = f"LoRA rank {rank} is greater than max_lora_rank {MOST_RANK}: {remedy}"
+def test_a_rank_above_the_limit_is_refused(
+    adapter: Path, model: Path, rank: int, remedy: str
+) -> None:
+    set_config(r=rank)(adapter)
+    message = f"LoRA rank {rank} is greater than max_lora_rank {MAX_RANK}: {remedy}"
     with pytest.raises(BrokenAdapter, match=message):
-        AdapterChecks(client(model).vllm_config).check(adapter)
+        AdapterChecker(fake_client(model).vllm_config).check(adapter)
 
 
 @pytest.mark.parametrize(
@@ -81,18 +87,18 @@ def test_too_high_a_rank_is_refused(adapter: Path, model: Path, rank: int, remed
         pytest.param({"layers.0.wq.weight": (3, 3)}, id="other names"),
     ],
 )
-def test_a_shape_passes_that_the_model_may_have(base: dict[str, tuple[int, ...]]) -> None:
+def test_a_shape_that_the_model_may_have_passes(base: dict[str, tuple[int, ...]]) -> None:
     check_shapes(SHAPES, 4, base)
 
 
-def test_modules_of_different_ranks_pass_if_both_parts_of_each_agree() -> None:
+def test_modules_of_different_ranks_pass_if_both_matrices_of_each_agree() -> None:
     check_shapes(SHAPES, None, {})
     with pytest.raises(BrokenAdapter, match="lora_A has 4 rows and lora_B 5"):
         check_shapes({**SHAPES, f"{SECOND}.lora_B.weight": (8, 5)}, None, {})
 
 
 @pytest.mark.parametrize("name", ["owner/never-downloaded", "s3://bucket/model", "a b c"])
-def test_a_model_that_is_neither_here_nor_on_the_hub_has_no_known_shapes(name: str) -> None:
+def test_a_model_that_can_not_be_found_has_no_known_shapes(name: str) -> None:
     assert shapes_of(Path(name)) == {}
 
 
@@ -100,23 +106,23 @@ def modules(**paths: Path | str) -> list[SimpleNamespace]:
     return [SimpleNamespace(name=name, path=str(path)) for name, path in paths.items()]
 
 
-def test_good_adapters_and_those_of_the_hub_pass_at_the_start(adapter: Path, model: Path) -> None:
-    check_lora_modules(modules(good=adapter, hub="owner/adapter"), client(model).vllm_config)
+def test_valid_adapters_and_adapters_on_the_hub_pass_at_startup(adapter: Path, model: Path) -> None:
+    check_lora_modules(modules(good=adapter, hub="owner/adapter"), fake_client(model).vllm_config)
 
 
 @pytest.mark.parametrize("kind", ["broken-json", "a-small", "no-config"])
-def test_a_start_refuses_a_broken_adapter_by_name(adapter: Path, model: Path, kind: str) -> None:
+def test_startup_refuses_a_broken_adapter_by_name(adapter: Path, model: Path, kind: str) -> None:
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter, match="LORA_MODULES: mine: ") as caught:
-        check_lora_modules(modules(mine=adapter), client(model).vllm_config)
+        check_lora_modules(modules(mine=adapter), fake_client(model).vllm_config)
     assert message in str(caught.value)
 
 
-def test_adapters_at_the_start_need_lora_enabled(adapter: Path, model: Path) -> None:
+def test_adapters_at_startup_require_lora(adapter: Path, model: Path) -> None:
     with pytest.raises(BrokenAdapter, match="ENABLE_LORA=1"):
-        check_lora_modules(modules(mine=adapter), client(model, None).vllm_config)
-    check_lora_modules([], client(model, None).vllm_config)
+        check_lora_modules(modules(mine=adapter), fake_client(model, None).vllm_config)
+    check_lora_modules([], fake_client(model, None).vllm_config)
 
 
 @pytest.mark.parametrize(("lora_config", "warnings"), [(None, 1), (LORA_CONFIG, 0)])
@@ -124,79 +130,84 @@ def test_adapters_that_are_not_served_are_logged_once(
     adapter: Path, model: Path, lora_config: Any, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = SimpleNamespace(openai_serving_models=None)
-    Adapters(adapter.parent.parent, client(model, lora_config), state)
+    Adapters(adapter.parent.parent, fake_client(model, lora_config), state)
     message = [record.message for record in caplog.records]
     assert message == ["to serve the adapters good, set ENABLE_LORA=1"] * warnings
 
 
-# Looks
+# Repeated checks
 
 
-class Checked(AdapterChecks):
-    """Checks of adapters that are broken in the way that their configurations say."""
+class CountingChecker(AdapterChecker):
+    """A checker that finds an adapter broken if its configuration contains a reason."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.checked: list[str] = []
+        self.checked_names: list[str] = []
 
-    def check(self, folder: Path, *, values: bool = True) -> None:
-        assert not values
-        self.checked.append(folder.name)
-        if wrong := (folder / "adapter_config.json").read_text():
-            raise BrokenAdapter(wrong)
+    def check(self, folder: Path, *, read_weights: bool = True) -> None:
+        assert not read_weights
+        self.checked_names.append(folder.name)
+        if reason := (folder / "adapter_config.json").read_text():
+            raise BrokenAdapter(reason)
 
 
-def put(root: Path, name: str, wrong: str = "") -> Path:
+def write_adapter(root: Path, name: str, reason: str = "") -> Path:
     folder = root / name
     folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(wrong)
+    (folder / "adapter_config.json").write_text(reason)
     (folder / "adapter_model.safetensors").touch()
     return folder
 
 
-def test_a_reason_is_found_once_for_each_version_of_what_is_there(tmp_path: Path) -> None:
-    looks = Checked()
-    put(tmp_path, "good")
-    high = put(tmp_path, "high", "its rank is 64")
+def test_each_version_of_an_adapter_is_checked_once(tmp_path: Path) -> None:
+    checker = CountingChecker()
+    write_adapter(tmp_path, "good")
+    high = write_adapter(tmp_path, "high", "its rank is 64")
     for _ in range(3):
-        assert looks.reasons(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
-    assert looks.checked == ["good", "high"]
-    put(tmp_path, "high", "")
-    assert looks.reasons(tmp_path, {}) == {"good": None, "high": None}
-    assert looks.checked == ["good", "high", "high"]
+        assert checker.failure_reasons(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
+    assert checker.checked_names == ["good", "high"]
+    write_adapter(tmp_path, "high", "")
+    assert checker.failure_reasons(tmp_path, {}) == {"good": None, "high": None}
+    assert checker.checked_names == ["good", "high", "high"]
     (high / "adapter_model.safetensors").unlink()
-    assert looks.reasons(tmp_path, {}) == {"good": None}
+    assert checker.failure_reasons(tmp_path, {}) == {"good": None}
 
 
-def test_what_loading_finds_out_counts_and_saves_a_look(tmp_path: Path) -> None:
-    looks = Checked()
-    put(tmp_path, "good")
-    put(tmp_path, "nan")
+def test_the_result_of_loading_an_adapter_replaces_its_check(tmp_path: Path) -> None:
+    checker = CountingChecker()
+    write_adapter(tmp_path, "good")
+    write_adapter(tmp_path, "nan")
     version = adapter_version(tmp_path, "nan")
     assert version
-    assert looks.reasons(tmp_path, {"nan": (version, "not finite")}) == {
+    assert checker.failure_reasons(tmp_path, {"nan": (version, "not finite")}) == {
         "good": None,
         "nan": "not finite",
     }
-    put(tmp_path, "nan", "its rank is 64")
-    assert looks.reasons(tmp_path, {"nan": (version, "not finite")})["nan"] == "its rank is 64"
-    assert looks.checked == ["good", "nan"]
+    write_adapter(tmp_path, "nan", "its rank is 64")
+    assert (
+        checker.failure_reasons(tmp_path, {"nan": (version, "not finite")})["nan"]
+        == "its rank is 64"
+    )
+    assert checker.checked_names == ["good", "nan"]
 
 
-def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_LOOKS", 2)
-    looks = Checked()
+def test_each_listing_checks_a_limited_number_of_adapters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CHECKS_PER_LISTING", 2)
+    checker = CountingChecker()
     for name in "abc":
-        put(tmp_path, name, "broken")
-    assert looks.reasons(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
-    assert looks.reasons(tmp_path, {}) == dict.fromkeys("abc", "broken")
-    assert looks.checked == ["a", "b", "c"]
+        write_adapter(tmp_path, name, "broken")
+    assert checker.failure_reasons(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
+    assert checker.failure_reasons(tmp_path, {}) == dict.fromkeys("abc", "broken")
+    assert checker.checked_names == ["a", "b", "c"]
 
 
-def test_what_can_not_be_read_counts_as_sound(tmp_path: Path) -> None:
-    class Unreadable(AdapterChecks):
-        def check(self, folder: Path, *, values: bool = True) -> None:
+def test_an_unreadable_adapter_is_not_reported_as_broken(tmp_path: Path) -> None:
+    class Unreadable(AdapterChecker):
+        def check(self, folder: Path, *, read_weights: bool = True) -> None:
             raise OSError("stale")
 
-    put(tmp_path, "a")
-    assert Unreadable(None).reasons(tmp_path, {}) == {"a": None}
+    write_adapter(tmp_path, "a")
+    assert Unreadable(None).failure_reasons(tmp_path, {}) == {"a": None}

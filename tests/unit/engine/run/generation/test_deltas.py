@@ -1,4 +1,4 @@
-"""vLLM's outputs, taken apart into deltas."""
+"""Splitting of vLLM's outputs into deltas."""
 
 import math
 from types import SimpleNamespace
@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine import Delta
-from worker.engine.run.generation.deltas import UNFINISHED, deltas
+from worker.engine.run.generation.deltas import INCOMPLETE_CHARACTER, split_output
 
 
 def decode(ids: list[int]) -> str:
-    """A tokenizer whose tokens are bytes: characters span several, as with byte-level BPE."""
+    """Decode tokens that are bytes; a character may span several, as with byte-level BPE."""
     return bytes(ids).decode("utf-8", "replace")
 
 
 def choice(text: str, ids: list[int] | None = None, **fields: Any) -> SimpleNamespace:
-    given_fields: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "index": 0,
         "text": text,
         "token_ids": list(text.encode()) if ids is None else ids,
@@ -26,52 +26,61 @@ def choice(text: str, ids: list[int] | None = None, **fields: Any) -> SimpleName
         "finish_reason": None,
         "stop_reason": None,
     }
-    return SimpleNamespace(**given_fields | fields)
+    return SimpleNamespace(**defaults | fields)
 
 
 def output(*choices: SimpleNamespace, prompt: list[int] | None = None) -> SimpleNamespace:
     return SimpleNamespace(outputs=list(choices), prompt_token_ids=prompt, prompt_logprobs=None)
 
 
-def split(*choices: SimpleNamespace) -> list[Delta]:
-    return list(deltas(output(*choices), decode))
+def split_choices(*choices: SimpleNamespace) -> list[Delta]:
+    return list(split_output(output(*choices), decode))
 
 
 def texts(*choices: SimpleNamespace) -> list[str]:
-    return [part.text for part in split(*choices)]
+    return [part.text for part in split_choices(*choices)]
 
 
 @pytest.mark.parametrize(
     ("text", "ids", "expected"),
     [
-        pytest.param("abc", None, ["a", "b", "c"], id="one delta a token"),
-        pytest.param("aé😀b", None, ["a", "", "é", "", "", "", "😀", "b"], id="a character's last"),
-        pytest.param("éb", [0xA9, 98], ["", "éb"], id="a character that began before"),
-        pytest.param("a\ufffdb", None, ["a", "", "", "", "\ufffdb"], id="the model's replacement"),
-        # vLLM keeps the last characters until they can't be the beginning of a stop string.
-        pytest.param("ab", [97, 98, 99, 100], ["a", "b", "", ""], id="text that is held back"),
-        pytest.param("held ab", [97, 98], ["h", "eld ab"], id="text that was held back"),
+        pytest.param("abc", None, ["a", "b", "c"], id="one delta per token"),
+        pytest.param(
+            "aé😀b", None, ["a", "", "é", "", "", "", "😀", "b"], id="characters of several tokens"
+        ),
+        pytest.param("éb", [0xA9, 98], ["", "éb"], id="a character that started earlier"),
+        pytest.param(
+            "a\ufffdb",
+            None,
+            ["a", "", "", "", "\ufffdb"],
+            id="a replacement character of the model",
+        ),
+        # vLLM withholds the last characters while they may be the beginning of a stop string.
+        pytest.param("ab", [97, 98, 99, 100], ["a", "b", "", ""], id="withheld text"),
+        pytest.param("held ab", [97, 98], ["h", "eld ab"], id="previously withheld text"),
         pytest.param("rest", [], ["rest"], id="no tokens"),
     ],
 )
-def test_tokens_share_a_text(text: str, ids: list[int] | None, expected: list[str]) -> None:
-    parts = split(choice(text, ids, finish_reason="length"))
+def test_a_text_is_split_into_one_delta_per_token(
+    text: str, ids: list[int] | None, expected: list[str]
+) -> None:
+    parts = split_choices(choice(text, ids, finish_reason="length"))
     assert [part.text for part in parts] == expected
     count = len(text.encode()) if ids is None else len(ids)
     assert [part.tokens for part in parts] == ([1] * count or [0])
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + ["length"]
 
 
-def test_a_tokenizer_that_takes_text_back_doubles_none() -> None:
-    # Some drop a space before the punctuation that follows it.
+def test_no_text_is_repeated_if_the_tokenizer_removes_text() -> None:
+    # Some tokenizers drop a space before the punctuation that follows it.
     decoded = {1: "abcd", 2: "ab"}
-    parts = deltas(output(choice("abcdef", ids=[1, 2, 3])), lambda ids: decoded[len(ids)])
+    parts = split_output(output(choice("abcdef", ids=[1, 2, 3])), lambda ids: decoded[len(ids)])
     assert [part.text for part in parts] == ["abcd", "", "ef"]
 
 
-def test_choices_are_kept_apart_and_the_last_token_of_each_has_its_end() -> None:
+def test_choices_are_separate_and_the_last_token_of_each_has_the_finish_reason() -> None:
     second = choice("cd", index=1, finish_reason="stop", stop_reason="d")
-    parts = deltas(output(choice("ab"), second, prompt=[7, 8, 9]), decode)
+    parts = split_output(output(choice("ab"), second, prompt=[7, 8, 9]), decode)
     assert [
         (part.index, part.text, part.finish_reason, part.stop_reason, part.prompt_tokens)
         for part in parts
@@ -91,7 +100,7 @@ def position(**candidates: tuple[int, int, float]) -> dict[int, SimpleNamespace]
     }
 
 
-def test_log_probabilities_stay_in_step_with_the_tokens_the_likeliest_first() -> None:
+def test_every_token_has_its_log_probabilities_with_the_likeliest_first() -> None:
     def token(token: str, logprob: float) -> dict[str, Any]:
         return {"token": token, "id": ord(token), "logprob": logprob}
 
@@ -102,33 +111,36 @@ def test_log_probabilities_stay_in_step_with_the_tokens_the_likeliest_first() ->
         position(b=(98, 2, -1.5), y=(121, 1, -0.5)),
     ]
     ab = choice("ab", logprobs=positions, finish_reason="stop")
-    assert [part.logprobs for part in split(ab)] == [[one] for one in expected]
+    assert [part.logprobs for part in split_choices(ab)] == [[one] for one in expected]
     # Without a tokenizer a choice is one delta.
-    (whole,) = deltas(output(ab), None)
+    (whole,) = split_output(output(ab), None)
     assert (whole.text, whole.tokens, whole.finish_reason) == ("ab", 2, "stop")
     assert whole.logprobs == expected
 
 
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
-def test_a_token_that_is_excluded_has_a_log_probability_that_json_has(value: float) -> None:
+def test_an_excluded_token_has_a_finite_log_probability(value: float) -> None:
     excluded = position(a=(97, 1, 0.0), x=(120, 2, value))
-    (part,) = split(choice("a", logprobs=[excluded]))
+    (part,) = split_choices(choice("a", logprobs=[excluded]))
     assert part.logprobs
     assert part.logprobs[0]["top"][1] == {"token": "x", "id": 120, "logprob": -9999.0}
 
 
 @pytest.mark.parametrize("positions", [None, []])
-def test_where_none_were_asked_for_there_are_no_log_probabilities(positions: Any) -> None:
-    assert [part.logprobs for part in split(choice("ab", logprobs=positions))] == [None, None]
+def test_there_are_no_log_probabilities_unless_requested(positions: Any) -> None:
+    assert [part.logprobs for part in split_choices(choice("ab", logprobs=positions))] == [
+        None,
+        None,
+    ]
 
 
 bytes_ = st.lists(st.sampled_from([*"a é😀".encode(), 0xEF, 0xBF, 0xBD, 0x80]), max_size=12)
 
 
 @given(bytes_, st.one_of(st.none(), st.text(alphabet="aé😀\ufffd", max_size=8)))
-def test_no_text_and_no_token_is_lost_or_doubled(ids: list[int], other: str | None) -> None:
+def test_no_text_and_no_token_is_lost_or_repeated(ids: list[int], other: str | None) -> None:
     text = decode(ids) if other is None else other
-    parts = split(choice(text, ids=ids, finish_reason="stop"))
+    parts = split_choices(choice(text, ids=ids, finish_reason="stop"))
     assert "".join(part.text for part in parts) == text
     assert [part.tokens for part in parts] == ([1] * len(ids) or [0])
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + ["stop"]
@@ -136,4 +148,4 @@ def test_no_text_and_no_token_is_lost_or_doubled(ids: list[int], other: str | No
 
 @given(st.text(alphabet="aé€😀", max_size=10))
 def test_no_character_is_split_into_replacement_characters(text: str) -> None:
-    assert UNFINISHED not in "".join(texts(choice(text)))
+    assert INCOMPLETE_CHARACTER not in "".join(texts(choice(text)))

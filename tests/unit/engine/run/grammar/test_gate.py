@@ -1,4 +1,4 @@
-"""The gate in front of vLLM's client: which grammars are tried, refused, or made to wait."""
+"""The gate in front of vLLM's client, which tries, refuses and delays grammars."""
 
 import asyncio
 import json
@@ -15,54 +15,59 @@ from support.processes.background import HUNG_S
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from worker.engine.run.grammar.gate import MOST_COMPILED, ONE_THREAD_S, Gate, trial_for
-from worker.engine.run.grammar.trial import Grammar, Result
+from worker.engine.run.grammar.gate import (
+    MAX_COMPILED,
+    SINGLE_THREAD_LIMIT_S,
+    GrammarGate,
+    create_trial,
+)
+from worker.engine.run.grammar.trial import Grammar, TrialResult
 from worker.errors import EngineBusy
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 PATTERN = {"type": "string", "pattern": "a+"}
-# Seconds; longer than the test takes.
-COMPILED_S = 10 * HUNG_S
+# Seconds to compile a grammar; longer than the test takes.
+COMPILE_S = 10 * HUNG_S
 TAG = json.dumps({"structures": [], "triggers": []})
 
 
-class Compiler:
-    """A trial that knows the result of every grammar, and remembers which it was asked for."""
+class FakeTrial:
+    """A trial with the same result for every grammar, which records the grammars."""
 
     limit_s = 2.5
 
     def __init__(self, outcome: str = "fine", seconds: float = 0) -> None:
-        self.result = Result(outcome, seconds)
-        self.asked: list[Grammar] = []
+        self.result = TrialResult(outcome, seconds)
+        self.grammars: list[Grammar] = []
 
-    async def of(self, grammar: Grammar) -> Result:
-        self.asked.append(grammar)
+    async def try_out(self, grammar: Grammar) -> TrialResult:
+        self.grammars.append(grammar)
         return self.result
 
 
-class Client:
-    """vLLM's, as far as a gate asks it; answers with two outputs."""
+class FakeClient:
+    """The part of vLLM's client that a gate uses; every request has two outputs."""
 
     def __init__(self, trial: Any = None, reason: str = "stop", *, compact: bool = False) -> None:
         self.reason = reason
-        self.generating: list[Any] = []
-        self.ended: list[Any] = []
+        self.received_ids: list[Any] = []
+        self.finished_ids: list[Any] = []
         config = SimpleNamespace(disable_any_whitespace=compact, backend="xgrammar")
         self.vllm_config = SimpleNamespace(structured_outputs_config=config)
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 10)
         self.renderer: Any = SimpleNamespace(tokenizer=object())
         this: Any = self
-        self.gate = Gate(this, trial)
+        self.gate = GrammarGate(this, trial)
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **_: Any
     ) -> AsyncGenerator[Any, None]:
-        self.generating.append(request_id)
+        self.received_ids.append(request_id)
         try:
             for _index in range(2):
                 yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=self.reason)])
         finally:
-            self.ended.append(request_id)
+            self.finished_ids.append(request_id)
 
 
 def outputs(client: Any, name: str = "a", **structured: Any) -> AsyncGenerator[Any, None]:
@@ -72,7 +77,7 @@ def outputs(client: Any, name: str = "a", **structured: Any) -> AsyncGenerator[A
     return generated
 
 
-async def ask(client: Client, name: str = "a", **structured: Any) -> int:
+async def count_outputs(client: FakeClient, name: str = "a", **structured: Any) -> int:
     return len([output async for output in outputs(client, name, **structured)])
 
 
@@ -93,17 +98,19 @@ async def ask(client: Client, name: str = "a", **structured: Any) -> int:
     ],
     ids=repr,
 )
-async def test_what_may_be_slow_is_tried(structured: dict[str, Any], tried: list[Grammar]) -> None:
-    trial = Compiler()
-    assert await ask(Client(trial), **structured) == 2
-    assert trial.asked == tried
+async def test_only_grammars_that_may_be_slow_are_tried(
+    structured: dict[str, Any], tried: list[Grammar]
+) -> None:
+    trial = FakeTrial()
+    assert await count_outputs(FakeClient(trial), **structured) == 2
+    assert trial.grammars == tried
 
 
 @pytest.mark.parametrize("compact", [False, True])
 async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: bool) -> None:
-    trial = Compiler()
-    await ask(Client(trial, compact=compact), json=PATTERN)
-    assert [grammar.compact for grammar in trial.asked] == [compact]
+    trial = FakeTrial()
+    await count_outputs(FakeClient(trial, compact=compact), json=PATTERN)
+    assert [grammar.compact for grammar in trial.grammars] == [compact]
 
 
 @pytest.mark.parametrize(
@@ -115,105 +122,107 @@ async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: b
         ("failed", "can't be compiled"),
     ],
 )
-async def test_what_is_wrong_never_reaches_the_engine(outcome: str, message: str) -> None:
-    client = Client(Compiler(outcome))
+async def test_a_grammar_that_fails_its_trial_never_reaches_the_engine(
+    outcome: str, message: str
+) -> None:
+    client = FakeClient(FakeTrial(outcome))
     with pytest.raises(VLLMValidationError, match=message) as caught:
-        await ask(client, regex="a+")
-    assert (caught.value.parameter, client.generating) == ("structured_outputs", [])
+        await count_outputs(client, regex="a+")
+    assert (caught.value.parameter, client.received_ids) == ("structured_outputs", [])
 
 
-async def test_what_is_invalid_is_left_to_vllm_whose_message_says_why() -> None:
-    assert await ask(Client(Compiler("invalid")), regex="a+") == 2
+async def test_an_invalid_grammar_is_left_to_vllm_for_its_error_message() -> None:
+    assert await count_outputs(FakeClient(FakeTrial("invalid")), regex="a+") == 2
 
 
-@pytest.mark.parametrize("trial", [None, Compiler()], ids=["untried", "tried"])
-async def test_an_answer_that_nothing_could_satisfy_is_refused_and_ended(trial: Any) -> None:
-    client = Client(trial, "error")
+@pytest.mark.parametrize("trial", [None, FakeTrial()], ids=["untried", "tried"])
+async def test_a_request_that_no_output_can_satisfy_is_refused_and_aborted(trial: Any) -> None:
+    client = FakeClient(trial, "error")
     with pytest.raises(VLLMValidationError, match="nothing satisfies it"):
-        await ask(client, regex="a+")
-    assert client.ended == ["a"]
-    # Without a structure it has another cause.
-    assert await ask(client, "b") == 2
+        await count_outputs(client, regex="a+")
+    assert client.finished_ids == ["a"]
+    # Without structured outputs the error has another cause.
+    assert await count_outputs(client, "b") == 2
 
 
-async def test_a_caller_who_leaves_ends_the_request_at_once() -> None:
-    client = Client(Compiler())
-    left = outputs(client, regex="a+")
-    await anext(left)
-    await left.aclose()
-    assert client.ended == ["a"]
+async def test_closing_the_outputs_ends_the_request_immediately() -> None:
+    client = FakeClient(FakeTrial())
+    stream = outputs(client, regex="a+")
+    await anext(stream)
+    await stream.aclose()
+    assert client.finished_ids == ["a"]
 
 
-async def test_slow_grammars_wait_for_each_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed, loop = 0.0, asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + passed)
-    trial = Compiler("fine", COMPILED_S)
-    client = Client(trial)
-    await ask(client, "first", regex="a")
-    second, gone, third = (
-        asyncio.create_task(ask(client, name, regex=regex))
+async def test_slow_grammars_wait_only_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    elapsed, loop = 0.0, asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + elapsed)
+    trial = FakeTrial("fine", COMPILE_S)
+    client = FakeClient(trial)
+    await count_outputs(client, "first", regex="a")
+    second, cancelled, third = (
+        asyncio.create_task(count_outputs(client, name, regex=regex))
         for name, regex in (("second", "b"), ("gone", "c"), ("third", "b"))
     )
     await settle()
-    assert client.generating == ["first"]
-    gone.cancel()
-    # The engine has this one already.
-    await ask(client, "again", regex="a")
-    trial.result = Result("fine", 0.05)
-    await ask(client, "quick", regex="d")
-    assert client.generating == ["first", "again", "quick"]
-    passed += COMPILED_S
+    assert client.received_ids == ["first"]
+    cancelled.cancel()
+    # The engine has already compiled this grammar.
+    await count_outputs(client, "again", regex="a")
+    trial.result = TrialResult("fine", 0.05)
+    await count_outputs(client, "quick", regex="d")
+    assert client.received_ids == ["first", "again", "quick"]
+    elapsed += COMPILE_S
     await second
     assert not third.done()
-    passed += COMPILED_S
+    elapsed += COMPILE_S
     await third
-    assert client.generating == ["first", "again", "quick", "second", "third"]
-    # The turn has been given back.
-    trial.result = Result("fine", 0.11)
-    await ask(client, "last", regex="e")
+    assert client.received_ids == ["first", "again", "quick", "second", "third"]
+    # The previous request has released its turn.
+    trial.result = TrialResult("fine", 0.11)
+    await count_outputs(client, "last", regex="e")
 
 
-async def test_what_is_remembered_as_compiled_is_bounded() -> None:
-    client = Client(Compiler("fine", 0.11))
-    client.gate._compiled = {str(number).encode() for number in range(MOST_COMPILED)}
-    await ask(client, regex="a")
+async def test_the_number_of_remembered_grammars_is_limited() -> None:
+    client = FakeClient(FakeTrial("fine", 0.11))
+    client.gate._compiled = {str(number).encode() for number in range(MAX_COMPILED)}
+    await count_outputs(client, regex="a")
     assert len(client.gate._compiled) == 1
 
 
 @pytest.mark.parametrize(
     ("environ", "processors", "limit_s"),
     [
-        ({}, 2, ONE_THREAD_S),
+        ({}, 2, SINGLE_THREAD_LIMIT_S),
         ({}, 16, settings().structured_compile_s),
         ({"STRUCTURED_COMPILE_S": "7"}, 2, 7),
         ({"STRUCTURED_COMPILE_S": "7"}, 16, 7),
     ],
 )
-def test_the_limit_is_lower_where_the_engine_has_one_thread_unless_it_is_set(
+def test_the_limit_is_lower_for_engines_with_one_thread_unless_it_is_set(
     environ: dict[str, str], processors: int, limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    client: Any = Client()
-    trial = trial_for(client, settings(**environ))
+    client: Any = FakeClient()
+    trial = create_trial(client, settings(**environ))
     assert trial is not None
     assert trial.limit_s == limit_s
 
 
-def test_nothing_is_tried_without_a_limit_a_tokenizer_or_the_backend_that_is_known() -> None:
-    client: Any = Client()
-    assert trial_for(client, settings(STRUCTURED_COMPILE_S="0")) is None
+def test_there_are_no_trials_without_a_limit_a_tokenizer_or_a_known_backend() -> None:
+    client: Any = FakeClient()
+    assert create_trial(client, settings(STRUCTURED_COMPILE_S="0")) is None
     client.vllm_config.structured_outputs_config.backend = "guidance"
-    assert trial_for(client, settings()) is None
-    client = Client()
+    assert create_trial(client, settings()) is None
+    client = FakeClient()
     client.renderer.tokenizer = None
-    assert trial_for(client, settings()) is None
+    assert create_trial(client, settings()) is None
 
 
-async def test_a_trial_that_is_not_answered_is_an_error_that_vllms_server_answers() -> None:
-    async def unanswered(_: Grammar) -> Result:
+async def test_a_failed_trial_is_an_error_that_vllms_server_handles() -> None:
+    async def raise_busy(_: Grammar) -> TrialResult:
         raise EngineBusy
 
-    client = Client(SimpleNamespace(of=unanswered))
+    client = FakeClient(SimpleNamespace(try_out=raise_busy))
     with pytest.raises(GracefulHTTPError) as refused:
-        await ask(client, json=PATTERN)
-    assert (refused.value.http_status, client.generating) == (503, [])
+        await count_outputs(client, json=PATTERN)
+    assert (refused.value.http_status, client.received_ids) == (503, [])

@@ -1,92 +1,92 @@
-"""Deaths and hangs of cores: who is to blame, and what takes their place. No core is a process."""
+"""Crashes and hangs of cores: the requests to blame, and restarts; the cores are fake."""
 
 import asyncio
 import logging
 
 import pytest
-from support.engine.cores import CLOCK, FakeCore, healing
-from support.processes.background import eventually
+from support.engine.cores import CLOCK, FakeCore, run_healer
+from support.processes.background import poll_until
 
-from worker.engine.run.healing.suspects import Suspects, belongs
-from worker.engine.run.healing.watchdog import LATE_S, Silence, prefill_s
-from worker.errors import EngineDead, KilledEngine, StartFailed
+from worker.engine.run.healing.suspects import Suspects, belongs_to
+from worker.engine.run.healing.watchdog import MAX_UPDATE_GAP_S, SilenceTimer, max_prefill_s
+from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 
 HANG_S = 2
 
 
-async def test_a_core_that_died_is_replaced_and_what_is_left_of_it_removed() -> None:
+async def test_a_dead_core_is_removed_and_replaced() -> None:
     first, second = FakeCore(), FakeCore()
-    async with healing(first, second) as (healer, used):
+    async with run_healer(first, second) as (healer, used):
         first.die()
-        await eventually(lambda: not healer.dead)
+        await poll_until(lambda: not healer.is_dead)
     assert used == [second]
     assert healer.core is second  # type: ignore[comparison-overlap]  # a fake
-    assert first.happened == ["removed"]
+    assert first.calls == ["removed"]
 
 
 async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None:
-    """vLLM passes a death on to them in a task that its shutdown cancels."""
-    passed_on = asyncio.Event()
-    first = FakeCore(handler=asyncio.create_task(passed_on.wait()))
+    """vLLM reports a crash to the requests in a task that its shutdown cancels."""
+    reported = asyncio.Event()
+    first = FakeCore(handler=asyncio.create_task(reported.wait()))
     assert first.handler
-    first.handler.add_done_callback(lambda _: first.happened.append("failed"))
-    async with healing(first, FakeCore()) as (healer, _):
+    first.handler.add_done_callback(lambda _: first.calls.append("failed"))
+    async with run_healer(first, FakeCore()) as (healer, _):
         first.die()
-        asyncio.get_running_loop().call_later(0.05, passed_on.set)
-        await eventually(lambda: not healer.dead)
-    assert first.happened == ["failed", "removed"]
+        asyncio.get_running_loop().call_later(0.05, reported.set)
+        await poll_until(lambda: not healer.is_dead)
+    assert first.calls == ["failed", "removed"]
 
 
-async def test_after_so_many_restarts_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixture) -> None:
     cores = [FakeCore(is_dead=True) for _ in range(3)]
-    async with healing(*cores) as (healer, used):
+    async with run_healer(*cores) as (healer, used):
         with pytest.raises(EngineDead):
-            await healer.back("job")
+            await healer.wait_for_recovery("job")
     assert used == cores[1:]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    died = "the engine of demo died: ValueError: broken: it is "
-    assert lines == [f"{died}{again}" for again in ["started again"] * 2 + ["not started again"]]
+    prefix = "the engine of demo died: ValueError: broken: it is "
+    assert lines == [f"{prefix}{again}" for again in ["started again"] * 2 + ["not started again"]]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
-async def test_a_start_that_fails_counts_as_a_restart(failure: Exception) -> None:
+async def test_a_failed_startup_counts_as_a_restart(failure: Exception) -> None:
     last = FakeCore()
-    async with healing(FakeCore(is_dead=True), failure, last) as (healer, used):
-        await healer.back("job")
+    async with run_healer(FakeCore(is_dead=True), failure, last) as (healer, used):
+        await healer.wait_for_recovery("job")
     assert used == [last]
 
 
-async def test_a_new_core_that_nothing_can_be_built_on_is_removed() -> None:
-    unusable, last = FakeCore(unusable=True), FakeCore()
-    async with healing(FakeCore(is_dead=True), unusable, last) as (healer, used):
-        await healer.back("job")
-    assert (unusable.happened, used) == (["removed"], [last])
+async def test_an_unusable_new_core_is_removed() -> None:
+    unusable, last = FakeCore(is_unusable=True), FakeCore()
+    async with run_healer(FakeCore(is_dead=True), unusable, last) as (healer, used):
+        await healer.wait_for_recovery("job")
+    assert (unusable.calls, used) == (["removed"], [last])
 
 
-async def test_only_one_newcomer_of_a_crash_is_refused_and_the_others_go_on() -> None:
+async def test_the_only_new_request_of_a_crash_is_refused_and_others_continue() -> None:
     first = FakeCore().add("chatcmpl-killer", new=True).add("chatcmpl-other")
-    async with healing(first, FakeCore()) as (healer, _):
+    async with run_healer(first, FakeCore()) as (healer, _):
         first.die()
-        with pytest.raises(KilledEngine):
-            await healer.back("killer")
-        await healer.back("other")
+        with pytest.raises(RequestKilledEngine):
+            await healer.wait_for_recovery("killer")
+        await healer.wait_for_recovery("other")
 
 
-async def test_no_request_is_to_blame_for_a_core_that_was_ended_from_outside() -> None:
+async def test_no_request_is_blamed_for_a_core_that_was_killed_from_outside() -> None:
     first = FakeCore(crashes=False).add("only", new=True)
-    async with healing(first, FakeCore()) as (healer, _):
+    async with run_healer(first, FakeCore()) as (healer, _):
         first.die()
-        await healer.back("only")
+        await healer.wait_for_recovery("only")
 
 
-async def test_several_newcomers_begin_again_one_after_the_other() -> None:
+async def test_several_new_requests_restart_sequentially() -> None:
     first, second = FakeCore().add("a", new=True).add("b", new=True), FakeCore()
-    async with healing(first, second) as (healer, _):
+    async with run_healer(first, second) as (healer, _):
         first.die()
-        await healer.back("a")
+        await healer.wait_for_recovery("a")
         second.add("a", new=True)
-        waits = asyncio.create_task(healer.back("b"))
-        await CLOCK.pass_by(5)
+        waits = asyncio.create_task(healer.wait_for_recovery("b"))
+        await CLOCK.wait(5)
         assert not waits.done()
         second.requests[0].is_prefilling = False
         await waits
@@ -95,44 +95,50 @@ async def test_several_newcomers_begin_again_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(FakeCore(), id="uses nothing"),
-        pytest.param(FakeCore(share=1), id="computes for too long"),
-        pytest.param(FakeCore(share=0.15, processes=8), id="uses what its processes use that wait"),
-        pytest.param(FakeCore(stopped=True), id="stopped"),
-        pytest.param(FakeCore(stopped=True, builds=True), id="stopped while it builds"),
+        pytest.param(FakeCore(), id="uses no processor time"),
+        pytest.param(FakeCore(cpu_share=1), id="computes for too long"),
+        pytest.param(
+            FakeCore(cpu_share=0.15, process_count=8), id="uses only the time of waiting processes"
+        ),
+        pytest.param(FakeCore(is_stopped=True), id="stopped"),
+        pytest.param(
+            FakeCore(is_stopped=True, is_building=True), id="stopped while it compiles code"
+        ),
     ],
 )
-async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
+async def test_a_core_that_hangs_is_killed_and_replaced(first: FakeCore) -> None:
     first.add("job")
-    begun = CLOCK.now
-    async with healing(first, FakeCore(), hang_s=HANG_S) as (_, used):
-        await eventually(lambda: used)
-    assert first.happened == ["killed", "removed"]
-    assert HANG_S <= first.killed_at - begun < 2 * HANG_S
+    start = CLOCK.now
+    async with run_healer(first, FakeCore(), hang_s=HANG_S) as (_, used):
+        await poll_until(lambda: used)
+    assert first.calls == ["killed", "removed"]
+    assert HANG_S <= first.killed_at - start < 2 * HANG_S
 
 
 @pytest.mark.parametrize(
     ("core", "hang_s"),
     [
-        pytest.param(FakeCore(share=0.1).add("a"), HANG_S, id="gets little of a busy machine"),
-        pytest.param(FakeCore(builds=True).add("a"), HANG_S, id="builds code"),
+        pytest.param(
+            FakeCore(cpu_share=0.1).add("a"), HANG_S, id="gets little time on a busy machine"
+        ),
+        pytest.param(FakeCore(is_building=True).add("a"), HANG_S, id="compiles code"),
         pytest.param(
             FakeCore(prompt_limit=10_000).add("a", new=True, prompt_len=10_000),
             HANG_S,
             id="computes a long prompt",
         ),
         pytest.param(FakeCore(), HANG_S, id="idle"),
-        pytest.param(FakeCore(stopped=True).add("a"), 0, id="not watched"),
+        pytest.param(FakeCore(is_stopped=True).add("a"), 0, id="not watched"),
     ],
 )
-async def test_another_core_is_left_alone(core: FakeCore, hang_s: float) -> None:
-    async with healing(core, hang_s=hang_s):
+async def test_a_core_that_does_not_hang_is_not_killed(core: FakeCore, hang_s: float) -> None:
+    async with run_healer(core, hang_s=hang_s):
         end = CLOCK.now + 3 * HANG_S
-        await eventually(lambda: CLOCK.now > end or core.happened)
-    assert core.happened == []
+        await poll_until(lambda: CLOCK.now > end or core.calls)
+    assert core.calls == []
 
 
-# Which requests may have killed a core
+# Requests that may have killed a core
 
 
 @pytest.mark.parametrize(
@@ -148,33 +154,37 @@ async def test_another_core_is_left_alone(core: FakeCore, hang_s: float) -> None
         ("other", "job", False),
     ],
 )
-def test_an_id_of_vllms_contains_the_callers(id_: str, request_id: str, belong: bool) -> None:
-    assert belongs(id_, request_id) is belong
+def test_an_id_of_vllm_belongs_to_the_request_whose_id_it_contains(
+    id_: str, request_id: str, belong: bool
+) -> None:
+    assert belongs_to(id_, request_id) is belong
 
 
-# A letter is a request. A crash: its newcomers, and all others that ran.
+# Each letter is a request: the new ones of a crash, a slash, and the others that ran.
 @pytest.mark.parametrize(
     ("crashes", "killer", "suspects"),
     [
-        pytest.param(["a/b"], "a", "a", id="the only newcomer"),
-        pytest.param(["ab/c"], "", "ab", id="several newcomers"),
-        pytest.param(["ab/", "bcd/"], "b", "b", id="the newcomer that was one before"),
-        pytest.param(["a/", "/b"], "", "", id="no newcomers: the one before is forgotten"),
-        pytest.param(["/ab"], "", "", id="no newcomers"),
-        pytest.param(["/ab", "/bc"], "b", "b", id="the only one of two crashes in a row"),
-        pytest.param(["ab/c", "/abd"], "", "ab", id="several of two crashes in a row"),
+        pytest.param(["a/b"], "a", "a", id="the only new request"),
+        pytest.param(["ab/c"], "", "ab", id="several new requests"),
+        pytest.param(["ab/", "bcd/"], "b", "b", id="the request that was new in both crashes"),
+        pytest.param(["a/", "/b"], "", "", id="no new requests: the previous one is forgotten"),
+        pytest.param(["/ab"], "", "", id="no new requests"),
+        pytest.param(["/ab", "/bc"], "b", "b", id="the only request of two consecutive crashes"),
+        pytest.param(["ab/c", "/abd"], "", "ab", id="several requests of two consecutive crashes"),
         pytest.param(["aa/"], "a", "a", id="two choices of one request"),
     ],
 )
-def test_one_kills_and_several_are_suspects(crashes: list[str], killer: str, suspects: str) -> None:
+def test_one_candidate_is_the_killer_and_several_are_suspects(
+    crashes: list[str], killer: str, suspects: str
+) -> None:
     found = Suspects()
-    for newcomers, _, others in (crash.partition("/") for crash in crashes):
-        found.crashed(newcomers, others)
+    for new_requests, _, others in (crash.partition("/") for crash in crashes):
+        found.record_crash(new_requests, others)
     assert "".join(filter(found.is_killer, "abcd")) == killer
     assert "".join(filter(found.is_suspect, "abcd")) == suspects
 
 
-# A core that hangs, told from one that computes
+# A core that hangs, and one that computes
 
 
 @pytest.mark.parametrize(
@@ -185,29 +195,31 @@ def test_one_kills_and_several_are_suspects(crashes: list[str], killer: str, sus
         pytest.param(0, 20, 0, id="not while it is idle"),
     ],
 )
-def test_silence_counts(beat_at: float, idle_until: float, silent_s: float) -> None:
-    silence, found = Silence(0), 0.0
+def test_silence_is_measured_while_the_core_is_busy(
+    beat_at: float, idle_until: float, silent_s: float
+) -> None:
+    silence, found = SilenceTimer(0), 0.0
     for now in range(1, 11):
         beat = beat_at if now >= beat_at else 0
-        found = silence.look(now, beat, busy=now > idle_until)
+        found = silence.update(now, beat, is_busy=now > idle_until)
     assert found == silent_s
 
 
-def test_a_time_in_which_this_process_was_frozen_does_not_count() -> None:
-    silence = Silence(0)
-    assert silence.look(1, 0, busy=True) == 1
-    assert silence.look(1 + LATE_S + 60, 0, busy=True) == 0
-    assert silence.look(1 + LATE_S + 61, 0, busy=True) == 1
+def test_time_in_which_this_process_was_frozen_is_not_counted() -> None:
+    silence = SilenceTimer(0)
+    assert silence.update(1, 0, is_busy=True) == 1
+    assert silence.update(1 + MAX_UPDATE_GAP_S + 60, 0, is_busy=True) == 0
+    assert silence.update(1 + MAX_UPDATE_GAP_S + 61, 0, is_busy=True) == 1
 
 
 @pytest.mark.parametrize(
-    ("prompts", "most", "device", "seconds"),
+    ("prompts", "token_limit", "device", "seconds"),
     [([], 8192, "cuda", 0), ([100, 50], 8192, "cpu", 3), ([100_000], 2000, "cuda", 4)],
 )
-def test_prompts_give_a_step_more_time_up_to_the_most_that_it_computes(
-    prompts: list[int], most: int, device: str, seconds: float
+def test_long_prompts_extend_the_time_of_a_step_up_to_its_token_limit(
+    prompts: list[int], token_limit: int, device: str, seconds: float
 ) -> None:
-    core = FakeCore(prompt_limit=most, device=device).add("begun", prompt_len=1000)
+    core = FakeCore(prompt_limit=token_limit, device=device).add("begun", prompt_len=1000)
     for number, tokens in enumerate(prompts):
         core.add(str(number), new=True, prompt_len=tokens)
-    assert prefill_s(core.requests, core.client.vllm_config) == seconds
+    assert max_prefill_s(core.requests, core.client.vllm_config) == seconds

@@ -1,4 +1,4 @@
-"""What is taken of a request besides its text, and what is taken out of vLLM's messages."""
+"""Media in requests, and the removal of internal details from vLLM's messages."""
 
 import logging
 from types import SimpleNamespace
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import vllm.envs
-from support.effort import turns
+from support.effort import loop_iterations
 from support.engine.scripted import settings
 
-from worker.engine.run.requests.media import NOWHERE, media_of
-from worker.engine.run.requests.refusals import quotes_nothing, sanitized, silence_refusals
-from worker.errors import LONGEST_MESSAGE
+from worker.engine.run.requests.media import UNREACHABLE_HOST, create_media_loader
+from worker.engine.run.requests.refusals import is_loggable, sanitize, silence_refusals
+from worker.errors import MAX_MESSAGE_LENGTH
 
 
 def client(limits: dict[str, int] | None, domains: list[str] | None = None) -> Any:
-    """Return a client whose model takes so many of each; None: text only."""
+    """Return a client of a model with these limits for each kind of media; None for text only."""
     processor = SimpleNamespace(info=SimpleNamespace(allowed_mm_limits=limits))
     config = SimpleNamespace(is_multimodal_model=limits is not None, allowed_media_domains=domains)
     renderer = SimpleNamespace(get_mm_processor=lambda: processor)
@@ -31,29 +31,35 @@ def client(limits: dict[str, int] | None, domains: list[str] | None = None) -> A
         ({"vision_chunk": 1}, {"image", "video"}),
     ],
 )
-def test_a_model_takes_what_vllm_says(limits: dict[str, int] | None, kinds: set[str]) -> None:
-    assert media_of(client(limits), settings())._kinds == kinds
+def test_a_model_accepts_the_kinds_of_media_that_vllm_lists(
+    limits: dict[str, int] | None, kinds: set[str]
+) -> None:
+    assert create_media_loader(client(limits), settings())._kinds == kinds
 
 
-@pytest.mark.parametrize(("known", "pixels"), [(40_000_000, 40_000_000), (-1, 0)])
-def test_limits_are_set_or_vllms(known: int, pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm.envs, "VLLM_MAX_IMAGE_PIXELS", known)
+@pytest.mark.parametrize(("vllm_limit", "pixels"), [(40_000_000, 40_000_000), (-1, 0)])
+def test_limits_come_from_settings_or_vllm(
+    vllm_limit: int, pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm.envs, "VLLM_MAX_IMAGE_PIXELS", vllm_limit)
     environ = {"ALLOW_REMOTE_MEDIA": "0", "MEDIA_MAX_MB": "3", "MEDIA_MAX_PARTS": "4"}
-    limits = media_of(client(None), settings(**environ))._limits
-    assert (limits.remote, limits.megabytes, limits.parts) == (False, 3, 4)
+    limits = create_media_loader(client(None), settings(**environ))._limits
+    assert (limits.allow_remote, limits.megabytes, limits.parts) == (False, 3, 4)
     assert limits.pixels == pixels
 
 
 @pytest.mark.parametrize(
     ("domains", "fetched"),
-    [([NOWHERE], set()), (["example.com"], {"example.com"}), (None, set())],
+    [([UNREACHABLE_HOST], set()), (["example.com"], {"example.com"}), (None, set())],
 )
-def test_only_the_operators_hosts_are_the_fetchers(domains: Any, fetched: set[str]) -> None:
-    assert media_of(client(None, domains), settings())._fetcher._domains == fetched
+def test_the_fetcher_uses_only_hosts_that_the_operator_allows(
+    domains: Any, fetched: set[str]
+) -> None:
+    assert create_media_loader(client(None, domains), settings())._fetcher._domains == fetched
 
 
 @pytest.mark.parametrize(
-    ("message", "rest"),
+    ("message", "expected"),
     [
         ("no such file: /home/user/model.json", "no such file: <path>"),
         ("in /tmp/a-b/c_d, or 'file:///root/x'", "in <path>, or 'file:<path>'"),
@@ -65,24 +71,25 @@ def test_only_the_operators_hosts_are_the_fetchers(domains: Any, fetched: set[st
         ("", ""),
     ],
 )
-def test_paths_addresses_and_tracebacks_are_taken_out(message: str, rest: str) -> None:
-    assert sanitized(message) == rest
+def test_paths_addresses_and_tracebacks_are_removed(message: str, expected: str) -> None:
+    assert sanitize(message) == expected
 
 
 @pytest.mark.parametrize("fragment", ["/a", "/-", "a", "//", 'File "', " at 0x0", "\n ", "é"])
-def test_a_message_is_cut_before_it_is_read(fragment: str) -> None:
+def test_a_long_message_is_truncated_before_it_is_sanitized(fragment: str) -> None:
     message = fragment * 5_000_000
-    assert len(sanitized(message)) <= LONGEST_MESSAGE
-    # It takes a tenth of that; to read all of the message takes several times as many.
-    assert turns(lambda: sanitized(message)) < 50_000
+    assert len(sanitize(message)) <= MAX_MESSAGE_LENGTH
+    # This takes a tenth of these iterations; reading all of the message takes several times as
+    # many.
+    assert loop_iterations(lambda: sanitize(message)) < 50_000
 
 
 @pytest.mark.parametrize("propagate", [False, True])
-def test_refusals_are_not_in_vllms_logs(propagate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_does_not_log_refusals(propagate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     own, above = logging.Handler(), logging.Handler()
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [own])
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", propagate)
     monkeypatch.setattr(logging.getLogger(), "handlers", [above])
     silence_refusals()
-    assert quotes_nothing in own.filters
-    assert (quotes_nothing in above.filters) is propagate
+    assert is_loggable in own.filters
+    assert (is_loggable in above.filters) is propagate

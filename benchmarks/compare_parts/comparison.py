@@ -1,0 +1,97 @@
+"""Results of comparisons, stored in JSON files that can be read and combined."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from compare_parts.figures import Arrivals, median_of
+
+# Figures by name, grouped by their subject: a load, or the startup.
+Groups = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """The results of one start of a side.
+
+    Args:
+        figures: Figures of the loads and of the startup.
+        phases: Phases of the worker's startup: seconds from its beginning to each one's begin and
+            end.
+        arrivals: Arrivals of the tokens of one stream.
+    """
+
+    figures: Groups
+    arrivals: Arrivals
+    phases: Groups = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rounds of all sides.
+
+    Args:
+        machine: A description of the machine for each run.
+        model: Name of the model's directory.
+        rounds: The rounds of each side.
+        others: The figures of the worker from other benchmarks, for each run.
+    """
+
+    machine: list[str]
+    model: str
+    rounds: dict[str, list[Round]]
+    others: list[Groups]
+
+    def sides(self) -> dict[str, Groups]:
+        """Return the medians of each side over all rounds."""
+        found = {
+            name: medians([each.figures for each in rounds]) for name, rounds in self.rounds.items()
+        }
+        if self.others and "worker" in found:
+            found["worker"] |= medians(self.others)
+        return found
+
+    def phases(self) -> Groups:
+        """Return the medians of the phases of the worker's startup."""
+        return medians([each.phases for each in self.rounds.get("worker", [])])
+
+    def stream(self, side: str) -> Arrivals:
+        """Return the arrivals of the stream whose duration is the median of all rounds."""
+        streams = sorted(
+            (each.arrivals for each in self.rounds[side]), key=lambda each: each[-1][0]
+        )
+        return streams[len(streams) // 2]
+
+
+FILE_FORMAT = TypeAdapter(Comparison)
+
+
+def medians(rounds: Sequence[Groups]) -> Groups:
+    """Return the medians over rounds of the groups that all rounds have."""
+    common = set.intersection(*map(set, rounds)) if rounds else set()
+    names = [name for name in (rounds[0] if rounds else {}) if name in common]
+    return {name: median_of([each[name] for each in rounds]) for name in names}
+
+
+def read(files: Sequence[Path]) -> Comparison:
+    """Read the files of runs with the same model, and combine their rounds.
+
+    Raises:
+        ValueError: If the runs have different models, or a file is not such a file.
+    """
+    runs = [FILE_FORMAT.validate_json(file.read_bytes()) for file in files]
+    if len({run.model for run in runs}) > 1:
+        raise ValueError("these runs are of different models")
+    return Comparison(
+        machine=[machine for run in runs for machine in run.machine],
+        model=runs[0].model,
+        rounds=_join_rounds([run.rounds for run in runs]),
+        others=[groups for run in runs for groups in run.others],
+    )
+
+
+def _join_rounds(runs: Sequence[Mapping[str, list[Round]]]) -> dict[str, list[Round]]:
+    sides = {side: None for run in runs for side in run}
+    return {side: [each for run in runs for each in run.get(side, [])] for side in sides}

@@ -1,0 +1,107 @@
+"""Parses the platform's responses; a job that can't be parsed doesn't affect the other jobs."""
+
+import asyncio
+import json
+import math
+import re
+import sys
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.errors import InvalidInput
+
+ByteArray = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
+
+_ID = re.compile(rb'\s*"id"\s*:\s*("(?:[^"\\]|\\.){1,200}")\s*', re.DOTALL)
+_QUOTE, _COMMA, _COLON = b'",:'
+# Change of the nesting depth at each character code.
+_DEPTH_CHANGES = np.zeros(256, np.int8)
+_DEPTH_CHANGES[list(b"[{")] = 1
+_DEPTH_CHANGES[list(b"]}")] = -1
+
+
+async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
+    """Parse a response as JSON.
+
+    A job has an ``InvalidInput`` error as its input if Python's parser rejects the job (nesting too
+    deep, number with too many digits) or if the job has too many values.
+
+    Args:
+        body: Body of the response.
+        max_values: Maximum number of values in a job. Parsing half a million values blocks the
+            event loop for half a second.
+
+    Raises:
+        ValueError: If the body is not JSON.
+    """
+    try:
+        if not _may_exceed(body, max_values):
+            return json.loads(body or b"null")
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError):
+        pass
+    # This takes up to a second for 10 MB.
+    return await asyncio.to_thread(_parse_jobs_separately, body, max_values)
+
+
+def _parse_jobs_separately(body: bytes, max_values: float) -> list[Any]:
+    is_list = body.lstrip().startswith(b"[")
+    return [_parse_job(part, max_values) for part in (_split_items(body) if is_list else [body])]
+
+
+def _parse_job(text: bytes, max_values: float) -> Any:
+    try:
+        if not _may_exceed(text, max_values) or _count_values(text) <= max_values:
+            return json.loads(text)
+        reason = f"it has more than {max_values:,} values (MAX_INPUT_VALUES)"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    except json.JSONDecodeError:
+        return None
+    except ValueError:
+        reason = f"it has a number of more than {sys.get_int_max_str_digits():,} digits"
+    ids = [found[1] for part in _split_items(text) if (found := _ID.fullmatch(part))]
+    if not ids:
+        return None
+    return {"id": json.loads(ids[-1]), "input": InvalidInput(f"The job can't be read: {reason}.")}
+
+
+def _may_exceed(text: bytes, max_values: float) -> bool:
+    """Return whether a JSON text may have more than ``max_values`` values.
+
+    This is an upper bound: colons and opening brackets within strings count, too.
+    """
+    return max(text.count(b":"), text.count(b"{") + text.count(b"[")) > max_values
+
+
+def _count_values(text: bytes) -> int:
+    """Return the number of values in objects, or of objects and lists if these are more."""
+    codes, outside = _scan(text)
+    colons, brackets = codes == _COLON, _DEPTH_CHANGES[codes] == 1
+    return max(int(np.count_nonzero(outside & found)) for found in (colons, brackets))
+
+
+def _scan(text: bytes) -> tuple[ByteArray, BoolArray]:
+    """Return the bytes of a JSON text and a mask of the bytes outside of strings."""
+    # Without escapes, every quotation mark starts or ends a string.
+    unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    codes = np.frombuffer(unescaped, np.uint8)
+    return codes, np.cumsum(codes == _QUOTE, dtype=np.uint8) % 2 == 0
+
+
+def _split_items(text: bytes) -> list[bytes]:
+    """Return the items of a list, or the key-value pairs of an object, without parsing them."""
+    codes, outside = _scan(text)
+    depths = np.cumsum(np.where(outside, _DEPTH_CHANGES[codes], 0), dtype=np.int32)
+    commas = np.flatnonzero(outside & (codes == _COMMA) & (depths == 1)).tolist()
+    first = int(np.argmax(depths == 1))
+    end = first + int(np.argmin(depths[first:]))
+    edges = [first, *commas, end]
+    return [text[begin + 1 : stop] for begin, stop in pairwise(edges)]

@@ -1,0 +1,55 @@
+"""The network volume of an endpoint, for files that are too large for a job."""
+
+import threading
+from typing import TYPE_CHECKING
+
+from llm_worker_client.steps import NotStored, StoreFile
+from llm_worker_client.volume import NoSpace, VolumeError, VolumeNotConfigured, open_volume
+
+if TYPE_CHECKING:
+    from llm_worker_client.volume import Volume
+
+
+class LazyVolume:
+    """A volume that is opened at its first use; threads may share it.
+
+    Args:
+        volume: The volume. If None, the environment's volume is opened when it is first needed.
+    """
+
+    def __init__(self, volume: "Volume | None") -> None:
+        self._volume = volume
+        self._lock = threading.Lock()
+
+    def missing_settings(self) -> str | None:
+        """Return a message with the settings that an upload lacks; None if it lacks none."""
+        try:
+            self._open()
+        except VolumeNotConfigured as error:
+            return str(error)
+        return None
+
+    def upload(self, file: StoreFile, stop: threading.Event) -> str:
+        """Upload a file to the volume and return its key.
+
+        Args:
+            file: The file to upload.
+            stop: Set by another thread to stop the upload.
+
+        Raises:
+            NotStored: If the file could not be uploaded.
+        """
+        try:
+            return self._open().upload_by_digest(file.path, file.name, stop)
+        except VolumeNotConfigured as error:
+            raise NotStored(str(error), 413) from None
+        except NoSpace as error:
+            raise NotStored(str(error), 507) from None
+        except VolumeError as error:
+            raise NotStored(str(error), 502) from None
+
+    def _open(self) -> "Volume":
+        with self._lock:
+            if self._volume is None:
+                self._volume = open_volume()
+            return self._volume

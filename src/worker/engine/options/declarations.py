@@ -1,0 +1,81 @@
+"""Reads the type, choices and bounds that vLLM declares for an option.
+
+They are declared in vLLM's parser and configuration classes.
+"""
+
+import argparse
+import contextlib
+import enum
+import functools
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+
+@functools.cache
+def has_plugins() -> bool:
+    """Return whether a plugin is installed that may add choices to vLLM's options."""
+    entry_points = importlib.metadata.entry_points(group="vllm.general_plugins")
+    return any(point.dist and not point.dist.name.startswith("vllm") for point in entry_points)
+
+
+def value_kind(action: argparse.Action) -> str:
+    """Return the kind of an option's values, which is a key of ``option.ACCEPTED_VALUES``.
+
+    The kind is determined by calling the option's conversion, which may be any function.
+    """
+    if action.nargs == 0:
+        return "boolean"
+    if action.nargs == "+":
+        return "list"
+    if action.choices:
+        return "text"
+    convert: Any = action.type or str
+    probes = (("{}", "json", object), ("1k", "size", int), ("0.5", "number", float))
+    for probe, kind, expected_type in (*probes, ("1", "integer", int)):
+        with contextlib.suppress(ValueError, TypeError, argparse.ArgumentTypeError):
+            converted = convert(probe)
+            if isinstance(converted, expected_type) and not isinstance(
+                converted, str | list | None
+            ):
+                return kind
+    return "text"
+
+
+def literal_values(annotation: Any) -> Iterator[str]:
+    """Yield the values of a type as strings: of a Literal, an Enum, or the members of a union."""
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        for member in annotation:
+            # Some members have None, or the path of a class, as their value.
+            value = str(member.value)
+            is_writable = member.value is not None and re.fullmatch(r"\w+", value)
+            spelling = value if is_writable else member.name
+            yield spelling
+            if spelling.lower() != member.name.lower():
+                yield member.name
+    else:
+        for part in get_args(annotation):
+            yield from literal_values(part)
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    return getattr(config, "__pydantic_fields__", {})
+
+
+def find_field(config: Any, dest: str) -> Any:
+    """Return the field that an option sets, in a configuration class or a class nested in it.
+
+    The field's name may lack the class's name: ``attention_backend`` sets
+    ``AttentionConfig.backend``.
+    """
+    own_fields = fields_of(config)
+    prefix = f"{getattr(config, '__name__', '').removesuffix('Config').lower()}_"
+    nested_fields = [fields_of(field.annotation) for field in own_fields.values()]
+    for fields in (own_fields, *nested_fields):
+        for name in (dest, dest.removeprefix(prefix)):
+            if name in fields:
+                return fields[name]
+    return None

@@ -1,0 +1,53 @@
+"""Suspension of an engine: requests wait while other work uses the engine's memory."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from worker.errors import EngineSuspended
+
+
+class Suspension:
+    """The state of an engine's suspension. Use on one loop."""
+
+    def __init__(self) -> None:
+        # Callers suspend the engine one at a time.
+        self._lock = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._timeout_s = 0.0
+        # Whether all processes of the engine's core have exited.
+        self.is_vacant = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the engine is suspended now."""
+        return not self._ended.is_set()
+
+    @contextlib.asynccontextmanager
+    async def suspend(self, timeout_s: float) -> AsyncIterator[None]:
+        """Let requests wait during this block, each for up to ``timeout_s`` seconds."""
+        async with self._lock:
+            self._timeout_s = timeout_s
+            self._ended.clear()
+            try:
+                yield
+            finally:
+                self.is_vacant = False
+                self._ended.set()
+
+    async def wait_until_over(self) -> None:
+        """Note that no process of a core is left; return when another core may start."""
+        if self.is_active:
+            self.is_vacant = True
+            await self._ended.wait()
+
+    async def wait_until_resumed(self) -> None:
+        """See ``Engine.wait_until_resumed``."""
+        if not self.is_active:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            raise EngineSuspended from None

@@ -1,0 +1,101 @@
+"""Checks that predict, with vLLM's own code, why a core would refuse to start.
+
+They run before a core exists, and none of them needs weights. Each check raises ``StartFailed`` or
+``ValueError``, with vLLM's message if there is one.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.machine import configures_for_cpu
+from worker.engine.model_config import TRANSCRIPTION_ONLY, is_served
+from worker.engine.run.adapters.files import check_lora_modules
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.start.loading import LOADERS
+from worker.errors import StartFailed
+from worker.settings.environment import process_environ
+
+# An operator that vLLM's CPU builds declare, but that some builds don't implement.
+_FP8_OPERATOR = "static_scaled_fp8_quant"
+# Packages that values of options need.
+_PACKAGES = {
+    "LOAD_FORMAT": {
+        **LOADERS,
+        "modelexpress": "modelexpress",
+        "runai_streamer_sharded": LOADERS["runai_streamer"],
+        "tensorizer": "tensorizer",
+    },
+    "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
+}
+# File name pattern of a model that was saved in shards, one per GPU.
+_SHARD_PATTERN = "model-rank-0-part-*.safetensors"
+
+
+def check_any_machine(arguments: EngineArguments, config: Any) -> None:
+    """Check everything that does not depend on the machine."""
+    model, backend = config.model_config, config.parallel_config.distributed_executor_backend
+    if not is_served(model):
+        raise StartFailed(TRANSCRIPTION_ONLY)
+    check_lora_modules(arguments.vllm_args.lora_modules or (), config)
+    value, directory = str(arguments.vllm_args.load_format), Path(arguments.vllm_args.model)
+    if value == "sharded_state" and directory.is_dir() and not any(directory.glob(_SHARD_PATTERN)):
+        name = arguments.setting_name("LOAD_FORMAT")
+        raise StartFailed(
+            f"{name}={value}: there are no files {_SHARD_PATTERN} in the model's directory"
+        )
+    # vLLM imports some packages only when it uses them.
+    for option, packages in _PACKAGES.items():
+        value = str(getattr(arguments.vllm_args, option.lower()))
+        if (package := packages.get(value)) and find_spec(package) is None:
+            name = arguments.setting_name(option)
+            raise StartFailed(f"{name}={value} needs the package {package}, which is not installed")
+    if backend == "external_launcher" and "RANK" not in process_environ():
+        raise StartFailed(f"DISTRIBUTED_EXECUTOR_BACKEND={backend} is for processes of torchrun")
+    # A core first seeds numpy, which accepts no other values.
+    if not 0 <= model.seed < 2**32:
+        raise StartFailed("Seed must be between 0 and 2**32 - 1")
+
+
+def check_on_cpu(_: EngineArguments, config: Any) -> None:
+    """Check for features that vLLM's CPU builds lack, and for options that need a GPU."""
+    if not configures_for_cpu():
+        return
+    if config.parallel_config.distributed_executor_backend == "mp":
+        try:
+            # Each process uses its own part of the memory.
+            import_from_vllm("OMPProcessManager")(config)
+        except AssertionError as error:
+            raise StartFailed(str(error)) from error
+    method = config.model_config.quantization or ""
+    operator: Any = getattr(torch.ops._C, _FP8_OPERATOR, None)
+    lacks_operator = operator is None or not operator.default._schema.arguments
+    if "fp" in method and lacks_operator and _quantizes_during_load(config.quant_config):
+        raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+    if getattr(config.cache_config, "kv_offloading_size", None):
+        raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
+    _check_block_size(config)
+
+
+def _quantizes_during_load(quantization: Any) -> bool:
+    serialized = getattr(quantization, "is_checkpoint_fp8_serialized", True)
+    return serialized is False or isinstance(
+        quantization, import_from_vllm("OnlineQuantizationConfig")
+    )
+
+
+def _check_block_size(config: Any) -> None:
+    """Check BLOCK_SIZE against the attention backend of a model with uniform layers.
+
+    This is possible only on CPUs, which have one attention backend. On GPUs, vLLM chooses the
+    backend when it creates the layers.
+    """
+    model, cache = config.model_config, config.cache_config
+    has_uniform_layers = not (model.use_mla or model.is_hybrid or model.is_attention_free)
+    if has_uniform_layers and getattr(cache, "user_specified_block_size", False):
+        with import_from_vllm("set_current_vllm_config")(config):
+            backend = import_from_vllm("get_attn_backend")(model.get_head_size(), model.dtype, None)
+        import_from_vllm("select_common_block_size")(cache.block_size, [backend])

@@ -1,0 +1,140 @@
+"""Directories of files on the volume: ``worker/files/<id>``, with content and metadata.
+
+Such a directory appears and disappears atomically, and never changes.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from worker.errors import VolumeError
+from worker.validation import StrictModel
+from worker.volume import Volume, ids, translate_os_errors
+from worker.volume.directories import atomic_directory, remove_directory
+
+log = logging.getLogger(__name__)
+
+FILE_PREFIX = "file-"
+CONTENT, METADATA = "content", "meta.json"
+# Seconds after the last write until an incomplete file counts as abandoned.
+ABANDONED_S = 86_400
+
+# Purposes that callers may upload a file for. The worker's own results have others: "batch_output".
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+# Purpose of a file that is uploaded without one.
+DEFAULT_PURPOSE: Purpose = "fine-tune"
+
+
+class StoredFile(StrictModel):
+    """A file that exists: its content is complete and never changes.
+
+    Args:
+        id: ``file-`` and 24 letters and digits.
+        bytes: Size of the content.
+        created_at: Creation time in seconds since 1970.
+        filename: Name from the caller, which is not a name on the disk.
+        purpose: Purpose as in OpenAI's API.
+        expires_at: Expiry time in seconds since 1970; None for never.
+        path: Path of a caller's file on the volume that this one refers to; never sent to callers.
+    """
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None
+    path: str | None = None
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+
+class FileDirectories:
+    """The directories of all files on a volume. All methods raise ``VolumeError`` if it fails."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+
+    @property
+    def root(self) -> Path:
+        return self._volume.directory("files")
+
+    def read(self, id: str) -> StoredFile | None:
+        """Return the metadata of a file; None if there is no such file.
+
+        Args:
+            id: Any string.
+        """
+        if not ids.is_id(FILE_PREFIX, id):
+            return None
+        with translate_os_errors():
+            try:
+                return StoredFile.model_validate_json((self.root / id / METADATA).read_bytes())
+            except (FileNotFoundError, NotADirectoryError, ValidationError):
+                return None
+
+    def names(self) -> list[str]:
+        """Return the names of all directories, including incomplete and partly removed ones."""
+        with translate_os_errors():
+            try:
+                return [path.name for path in self.root.iterdir()]
+            except FileNotFoundError:
+                return []
+
+    @contextlib.contextmanager
+    def create(self, id: str) -> Iterator[Path]:
+        """Yield a directory for the content and ``METADATA``, which becomes a file after the block.
+
+        If the block raises, nothing remains. If another attempt was faster, its directory stays.
+        """
+        with translate_os_errors(), atomic_directory(self.root / id) as folder:
+            yield folder
+
+    def remove(self, name: str) -> None:
+        """Remove a directory atomically."""
+        with translate_os_errors():
+            remove_directory(self.root / name)
+
+    def sweep(self, in_use: Container[str]) -> int:
+        """See ``Files.sweep``."""
+        removed = 0
+        for name in self.names():
+            try:
+                removed += name not in in_use and self._remove_if_expired(name)
+            except VolumeError as error:
+                log.warning("%s could not be removed: %s", name, error)
+        return removed
+
+    def _remove_if_expired(self, name: str) -> bool:
+        file = self.read(name)
+        is_removable = self.is_abandoned(name) if file is None else file.is_expired
+        if is_removable:
+            self.remove(name)
+        return is_removable
+
+    def is_abandoned(self, name: str) -> bool:
+        """Return whether the last write to a directory was more than ``ABANDONED_S`` ago."""
+        folder = self.root / name
+        with translate_os_errors():
+            try:
+                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return newest < time.time() - ABANDONED_S
+
+
+def has_content(path: Path, source: Iterable[bytes]) -> bool:
+    """Return whether a file contains the same bytes as a source with chunks of any size.
+
+    Raises:
+        OSError: The file can't be read.
+    """
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in source) and not file.read(1)

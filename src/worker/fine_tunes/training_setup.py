@@ -1,0 +1,162 @@
+"""Everything that a worker needs to train adapters one at a time: model, memory and process."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from trainer.spec import Spec
+from worker.engine import BaseModelHandle
+from worker.errors import VolumeError, WorkerError
+from worker.fine_tunes import results
+from worker.fine_tunes.child import COMMAND
+from worker.fine_tunes.creation import model_directory
+from worker.fine_tunes.memory import POLL_S, MemoryInUse, ShouldStop, check_memory
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import FineTuneFailed
+from worker.settings import Settings
+from worker.volume import adapters
+
+# Seconds that a training waits for memory that is in use. A process that has just exited releases
+# its memory sooner.
+MEMORY_TIMEOUT_S = 60.0
+
+# Context manager factory that reserves memory; requests to the engine wait meanwhile.
+ReserveMemory = Callable[[], AbstractAsyncContextManager[None]]
+
+
+# Creation time of a fine-tune, and its id.
+QueuePosition = tuple[int, str]
+
+
+class TrainingQueue:
+    """Lets a worker train one adapter at a time, oldest fine-tune first. Use on one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: set[QueuePosition] = set()
+        self._busy = False
+
+    @contextlib.contextmanager
+    def take_turn(self, position: QueuePosition) -> Iterator[bool]:
+        """Yield whether it is this position's turn, and reserve the turn for the block."""
+        self._waiting.add(position)
+        has_turn = not self._busy and position == min(self._waiting)
+        self._busy = self._busy or has_turn
+        try:
+            yield has_turn
+        finally:
+            if has_turn:
+                self._busy = False
+                # Until it waits again: another worker may be training this fine-tune.
+                self._waiting.discard(position)
+
+    def leave(self, position: QueuePosition) -> None:
+        """Leave the queue."""
+        self._waiting.discard(position)
+
+
+class TrainingSetup:
+    """The worker's setup for training adapters. Call its methods in threads, except coroutines.
+
+    Args:
+        fine_tunes: Fine-tunes of the volume.
+        base: Engine's base model, which also checks adapters.
+        settings: Settings of the worker.
+        reserve_memory: Reserves memory for a training; None if that is not necessary.
+        low_priority: Whether the worker answers requests during a training.
+    """
+
+    def __init__(
+        self,
+        fine_tunes: FineTunes,
+        base: BaseModelHandle,
+        settings: Settings,
+        reserve_memory: ReserveMemory | None = None,
+        *,
+        low_priority: bool = True,
+    ) -> None:
+        self._fine_tunes = fine_tunes
+        self._base = base
+        self._settings = settings
+        self.reserve_memory = reserve_memory
+        self.low_priority = low_priority
+        self.queue = TrainingQueue()
+        # Command of the trainer's process.
+        self.command: Sequence[str] = COMMAND
+        # Directory where adapters are published.
+        self.adapters_directory = adapters.directory(settings.base_path)
+
+    def make_spec(self, fine_tune: FineTune) -> Spec:
+        """Return the specification for the training of a fine-tune.
+
+        Raises:
+            InvalidInput: The model can't be trained.
+            NoSuchObject: A file with rows no longer exists.
+            VolumeError: The volume fails.
+        """
+        request, model, settings = fine_tune.request, self._base.model, self._settings
+        if not settings.base_path.is_dir():
+            raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
+        directory = model_directory(model)
+        training_file, validation_file = request.training_file, request.validation_file
+        return Spec(
+            **dict(request.spec),
+            model=directory,
+            tokenizer=model.tokenizer.absolute() if model.tokenizer else directory,
+            chat_template=model.chat_template,
+            trust_remote_code=model.trust_remote_code,
+            device="cpu" if model.device == "cpu" else "cuda",
+            max_length=min(model.max_model_len, settings.fine_tune_max_length),
+            training=self._fine_tunes.locate_rows(training_file),
+            validation=self._fine_tunes.locate_rows(validation_file) if validation_file else None,
+            wandb=request.wandb,
+        )
+
+    def check_memory(self, spec: Spec) -> None:
+        """Refuse a training that can't fit into the free memory; see ``memory.check_memory``."""
+        check_memory(spec)
+
+    async def check_adapter(self, folder: Path) -> None:
+        """Refuse a directory with an adapter that can't be served.
+
+        Raises:
+            WorkerError: The adapter can't be served.
+        """
+        await self._base.check_adapter(folder)
+
+    def write_results(self, fine_tune: FineTune) -> Sequence[str]:
+        """Write the result files of a fine-tune; return their ids."""
+        return results.write(self._fine_tunes.files, fine_tune)
+
+    async def wait_for_spec(
+        self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool
+    ) -> Spec | None:
+        """Return the specification of a training once it fits; None if it has to stop before that.
+
+        Args:
+            fine_tune: Fine-tune to train.
+            should_stop: Returns whether the training has to stop.
+            needs_memory: Whether the memory must be free now; otherwise, it may become free later.
+
+        Raises:
+            FineTuneFailed: The fine-tune can't be trained here.
+            VolumeError: The volume fails.
+        """
+        deadline = time.monotonic() + MEMORY_TIMEOUT_S
+        while True:
+            try:
+                spec = await asyncio.to_thread(self.make_spec, fine_tune)
+                with contextlib.nullcontext() if needs_memory else contextlib.suppress(MemoryInUse):
+                    await asyncio.to_thread(self.check_memory, spec)
+            except WorkerError as error:
+                if isinstance(error, VolumeError):
+                    raise
+                if not isinstance(error, MemoryInUse) or time.monotonic() > deadline:
+                    raise FineTuneFailed("not_trainable", error.message, error.param) from error
+            else:
+                return spec
+            if await should_stop():
+                return None
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,180 @@
+"""Runs the HTTP server of a worker, or of one that failed to start."""
+
+import json
+import logging
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from socket import socket
+from typing import Literal, NoReturn
+
+import uvicorn
+from pydantic import SecretStr
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from worker.engine import Engines
+from worker.errors import StartFailed
+from worker.failed_start import MAX_LIFETIME_S
+from worker.serve.connections import ConnectionLimits, HttpConnection, PortConnections
+from worker.serve.service import METHODS, PING, FailedStartApp, Service
+from worker.serve.startup_server import MAX_HEAD_BYTES
+from worker.serve.web_pages import WebPageFilter
+from worker.settings import Settings
+from worker.settings.values import parse_list
+
+log = logging.getLogger(__name__)
+
+# Seconds that running requests have to finish after a stop signal.
+GRACE_S = 30
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Response headers that pages of other origins may read, in addition to the safelisted ones.
+EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
+
+ExitProcess = Callable[[int], NoReturn]
+
+
+class HealthPortFilter:
+    """An app that serves only /ping on a second port."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._port = port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["server"][1] == self._port and scope["path"] != PING:
+            await Response(status_code=404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def make_server(
+    engines: Engines, settings: Settings, host: str, port: int, health: int | None = None
+) -> uvicorn.Server:
+    """Return an unstarted server; ``health`` is an additional port for ``/ping`` only."""
+    if host not in LOOPBACK and settings.serve_api_key is None:
+        log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
+    return _make_server(Service(engines, settings), settings, host, port, health, lifespan="on")
+
+
+def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Return an app that web pages of these origins may call; without origins, the same app."""
+    if not origins:
+        return app
+    methods = ("OPTIONS", *METHODS)
+    headers = ["*"]
+    return CORSMiddleware(
+        app, origins, methods, allow_headers=headers, expose_headers=EXPOSED_HEADERS, max_age=3600
+    )
+
+
+def serve(
+    engines: Engines,
+    settings: Settings,
+    host: str,
+    sockets: Sequence[socket],
+    exit_process: ExitProcess,
+    watch: Callable[[Callable[[], int]], None],
+) -> None:
+    """Serve requests on the sockets of a ``StartupListener`` at this host, until a signal.
+
+    ``watch`` is called in a thread; its argument is a function that counts the running requests.
+    """
+    ports = [one.getsockname()[1] for one in sockets]
+    http_server = make_server(engines, settings, host, *ports)
+    _exit_on_signal(exit_process, 0)
+
+    def requests_left() -> int:
+        return len(http_server.server_state.tasks)
+
+    threading.Thread(target=watch, args=(requests_left,), daemon=True).start()
+    # uvicorn logs this only for sockets that it has opened itself.
+    named = f"[{host}]" if ":" in host else host
+    log.info("Uvicorn running on http://%s:%d", named, ports[0])
+    http_server.run(sockets=[*sockets])
+
+
+def serve_failure(
+    error: StartFailed,
+    values: Mapping[str, str],
+    host: str,
+    sockets: Sequence[socket],
+    exit_process: ExitProcess,
+) -> None:
+    """Answer every request with the error of a failed start, until a time limit or a signal.
+
+    ``values`` are the settings as unparsed text, since they may be the cause of the failure.
+    """
+    http_server = make_refusing_server(
+        error, values, host, *(one.getsockname()[1] for one in sockets)
+    )
+    _exit_on_signal(exit_process, 1)
+    timer = threading.Timer(MAX_LIFETIME_S, exit_process, [1])
+    timer.daemon = True
+    timer.start()
+    http_server.run(sockets=[*sockets])
+
+
+def _exit_on_signal(exit_process: ExitProcess, status: int) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # While the server runs, its own handlers give running requests a grace period. Then it
+        # restores these handlers and raises the signal again.
+        signal.signal(number, lambda *_: exit_process(status))
+
+
+def make_refusing_server(
+    error: StartFailed, values: Mapping[str, str], host: str, port: int, health: int | None = None
+) -> uvicorn.Server:
+    """Return an unstarted server that will refuse every request with the error."""
+    text = values.get("SERVE_API_KEY")
+    key = SecretStr(text) if text else None
+    # Use the defaults of all other settings, since any of them may be the cause of the failure.
+    settings = Settings.model_construct(serve_api_key=key, allowed_origins=_origins(values))
+    return _make_server(FailedStartApp(error, key), settings, host, port, health, lifespan="off")
+
+
+def _origins(values: Mapping[str, str]) -> Sequence[str]:
+    """Return ALLOWED_ORIGINS; empty if invalid, which may be the cause of the failed start."""
+    text = values.get("ALLOWED_ORIGINS")
+    try:
+        return parse_list(text) if text else ()
+    except json.JSONDecodeError:
+        return ()
+
+
+def _make_server(
+    app: ASGIApp,
+    settings: Settings,
+    host: str,
+    port: int,
+    health: int | None,
+    lifespan: Literal["on", "off"],
+) -> uvicorn.Server:
+    """Return a server of an app, with the filters that this host and these ports need."""
+    key, origins = settings.serve_api_key, settings.allowed_origins
+    # On other hosts, clients use names of the server that the worker does not know.
+    if host in LOOPBACK and key is None and "*" not in origins:
+        app = WebPageFilter(app, origins)
+    app = add_cors(app, origins)
+    if health is not None:
+        app = HealthPortFilter(app, health)
+    limits = ConnectionLimits(settings.serve_max_connections, settings.serve_timeout_s)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        # uvicorn creates one for each connection.
+        http=partial(HttpConnection, limits, defaultdict(PortConnections)),  # type: ignore[arg-type]  # a function works, too
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ws="none",
+        # The worker's own handlers also process uvicorn's log.
+        log_config=None,
+        log_level="info",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan=lifespan,
+    )
+    return uvicorn.Server(config)

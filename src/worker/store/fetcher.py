@@ -1,0 +1,138 @@
+"""Obtains artifacts: finds those on the disk, and downloads the others in a child process.
+
+The child process, ``python -m worker.store.download``, reads a ``FetchOrder`` from standard input
+and writes a ``FetchReply`` to standard output, both as JSON.
+"""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from worker.children import Child, StopMode, add_sources, module_command
+from worker.errors import MachineUnfit
+from worker.settings.environment import HUB_TOKEN, environ_without_secrets
+from worker.store.places import Places
+from worker.store.refusals import ModelUnavailable, Reason
+from worker.store.resolve import resolve
+from worker.store.snapshot import Artifact, ArtifactLocation, Origin
+
+# Environment variables of the child process that the operator may override.
+_DEFAULTS = {
+    # Otherwise huggingface_hub requests a list of coding agents from the hub, to report its own.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+
+
+@dataclass(frozen=True)
+class FetchOrder:
+    """The artifacts that the child process obtains.
+
+    ``refresh`` has the same meaning as in ``download.obtain``. The hub's token is passed here,
+    since other processes could read it in the environment.
+    """
+
+    artifacts: list[Artifact]
+    places: Places
+    refresh: bool = False
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class FetchReply:
+    """The locations of all artifacts, in the order of the request, or the unavailable artifact.
+
+    ``reason`` is the name of a ``Reason``.
+    """
+
+    locations: list[ArtifactLocation]
+    unavailable: Artifact | None = None
+    reason: str = ""
+    detail: str = ""
+
+
+ORDER_ADAPTER = TypeAdapter(FetchOrder)
+REPLY_ADAPTER = TypeAdapter(FetchReply)
+
+
+class ModelFetcher:
+    """Finds artifacts on the disk, and starts a child process for missing ones; starts no thread.
+
+    ``environ`` is the child's environment. With ``refresh``, the child checks on the hub whether
+    artifacts on the volume are still the newest.
+    """
+
+    def __init__(
+        self,
+        artifacts: Sequence[Artifact],
+        places: Places,
+        environ: Mapping[str, str],
+        refresh: bool = False,
+    ) -> None:
+        results = [resolve(item, places) for item in artifacts]
+        locations = [result for result in results if isinstance(result, ArtifactLocation)]
+        # Only a downloaded artifact can have a newer commit.
+        current = [
+            result for result in locations if not (refresh and result.origin is Origin.VOLUME)
+        ]
+        self._locations = {result.artifact: result for result in current}
+        missing = [item for item in artifacts if item not in self._locations]
+        order = FetchOrder(missing, places, refresh, environ.get(HUB_TOKEN, ""))
+        self._child = _start_child(order, environ_without_secrets(environ)) if missing else None
+
+    @property
+    def on_disk(self) -> list[ArtifactLocation]:
+        """All artifacts, if they are on the disk; empty if any is being downloaded."""
+        return [] if self._child else [*self._locations.values()]
+
+    def result(self) -> dict[Artifact, ArtifactLocation]:
+        """Wait for the child process, if there is one; return all locations.
+
+        Raises:
+            ModelUnavailable: An artifact is unavailable.
+            MachineUnfit: The child process exited without a reply.
+        """
+        child = self._child
+        if child and child.stdout:
+            content = child.stdout.read()
+            self.close()
+            try:
+                reply = REPLY_ADAPTER.validate_json(content)
+            except ValidationError:
+                raise MachineUnfit(_failure_message(child.returncode)) from None
+            if reply.unavailable:
+                raise ModelUnavailable(reply.unavailable, Reason[reply.reason], reply.detail)
+            self._locations |= {found.artifact: found for found in reply.locations}
+        return self._locations
+
+    def close(self) -> None:
+        """Stop the child process, if it still runs, and release its resources."""
+        child, self._child = self._child, None
+        if child and child.stdout:
+            child.stop()
+            child.stdout.close()
+
+
+def _start_child(order: FetchOrder, environ: Mapping[str, str]) -> Child:
+    child = Child(
+        module_command("worker.store.download"),
+        # The child releases its leases on a signal, so that other workers can continue immediately.
+        StopMode.TERMINATE,
+        add_sources({**_DEFAULTS, **environ}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin  # for the type checker: it is a pipe
+    # If the child has already exited, ``result`` reports it.
+    with contextlib.suppress(BrokenPipeError), child.stdin:
+        child.stdin.write(ORDER_ADAPTER.dump_json(order))
+    return child
+
+
+def _failure_message(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "The download was killed before it was complete: perhaps there is too little memory."
+    return f"The download ended before it was complete (status {status}): the log says why."

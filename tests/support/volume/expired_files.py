@@ -1,0 +1,20 @@
+"""Volumes with an expired file that an earlier worker has left behind."""
+
+from pathlib import Path
+
+from worker.files import FILE_PREFIX, Files
+from worker.volume import Volume, ids
+
+EXPIRED = ids.derive_id(FILE_PREFIX, "expired")
+
+
+def make_used_volume(root: Path) -> str:
+    """Create a volume with a file that expires in a second; return its path, for FILES_PATH."""
+    files = Files(Volume(root), max_mb=1, retention_days=1)
+    files.receive([b"old"], filename="old", expires_after_s=1, id=EXPIRED)
+    return str(root)
+
+
+def has_expired_file(root: Path) -> bool:
+    """Return whether the expired file still exists."""
+    return (root / "worker" / "files" / EXPIRED).exists()

@@ -1,0 +1,212 @@
+"""Downloads in a child process, which stops immediately when it has to."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import TypeAdapter
+from support import ROOT
+from support.hub.caches import (
+    ARTIFACT,
+    NAME,
+    WEIGHTS,
+    HubAndVolume,
+    assert_same_content,
+    fill_cache,
+)
+from support.hub.server import MEMBER, blob_id, commit_id
+from support.processes.background import wait_until
+
+from worker.errors import StartFailed
+from worker.store import (
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    MissingArtifact,
+    ModelUnavailable,
+    Origin,
+    Reason,
+    resolve,
+)
+from worker.store import fetcher as module
+from worker.store.download.__main__ import warn_if_not_shared
+from worker.store.fetcher import ORDER_ADAPTER, FetchOrder, ModelFetcher
+from worker.volume.lease import Claim
+
+TOKENIZER = Artifact(NAME, kind=ArtifactKind.TOKENIZER, load_format="dummy")
+
+
+def environ(store: HubAndVolume, **extra: str) -> dict[str, str]:
+    """Return the environment of a child that waits for hours on a silent connection."""
+    fixed = {"PATH": os.environ["PATH"], "HOME": "/", "HF_HUB_DOWNLOAD_TIMEOUT": "10000"}
+    return {**fixed, "HF_ENDPOINT": store.hub.endpoint, **extra}
+
+
+@contextmanager
+def start_fetcher(
+    store: HubAndVolume, *artifacts: Artifact, newest: bool = False, **extra: str
+) -> Iterator[ModelFetcher]:
+    """Fetch the model, or other artifacts, in a child process that is stopped on exit."""
+    fetcher = ModelFetcher(artifacts or [ARTIFACT], store.places, environ(store, **extra), newest)
+    try:
+        yield fetcher
+    finally:
+        fetcher.close()
+
+
+def partial_file(store: HubAndVolume) -> Path:
+    return store.folder / "blobs" / f"{blob_id(store.source / WEIGHTS)}.partial"
+
+
+def wait_for_owner(store: HubAndVolume, has_begun: Callable[[], object] | None = None) -> int:
+    """Wait until some of the weights are on the disk; return the process that downloads them."""
+    wait_until(
+        has_begun or (lambda: partial_file(store).exists() and partial_file(store).stat().st_size)
+    )
+    lease = store.folder / ".worker" / "lease-1"
+    return TypeAdapter(Claim).validate_json(lease.read_bytes()).pid
+
+
+def is_released(store: HubAndVolume) -> bool:
+    """Return whether another worker could continue the download immediately."""
+    free = not [*(store.folder / ".worker").glob("lease-*")]
+    has_content = partial_file(store).stat().st_size > 0
+    return free and has_content and isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+
+
+def test_no_process_is_started_for_artifacts_on_the_disk(
+    store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = fill_cache(store.places.volume, store.source, with_manifest=True)
+    calls: list[object] = []
+    monkeypatch.setattr(module, "_start_child", lambda *_: calls.append(_))
+    with start_fetcher(store, ARTIFACT, Artifact(str(store.source))) as fetcher:
+        found = fetcher.result()
+    assert [model.directory for model in found.values()] == [snapshot, store.source]
+    assert calls == []
+    with start_fetcher(store, Artifact("org/other")):
+        assert len(calls) == 1
+
+
+def test_a_child_process_returns_the_locations_of_all_artifacts(store: HubAndVolume) -> None:
+    directory = Artifact(str(store.source))
+    # The child has the environment that is passed to the fetcher.
+    store.hub.repositories[NAME].gated = True
+    with start_fetcher(store, ARTIFACT, TOKENIZER, directory, HF_TOKEN=MEMBER) as fetcher:
+        found = fetcher.result()
+        assert fetcher.result() is found
+    place = store.folder / "snapshots" / commit_id(store.source)
+    assert found[directory] == ArtifactLocation(directory, store.source, Origin.DIRECTORY)
+    model = found[ARTIFACT]
+    assert (model.directory, model.origin, model.commit) == (place, Origin.DOWNLOAD, place.name)
+    assert model.skipped[1] == f"volume: it does not have {NAME}"
+    assert found[TOKENIZER].directory == place
+    assert_same_content(model, store.source)
+    # The library didn't request the hub's list of coding agents.
+    assert all(NAME in path for _, path, _ in store.hub.requests)
+
+
+def test_the_hub_is_queried_for_the_newest_commit_although_one_is_cached(
+    store: HubAndVolume,
+) -> None:
+    fill_cache(store.places.volume, store.source, with_manifest=True)
+    with start_fetcher(store, newest=True) as fetcher:
+        assert fetcher.result()[ARTIFACT].origin is Origin.VOLUME
+    assert store.hub.requests
+
+
+def test_the_reason_of_a_failure_is_passed_between_the_processes(store: HubAndVolume) -> None:
+    artifact = Artifact(NAME, "v9", setting="EMBEDDING_MODEL_NAME")
+    expected = store.obtain_error(artifact)
+    with start_fetcher(store, artifact) as fetcher, pytest.raises(ModelUnavailable) as raised:
+        fetcher.result()
+    why = raised.value
+    assert why.reason is Reason.REVISION_MISSING
+    assert (why.problem, why.remedy) == (expected.problem, expected.remedy)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(signal.SIGKILL, "was killed before it was complete"), (signal.SIGTERM, "ended before it")],
+)
+def test_a_download_that_is_killed_is_reported(
+    store: HubAndVolume, number: int, message: str
+) -> None:
+    store.hub.stalled_paths = {WEIGHTS}
+    with start_fetcher(store) as fetcher:
+        os.kill(wait_for_owner(store), number)
+        with pytest.raises(StartFailed, match=message):
+            fetcher.result()
+    # A killed process can't release its lease.
+    assert is_released(store) is (number == signal.SIGTERM)
+
+
+def test_stopping_a_download_does_not_wait_for_a_hub_that_hangs(
+    store: HubAndVolume,
+) -> None:
+    store.hub.hangs = True
+    with start_fetcher(store) as fetcher:
+        os.kill(wait_for_owner(store, lambda: store.hub.requests), signal.SIGTERM)
+        # This isn't the error for a hub that doesn't respond.
+        with pytest.raises(StartFailed, match="ended before it was complete"):
+            fetcher.result()
+    assert not [*store.folder.glob(".worker/lease-*")]
+
+
+def test_closing_the_fetcher_stops_the_download(store: HubAndVolume) -> None:
+    store.hub.stalled_paths = {WEIGHTS}
+    with start_fetcher(store) as one, start_fetcher(store, Artifact("org/none")):
+        pid = wait_for_owner(store)
+        one.close()
+        assert not psutil.pid_exists(pid)
+        assert is_released(store)
+
+
+def test_a_download_does_not_outlive_its_parent_process(store: HubAndVolume) -> None:
+    store.hub.stalled_paths = {WEIGHTS}
+    program = (
+        "import os, sys\n"
+        "from worker.store.fetcher import ORDER_ADAPTER, ModelFetcher\n"
+        "order = ORDER_ADAPTER.validate_json(sys.argv[1])\n"
+        "ModelFetcher(order.artifacts, order.places, os.environ).result()\n"
+    )
+    order = ORDER_ADAPTER.dump_json(FetchOrder([ARTIFACT], store.places))
+    variables = environ(store, PYTHONPATH=str(ROOT / "src"))
+    parent = subprocess.Popen([sys.executable, "-c", program, order], env=variables)
+    try:
+        pid = wait_for_owner(store)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not psutil.pid_exists(pid))
+    assert is_released(store)
+
+
+def test_a_warning_is_logged_only_for_a_cache_on_the_containers_own_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path.stat().st_dev == Path("/").stat().st_dev
+    warn_if_not_shared(tmp_path / "not" / "there" / "yet")
+    assert ("each worker downloads for itself" in caplog.text) is own
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == Path("/").stat().st_dev:
+        pytest.skip("there is no other disk here")
+    caplog.clear()
+    warn_if_not_shared(shared / "not" / "there")
+    assert not caplog.text
+
+
+def test_finding_artifacts_imports_neither_the_hubs_library_nor_the_engine() -> None:
+    program = (
+        "import sys, worker.store, worker.store.fetcher, worker.engine.start.artifacts\n"
+        "print({'huggingface_hub', 'vllm', 'torch', 'httpx2'} & sys.modules.keys())"
+    )
+    environ = {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, env=environ) == b"set()\n"
