@@ -67,7 +67,7 @@ def build_limits_page() -> str:
             for line in check.limits.strip().split("\n")
         )
         parts.append(f"## {check.name}\n\nFor {check.requests}.")
-        parts.append(_markdown_table(("limit", "maximum", "setting, or solution"), rows))
+        parts.append(_markdown_table(("limit", "maximum", "setting, or remedy"), rows))
     return "\n\n".join([*parts, notes.strip()]) + "\n"
 
 

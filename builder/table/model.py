@@ -85,7 +85,8 @@ MODEL_ROWS = (
         "MODEL_IMPL",
         LLM,
         "Implementation",
-        "Implementation of the model: vLLM's or transformers'; `auto` uses vLLM's if there is one.",
+        "Implementation of the model; `auto` uses vLLM's if there is one, otherwise that in "
+        "transformers.",
     ),
     Row(
         "RUNNER",
@@ -150,7 +151,8 @@ MODEL_ROWS = (
         TOKENIZER,
         "Rendering threads",
         "Number of threads that render templates and tokenize prompts; unset, 2, or 1 for "
-        "multimodal embedding models. One of several threads is always free of long texts.",
+        "multimodal pooling models and without a tokenizer. With several threads, one always stays "
+        "free of long texts.",
     ),
     Row(
         "CHAT_TEMPLATE_CONTENT_FORMAT",

@@ -418,8 +418,8 @@ OWN_ROWS = (
         "FILES_MAX_TOTAL_MB",
         VOLUME,
         "Space for files (MB)",
-        "Maximum megabytes of all files and outputs of batches together; beyond that, new files "
-        "are refused (507).",
+        "Maximum megabytes of all files and outputs of batches together; beyond that, further "
+        "ones are refused (507).",
     ),
     Row(
         "FILES_RETENTION_DAYS",
@@ -432,7 +432,7 @@ OWN_ROWS = (
         VOLUME,
         "Key for batches",
         "API key of the platform with which the worker sends the jobs that run a batch; without "
-        "it, the response contains the jobs that the caller must send.",
+        "it, the response contains the job that the caller must send.",
     ),
     Row(
         "BATCH_CONCURRENCY",

@@ -15,8 +15,8 @@ SYSTEM_ROWS = (
         "TENSOR_PARALLEL_SIZE",
         SYSTEM,
         "Tensor parallelism",
-        "Number of GPUs across which every layer is split; unset, all GPUs of the worker, as far "
-        "as they divide the model's attention heads.",
+        "Number of GPUs across which every layer is split; unset, the largest number of the "
+        "worker's GPUs that divides the model's attention heads.",
         form=True,
     ),
     Row(
@@ -175,7 +175,7 @@ SYSTEM_ROWS = (
         "CUDAGRAPH_CAPTURE_SIZES",
         SYSTEM,
         "CUDA graph sizes",
-        "Batch sizes for which CUDA graphs are captured; fewer sizes shorten the startup.",
+        "Batch sizes for which CUDA graphs are captured; fewer sizes shorten startup.",
     ),
     Row(
         "ASYNC_SCHEDULING",

@@ -136,7 +136,7 @@ def test_the_table_of_the_page_matches_the_messages_at_startup() -> None:
         for about, names_ in table.WORKS.items()
     ]
     cells.append((format_names(table.LIBRARY_SETTINGS), Verdict.WORKS, "Libraries read them"))
-    note = "Nobody reads them, as in the release of August 2026"
+    note = "They are ignored, as in the release of August 2026"
     cells.append((format_names(table.IGNORED), Verdict.IDLE, note))
     check_table(PAGE, COLUMNS, cells)
 

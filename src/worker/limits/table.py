@@ -138,8 +138,8 @@ CHECKS = (
         f"""
         text, keys and numbers, as UTF-8 | {_DEFAULTS["max_input_mb"]:g} MB; more is 413 \
         | `MAX_INPUT_MB`
-        values, however deep inside | {_DEFAULTS["max_input_values"]:,} | `MAX_INPUT_VALUES`
-        objects and lists inside one another | {_DEFAULTS["max_input_depth"]} | `MAX_INPUT_DEPTH`
+        values, at any depth | {_DEFAULTS["max_input_values"]:,} | `MAX_INPUT_VALUES`
+        nesting depth of objects and lists | {_DEFAULTS["max_input_depth"]} | `MAX_INPUT_DEPTH`
         items of a list, keys of an object | {_DEFAULTS["max_input_items"]:,} | `MAX_INPUT_ITEMS`
         token ids: numbers in lists of nothing else, which count as bytes only \
         | {budget.MAX_TOKEN_IDS:,} |
@@ -178,7 +178,7 @@ CHECKS = (
         _SERVER_ROUTES,
         frozenset({bodies.VLLM_XARGS, "priority", "encoding_format"}),
         f"""
-        `{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` names them
+        `{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` lists the keys
         `priority` | none by default | `SCHEDULING_POLICY=priority`
         `encoding_format` | `float` or `base64` | answers are JSON
         """,
@@ -200,7 +200,7 @@ CHECKS = (
         frozenset({"tools", "tool_choice", "messages", "input", tools.TEMPLATE_KWARGS}),
         f"""
         `tools` | {tools.MAX_TOOLS} |
-        names of tools and functions, wherever they stand | 64 letters, digits and `._-` |
+        names of tools and functions, wherever they occur | 64 letters, digits and `._-` |
         keys of `{tools.TEMPLATE_KWARGS}` \
         | {tools.MAX_TEMPLATE_VALUES}, each of 64 letters, digits and `_` |
         keys that vLLM sets there, or templates call: {_join_names(tools.RESERVED_NAMES)} | none |
@@ -227,7 +227,8 @@ CHECKS = (
         | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
         the same times `max_tokens`, with several choices and no stream \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
-        the same times `min_tokens`, with no stream | what fits one yield; more is 413 | a stream
+        the same times `min_tokens`, with no stream \
+        | what fits into one yield; more is 413 | a stream
         """,
         _check_work,
     ),
@@ -237,7 +238,7 @@ CHECKS = (
         structured.CONSTRAINT_KEYS,
         f"""
         characters | {_join_maximums(structured.MAX_CHARACTERS)} |
-        objects and lists inside each other | {structured.MAX_DEPTH} |
+        nesting depth of objects and lists | {structured.MAX_DEPTH} |
         properties | {structured.MAX_PROPERTIES:,} |
         values, or choices | {structured.MAX_VALUES:,} |
         branches of `allOf`, `anyOf`, `oneOf` | {structured.MAX_BRANCHES:,} |
@@ -245,12 +246,12 @@ CHECKS = (
         regular expressions | {structured.MAX_PATTERNS:,} |
         rules, lines, alternatives of a grammar; alternatives of a regular expression \
         | {structured.MAX_RULES:,}; {structured.MAX_LINES:,}; {structured.MAX_ALTERNATIVES:,} |
-        counts inside each other: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
+        nested counts: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
         and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} \
         | `STRUCTURED_MAX_NESTING`
-        what these counts multiply to | {_DEFAULTS["structured_max_repetitions"]:,} \
+        product of these counts | {_DEFAULTS["structured_max_repetitions"]:,} \
         | `STRUCTURED_MAX_REPETITIONS`
-        `$ref` | places in the same schema: it begins with # |
+        `$ref` | only within the same schema, so it begins with `#` |
         """,
         _check_structured_outputs,
     ),
@@ -262,7 +263,7 @@ CHECKS = (
         characters of a text, or of a conversation | the tokens of the context times the \
         characters of the longest token; above {shapes.TRUSTED_CHARACTERS:,} characters \
         {shapes.MAX_CHARACTERS_PER_TOKEN} \
-        for a token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
+        per token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
         token ids of a prompt | the tokens of the context | `MAX_MODEL_LEN`
         characters for `/tokenize`, tokens for `/detokenize` | {shapes.MAX_ECHO_SIZE:,} |
         """,
@@ -270,7 +271,7 @@ CHECKS = (
     ),
     Check(
         "Media",
-        "conversations, inputs of embeddings, texts to score",
+        "conversations, inputs of embeddings, and texts to score",
         frozenset(),
         f"""
         media of a request | {_DEFAULTS["media_max_parts"]} | `MEDIA_MAX_PARTS`
@@ -286,18 +287,18 @@ CHECKS = (
         "Bad words",
         _ALL_REQUESTS,
         frozenset({"bad_words"}),
-        "tokens in all, with and without a space in front | 1,024 "
+        "tokens in total, with and without a leading space | 1,024 "
         "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
         module="worker.engine.run.requests.bodies",
     ),
     Check(
         "Trial of structured outputs",
-        "all that generate, with the backend `xgrammar`",
+        "all requests that generate text, with the backend `xgrammar`",
         structured.CONSTRAINT_KEYS,
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`
-        following it, for a token | 0.1 seconds of one core |
+        applying it to one token | 0.1 seconds of one core |
         memory to compile one | 2 GB |
         """,
         module="worker.engine.run.grammar.process",
