@@ -49,10 +49,10 @@ from worker.settings.sources import RawSettings, gather_settings
 
 log = logging.getLogger("worker")
 
-# Seconds to wait for the posts of the jobs' errors after an engine died.
+# Seconds to wait for the posts of the jobs' errors after an engine died or the startup failed.
 ENGINE_DEATH_GRACE_S = 10.0
 
-# Modules that are imported while the engine starts. The imports above delay the answers to pings.
+# Modules to import while the engine starts. Importing them here would delay answers to pings.
 APP_MODULE = "worker.app"
 SDK_MODULES = (APP_MODULE, "runpod", "job_loop.sdk")
 HTTP_MODULES = (APP_MODULE, "worker.serve.http_server")
@@ -65,9 +65,9 @@ class Mode:
     Attributes:
         is_selected: Returns whether the command line or the environment selects this mode.
         run: Runs the mode until it is finished.
-        imports: Modules that the mode needs with a running engine; imported while the core starts.
-        serve_failure: Answers callers with the reason of a failed startup; None without callers.
-        log_streams: Standard streams that are part of the log; any other is for output.
+        imports: Modules that the mode needs with a running engine; imported during its startup.
+        serve_failure: Answers callers with the reason of a failed startup; None if no caller waits.
+        log_streams: File descriptors of the streams for logs. The other one is for results.
     """
 
     is_selected: Callable[[Namespace], bool]
@@ -105,7 +105,7 @@ def main() -> NoReturn:
     logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.log_streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)
-    # These handlers are valid until the SDK sets its own.
+    # These handlers are used until the SDK, the job loop or the HTTP server sets its own.
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda number, _: exit_process(128 + number))
     invocation = Invocation(mode, command, gather_settings(environ_with_secrets()))
@@ -124,14 +124,14 @@ def main() -> NoReturn:
 
 
 def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
-    """Answer callers with the reason of a failed startup, unless it is for the operator only."""
+    """Answer callers with a failed startup's reason if all workers would fail, unless disabled."""
     serve_failure, listener = invocation.mode.serve_failure, invocation.listener
     # No caller can reach this worker if its ports could not be opened.
     ports_failed = serve_failure is serve_http_failure and listener is None
     if serve_failure is None or ports_failed:
         return
     if failed_start.should_answer_jobs(error, invocation.raw_settings.values):
-        # The process that holds the ports passes them on, and answers its open connections.
+        # The process that holds the ports passes them on and answers its open connections.
         children.stop_all(spared=[listener.holder] if listener else [])
         log.info("callers get this error for a while (%s=0: they don't)", failed_start.SETTING)
         serve_failure(invocation, FailedStart(error))
@@ -139,7 +139,7 @@ def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
 
 def check(invocation: Invocation) -> None:
     """Print whether the worker would start."""
-    # Exit immediately, even if a request to the hub has no response yet.
+    # Exit immediately, even if a request to the Hugging Face hub has no response yet.
     command = invocation.command
     exit_process(doctor.main(invocation.raw_settings, command.gpu, command.prices))
 
@@ -237,7 +237,7 @@ def serve_http_failure(invocation: Invocation, failure: FailedStart) -> None:
 def serve_jobs(invocation: Invocation) -> None:
     """Take jobs from the platform until it stops the worker or an engine dies.
 
-    With ``--rp_serve_api`` the SDK serves its own test API instead.
+    With ``--rp_serve_api`` or a real-time port, the SDK serves an API instead.
 
     Raises:
         WorkerError: If the worker doesn't start.
@@ -251,7 +251,7 @@ def serve_jobs(invocation: Invocation) -> None:
 
 
 def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
-    """Let the SDK run the worker, with the worker's own job loop if the SDK is compatible."""
+    """Let the SDK run the worker; if it is compatible, replace its loop for the job queue."""
     with phase("sdk"):
         restore_sdk_key()
         # The SDK reads the environment when it is imported. The other modes don't need the SDK.
@@ -260,7 +260,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
         from job_loop import JobLoop, Limits, PlatformClient, sdk  # noqa: PLC0415 - see above
 
     from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
-    from worker.job_sender import JobSender  # noqa: PLC0415 - see above
+    from worker.job_sender import JobSender  # noqa: PLC0415 - only this mode needs it
 
     uses_own_loop = has_job_queue() and not test_api and sdk.is_compatible()
     client = PlatformClient(sdk.platform_urls(), sdk.create_session) if uses_own_loop else None
@@ -305,7 +305,7 @@ def serve_jobs_failure(_: Invocation, failure: FailedStart) -> None:
 
 
 def exit_after_engine_death(engine_death: Future[None], count_jobs: Callable[[], int]) -> None:
-    """Wait until an engine dies, and exit once the errors of its jobs are posted."""
+    """Wait until an engine dies, then exit once its jobs' errors are posted or the time is over."""
     engine_death.result()
     deadline = time.monotonic() + ENGINE_DEATH_GRACE_S
     while count_jobs() and time.monotonic() < deadline:
@@ -315,7 +315,7 @@ def exit_after_engine_death(engine_death: Future[None], count_jobs: Callable[[],
 
 
 def exit_process(status: int) -> NoReturn:
-    """Exit immediately and end all children, whatever their threads are doing.
+    """Stop all children, then exit immediately, whatever the threads of this process are doing.
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
@@ -331,7 +331,7 @@ MODES = (
     Mode(lambda command: command.rp_serve_api, serve_jobs, SDK_MODULES),
     Mode(lambda command: command.serve, serve_http, HTTP_MODULES, serve_http_failure),
     Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),
-    # The SDK's port replaces the queue. No caller waits for this port before it is open.
+    # The SDK serves a port instead of a queue. No caller waits for it because it opens last.
     Mode(lambda _: has_realtime_port(), serve_jobs, SDK_MODULES),
     Mode(lambda _: True, answer_single_job, (APP_MODULE,), log_streams=(2,)),
 )

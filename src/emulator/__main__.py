@@ -51,7 +51,7 @@ EOF
 
 
 def print_line(text: str) -> None:
-    # No error if the terminal was closed: the workers must still be stopped.
+    # If the terminal was closed, continue without an error: the workers must still be stopped.
     with contextlib.suppress(OSError):
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -75,7 +75,7 @@ class StopSignals:
 
 
 async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
-    """Serve until interrupted.
+    """Serve the endpoint and run its workers until a signal arrives.
 
     Raises:
         OSError: The port is taken, a file can't be written or the workers' command can't be run.
@@ -161,7 +161,10 @@ def format_examples(
 
 
 async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_S) -> str | None:
-    """Return the name of the model that the workers serve; None if they have no OpenAI API."""
+    """Return the name of the model that the workers serve.
+
+    Returns None if they have no OpenAI API or don't answer before the timeout.
+    """
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
     if not await job.wait_for_end(timeout_s):
         queue.cancel(job)

@@ -32,7 +32,17 @@ class Action(StrEnum):
 
 
 class Fault(BaseModel):
-    """A fault that applies to a share or a number of calls, for some seconds, or to all calls."""
+    """A fault that changes calls of workers until its calls or its seconds are used up.
+
+    Args:
+        on: Kind of calls to which the fault applies.
+        do: Effect of the fault.
+        status: Status of the response, for ``Action.STATUS``.
+        delay_s: Delay of the response, for ``Action.DELAY``.
+        share: Probability that a call is affected.
+        calls: Number of calls to affect; None for no limit.
+        seconds: Seconds for which the fault is active; None for no limit.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -78,7 +88,10 @@ class ActiveFault:
         )
 
     def try_trigger(self) -> bool:
-        """Draw whether the fault applies to a call; if it does, count the call and return True."""
+        """Draw whether the fault applies to a call; if it does, count the call and return True.
+
+        Return False without a draw if the fault is over.
+        """
         if self.is_over or self._random.random() >= self.fault.share:
             return False
         if self.calls_left is not None:

@@ -16,13 +16,14 @@ from emulator.server import Emulator
 from emulator.state.worker import Worker
 
 _MAX_BACK_OFF_S = 60.0
-# Maximum excerpt from the log of a worker that exited.
+# Maximum excerpt from the log of a worker that exited or whose startup failed.
 _EXCERPT_LINES = 20
 _EXCERPT_BYTES = 8_000
 # The worker's own warnings in its log; vLLM's lines have another format.
 _WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
-# The guard kills its process group when its standard input is closed, no matter how the emulator
-# exited. Otherwise the SDK of an orphaned worker would poll a closed port forever.
+# A process that leads a worker's process group, and kills it when its own standard input is closed.
+# This happens no matter how the emulator exits. Otherwise the SDK of an orphaned worker would poll
+# a closed port forever.
 _GUARD_COMMAND = ("sh", "-c", "read -r _; kill -KILL 0")
 
 
@@ -30,7 +31,8 @@ _GUARD_COMMAND = ("sh", "-c", "read -r _; kill -KILL 0")
 class WorkerProcess:
     """A worker's process group, which takes the place of a container.
 
-    The guard leads the group. The group is not the terminal's, so Ctrl-C doesn't reach it.
+    The group's leader is the guard, a process that kills the group when the emulator exits. The
+    group is not the terminal's, so Ctrl-C doesn't reach it.
     """
 
     guard: asyncio.subprocess.Process
@@ -134,7 +136,7 @@ class Fleet:
                 supervisor.result()
 
     async def drain(self, grace_s: float, stop_now: asyncio.Event) -> None:
-        """Send SIGTERM to the workers and wait until they have finished their jobs.
+        """Send SIGTERM to the workers and wait until they have exited.
 
         Args:
             grace_s: Maximum number of seconds to wait.
@@ -143,7 +145,8 @@ class Fleet:
         for worker in self._queue.workers.values():
             if worker.process is not None:
                 worker.process.signal(signal.SIGTERM)
-        # Close the queue after the signals: an SDK without a signal would immediately poll again.
+        # Close the queue only after the signals: this ends all long polls, and an SDK that hasn't
+        # received its signal would immediately poll again.
         self._queue.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -178,7 +181,10 @@ class Fleet:
             await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
     async def _run_process(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
-        """Run a worker's process until it exits; return whether it became ready, and its status."""
+        """Run a worker's process until it exits.
+
+        Return whether it became ready, and its exit status.
+        """
         start = time.monotonic()
         environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
         process = await WorkerProcess.start(self.command, environ, log)

@@ -44,7 +44,7 @@ class _Backend:
 class LoadBalancer:
     """Pings workers and forwards requests to the healthy workers. An async context manager.
 
-    ``queue`` has the workers' states and no jobs.
+    ``queue`` contains only the states of the workers, and no jobs.
     """
 
     def __init__(self, options: Options) -> None:
@@ -83,7 +83,7 @@ class LoadBalancer:
         return f"http://{self.options.connect_host}:{self._port}"
 
     def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:
-        """Return the platform's variables for a worker, among them its own free port."""
+        """Return the platform's variables for a worker, with a free port of its own as ``PORT``."""
         if worker_id not in self._backends:
             with socket.create_server((self.options.host, 0)) as free_socket:
                 port = free_socket.getsockname()[1]
@@ -184,7 +184,8 @@ class LoadBalancer:
             async for data in upstream.content.iter_any():
                 size += len(data)
                 if size > MAX_LOAD_BALANCING_BYTES:
-                    # The status was already sent, so the response can only be broken off.
+                    # The status was already sent, so the error can only be reported by a reset of
+                    # the connection.
                     reset_connection(request.transport)
                     break
                 await response.write(data)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from emulator.faults import Fault
 
-_MEGABYTE = 1_000_000  # 2**20 is as likely; the smaller value finds more mistakes
+_MEGABYTE = 1_000_000  # RunPod's MB may also be 2**20; the smaller finds more mistakes
 
 MAX_RUN_BYTES = 10 * _MEGABYTE
-MAX_RUNSYNC_BYTES = 20 * _MEGABYTE  # also for a job's result, as workers' logs show
+MAX_RUNSYNC_BYTES = 20 * _MEGABYTE  # also for a job's result, as logs of real workers show
 MAX_LOAD_BALANCING_BYTES = 30 * _MEGABYTE  # for a request and for a response
 MAX_CHUNK_BYTES = 1 * _MEGABYTE
-# The emulator reads larger bodies up to this size before it rejects them. Otherwise clients would
-# not see the response.
+# The emulator reads bodies up to this size, even if it then rejects them as too large. Otherwise
+# clients that are still sending the body would see a reset connection instead of the response.
 MAX_READ_BYTES = 64 * _MEGABYTE
 
 WAIT_BOUNDS_MS = (1_000, 300_000)  # the `wait` of /runsync
@@ -27,8 +27,8 @@ WEBHOOK_ATTEMPTS = 3
 class FailedJobHandling(StrEnum):
     """HTTP status that an OpenAI client receives when its job failed.
 
-    The status that the real gateway returns for a FAILED job is not public. The default passes on
-    the status from the worker's error; the other values show how a client copes without it.
+    The status that the real gateway returns for a FAILED job is not public. By default it is the
+    status in the worker's error; the other values show how a client copes without this status.
     """
 
     ERROR_CODE = "error-code"  # the `code` in the job's error
@@ -45,13 +45,14 @@ class LostJobHandling(StrEnum):
 
     FAILED = "failed"
     REQUEUED = "requeued"  # to the front of the queue; the job's chunks are not removed
-    LEFT = "left"  # in progress until their executionTimeout is over
+    LEFT = "left"  # in progress until their executionTimeout or ttl is over
 
 
 class ExpiredJobHandling(StrEnum):
     """Handling of a job whose ttl is over before the job has ended.
 
-    RunPod's documentation describes both behaviours.
+    The job becomes TIMED_OUT, or is also removed, so that the platform no longer knows it. RunPod's
+    documentation describes both behaviours.
     """
 
     TIMED_OUT = "timed-out"
@@ -60,7 +61,7 @@ class ExpiredJobHandling(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Behaviour of an emulator. The defaults follow the real platform where it is documented."""
+    """Options of an emulator. The defaults follow the real platform where it is documented."""
 
     endpoint: str = "local"
     host: str = "127.0.0.1"
@@ -69,28 +70,28 @@ class Options:
     api_key: str | None = None  # None if callers need no key; any key is accepted then
     take_poll_s: float = 20.0  # timeout of a long poll by a worker (job-take, job-stop)
     stream_poll_s: float = 1.0  # timeout of /stream while there is no new chunk
-    runsync_wait_s: float = 90.0  # for requests without `wait`
+    runsync_wait_s: float = 90.0  # timeout of /runsync and /status-sync for requests without `wait`
     execution_timeout_s: float = 600.0  # for jobs whose policy has no executionTimeout
     ttl_s: float = 24 * 3600.0  # for jobs whose policy has no ttl
     run_retention_s: float = 30 * 60.0  # retention of results of /run
-    runsync_retention_s: float = 60.0  # retention of results of /runsync and the OpenAI gateway
-    webhook_retry_s: float = 10.0  # pause between two attempts
+    runsync_retention_s: float = 60.0  # retention of results of /runsync and the gateways
+    webhook_retry_s: float = 10.0  # pause between two attempts to post to a webhook
     failed_as: FailedJobHandling = FailedJobHandling.ERROR_CODE
     lost_as: LostJobHandling = LostJobHandling.FAILED
     expired_as: ExpiredJobHandling = ExpiredJobHandling.TIMED_OUT
-    # Whether the real gateway cancels the job is not public. Without this, a closed browser tab
-    # would keep an engine busy.
+    # Whether to cancel the job of a gateway's client that hangs up. Whether the real gateway does
+    # so is not public. Without it, a closed browser tab would keep an engine busy.
     cancel_on_disconnect: bool = True
-    # Status for requests above the limits. The real status is not public; for a job's result it is
-    # 400, as workers' logs show.
+    # Status of the response to a request above the limits. The real status is not public.
     oversize_status: int = 400
-    # For load-balancing endpoints. The platform's real ping interval is not public.
+    # Seconds between two pings of all workers of a load-balancing endpoint. The platform's real
+    # interval is not public.
     ping_s: float = 1.0
     balanced_wait_s: float = 120.0  # timeout of the wait for a healthy worker
     strict_wait_s: float = 300.0  # timeout of the wait for the only worker that may answer
-    processing_s: float = 330.0  # timeout of a request
+    processing_s: float = 330.0  # timeout of a request that is forwarded to a worker
     faults: tuple[Fault, ...] = ()  # active from the start
-    seed: int = 0  # seed of the draws of faults that apply to a share of the calls
+    seed: int = 0  # seed of faults that apply to a share of the calls
     request_log: Path | None = None  # file to which one line of JSON per request is written
 
     @property

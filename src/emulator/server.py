@@ -64,7 +64,7 @@ class Emulator:
         await self._worker_port.begin_outage(seconds)
 
     def freeze(self, worker_id: str, seconds: float) -> None:
-        """Stop a worker's processes for some seconds, and reset its connections.
+        """Pause a worker's processes for some seconds with SIGSTOP, and reset its connections.
 
         Raises:
             ProcessLookupError: The emulator has no process of this worker.

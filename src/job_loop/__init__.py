@@ -1,4 +1,4 @@
-"""The loop between the platform's queue and the worker; it replaces the SDK's own loop.
+"""The loop that takes jobs from the platform's queue; it replaces the loop of the SDK (``runpod``).
 
 The SDK reads its environment, runs the fitness check and sends pings. ``JobLoop`` replaces the
 SDK's ``JobScaler``, which takes jobs and posts their results. Only ``handler.py`` and

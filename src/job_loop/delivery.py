@@ -9,18 +9,22 @@ from job_loop.wire import NotDelivered, PlatformClient, PostFailed, PostUncertai
 from worker.errors import AnswerTooLarge, BrokenStream
 from worker.record import JobRecord
 
-# Maximum bytes of a result. The platform drops a larger one and completes the job without it.
+# Maximum bytes of a result. The platform drops a result above 20 MB and completes the job without
+# it.
 MAX_RESULT_BYTES = 19_000_000
 # Seconds for which a post is retried, counted from its first failure, if the job has no time limit.
 # This is the platform's default time limit for a job.
 RETRY_S = 600.0
 
-# The platform rejects NaN and the response would be lost. Raising ValueError fails the job instead.
+# The platform rejects NaN, so the response would be lost. A ValueError fails the job instead.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:
-    """Posts the yields of a job and counts the posts in the job's record."""
+    """Posts a job's yields, then its result or its error.
+
+    It counts the yields and the retried posts in the job's record.
+    """
 
     def __init__(self, client: PlatformClient, record: JobRecord) -> None:
         self._client = client
@@ -30,11 +34,12 @@ class Delivery:
         self._deadline = None if record.limit_s is None else record.received_at + record.limit_s
 
     async def post_chunk(self, value: Any) -> None:
-        """Post one yield of the job.
+        """Post one yield of the job and store it for the result.
 
         Raises:
-            AnswerTooLarge: If the platform would reject a result with this many bytes.
-            BrokenStream: If readers of the stream would miss this yield or may read it twice.
+            AnswerTooLarge: If the platform would drop a result with this many bytes.
+            BrokenStream: If the caller streams and the yield may be missing from the stream.
+            ValueError: If the yield contains NaN or infinity.
         """
         encoded = _encode(value).encode(errors="replace")
         self._encoded_yields.append(encoded)
@@ -56,15 +61,15 @@ class Delivery:
         """Post all yields together as the job's result.
 
         Raises:
-            NotDelivered: If the job's time is over or the platform doesn't know the job.
+            NotDelivered: If the platform rejects the post or doesn't accept it before the deadline.
         """
         await self._post_final(b'{"output": [%b]}' % b", ".join(self._encoded_yields))
 
     async def post_error(self, error: str) -> None:
-        """Post an error, a JSON text, as the job's result.
+        """Post an error, usually a JSON string, as the job's result instead of the yields.
 
         Raises:
-            NotDelivered: If the job's time is over or the platform doesn't know the job.
+            NotDelivered: If the platform rejects the post or doesn't accept it before the deadline.
         """
         await self._post_final(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
@@ -72,15 +77,16 @@ class Delivery:
         await self._post(self._client.urls.result(self._record.id), body, is_repeatable=True)
 
     async def _post(self, url: str, body: bytes, *, is_repeatable: bool = False) -> None:
-        """Post until the platform has accepted the body or the deadline is over.
+        """Post until the platform has accepted or rejected the body or the deadline is over.
 
         Args:
             url: URL to post to.
             body: Body of the post.
-            is_repeatable: Whether the post may arrive twice.
+            is_repeatable: Whether the post may arrive twice. Otherwise a post that may have arrived
+                is not retried.
 
         Raises:
-            NotDelivered: If the platform did not accept the post.
+            NotDelivered: If the platform did not accept the post, or may not have received it.
         """
         failures, give_up_at = 0, self._deadline
         while True:

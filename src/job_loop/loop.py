@@ -23,10 +23,10 @@ from worker.record import UNANSWERED, JobRecord
 
 log = logging.getLogger(__name__)
 
-# Minimum seconds before an open take request is hung up. If jobs are waiting in the queue, the
-# response is on its way by then.
+# Minimum seconds between the start of a request for jobs and its hang-up at shutdown. If jobs are
+# waiting in the queue, the response is on its way by then.
 TAKE_WAIT_S = 0.25
-# Seconds for the last posts after the grace period.
+# Seconds for each last step of a shutdown, such as posting the errors of unfinished jobs.
 LAST_POSTS_S = 3.0
 # Grace period in seconds after an engine died, for posting the errors of its jobs.
 DEAD_GRACE_S = 10.0
@@ -36,9 +36,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class JobHandler(Protocol):
-    """Handles jobs. ``worker.app.Worker`` implements this protocol.
+    """Handles jobs: a ``worker.app.Worker``, or a ``FailedStart`` after a failed startup.
 
-    The input of a job that could not be parsed is a ``WorkerError``.
+    If a job could not be parsed, its ``input`` is a ``WorkerError`` that says why.
     """
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
@@ -52,7 +52,7 @@ class JobHandler(Protocol):
 
 
 class JobsInProgress(Protocol):
-    """Set of the ids of the running jobs, which the pings report: the SDK's ``JobsProgress``."""
+    """The ids of the running jobs, which the SDK's pings report: the SDK's ``JobsProgress``."""
 
     def add(self, element: str) -> Any: ...
 
@@ -65,7 +65,8 @@ class Limits:
 
     Args:
         max_jobs: Maximum number of jobs in progress.
-        grace_s: Seconds after a signal in which running jobs may finish.
+        grace_s: Seconds in which running jobs may finish after a shutdown has started, unless an
+            engine died.
         max_values: Maximum number of JSON values in one job.
         idle_s: Seconds without a job after which the loop shuts down.
         life_s: Seconds after which the loop shuts down even if jobs keep coming.
@@ -79,14 +80,14 @@ class Limits:
 
 
 class JobLoop:
-    """Runs jobs until SIGTERM, SIGINT or the death of an engine.
+    """Runs jobs until SIGTERM, SIGINT, the death of an engine, or a limit of its lifetime.
 
     Args:
         handler: The worker, which handles the jobs.
         client: Client for the platform.
         limits: Limits for jobs and for the lifetime of this loop.
         engine_death: Future that is resolved when an engine dies.
-        in_progress: The set of ids that the pings report; this loop updates it.
+        in_progress: Ids of the running jobs, which the SDK's pings report; this loop updates them.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class JobLoop:
             stop_task = tasks.create_task(self._cancel_jobs(stop_poller))
             await self._shutdown.wait()
             await take_poller.close(TAKE_WAIT_S)
-            # A response that has started is read to its end.
+            # Read a response that has started to its end, because it may contain jobs.
             left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
             await asyncio.wait({take_task}, timeout=left_s)
             await self._drain()
@@ -142,7 +143,7 @@ class JobLoop:
             stop_task.cancel()
 
     def start_shutdown(self) -> None:
-        """Stop taking jobs, and return from ``run`` when the running jobs are finished."""
+        """Take no more jobs, stop the handler's long work, and let ``run`` finish the jobs."""
         grace_s = DEAD_GRACE_S if self._engine_death.done() else self._limits.grace_s
         self._grace_ends_at = time.monotonic() + grace_s
         self._shutdown.set()
@@ -171,7 +172,7 @@ class JobLoop:
             signal.signal(signal_number, self._exit_handler)
 
     async def _drain(self) -> None:
-        """Wait for the running jobs; after the grace period, fail them as retryable."""
+        """Wait for the running jobs, fail them as retryable after the grace period, then cancel."""
         await self._wait_for_jobs(self._grace_ends_at)
         if self._running:
             log.warning("%d jobs are not finished: they fail as retryable", len(self._running))
@@ -273,7 +274,7 @@ class JobLoop:
 
 
 def _parse_jobs(response: Any) -> list[dict[str, Any]]:
-    """Return the jobs in a response, which is a single job or a list of jobs."""
+    """Return the jobs in a response: one job, a list of jobs, or None. Skip jobs without an id."""
     items = response if isinstance(response, list) else [] if response is None else [response]
     jobs = [job for job in items if isinstance(job, dict) and isinstance(job.get("id"), str)]
     if len(jobs) < len(items):

@@ -18,7 +18,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 _ID = re.compile(rb'\s*"id"\s*:\s*("(?:[^"\\]|\\.){1,200}")\s*', re.DOTALL)
 _QUOTE, _COMMA, _COLON = b'",:'
-# Change of the nesting depth at each character code.
+# Change of the nesting depth at each byte value: 1 for an opening bracket, -1 for a closing one.
 _DEPTH_CHANGES = np.zeros(256, np.int8)
 _DEPTH_CHANGES[list(b"[{")] = 1
 _DEPTH_CHANGES[list(b"]}")] = -1
@@ -27,8 +27,9 @@ _DEPTH_CHANGES[list(b"]}")] = -1
 async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
     """Parse a response as JSON.
 
-    A job has an ``InvalidInput`` error as its input if Python's parser rejects the job (nesting too
-    deep, number with too many digits) or if the job has too many values.
+    A job is replaced by its id and an ``InvalidInput`` error as its input if it has too many
+    values, or if Python's parser rejects it because of its nesting, a number with too many digits,
+    or invalid UTF-8. If such a job has no readable id, it is replaced by None.
 
     Args:
         body: Body of the response.
@@ -36,7 +37,8 @@ async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
             event loop for half a second.
 
     Raises:
-        ValueError: If the body is not JSON.
+        ValueError: If the body is not JSON. In a body with very many values, a job that is not JSON
+            is replaced by None instead.
     """
     try:
         if not _may_exceed(body, max_values):
@@ -45,7 +47,7 @@ async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
         raise
     except (ValueError, RecursionError):
         pass
-    # This takes up to a second for 10 MB.
+    # Use a thread because parsing the jobs separately takes up to a second for 10 MB.
     return await asyncio.to_thread(_parse_jobs_separately, body, max_values)
 
 
@@ -82,14 +84,14 @@ def _may_exceed(text: bytes, max_values: float) -> bool:
 
 
 def _count_values(text: bytes) -> int:
-    """Return the number of values in objects, or of objects and lists if these are more."""
+    """Return the number of key-value pairs, or of objects and lists if there are more of these."""
     codes, outside = _scan(text)
     colons, brackets = codes == _COLON, _DEPTH_CHANGES[codes] == 1
     return max(int(np.count_nonzero(outside & found)) for found in (colons, brackets))
 
 
 def _scan(text: bytes) -> tuple[ByteArray, BoolArray]:
-    """Return the bytes of a JSON text and a mask of the bytes outside of strings."""
+    """Return a JSON text's bytes without escapes, and a mask of the bytes outside of strings."""
     # Without escapes, every quotation mark starts or ends a string.
     unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
     codes = np.frombuffer(unescaped, np.uint8)

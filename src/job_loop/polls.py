@@ -24,23 +24,23 @@ from job_loop.wire import CONNECT_TIMEOUT_S, NETWORK_ERRORS, PlatformClient, bac
 
 T = TypeVar("T")
 
-# Seconds that a request may wait for the platform. The platform answers sooner even if it has
-# nothing. The SDK uses the same timeout.
+# Seconds to wait for the response to a long poll. The platform responds sooner even if it has no
+# items. The SDK uses the same timeout.
 LONG_POLL_S = 90.0
 # Minimum seconds between the starts of two requests if the first one returned nothing.
 MIN_INTERVAL_S = 0.1
-# Seconds after a thaw in which this process can read a response that has already arrived, even on a
-# busy machine.
+# Seconds to read a response that arrived before or while this process was frozen (by FlashBoot).
+# They are enough on a busy machine.
 THAW_READ_S = 0.25
 # Seconds at shutdown for the platform to respond or to close the connection after this process has
 # shut down its sending side. The platform does so immediately unless a proxy hides the shutdown.
 CLOSE_TIMEOUT_S = 3.0
-# FlashBoot workers get 400 where other workers get 204.
+# Statuses of a response without items. FlashBoot workers get 400 where other workers get 204.
 EMPTY_STATUSES = (204, 400)
 
 
 class _LongPoll:
-    """A request that the platform answers as soon as it has something."""
+    """A request to which the platform responds when it has items, or after a while."""
 
     def __init__(self, session: ClientSession, url: str) -> None:
         self.started_at = time.monotonic()
@@ -50,8 +50,9 @@ class _LongPoll:
         self.body = asyncio.create_task(self._get(session, url))
 
     async def hang_up(self, timeout_s: float) -> None:
-        """Let the platform close the connection, unless its response is already on the way.
+        """End the request, but read a response that is already on the way.
 
+        This process shuts down only its sending side, and the platform then closes the connection.
         If this process closed the connection itself, it would lose such a response and the jobs in
         it.
 
@@ -79,7 +80,8 @@ class _LongPoll:
 
     async def _send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
         if self.is_hung_up:
-            # The library retries a request if its reused connection turns out to be closed.
+            # aiohttp retries a request if its reused connection turns out to be closed. Prevent
+            # that after a hang-up.
             raise ClientConnectionError
         self._sent_request = request
         return await send(request)
@@ -100,8 +102,9 @@ class Poller(Generic[T]):
 
         Args:
             client: Client for the platform.
-            parse: Function that finds the items in a response, which may be any JSON.
-            reports_outages: Whether failed requests count as an outage of the platform.
+            parse: Function that returns the items in a response, which may be any JSON value.
+            reports_outages: Whether the client records the polls that fail and succeed, to log
+                outages.
             max_values: Maximum number of JSON values in one job of a response.
         """
         self._client = client
@@ -118,6 +121,8 @@ class Poller(Generic[T]):
         """Return the items of the next response; an empty list if the poll failed or has no items.
 
         After a failure this method sleeps before it returns, longer after each consecutive failure.
+        A hang-up and the timeout of a long poll are no failures. After a response without items,
+        this method sleeps until ``MIN_INTERVAL_S`` is over.
         """
         self._request = request = _LongPoll(self._client.session, url)
         try:
@@ -155,7 +160,8 @@ class Poller(Generic[T]):
             await request.hang_up(CLOSE_TIMEOUT_S)
 
     def _on_thaw(self) -> None:
-        # The timers run before a response that arrived before or during the freeze is read.
+        # After a thaw, the timers run before a response is read that arrived before or during the
+        # freeze. The delay allows reading it.
         if self._request is not None:
             self._hanging_up = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 

@@ -1,4 +1,4 @@
-"""Access to the SDK: the names that the loop replaces or uses.
+"""Access to the SDK (``runpod``): the names that the job loop replaces or uses.
 
 ``tests/contract/test_sdk.py`` checks these names. One more replacement for the SDK is in
 ``worker/process/processor.py``.
@@ -64,7 +64,7 @@ def serve_failed_start(handler: JobHandler, limits: Limits) -> None:
 
     Args:
         handler: Handler that fails the jobs.
-        limits: Limits that end the loop.
+        limits: Limits for the jobs and for the lifetime of the loop.
     """
     if is_compatible():
         client = PlatformClient(platform_urls(), _create_failed_start_session)

@@ -16,12 +16,13 @@ from aiohttp_retry import JitterRetry
 
 log = logging.getLogger(__name__)
 
-# Timeouts in seconds.
+# Timeouts in seconds: for opening a connection, and for a whole post without its bytes.
 CONNECT_TIMEOUT_S = 5.0
 POST_TIMEOUT_S = 30.0
 # Bytes per second of the slowest supported link; large posts get more time accordingly.
 MIN_BYTES_PER_S = 100_000
-# Seconds without running after which this process was frozen (by FlashBoot).
+# If this many seconds pass between two readings of the clock, this process was frozen (by
+# FlashBoot). The clock is read at least every ``TICK_S``.
 FROZEN_S = 5.0
 TICK_S = 1.0
 # Seconds of consecutive failures before they are logged; single failures are not worth a line.
@@ -38,20 +39,20 @@ _backoff = JitterRetry(start_timeout=0.05, max_timeout=5.0, random_interval_size
 
 def backoff_s(failures: int) -> float:
     """Return the seconds to wait after failures: 0.1, 0.2 … 5, plus up to 0.5 at random."""
-    # The library's power of two would overflow.
+    # Limit the exponent because the library's power of two would overflow.
     return _backoff.get_timeout(min(failures, 10))
 
 
 class NotDelivered(Exception):
-    """A post that did not arrive, or that may not have arrived."""
+    """A post that the platform did not accept, or may not have received."""
 
 
 class PostFailed(NotDelivered):
-    """A post that had no effect because there was no connection or its status says so. Retry it."""
+    """A post without any effect: it was not sent, or the response's status says so. Retry it."""
 
 
 class PostUncertain(NotDelivered):
-    """A post that was sent but got no response. It may have arrived."""
+    """A post that was sent but got no response, except from a gateway. It may have arrived."""
 
 
 class PostRefused(NotDelivered):
@@ -76,7 +77,7 @@ class PlatformUrls:
         return _job_url(self.stream, job_id, is_stream=False)
 
     def result(self, job_id: str) -> str:
-        # The SDK also sets isStream=true for results and false for chunks.
+        # As in the SDK, isStream is true for results and false for chunks.
         return _job_url(self.done, job_id, is_stream=True)
 
     def progress(self, job_id: str) -> str:
@@ -108,7 +109,7 @@ class PlatformClient:
             create_session: Function that creates a session with the platform's API key.
         """
         self.urls = urls
-        # Called after a thaw, to hang up requests that wait for the platform.
+        # Callbacks that hang up waiting requests after this process was frozen.
         self.on_thaw: list[Callable[[], object]] = []
         self._create_session = create_session
         self._clock_read_at = time.time()
@@ -131,7 +132,7 @@ class PlatformClient:
 
     @property
     def session(self) -> ClientSession:
-        """The session for the next request."""
+        """The session for the next request; a new session if this process was frozen."""
         self._notice_thaw()
         return self._session
 
@@ -213,7 +214,10 @@ class PlatformClient:
             await asyncio.sleep(TICK_S)
 
     def _notice_thaw(self) -> None:
-        """Open a new session if this process was frozen, because the old connections are dead."""
+        """Replace the session and run the callbacks if this process was frozen.
+
+        A freeze breaks the open connections.
+        """
         # Read the time of day because monotonic clocks may stand still while the process is frozen.
         now, last_read_at = time.time(), self._clock_read_at
         self._clock_read_at = now
@@ -229,13 +233,13 @@ class PlatformClient:
 
 
 async def _mark_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
-    """Mark the request's context: at least a part of the request has been sent."""
+    """Record in a request's context that at least its headers have been sent."""
     if context.trace_request_ctx is not None:
         context.trace_request_ctx.is_sent = True
 
 
 async def _close_later(session: ClientSession) -> None:
-    """Close a session once its last posts have finished."""
+    """Close a session after a delay in which its last posts can finish, or when cancelled."""
     try:
         await asyncio.sleep(10 * POST_TIMEOUT_S)
     finally:

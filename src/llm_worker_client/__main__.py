@@ -64,7 +64,7 @@ def _parse_port(text: str) -> int:
 
 
 def run_proxy(arguments: Namespace) -> int:
-    """Serve until interrupted; return the exit status."""
+    """Serve an endpoint on this machine until interrupted; return the exit status."""
     key = account.proxy_key()
     if key is None and arguments.host not in LOOPBACK:
         message = f"without it only this machine is served ({LOOPBACK[0]})."

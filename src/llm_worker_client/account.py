@@ -1,4 +1,4 @@
-"""Reads the account's API key and other variables from the environment or the platform's file."""
+"""Reads settings from the environment, and the API key also from the platform's config file."""
 
 import os
 import tomllib
@@ -28,7 +28,7 @@ def api_key() -> str:
     """Return the account's API key.
 
     Raises:
-        NoApiKey: If neither the environment nor the platform's file contains a key.
+        NoApiKey: If neither the environment nor ~/.runpod/config.toml contains a key.
     """
     if key := os.environ.get(API_KEY_VARIABLE) or _read_key(Path.home() / CONFIG_FILE):
         return key
@@ -39,7 +39,7 @@ def api_key() -> str:
 
 
 def base_url() -> str:
-    """Return the base URL of the platform's API."""
+    """Return the base URL of the platform's API from the environment; RunPod's by default."""
     return os.environ.get(BASE_URL_VARIABLE) or PLATFORM_URL
 
 

@@ -67,12 +67,13 @@ class Answer:
 
 
 class Endpoint:
-    """A deployed endpoint for callers in threads.
+    """A deployed endpoint with a synchronous interface, which threads may share.
 
     Args:
         id: Id of the endpoint.
-        api_key: API key of the account; by default from the environment or the platform's file.
-        base_url: Base URL of the platform's API; RunPod's by default.
+        api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
+        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
+            RunPod's.
         volume: Volume for files that are too large for a job; by default the volume in the
             environment, if it names one.
 
@@ -114,7 +115,11 @@ class Endpoint:
         return answer
 
     def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps until the next step for the caller; return it, or None after the end."""
+        """Perform steps until the next part of a response; return it, or None after the end.
+
+        Such a part is the head or bytes of the body. Requests, uploads and pauses are performed
+        here.
+        """
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
@@ -198,7 +203,7 @@ class AsyncEndpoint:
         # Answers whose jobs may have to be cancelled.
         self.answers = WeakSet[AsyncAnswer]()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        # Jobs that still have to be cancelled.
+        # Ids of the jobs that still have to be cancelled.
         self._jobs_to_cancel: set[str] = set()
 
     async def answer(self, request: Request, read_timeout_s: float | None = None) -> AsyncAnswer:
@@ -223,7 +228,11 @@ class AsyncEndpoint:
         return answer
 
     async def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps until the next step for the caller; return it, or None after the end."""
+        """Perform steps until the next part of a response; return it, or None after the end.
+
+        Such a part is the head or bytes of the body. Requests, uploads and pauses are performed
+        here.
+        """
         with suppress(StopIteration):
             step = steps.send(None)
             while True:

@@ -40,7 +40,7 @@ NO_RESULT = "The job has no result: the platform stores no result above 20 MB."
 FORWARD_TIMEOUT_S = 330.0
 FORWARDED_HEADERS = ("content-type", "retry-after")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-# Number of digits that exceeds the size of every file.
+# Number of digits of an integer that exceeds the size of every file.
 _MAX_DIGITS = 20
 
 
@@ -69,7 +69,8 @@ class Exchange:
 
         Raises:
             ReadTimedOut: If no output has arrived within the timeout.
-            PlatformUnreachable: If the connection to the platform is lost in the middle of a file.
+            PlatformUnreachable: If a job fails or the platform can't be reached in the middle of a
+                file.
         """
         try:
             target = read_request(self._request, self._endpoint)
@@ -84,7 +85,10 @@ class Exchange:
             yield from self._report_refusal(Refusal(502, reason, None, 1.0))
 
     def _forward(self, target: ForwardedRequest) -> Steps[None]:
-        """Forward a request for the platform's own API. Its caller is responsible for its job."""
+        """Forward a request for the platform's own API.
+
+        The caller is responsible for a job that the request starts.
+        """
         method, body = self._request.method, self._request.body or None
         reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
         headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
@@ -132,7 +136,11 @@ class Exchange:
         return self.job.is_over
 
     def _store_upload(self, job_request: JobRequest, form: Form) -> Steps[JobRequest]:
-        """Store a file that is too large for a job on the volume; return the job to register it."""
+        """Store a large file on the volume, and return the job that registers it.
+
+        Raises:
+            Refusal: If the file can't be stored.
+        """
         try:
             with form:
                 key: str = yield StoreFile(form.path, form.filename)
@@ -149,7 +157,11 @@ class Exchange:
         return job_request.with_stored_file(key)
 
     def _send_content(self, job_request: JobRequest) -> Steps[None]:
-        """Send the content of a file, using one job for each part of it."""
+        """Send the content of a file, using one job for each part of it.
+
+        Send only the requested bytes if the request has a ``Range`` header, and a JSON object with
+        the whole content if the request accepts JSON.
+        """
         begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
         if job_request.range_header and job_request.json_file_id is None:
             size = yield from self._content_size(job_request)
@@ -208,7 +220,10 @@ class Exchange:
         return outputs
 
     def _start_long_job(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
-        """Submit the job that runs a new batch or fine-tune, and hide it from the caller."""
+        """Submit the job that runs a new batch or fine-tune; return the response without that job.
+
+        If the submission fails, return the response unchanged.
+        """
         payload = {**output[RUN_WITH], "policy": LONG_JOB_POLICY}
         try:
             yield from JobRun(Job()).submit(payload, is_read_only=False)
@@ -222,7 +237,13 @@ class Exchange:
         yield from response
 
     def _report_refusal(self, refusal: Refusal) -> Iterator[Step]:
-        """Send an error to the caller, as an event if the event stream has already started."""
+        """Send an error to the caller, as an event if the event stream has already started.
+
+        Send nothing if the last event already contains an error.
+
+        Raises:
+            PlatformUnreachable: If a part of a file has already been sent.
+        """
         dialect = dialect_of(self._request, self._endpoint)
         if not self._has_begun:
             yield from self._send_response(responses.error_response(refusal, dialect, self.job.id))
@@ -269,5 +290,9 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def _parse_number(digits: str) -> int | None:
-    """Parse digits. Cut off digits beyond Python's limit: the exact value doesn't matter then."""
+    """Parse digits; return None for an empty string.
+
+    Ignore digits after the 20th: the number is too large for a file anyway, and Python limits the
+    number of digits.
+    """
     return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

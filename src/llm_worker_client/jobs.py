@@ -33,7 +33,7 @@ MIN_POLL_DELAY, MAX_POLL_DELAY = 0.05, 0.5
 COMPLETED = "COMPLETED"
 ENDED_STATUSES = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
 
-# Handles one yield of a job; returns whether the caller needs no further yields.
+# Handles one yield of a job; returns True if the caller needs no further yields.
 OutputHandler = Callable[[Any], Steps[bool]]
 # Handles the progress that a running job reports.
 ProgressHandler = Callable[[Any], None]
@@ -55,14 +55,15 @@ class Job:
 
 
 def send(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformReply]:
-    """Send a request until it succeeds or another retry would not help.
+    """Send a request, retry it after temporary failures, and return the last reply.
 
     Args:
         request: The request.
         is_repeatable: Whether the request may arrive twice.
 
     Raises:
-        PlatformUnreachable: If the platform doesn't respond.
+        PlatformUnreachable: If the platform doesn't respond to the last retry, or to a request that
+            may have arrived and must not arrive twice.
     """
     for delay in RETRY_DELAYS:
         wait_s = delay
@@ -107,7 +108,7 @@ class JobRun:
                 may run twice.
 
         Raises:
-            Refusal: If the platform rejects the job.
+            Refusal: If the job is too large or the platform rejects it.
             PlatformUnreachable: If the platform doesn't respond.
         """
         content = json.dumps(payload, separators=(",", ":")).encode()
@@ -148,8 +149,8 @@ class JobRun:
             return None
         has_no_output = report.get("output") is None and report.get("error") is None
         if has_no_output and (self._job.output_count == 0 or report.get("status") != COMPLETED):
-            # The status has all yields together: those of workers that don't stream, and any that
-            # were lost.
+            # The job's status contains all yields, also those of workers that don't stream, and
+            # yields that were lost with a failed poll.
             report = yield from self.wait((yield from self._status()))
         for output in outputs_of(report)[self._job.output_count :]:
             yield from self._pass_on(output, on_output)
@@ -238,7 +239,7 @@ class JobRun:
 
 
 def outputs_of(report: dict[str, Any]) -> list[Any]:
-    """Return the yields in the last report of a job; a handler's return value counts as one."""
+    """Return the yields in the last report of a job; an output that is not a list is one yield."""
     output = report.get("output")
     if output is None:
         return []

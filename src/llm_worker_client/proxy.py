@@ -19,14 +19,15 @@ from llm_worker_client.mapping import Refusal, Request, dialect_of, responses
 from llm_worker_client.mapping.forms import aread
 from llm_worker_client.steps import PlatformUnreachable
 
-# Maximum bytes of a body, except for files that are stored on the volume.
+# Maximum bytes of a body. A form may be larger if a volume is configured, on which its file is
+# stored.
 MAX_BODY_BYTES = 64_000_000
 # Seconds between two checks of an idle connection.
 IDLE_CHECK_S = 20.0
 
 
 class Proxy:
-    """Answers every request by running a job on an endpoint.
+    """Answers requests by running jobs on an endpoint or by forwarding them to the platform's API.
 
     Args:
         endpoint: The endpoint, with the account's API key.
@@ -64,7 +65,7 @@ class Proxy:
         """Return a request with its body.
 
         Raises:
-            Refusal: If the body is too large or is a broken form.
+            Refusal: If the body is too large, is a broken form, or can't be stored on the disk.
         """
         if not request.is_form:
             parts = _limit_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
@@ -99,7 +100,7 @@ async def _limit_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterato
     """Yield the parts of a body.
 
     Raises:
-        Refusal: If the body is too large; with this message.
+        Refusal: If the body has more than ``MAX_BODY_BYTES``; with this message.
     """
     size = 0
     async for part in parts:

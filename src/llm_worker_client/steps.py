@@ -105,5 +105,6 @@ class ReadTimedOut(Exception):
 
 T = TypeVar("T")
 Step = PlatformRequest | Pause | StoreFile | ResponseHead | bytes
-# A PlatformRequest receives a PlatformReply, a StoreFile receives a key, other steps receive None.
+# The generator receives a PlatformReply for a PlatformRequest, a key for a StoreFile, and None for
+# each other step.
 Steps = Generator[Step, Any, T]

@@ -28,14 +28,16 @@ else:
 
 
 class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
-    """For ``openai.OpenAI(http_client=httpx2.Client(transport=RunpodTransport("<endpoint>")))``.
+    """A transport that answers requests of a client by running jobs on an endpoint.
 
-    The client's base URL and API key are ignored; only the path of a request counts.
+    Use it as ``openai.OpenAI(http_client=httpx2.Client(transport=RunpodTransport("<endpoint>")))``.
+    The host in the client's base URL and the client's API key are ignored.
 
     Args:
         endpoint_id: Id of the deployed endpoint.
-        api_key: API key of the account; by default from RUNPOD_API_KEY or the platform's file.
-        base_url: Base URL of the platform's API; RunPod's by default.
+        api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
+        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
+            RunPod's.
         volume: Volume for files that are too large for a job; by default the volume in the
             environment, if it names one.
 
@@ -56,7 +58,12 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         self.endpoint = Endpoint(endpoint_id, api_key, base_url, volume)
 
     def handle_request(self, request: Any) -> Any:
-        """Answer a request of httpx or httpx2 with a response of the same package."""
+        """Answer a request of httpx or httpx2 with a response of the same package.
+
+        Raises:
+            ReadTimeout: If no output has arrived within the client's read timeout; of the same
+                package.
+        """
         package, bare_request, read_timeout_s = (
             _package_of(request),
             _without_body(request),
@@ -82,9 +89,10 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
 
 
 class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
-    """For ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``, with asyncio.
+    """A transport for asyncio, which answers requests of a client by running jobs on an endpoint.
 
-    The arguments are those of ``RunpodTransport``.
+    Use it as ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``. The arguments
+    are those of ``RunpodTransport``.
     """
 
     def __init__(
@@ -97,7 +105,12 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         self.endpoint = AsyncEndpoint(endpoint_id, api_key, base_url, volume)
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Answer a request of httpx or httpx2 with a response of the same package."""
+        """Answer a request of httpx or httpx2 with a response of the same package.
+
+        Raises:
+            ReadTimeout: If no output has arrived within the client's read timeout; of the same
+                package.
+        """
         package, bare_request, read_timeout_s = (
             _package_of(request),
             _without_body(request),

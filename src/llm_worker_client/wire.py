@@ -12,7 +12,8 @@ from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnre
 
 # Seconds of the window in which the platform counts requests.
 WINDOW_S = 10.0
-# Maximum requests per endpoint in this window. Excess requests wait here and are not refused.
+# Maximum requests per endpoint in this window. Requests above the limit wait in this process, so
+# that the platform doesn't refuse them.
 RATE_LIMITS: Mapping[str, int] = {
     "run": 1000,
     "runsync": 2000,

@@ -10,7 +10,7 @@ from trainer.spec import CHECK_OPTION
 
 
 def main(directory: str, attempt: str, *options: str) -> int:
-    """Train and return the exit status."""
+    """Train, or only check the rows, and return the exit status."""
     watcher = SigtermWatcher()
     watcher.watch()
     # Imported only after the signal handler is installed: the import takes a while, and SIGTERM may
@@ -23,7 +23,7 @@ def main(directory: str, attempt: str, *options: str) -> int:
 def print_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print the traceback of a crash to standard error, with the reason in the last line."""
+    """Print a crash's traceback, and the error's type and first line in one last line."""
     traceback.print_exception(kind, error, trace)
     reason = next(iter(str(error).splitlines()), "")
     sys.stderr.write(f"{kind.__name__}: {reason}\n")

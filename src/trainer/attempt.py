@@ -41,19 +41,23 @@ from trainer.spec import (
 def run_attempt(
     directory: Path, name: str, watcher: SigtermWatcher, *, only_check: bool = False
 ) -> int:
-    """Check the rows and, if they have no mistakes, train.
+    """Check the rows and, if they have no mistakes, train from the newest checkpoint.
+
+    The checkpoint may be from any attempt of the fine-tune.
 
     Args:
         directory: Directory of the fine-tune, with its spec.
         name: Name of the attempt.
         watcher: Watcher for SIGTERM, which stops the attempt.
-        only_check: Whether to check the rows only; an outcome is then written only for mistakes.
+        only_check: Whether to stop after the check of the rows. No outcome is then written unless
+            the
+            rows have mistakes.
 
     Returns:
         The exit status of the process.
 
     Raises:
-        RuntimeError: A defect. Other exceptions of the attempt are defects, too.
+        RuntimeError: The attempt has crashed. Other exceptions of the attempt are crashes, too.
     """
     try:
         spec = Spec.model_validate_json((directory / SPEC).read_bytes())
@@ -96,10 +100,13 @@ def _check_and_train(
 
 
 def _check(spec: Spec, attempt: Path, events: EventLog, *, quietly: bool) -> CheckResult:
-    """Write the rows as tokens.
+    """Check the rows, write them as tokens, and write the result of the check.
 
-    The events of the check are not written if the attempt only checks: the attempt that trains will
-    write them.
+    No events are written if the attempt only checks: the attempt that trains will write them.
+
+    Raises:
+        TrainingFailure: The rows have mistakes.
+        VolumeFailure: A file can't be read or written.
     """
     try:
         result = check_in_process(spec, attempt / TOKENS)
@@ -125,7 +132,8 @@ def _check(spec: Spec, attempt: Path, events: EventLog, *, quietly: bool) -> Che
 def _train(
     spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, check_result: CheckResult
 ) -> Outcome:
-    # These modules import torch, which takes seconds: mistakes in the rows are reported before.
+    # These modules import torch, which takes seconds. They are imported only after the check, so
+    # that mistakes in the rows are reported sooner.
     from trainer.batches import TokenRows  # noqa: PLC0415 - see above
     from trainer.loading import load_model  # noqa: PLC0415 - see above
     from trainer.training import Training  # noqa: PLC0415 - see above

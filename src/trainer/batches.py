@@ -13,17 +13,18 @@ from trainer.texts import TOKEN_DTYPE, TokenRow
 from worker.process.estimates import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes
 from worker.process.memory import free_memory
 
-# The label of a token that is not learned.
+# Label of a token that is not learned: the loss ignores it.
 IGNORED_LABEL = -100
-# Share of the rows in a step for large files, as in OpenAI's service, and its bounds. Small files
-# get enough steps per epoch, and large files no steps that are larger than useful.
+# Default number of rows per step: in large files this share of all rows, as in OpenAI's service, up
+# to ``_MAX_BATCH``. In small files up to ``_SMALL_BATCH`` rows, but so few that an epoch has at
+# least ``_MIN_EPOCH_STEPS`` steps.
 _BATCH_SHARE = 0.002
 _MIN_EPOCH_STEPS = 25
 _SMALL_BATCH, _MAX_BATCH = 8, 64
 
 
 class TokenRows(Sequence[TokenRow]):
-    """A selection of the rows in a directory, in constant memory: the file is memory-mapped.
+    """One selection of the rows that a ``TokenWriter`` has written; the tokens are memory-mapped.
 
     Args:
         directory: Directory that ``prepare.TokenWriter`` has filled.
@@ -31,7 +32,8 @@ class TokenRows(Sequence[TokenRow]):
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row the positions of its first token and of its end.
+        # For each row, the positions in the file of its first token and of the token after its
+        # last.
         self._bounds = np.load(directory / f"{name}.npy")
         self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
 
@@ -75,11 +77,13 @@ def collate(rows: Sequence[TokenRow]) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Computation of a step: the rows per forward pass, and whether activations are recomputed.
+    """The rows per forward pass in a step, and whether activations are recomputed.
 
     Args:
         rows: Number of rows per forward pass, a divisor of the rows per step.
-        recompute: Whether only the input of each layer is stored, and the rest computed again.
+        recompute: Whether the forward pass stores only the input of each layer, and the backward
+            pass
+            computes the other activations again.
     """
 
     rows: int
@@ -100,7 +104,7 @@ def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
 def choose_step_plan(
     sizes: ModelSizes, longest: int, batch_size: int, free_bytes: float
 ) -> StepPlan:
-    """Return the fastest plan that fits into memory, by an estimate.
+    """Return the fastest plan that fits into memory by an estimate, or the smallest if none fits.
 
     Args:
         sizes: Sizes of the base model.
@@ -117,9 +121,9 @@ def choose_step_plan(
 
 
 def free_bytes_for_rows(device: str, trained_parameters: int) -> float:
-    """Return the bytes that are free for rows, without the gradients and the optimiser's state.
+    """Return the bytes that rows may use: a share of the free memory, minus the optimiser's needs.
 
-    The optimiser stores two averages per trained parameter.
+    The optimiser needs space for a gradient and two averages per trained parameter.
     """
     free_bytes = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
     return free_bytes * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters

@@ -17,19 +17,20 @@ from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFail
 from trainer.spec import CHECKPOINTS, EPOCHS, Hyperparameters, Spec
 from worker.masking import add_secrets, mask, remove_paths
 
-# Maximum seconds of work that are lost if the process is killed, apart from an evaluation.
+# Seconds between two checkpoints within an epoch. A process that is killed loses about this much
+# work, and the evaluation in progress.
 CHECKPOINT_INTERVAL_S = 60.0
 _LOSSES = ("loss", "eval_loss")
 _PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
-# Maximum length of the reason in the warning that nothing is reported.
+# Maximum number of characters of an error in the warning that nothing is reported.
 MAX_REASON_CHARACTERS = 300
 
 
 class MetricsCallback(TrainerCallback):
-    """Writes the metrics that the Trainer logs.
+    """Writes the metrics that transformers' Trainer logs to the attempt's events.
 
     Raises:
-        TrainingFailure: A loss is not finite.
+        TrainingFailure: A loss in these metrics is not finite.
     """
 
     def __init__(self, events: EventLog) -> None:
@@ -79,8 +80,9 @@ class CheckpointCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         is_due = time.monotonic() - self._saved_at >= self.interval_s
-        # After an epoch's last step the evaluation comes first: an attempt that resumes there
-        # starts with the next epoch.
+        # No checkpoint directly after an epoch's last step: an attempt that resumes from it would
+        # skip the epoch's evaluation. ``on_epoch_end`` requests a checkpoint that follows the
+        # evaluation.
         if (is_due or self.watcher.is_stop_requested) and state.global_step % self.epoch_steps:
             _request_save(control)
 
@@ -92,7 +94,8 @@ class CheckpointCallback(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        # An evaluation of many rows takes long, and can't be resumed.
+        # An evaluation of many rows takes too long to finish it after SIGTERM, and can't be
+        # resumed.
         if self.watcher.is_stop_requested:
             raise StoppedBySigterm
 
@@ -115,13 +118,13 @@ class CheckpointCallback(TrainerCallback):
 
 
 def _request_save(control: TrainerControl) -> None:
-    # Each checkpoint closes the averaging window of the log: an attempt that resumes begins a new
-    # one.
+    # The Trainer logs the average loss since its last log, and a resumed attempt starts a new
+    # average. Without a log at each checkpoint, the steps before it would be missing.
     control.should_log = control.should_save = True
 
 
 def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCallback]:
-    """Start the report to Weights & Biases if the spec has one; write a warning if that fails.
+    """Start reporting to Weights & Biases if the spec configures it; log a warning if that fails.
 
     Args:
         spec: The training.
@@ -129,7 +132,7 @@ def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCa
         events: Log for the warning.
 
     Returns:
-        The callback that reports; empty without a report.
+        A list with the callback that reports; an empty list if nothing is reported.
     """
     if spec.wandb is None:
         return []
@@ -152,7 +155,7 @@ def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCa
 
 
 class WandbCallback(TrainerCallback):
-    """Reports the metrics that the Trainer logs, but neither rows nor file names."""
+    """Reports hyperparameters and metrics to Weights & Biases, but neither rows nor file names."""
 
     def __init__(self, spec: Spec, run_id: str) -> None:
         import wandb  # noqa: PLC0415 - optional package

@@ -31,8 +31,8 @@ class Checkpoint:
 def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
     """Copy the newest checkpoint of all attempts into this attempt, unless it is already there.
 
-    Another attempt may still run although its worker counts as dead, and remove its older
-    checkpoints meanwhile.
+    If the checkpoint disappears during the copy, the next newest is copied. This happens if another
+    attempt still runs, although its worker counts as dead, and removes its older checkpoints.
 
     Args:
         attempts: Directory of all attempts.
@@ -94,7 +94,7 @@ def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
 
 
 def copy_directory(source: Path, destination: Path) -> None:
-    """Copy a directory of files atomically and durably.
+    """Copy a directory of files atomically and durably; an existing destination stays as it is.
 
     Raises:
         OSError: The copy failed; no part of it is left.
@@ -106,12 +106,14 @@ def copy_directory(source: Path, destination: Path) -> None:
 
 
 def copy_adapter(checkpoint: Path, destination: Path, base: str) -> None:
-    """Copy the two files of a checkpoint's adapter atomically and durably.
+    """Copy a checkpoint's adapter atomically and durably, with the base model's name added.
+
+    An existing destination stays as it is.
 
     Args:
-        checkpoint: Directory with both files.
+        checkpoint: Directory with the adapter's configuration and weights.
         destination: Directory of the copy.
-        base: Name of the base model to write into the adapter's configuration.
+        base: Name of the base model to write into the copy's configuration.
 
     Raises:
         OSError: The copy failed; no part of it is left.
@@ -124,7 +126,9 @@ def copy_adapter(checkpoint: Path, destination: Path, base: str) -> None:
 
 
 def publish(source: Path, destination: Path) -> None:
-    """Make a directory of files durable and rename it; an existing destination stays as it is.
+    """Make a directory of files durable and rename it.
+
+    An existing destination stays as it is, and the source is removed.
 
     Raises:
         OSError: The files can't be made durable or renamed.

@@ -1,4 +1,4 @@
-"""Writes the events of a training to a file of lines, to which only one attempt appends."""
+"""Writes the events of an attempt as lines of JSON to the attempt's own file."""
 
 import math
 import os
@@ -11,11 +11,11 @@ from trainer.spec import Event, ResumeEvent
 
 
 class EventLog:
-    """The log of an attempt's events.
+    """The log of an attempt's events. A context manager that closes the file.
 
     Args:
-        path: Path of the file.
-        resumed_at: Step from which the attempt resumes.
+        path: Path of the file, to which the events are appended.
+        resumed_at: Step from which the attempt resumes; 0 without a checkpoint.
 
     Raises:
         OSError: The file can't be written. All methods raise it, too.
@@ -40,7 +40,8 @@ class EventLog:
     def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the metrics of a step, unless they are already written.
 
-        Steps are repeated when a training continues with fewer rows per computation.
+        Steps are repeated when a training continues with fewer rows per computation. Metrics are
+        the same if their step and their first name are the same.
 
         Args:
             metrics: Metrics by name; values that are not finite appear in the message only.
@@ -55,7 +56,10 @@ class EventLog:
         self._append(event)
 
     def sync(self) -> None:
-        """Make the events durable, so that a later checkpoint is never ahead of them."""
+        """Make the events durable.
+
+        Called before each checkpoint, so that no checkpoint is ahead of the durable events.
+        """
         os.fsync(self._file.fileno())
 
     def _append(self, line: Event | ResumeEvent) -> None:

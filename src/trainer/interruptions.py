@@ -16,7 +16,7 @@ _TORCH_WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|unexpected pos \d+ 
 
 
 class TrainingFailure(Exception):
-    """The training can't succeed, however often it is retried; the message names a remedy."""
+    """The training can't succeed, however often it is retried; the message gives the reason."""
 
 
 class VolumeFailure(Exception):
@@ -24,11 +24,14 @@ class VolumeFailure(Exception):
 
 
 class StoppedBySigterm(Exception):
-    """SIGTERM stopped the training; a checkpoint for the next attempt is on the volume."""
+    """SIGTERM stopped the training at a checkpoint or in an evaluation. It can be resumed."""
 
 
 def describe_volume_failure(error: BaseException) -> str | None:
-    """Describe in one line how the volume failed; None if the error has another cause."""
+    """Describe in one line the volume's failure that caused an error; None for other errors.
+
+    The exceptions that led to the error are searched, too.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, VolumeFailure):
@@ -47,7 +50,7 @@ def describe_volume_failure(error: BaseException) -> str | None:
 class SigtermWatcher:
     """Waits for SIGTERM in a thread, so that work in the main thread doesn't delay the exit.
 
-    Until the training's steps begin, SIGTERM exits the process immediately. From then on it sets
+    Until ``defer_exit`` is called, SIGTERM exits the process immediately. From then on it sets
     ``is_stop_requested``, and a second SIGTERM exits immediately.
     """
 
@@ -57,8 +60,9 @@ class SigtermWatcher:
 
     def watch(self) -> None:
         """Start watching. Must be called in the main thread, before any long operation."""
-        # Python's own handlers run between two bytecode instructions of the main thread, but the
-        # wakeup pipe receives the signal's number immediately.
+        # Python calls a signal handler only between two bytecode instructions of the main thread,
+        # so a long call of C code delays it. The wakeup pipe receives the signal's number
+        # immediately.
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
@@ -76,6 +80,7 @@ class SigtermWatcher:
             if os.read(read_end, 1)[0] != signal.SIGTERM:
                 continue
             if self.is_stop_requested or not self._defers_exit:
-                # All files on the volume are complete, so no cleanup is needed.
+                # No cleanup is needed: incomplete files and directories have hidden names, which
+                # readers ignore.
                 os._exit(ExitStatus.STOPPED)
             self.is_stop_requested = True

@@ -23,9 +23,9 @@ PROJECTIONS = frozenset(
     query_key_value dense dense_h_to_4h dense_4h_to_h
     """.split()
 )
-# Layers of a model that process media instead of text.
+# Pattern for names of layers that process media instead of text.
 _MEDIA_LAYER = re.compile(r"(^|\.)(vision|visual|audio|image|speech)\w*\.")
-# Number of layers that a message lists.
+# Maximum number of layers that a message lists.
 _MAX_LISTED_LAYERS = 12
 # Directory of a model in the hub's cache: models--org--name/snapshots/<commit>.
 _CACHE_DIRECTORY = re.compile(r"models--(.+)")
@@ -36,6 +36,7 @@ def load_model(spec: Spec) -> PreTrainedModel:
 
     Raises:
         TrainingFailure: The model can't be trained.
+        OSError: The volume fails.
     """
     # Standard error is reserved for errors.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
@@ -50,7 +51,7 @@ def load_model(spec: Spec) -> PreTrainedModel:
             local_files_only=True,
         )
     except (ValueError, ImportError, KeyError, OSError) as error:
-        # An OSError by transformers itself has no errno: a file is missing.
+        # An OSError that transformers itself raises has no errno: a file of the model is missing.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         text = str(error).replace(str(spec.model), model_name(spec.model)).splitlines()[0]
@@ -69,7 +70,10 @@ def load_model(spec: Spec) -> PreTrainedModel:
 
 
 def weights_dtype(device: str) -> torch.dtype:
-    """Return the data type of the base model's weights; the adapter's weights are float32."""
+    """Return the data type of the base model's weights; the adapter's weights are float32.
+
+    It is float32 on the CPU, bfloat16 on GPUs that support it, and float16 on other GPUs.
+    """
     if device == "cpu":
         return torch.float32
     return (
@@ -78,10 +82,10 @@ def weights_dtype(device: str) -> torch.dtype:
 
 
 def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
-    """Add a new adapter to a model; its weights depend on the seed only.
+    """Add a new adapter to a model; its initial weights depend on the seed only.
 
     Raises:
-        TrainingFailure: The model doesn't have the layers.
+        TrainingFailure: The model doesn't have the requested layers, or any known projections.
     """
     names = layer_names(model)
     config = LoraConfig(
@@ -98,8 +102,8 @@ def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
     set_seed(seed)
     adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
-    # Otherwise PEFT would look for the base model on the hub at each checkpoint. Copies of the
-    # adapter contain its name.
+    # With a name, PEFT would look for the base model on the hub at each checkpoint.
+    # ``checkpoints.copy_adapter`` writes the name into the copies that are served.
     adapted.peft_config["default"].base_model_name_or_path = ""
     return adapted
 
@@ -119,10 +123,10 @@ def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None)
 
     Args:
         names: Full names of the model's layers.
-        requested: Last parts of layers' names; None for the known projections.
+        requested: Last parts of layers' names; None for all known projections that the model has.
 
     Raises:
-        TrainingFailure: The model doesn't have these layers.
+        TrainingFailure: The model lacks a requested layer, or has no known projections.
     """
     last_parts = {name.rpartition(".")[2] for name in names if not _MEDIA_LAYER.search(name)}
     listing = f"it has {', '.join(sorted(last_parts)[:_MAX_LISTED_LAYERS])}"
@@ -138,7 +142,7 @@ def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None)
 
 
 def model_name(model: Path) -> str:
-    """Return the name of a model without its location on this machine."""
+    """Return a model's name on the hub if it is in the hub's cache, otherwise its directory's."""
     if model.parent.name == "snapshots" and (
         match := _CACHE_DIRECTORY.fullmatch(model.parent.parent.name)
     ):

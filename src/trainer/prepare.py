@@ -27,16 +27,16 @@ from worker.children.with_parent import exit_with_parent
 if TYPE_CHECKING:
     from transformers import TokenizersBackend
 
-# Share of the rows that are used for validation if there is no validation file.
+# Share of the training file's lines that are used for validation if there is no validation file.
 VALIDATION_SHARE = 0.1
 ADVISED_ROWS = 200
-# Maximum size of a batch for the tokenizer: enough for all cores, but little memory.
+# Maximum rows and characters per call of the tokenizer: enough for all cores, but little memory.
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
-# Maximum number of lines that a warning lists.
+# Maximum number of line numbers that a warning lists.
 MAX_WARNING_LINES = 10
-# Name of the file with all rows, one after another.
+# Name of the file with the tokens of all rows, one row after another.
 ROWS_FILE = "rows"
-# Names of the rows to train on and of the validation rows.
+# Names of the two selections: the rows to train on, and the validation rows.
 TRAINING, VALIDATION = "training", "validation"
 UNSUPPORTED_TOKENIZER = (
     "the model's tokenizer is not one of the tokenizers library, which a training needs"
@@ -44,10 +44,11 @@ UNSUPPORTED_TOKENIZER = (
 
 
 def check_in_process(spec: Spec, directory: Path) -> CheckResult:
-    """Check a training's rows and write them to a directory, in a separate process.
+    """Check a training's rows and write them as tokens to a directory, in a separate process.
 
     The process needs little memory because it doesn't import torch, which transformers would
-    otherwise load with the tokenizer.
+    otherwise load with the tokenizer. Only if the spec trusts the model's code, torch may be
+    imported.
 
     Args:
         spec: The training, with absolute paths.
@@ -55,7 +56,8 @@ def check_in_process(spec: Spec, directory: Path) -> CheckResult:
 
     Raises:
         OSError: A file can't be read or written.
-        RuntimeError: The process has crashed. Its other exceptions are raised, too.
+        RuntimeError: The process was killed, or the tokenizer can't be loaded. The process's other
+            exceptions are raised, too.
     """
     with ProcessPoolExecutor(
         1, get_context("fork"), partial(exit_with_parent, os.getpid())
@@ -68,8 +70,8 @@ def check_in_process(spec: Spec, directory: Path) -> CheckResult:
 
 def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
     if not spec.trust_remote_code:
-        # With None, Python treats the module as missing. Code in the model's directory may need
-        # torch.
+        # ``None`` makes Python treat torch as missing. It is not hidden from trusted code in the
+        # model's directory, which may need it.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
     # Otherwise transformers advises to install torch.
     logging.disable(logging.WARNING)
@@ -93,7 +95,9 @@ def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
 
 
 def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) -> CheckResult:
-    """Check a training's rows and write them to a directory, as ``TRAINING`` and ``VALIDATION``.
+    """Check a training's rows and write them as tokens to a directory, in two selections.
+
+    The selections are ``TRAINING`` and ``VALIDATION``.
 
     Args:
         spec: The training.
@@ -101,7 +105,7 @@ def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) ->
         directory: Directory for the rows.
 
     Returns:
-        The result of the check. If it has mistakes, the written rows are useless.
+        The result of the check. If it has mistakes, no selections are written.
 
     Raises:
         OSError: A file can't be read or written.
@@ -172,9 +176,10 @@ class _RowsReader:
     ) -> None:
         self.mistakes = Mistakes(file)
         self.cut_rows = 0
-        # Lines of rows in which the cut leaves no token of an answer.
+        # Line numbers of the rows that are left out, because the cut leaves no token of an answer.
         self.dropped_lines: list[int] = []
-        # The number of this file's first row in the writer, and the line of each of its rows.
+        # The number of this file's first row in the writer, and the line number of each of its
+        # rows.
         self.first_row = len(writer)
         self.lines = array("q")
         self._encoder = encoder
@@ -208,7 +213,10 @@ class _RowsReader:
     def _render_batch(
         self, batch: Sequence[ParsedRow]
     ) -> tuple[list[int], list[PromptRow | RenderedChat]]:
-        """Return the rendered texts, and for each the line of its row."""
+        """Return the line number of each rendered text, and the texts; collect mistakes.
+
+        A conversation may have several texts.
+        """
         lines: list[int] = []
         rendered: list[PromptRow | RenderedChat] = []
         for row in batch:
@@ -246,13 +254,17 @@ def _make_batches(rows: Iterator[ParsedRow]) -> Iterator[list[ParsedRow]]:
 
 
 def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the numbers of the rows to train on, and of the validation rows."""
+    """Return the numbers of the rows to train on, and of the validation rows.
+
+    Without a validation file, the seed determines the validation rows. If the training file has
+    only one line for this, a mistake is added and both sequences are empty.
+    """
     first, *others = readers
     if others:
         begin = others[0].first_row
         return range(begin), range(begin, begin + len(others[0].lines))
     lines = np.frombuffer(first.lines, np.int64)
-    # Rows from one line, which has one conversation, stay together.
+    # A conversation may have become several rows. They have the same line, and stay together.
     distinct_lines = sorted(set(first.lines))
     if len(distinct_lines) < 2:
         if not first.mistakes.count:

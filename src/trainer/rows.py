@@ -34,7 +34,7 @@ CSV_ERRORS = {
 
 
 class Mistakes:
-    """The mistakes in a file."""
+    """The mistakes in a file of rows; ``count`` includes the mistakes that are not listed."""
 
     def __init__(self, file: FileField) -> None:
         self.file = file
@@ -49,7 +49,7 @@ class Mistakes:
 
     @property
     def listed(self) -> list[Mistake]:
-        """The mistakes with details, sorted by line."""
+        """The first mistakes, up to ``MAX_MISTAKES``, sorted by line."""
         return sorted(self._listed, key=lambda mistake: mistake.line or 0)
 
 
@@ -120,10 +120,10 @@ def _filter_mistakes(
 
 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the number and text of each line, and its flaw or None.
+    """Yield each line's number and text, and a message about its flaw or None.
 
-    A flaw means that the line is not text, or longer than a row may be. Of a line that is too long
-    only the end is yielded.
+    A line has a flaw if it has a NUL character, is not UTF-8, or is longer than a row may be. Only
+    the end of a line that is too long is yielded.
     """
     number = 0
     while line := file.readline(MAX_ROW_BYTES + 2):
@@ -140,7 +140,10 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _read_jsonl(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
-    """Yield the rows of a JSONL file: objects with a prompt and its answer, or with messages."""
+    """Yield the rows of a JSONL file, and a mistake for each invalid line.
+
+    A row has a prompt and its answer, or messages. All rows must be of the first row's type.
+    """
     row_type: type[RowValue] | None = None
     for number, text, flaw in _read_lines(file):
         if flaw is not None:
@@ -189,7 +192,10 @@ def _reject_constant(name: str) -> None:
 
 
 def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
-    """Yield the rows below a header that names the columns of the prompt and its answer."""
+    """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows.
+
+    The header names the columns of the prompt and its answer.
+    """
     # A field may be as long as its row; the default limit of the module is shorter.
     csv.field_size_limit(2 * MAX_ROW_BYTES)
     header: _Header | None = None
@@ -213,7 +219,11 @@ def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
 
 
 class _CsvLines:
-    """The lines of a file for Python's CSV reader, with the flaws in the current record."""
+    """The lines of a file for Python's CSV reader, with the flaws in the current record.
+
+    Raises:
+        InvalidRowError: The current record has too many bytes.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._lines = _read_lines(file)
@@ -235,7 +245,10 @@ class _CsvLines:
 
 
 def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
-    """Yield the first line, the fields and the mistakes of each record."""
+    """Yield the number of the first line, the fields and the mistakes of each CSV record.
+
+    A record that is too long is the last.
+    """
     csv_lines = _CsvLines(file)
     reader = csv.reader(csv_lines, strict=True)
     while True:
@@ -254,7 +267,7 @@ def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMis
 
 
 class _Header(NamedTuple):
-    """The names of all columns, and those of the prompt and the answer."""
+    """The names of all columns, in lower case, and the columns of the prompt and the answer."""
 
     names: list[str]
     pair: tuple[str, str]

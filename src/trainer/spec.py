@@ -1,8 +1,8 @@
 """The files through which the worker and the process that trains communicate.
 
 An attempt at a training is a directory. The worker writes ``spec.json`` next to all attempts. The
-training process writes only to the directory of its own attempt, so it does no harm if it runs
-longer than its lease.
+training process writes only to the directory of its own attempt. It therefore does no harm if it
+still runs after its worker has lost the lease of the fine-tune.
 """
 
 import re
@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Names next to each other in the directory of a fine-tune.
+# Names of the spec's file and of the directory of all attempts, in the directory of a fine-tune.
 SPEC, ATTEMPTS = "spec.json", "attempts"
-# Files in an attempt's directory. Lines of JSON, one ``Event`` each, appended and flushed one by
-# one.
+# Files in an attempt's directory. The events are lines of JSON, appended and flushed one by one: a
+# ``ResumeEvent``, then one ``Event`` per line.
 EVENTS = "events.jsonl"
 # Written once, after the check of the rows (``CheckResult``).
 CHECK_RESULT = "checked.json"
-# Written once, as the last file, when the training is over (``Outcome``).
+# Written once, as the last file, when the training has succeeded or can't succeed (``Outcome``).
 OUTCOME = "outcome.json"
 # Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), the adapter
 # of each epoch (``<step>``), and the best adapter. Each appears under its name once it is complete
@@ -27,7 +27,7 @@ OUTCOME = "outcome.json"
 CHECKPOINTS, EPOCHS, RESULT = "checkpoints", "epochs", "result"
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 # Directories for the rows as tokens, which each attempt writes again, and for an incomplete
-# checkpoint. Both are removed at the end of the attempt, unless it is killed.
+# checkpoint. Both are removed at the end of the attempt, unless the process is killed.
 TOKENS, WRITING = "tokens", ".writing"
 
 
@@ -40,13 +40,13 @@ def checkpoint_step(checkpoint: str) -> int | None:
 class ExitStatus(IntEnum):
     """Exit statuses of the training process."""
 
-    # The training is over; ``OUTCOME`` describes its outcome.
+    # The training or the check is over. After a training, ``OUTCOME`` describes its outcome.
     FINISHED = 0
     # A defect, or not enough memory; the last lines of standard error describe it.
     CRASHED = 1
-    # The volume is full or can't be written to: another attempt may resume later.
+    # The volume is full or fails otherwise: another attempt may resume later.
     VOLUME_FAILURE = 74
-    # SIGTERM stopped the process after a checkpoint: another attempt may resume.
+    # SIGTERM stopped the process: another attempt may resume from the newest checkpoint.
     STOPPED = 75
 
 
@@ -56,7 +56,7 @@ CHECK_OPTION = "--check"
 
 
 class FrozenModel(BaseModel):
-    """Base class of immutable models without extra fields."""
+    """Base class of immutable models that reject unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,14 +74,15 @@ class RowsFile(FrozenModel):
 
 
 class Lora(FrozenModel):
-    """PEFT's configuration of an adapter, as far as vLLM can serve it.
+    """PEFT's configuration of an adapter, restricted to adapters that vLLM can serve.
 
     Args:
         r: Rank.
-        lora_alpha: Scale of the adapter, in units of the rank.
+        lora_alpha: Factor of the adapter's output, before the division by the rank.
         lora_dropout: Dropout during training.
-        target_modules: Names of layers; None for the projections of attention and MLP.
-        use_rslora: Whether to scale by the square root of the rank.
+        target_modules: Last parts of the names of the layers that get an adapter; None for the
+            projections of attention and MLP.
+        use_rslora: Whether to divide by the square root of the rank instead of the rank.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -102,8 +103,8 @@ class Hyperparameters(FrozenModel):
         warmup_ratio: Share of the steps in which the learning rate rises.
         weight_decay: Weight decay of AdamW.
         batch_size: Rows per step; None to choose it by the number of rows.
-        seed: Seed of the validation split, the order, the adapter's initial weights and the
-            dropout.
+        seed: Seed of the validation split, the order of the rows, the adapter's initial weights and
+            the dropout.
         lora: Configuration of the adapter.
     """
 
@@ -119,7 +120,7 @@ class Hyperparameters(FrozenModel):
 
 
 class Spec(Hyperparameters):
-    """A training.
+    """The specification of a training.
 
     Args:
         model: Directory of the base model.
@@ -130,7 +131,8 @@ class Spec(Hyperparameters):
         max_length: Maximum number of tokens per row; longer rows are cut at the end.
         training: Rows to train on.
         validation: Rows for validation; None for a tenth of the training rows, chosen by the seed.
-        wandb: Arguments of Weights & Biases, whose key is in the environment; None for no report.
+        wandb: Arguments of ``wandb.init`` for a report to Weights & Biases, whose key is in the
+            environment; None for no report.
     """
 
     model: Path
@@ -165,10 +167,11 @@ class CheckResult(FrozenModel):
     """The result of the check of the rows, before any weights are loaded.
 
     Args:
-        rows: Number of rows to train on.
+        rows: Number of rows to train on. A conversation may become several rows.
         validation_rows: Number of rows for validation.
-        tokens: Number of tokens to train on, in one epoch.
-        cut_rows: Number of rows that were longer than ``max_length``.
+        tokens: Number of tokens in the rows to train on, including prompts.
+        cut_rows: Number of rows that were longer than ``max_length``, including rows that are left
+            out because the cut leaves no token of an answer.
         warnings: Warnings, in whole sentences.
         mistakes: The first mistakes in the rows. There is no training if there are mistakes.
         more_mistakes: Number of mistakes that are not listed.
@@ -189,7 +192,8 @@ class Event(FrozenModel):
     Args:
         at: Unix time in seconds.
         level: Severity.
-        message: The message. For metrics LLM Engine's form: the metrics as text of a Python dict.
+        message: The message. For metrics it is the text of a Python dict, as in LLM Engine's
+            events.
         step: Number of completed steps.
         metrics: Metrics by the names of transformers' Trainer: ``loss``, ``grad_norm``,
             ``learning_rate``, ``epoch``, ``eval_loss``; empty for messages.
@@ -209,13 +213,13 @@ class ResumeEvent(FrozenModel):
 
 
 class Outcome(FrozenModel):
-    """The end of a training: an adapter in ``RESULT``, or a failure that a retry wouldn't change.
+    """The outcome of a training: an adapter in ``RESULT``, or a failure that no retry changes.
 
     Args:
         steps: Number of completed steps.
         best_step: Step of the epoch whose adapter is the result.
-        best_loss: Loss of that adapter on the validation rows.
-        trained_tokens: Number of tokens that were trained on, in all epochs.
+        best_loss: Loss of that adapter on the validation rows; None without an evaluation.
+        trained_tokens: Number of tokens in the rows to train on, times the number of epochs.
         batch_size: Number of rows per step.
         error: The reason why there is no adapter, in one sentence; None if there is an adapter.
     """

@@ -1,7 +1,4 @@
-"""Renders and tokenizes rows as the engine renders and tokenizes prompts and conversations.
-
-Conversations are rendered with the served chat template; the answers are then located in the text.
-"""
+"""Renders and tokenizes rows as the engine does, and locates the answers in the rendered text."""
 
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
@@ -14,7 +11,8 @@ from numpy.typing import NDArray
 from trainer.values import ChatRow, InvalidRowError, PromptRow, RowValue
 
 if TYPE_CHECKING:
-    # The process that trains imports this module before it has time to import transformers.
+    # Only for types: transformers may be imported only by a child process that hides torch first
+    # (see ``prepare``).
     from tokenizers import Encoding
     from transformers import TokenizersBackend
 
@@ -33,10 +31,11 @@ PROBE = "probe"
 # messages before it.
 MAX_CHAT_CHARACTERS = 8 << 20
 
-# Prefix of an answer whose first token would otherwise begin with a space.
+# Prefix of an answer for tokenizers that put a space before each text. The answer is tokenized
+# together with this prefix, whose tokens are then removed.
 ANSWER_PREFIX = "\n"
 
-# A token of a row: its id, and whether it is part of an answer and therefore learned.
+# Type of a token in a row: its id, and whether it is part of an answer and therefore learned.
 TOKEN_DTYPE = np.dtype([("id", np.int32), ("learned", np.bool_)])
 TokenRow = NDArray[np.void]
 
@@ -44,7 +43,7 @@ Messages = list[dict[str, Any]]
 
 
 class RenderedChat(NamedTuple):
-    """A conversation as the model reads it, with the start and end of each answer."""
+    """A conversation as the model reads it; ``answers`` are ranges of characters in ``text``."""
 
     text: str
     answers: list[tuple[int, int]]
@@ -64,7 +63,7 @@ class ChatTemplate:
         self._template = template
         self._source = str(template or tokenizer.chat_template)
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
-        # The engine stops at one of the special tokens.
+        # The engine ends an answer at one of these special tokens.
         self._special_tokens = tuple(token.content for token in added if token.special)
         self._has_developer_role = '"developer"' in self._source or "'developer'" in self._source
         # Find out whether the template takes contents as strings or as lists of parts.
@@ -72,18 +71,18 @@ class ChatTemplate:
         as_list = self._render_probe([{"type": "text", "text": PROBE}])
         self._takes_strings = PROBE in as_text or PROBE not in as_list
         self._takes_lists = not self._takes_strings or as_list == as_text
-        # Numbers of conversations with several texts, and of answers with changed generation
-        # prompts.
+        # Numbers of conversations with several texts, and of answers that the template doesn't
+        # begin with its generation prompt.
         self.split_chats = 0
         self.changed_prompts = 0
 
     def render(self, chat: ChatRow) -> list[RenderedChat]:
         """Return a conversation as one text or, for some templates, as several.
 
-        Some templates render an answer differently once the conversation continues, for example
-        without its reasoning. Such an answer gets a separate text that ends with it: the model
-        trains
-        on the text that it will read when it is served.
+        The last text ends with the last learned answer. Some templates render an answer differently
+        once the conversation continues, for example without its reasoning. Such an answer gets a
+        separate text that ends with it: the model trains on the text that it will read when it is
+        served.
 
         Raises:
             InvalidRowError: The template rejects the conversation, or its texts are too long.
@@ -126,7 +125,11 @@ class ChatTemplate:
         return RenderedChat(text, [(begin, end)])
 
     def _find_changed_answer(self, text: str, prompt: str, before: str) -> int:
-        """Return the start of an answer in a text that doesn't start with the generation prompt."""
+        """Return the start of an answer in a text that doesn't start with the generation prompt.
+
+        ``before`` is the rendered messages before the answer; ``prompt`` also has a generation
+        prompt.
+        """
         if not before or not text.startswith(before):
             raise InvalidRowError(
                 "the chat template changes the text before an answer, so that "
@@ -210,8 +213,8 @@ class RowEncoder:
     def _count_prefix_tokens(self) -> int | None:
         """Return the number of tokens of ``ANSWER_PREFIX``.
 
-        Returns None if the tokenizer doesn't put a space before each text, so that no prefix is
-        needed.
+        Returns None if no prefix is needed, because the tokenizer doesn't put a space before each
+        text, or if the prefix can't be separated from the answer.
         """
         alone, before, after = (
             self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -255,7 +258,7 @@ class RowEncoder:
             )
 
     def _tokenize_prompts(self, rows: Sequence[PromptRow]) -> Iterator[TokenRow]:
-        """Yield each row's tokens: the prompt as in completions, the answer, the end token."""
+        """Yield each row's tokens: the prompt as for completions, the answer, any end token."""
         prompts = self._tokenizer.encode_batch_fast([row.prompt for row in rows])
         prefix = "" if self._prefix_tokens is None else ANSWER_PREFIX
         answers = self._tokenizer.encode_batch_fast(
@@ -287,7 +290,7 @@ def _make_row(ids: Sequence[int]) -> TokenRow:
 
 
 def _find_token(encoding: "Encoding", begin: int, text: RenderedChat) -> int:
-    """Return the index of the first token at or after a character."""
+    """Return the index of the first token at or after a character, or the number of tokens."""
     for character in range(begin, len(text.text)):
         if (token := encoding.char_to_token(character)) is not None:
             return token

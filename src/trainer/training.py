@@ -66,13 +66,15 @@ class Training:
         self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
 
     def run(self, base: Any) -> Outcome:
-        """Train, from the attempt's newest checkpoint if there is one.
+        """Train from the attempt's newest checkpoint, or from the start without a checkpoint.
+
+        If memory runs out, the training continues with fewer rows per forward pass.
 
         Args:
             base: The base model, whose weights don't change.
 
         Returns:
-            The outcome, in which only the number of tokens is missing.
+            The outcome, without the number of tokens.
 
         Raises:
             TrainingFailure: The training can't succeed.
@@ -104,7 +106,8 @@ class Training:
                 level="warn",
             )
             plan = smaller_plan
-            # No state of the failed step, or of the adapter before the checkpoint, may remain.
+            # The Trainer continues from the newest checkpoint or starts again. It must find neither
+            # memory of the failed step nor weights that were trained after that checkpoint.
             model = add_adapter(model.unload(), self.spec.lora, self.spec.seed)
             gc.collect()
             if self.spec.device == "cuda":
@@ -118,11 +121,12 @@ class Training:
         if (last := find_newest_checkpoint(self.attempt)) is None:
             return plan
         state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
-        # As many rows as before if they fit, so that the same rows get the same dropout.
+        # At most as many rows per forward pass as before the interruption, so that the same rows
+        # get the same dropout if they fit.
         return StepPlan(min(plan.rows, state.train_batch_size or plan.rows), plan.recompute)
 
     def _run_trainer(self, model: PeftModel, plan: StepPlan) -> TrainerState | None:
-        """Run transformers' Trainer; return None if the memory is not sufficient."""
+        """Run transformers' Trainer and return its final state; None if memory runs out."""
         checkpoints = CheckpointCallback(
             self.attempt,
             model_name(self.spec.model),
@@ -135,12 +139,12 @@ class Training:
             model=model,
             args=self._make_arguments(plan),
             data_collator=collate,
-            # The Trainer accepts sequences although its types don't.
+            # The Trainer accepts sequences although its type hints don't.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation),
             callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
         )
-        # This callback prints.
+        # This callback prints the metrics to standard output.
         trainer.remove_callback(PrinterCallback)
         last = find_newest_checkpoint(self.attempt)
         try:
@@ -173,7 +177,8 @@ class Training:
             bf16=weights_type == torch.bfloat16,
             fp16=weights_type == torch.float16,
             logging_steps=max(1, steps // _LOG_POINTS),
-            # A loss that is not finite must be detected.
+            # Otherwise the log would hide losses that are not finite, which MetricsCallback has to
+            # detect.
             logging_nan_inf_filter=False,
             eval_strategy="epoch" if len(self._validation) else "no",
             # CheckpointCallback decides when to save.

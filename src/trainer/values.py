@@ -17,7 +17,7 @@ MESSAGE_KEYS = frozenset(
 )
 # Maximum number of messages per row: each answer is rendered with all messages before it.
 MAX_MESSAGES = 256
-# Maximum characters of a key in a message.
+# Maximum number of characters of a key in an error message.
 MAX_KEY_CHARACTERS = 40
 
 
@@ -36,7 +36,7 @@ class ChatRow:
     Args:
         messages: Messages for a chat template; each content is a string or a list of text parts.
         tools: Tools that the model may call; None without tools.
-        learned: Indices of the answers that are learned, in ascending order.
+        learned: Indices of the assistant's messages that are learned, in ascending order.
     """
 
     messages: list[dict[str, Any]]
@@ -59,7 +59,7 @@ def find_pair(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the keys of the prompt and the answer; None if there is no known pair.
 
     Raises:
-        InvalidRowError: There are several pairs.
+        InvalidRowError: The names contain more than one known pair.
     """
     known = set(names)
     found = [pair for pair in PAIRS if known.issuperset(pair)]
@@ -115,7 +115,8 @@ def _parse_chat(row: dict[str, Any]) -> ChatRow:
     for index, message in enumerate(raw_messages):
         try:
             messages.append(_parse_message(message))
-            # The model never answers an empty conversation.
+            # A first message of the assistant isn't learned: the model never answers an empty
+            # conversation.
             if messages[-1]["role"] == "assistant" and _is_learned(message) and index:
                 learned.append(index)
         except InvalidRowError as error:
@@ -148,7 +149,7 @@ def _parse_message(value: Any) -> dict[str, Any]:
 
 
 def _parse_assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys that only an assistant's message may have."""
+    """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
     calls = _parse_tool_calls(message)
     content = message.get("content") or ""
     texts = [content] if isinstance(content, str) else [part["text"] for part in content]

@@ -253,7 +253,7 @@ class Worker:
             yield read
 
     async def _render_whole(self, read: ReadPieces, reply: Answer[Any]) -> Any:
-        """Return the only yield of a response that is not streamed."""
+        """Return a whole response that is not streamed, as one yield."""
         values: list[Any] = []
         while (pieces := await read()) is not None:
             values += [piece.value for piece in pieces]

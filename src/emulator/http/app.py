@@ -18,7 +18,8 @@ from aiohttp.typedefs import Handler, Middleware
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
 CLIENT_CLOSED_REQUEST = 499
-# Short because long polls don't finish in time: they are cancelled.
+# Seconds that requests get to finish at shutdown. Short because only long polls are still waiting:
+# they are cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
 # The name or address in a Host header, which may have a port after it.
 _HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
@@ -32,7 +33,7 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
 
     Args:
         exit_stack: Stack that closes the log.
-        request_log: New file for the request log.
+        request_log: File for the request log, which is overwritten; None for no log.
 
     Raises:
         OSError: The log can't be written.
@@ -140,14 +141,14 @@ def _response_bytes(response: web.StreamResponse) -> int:
 
 @contextmanager
 def _open_log(path: Path) -> Iterator[logging.Logger]:
-    """Yield a logger that writes a new file.
+    """Yield a logger that writes to a file, which it overwrites at the first request.
 
     Raises:
         OSError: The file can't be written.
     """
     path.open("a").close()
-    # The file is truncated by the first request, not at startup: if the port is taken, another
-    # emulator may be writing to this file.
+    # Not overwritten at startup: if the port is taken, another emulator may be writing to this
+    # file.
     handler = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
     # Not registered in the logging hierarchy because it belongs to a single emulator.
     logger = logging.Logger("emulator.requests")
@@ -159,13 +160,16 @@ def _open_log(path: Path) -> Iterator[logging.Logger]:
 
 
 def read_platform_keys(request: web.Request) -> list[str]:
-    """Return the API key of a request in the platform's header."""
+    """Return the API key in the platform's header as a list; an absent key is empty."""
     # RunPod's documentation shows the header both with and without "Bearer".
     return [request.headers.get("Authorization", "").removeprefix("Bearer ")]
 
 
 def read_llm_engine_keys(request: web.Request) -> list[str]:
-    """Return the API keys in any of the headers that LLM Engine's client can use."""
+    """Return the API keys in all headers that LLM Engine's client can use.
+
+    Absent keys are empty.
+    """
     keys = [*read_platform_keys(request), request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":

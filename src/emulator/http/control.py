@@ -115,7 +115,10 @@ async def _read_seconds(request: web.Request) -> float:
 
 
 def _reject_web_pages(handler: Handler) -> Handler:
-    """Return a handler that rejects web pages: any page in a local browser could send requests."""
+    """Return a handler that rejects requests of web pages, which have an Origin header.
+
+    Any page in a browser on this machine could send requests.
+    """
 
     async def check_origin(request: web.Request) -> web.StreamResponse:
         if "Origin" in request.headers:

@@ -33,7 +33,7 @@ class JobResponder(ABC):
     ) -> web.StreamResponse:
         """Respond with the outputs of a job.
 
-        If the client hangs up, the job is cancelled, unless the emulator's options say otherwise.
+        If the client hangs up, the job is cancelled, unless ``cancel_on_disconnect`` is off.
         """
         refuse_when_closed(self._queue)
         payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
@@ -91,7 +91,7 @@ class Gateway(JobResponder):
     """
 
     def routes(self) -> list[web.RouteDef]:
-        # No DELETE: a job doesn't have the method, so the worker would take the request for a POST.
+        # No DELETE: the job contains no method, so the worker would mistake the request for a POST.
         return [
             web.get("/openai/{path:.+}", self.answer),
             web.post("/openai/{path:.+}", self.answer),
@@ -135,14 +135,20 @@ class Gateway(JobResponder):
 
 
 def job_output(job: Job) -> Any:
-    """Return the output of a job: a single output unchanged, several as a list."""
+    """Return the output of a job: a single chunk's output, or a list of several chunks' outputs.
+
+    Without chunks, it is the output of the final post.
+    """
     outputs = [chunk.output for chunk in job.chunks]
-    # Without chunks (the handler is not a generator) the output came with the final post.
+    # There are no chunks if the handler is not a generator.
     return outputs[0] if len(outputs) == 1 else outputs or job.output
 
 
 def job_error(job: Job) -> dict[str, Any]:
-    """Return the job's error in OpenAI's shape: the worker's own error if it has this shape."""
+    """Return the job's error in OpenAI's shape.
+
+    The worker's own error is returned unchanged if it has this shape.
+    """
     if job.status is Status.CANCELLED:
         return _openai_error(f"job {job.id} was cancelled", "cancelled", CLIENT_CLOSED_REQUEST)
     if job.status is Status.TIMED_OUT:

@@ -20,7 +20,8 @@ _PATHS = "/{path:v1/llm/.+|v1/files(?:/.+)?|v2/batch-completions(?:/.+)?}"
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _STREAM_PATH = "v1/llm/completions-stream"
 _FORM_TYPE = "multipart/form-data"
-# In base64, and with the other keys around it, such a file just fits into a job's input.
+# Maximum size of an uploaded file. As base64, and with the other keys around it, the file just fits
+# into a job's input.
 _MAX_FILE_BYTES = MAX_RUNSYNC_BYTES * 7 // 10
 # Text fields of a form that the worker knows.
 _TEXT_FIELDS = ("purpose",)
@@ -156,7 +157,7 @@ def _error_message(error: dict[str, Any]) -> str:
 
 
 def _client_status(code: Any) -> int:
-    """Return the nearest status for which the client has an exception."""
+    """Return the nearest status for which the client has an exception; 500 for other values."""
     if code in _CLIENT_ERROR_STATUSES:
         return int(code)
     if not isinstance(code, int) or code == CLIENT_CLOSED_REQUEST:

@@ -135,7 +135,8 @@ class PublicApi:
 class Webhooks:
     """Posts to webhooks in the background.
 
-    A post is retried after ``retry_s`` seconds unless the response has status 200.
+    A post that doesn't get status 200 is repeated after ``retry_s`` seconds, up to
+    ``WEBHOOK_ATTEMPTS`` attempts in all.
     """
 
     def __init__(self, retry_s: float) -> None:
@@ -155,7 +156,7 @@ class Webhooks:
             post.add_done_callback(self._posts.discard)
 
     async def close(self) -> None:
-        """Cancel the posts in progress, and start no more."""
+        """Cancel the posts in progress, and ignore later calls of ``notify``."""
         self._closed = True
         for post in self._posts:
             post.cancel()

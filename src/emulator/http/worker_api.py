@@ -46,7 +46,10 @@ class WorkerApi:
         ]
 
     def _with_faults(self, call: Call, handler: Handler) -> Handler:
-        """Return a handler that first applies the faults that keep a call from taking effect."""
+        """Return a handler that first applies the faults that keep a call from taking effect.
+
+        It also resets the connections of frozen workers, and logs calls that the emulator refuses.
+        """
 
         async def apply_faults(request: web.Request) -> web.StreamResponse:
             active = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
@@ -165,7 +168,10 @@ class WorkerApi:
         return [] if queue.is_closed else queue.take(worker, limit)
 
     async def _poll(self, changed: Condition, has_news: Callable[[], bool]) -> None:
-        """Wait until there is something for the worker, or until the timeout of a long poll."""
+        """Wait until there is something for the worker, or until the timeout of a long poll.
+
+        A closed queue only delays the poll.
+        """
         queue = self._queue
         if queue.is_closed:
             await asyncio.sleep(_CLOSED_POLL_S)
@@ -201,14 +207,14 @@ class WorkerApi:
         transport = request.transport
         if transport is None or is_closed(transport):
             raise ConnectionResetError("the worker hung up")
-        # With a limit of 0, the end of the response is awaited until the write buffer is empty.
+        # With a limit of 0, ``write_eof`` waits until the whole response has left the write buffer.
         transport.set_write_buffer_limits(0)
         await response.prepare(request)
         await response.write_eof()
         return response
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Answer a post. The post has already taken effect: a delay concerns its worker only."""
+        """Answer a post that has already taken effect; a fault may delay or lose the answer."""
         await self._delay(request, call)
         if self._trigger(request, call, Action.LOSE):
             return _reset_connection(request)

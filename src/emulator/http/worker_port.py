@@ -24,7 +24,7 @@ def is_closed(transport: asyncio.BaseTransport | None) -> bool:
 
 
 def reset_connection(transport: asyncio.BaseTransport | None) -> None:
-    """Reset a connection that is still open, so that its peer sees an error instead of its end."""
+    """Reset a connection unless it is already closing, so that its peer sees an error."""
     if isinstance(transport, asyncio.WriteTransport) and not transport.is_closing():
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -32,7 +32,7 @@ def reset_connection(transport: asyncio.BaseTransport | None) -> None:
 
 
 def freeze(worker: Worker, seconds: float) -> None:
-    """Stop all of a worker's processes for some seconds, and reset its connections.
+    """Pause all of a worker's processes for some seconds with SIGSTOP, and reset its connections.
 
     Its jobs stay in progress. If the worker is already frozen, the time starts again.
 
@@ -41,7 +41,7 @@ def freeze(worker: Worker, seconds: float) -> None:
     """
     if worker.process is None:
         raise ProcessLookupError(f"{worker.id} is not run by this endpoint")
-    worker.frozen = True  # before the signal: requests that have just arrived get no response
+    worker.frozen = True  # before the signal, so that requests that just arrived are reset
     worker.process.signal(signal.SIGSTOP)
     for transport in list(worker.connections):
         reset_connection(transport)
@@ -112,7 +112,7 @@ class WorkerPort:
         self._reopen_task = asyncio.create_task(self._listen_after(seconds, bound_socket))
 
     async def cancel_outage(self) -> None:
-        """Cancel an outage in progress, without listening again."""
+        """Cancel an outage in progress, but leave the port closed."""
         if self._reopen_task is not None:
             self._reopen_task.cancel()
             await asyncio.wait([self._reopen_task])

@@ -45,7 +45,7 @@ class Condition:
         self._waiters.clear()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the predicate is true; return whether it is true before the timeout."""
+        """Wait until the predicate is true; return False if it isn't before the timeout."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -104,7 +104,7 @@ class Job:
     started_at: float | None = None
     ended_at: float | None = None
     changed: Condition = field(default_factory=Condition)
-    timer: asyncio.TimerHandle | None = None  # deadline, then end of retention
+    timer: asyncio.TimerHandle | None = None  # of the deadline, later of the retention
     attempt: int = 1
     forget_at: float | None = None  # time of expiry or removal that a caller has set
     is_redelivered: bool = False  # a fault delivered it twice, so two workers may run it
@@ -141,7 +141,10 @@ class Job:
         return unread
 
     async def follow_chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield every chunk of this attempt as it arrives, until its end. Consumes no chunks."""
+        """Yield every chunk of this attempt as it arrives, until the job ends or is retried.
+
+        The chunks remain unread for ``read_chunks``.
+        """
         position, attempt = 0, self.attempt
 
         def has_news() -> bool:
@@ -167,7 +170,10 @@ class Job:
         self.started_at = self.ended_at = None
 
     def status_object(self) -> dict[str, Any]:
-        """Return the job's status object, as sent by /status, /runsync and webhooks."""
+        """Return the job's status object, as sent by /status, /runsync and webhooks.
+
+        While the job is in progress, its last progress update takes the place of its output.
+        """
         body: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker_id is not None:
             body["workerId"] = self.worker_id
@@ -183,7 +189,7 @@ class Job:
         return body
 
     def timings(self) -> dict[str, Any]:
-        """Return the times of the job's events.
+        """Return the times of the job's events, and the sizes of its chunks.
 
         ``queued_at`` is in Unix time; the others are in seconds since then.
         """

@@ -24,7 +24,7 @@ class Queue:
     def __init__(self, options: Options | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.workers: dict[str, Worker] = {}
-        self.changed = Condition()  # notified for a new job or worker, and by `close`
+        self.changed = Condition()  # for available jobs, new workers, pings, and `close`
         self.is_closed = False  # workers get no more jobs
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
@@ -78,7 +78,10 @@ class Queue:
         return self.workers[worker_id]
 
     def take(self, worker: Worker, limit: int) -> list[Job]:
-        """Hand up to ``limit`` jobs to the worker and mark them as in progress."""
+        """Hand up to ``limit`` jobs to the worker and mark them as in progress.
+
+        Jobs that a fault delivers a second time come first; they keep their first worker.
+        """
         redelivered = _pop(self._redeliveries, limit)
         redelivered = [job for job in redelivered if job.status is Status.IN_PROGRESS]
         new_jobs = _pop(self._waiting, limit - len(redelivered))
@@ -114,7 +117,10 @@ class Queue:
         self.changed.notify_all()
 
     def accepts_posts(self, job: Job, worker_id: str) -> bool:
-        """Return whether the worker's posts for the job count: the job may have another worker."""
+        """Return whether to accept the worker's posts for the job.
+
+        The job may have been handed to another worker meanwhile.
+        """
         return job.worker_id == worker_id or job.is_redelivered
 
     def add_chunk(self, job: Job, output: Any, size: int = 0) -> None:
@@ -138,7 +144,7 @@ class Queue:
             self._end(job, Status.FAILED, error)
 
     def cancel(self, job: Job) -> None:
-        """End the job immediately; job-stop notifies the worker that runs it."""
+        """End the job immediately unless it has ended; job-stop notifies a worker that runs it."""
         self._end_early(job, Status.CANCELLED)
 
     def retry(self, job: Job) -> None:
@@ -240,7 +246,10 @@ class Queue:
         del self.jobs[job.id]
 
     def _end_early(self, job: Job, status: Status, error: str | None = None) -> None:
-        """End a job whose worker has posted no result."""
+        """End a job before its worker has posted a result; a running job's worker is notified.
+
+        Nothing happens if the job has already ended.
+        """
         if job.status is Status.IN_QUEUE:
             self._waiting.remove(job)
         elif job.status is Status.IN_PROGRESS and job.worker_id is not None:

@@ -23,20 +23,20 @@ class Worker:
     """A worker that the platform knows."""
 
     id: str
-    ready: bool = False  # its current process has requested a job, and its startup succeeded
+    ready: bool = False  # its startup succeeded and it requests jobs, or its last ping got 200
     has_failed_start: bool = False  # it requests jobs only to answer why its startup failed
-    unhealthy: bool = False  # its ping says so, its startup failed, or it exited during startup
+    unhealthy: bool = False  # its ping reports so, its startup failed, or it exited during startup
     starts: int = 0  # starts of its process
-    process: Process | None = None  # None if it doesn't run or the emulator didn't start it
-    pending_stops: list[str] = field(default_factory=list)  # cancelled jobs, not sent to it yet
+    process: Process | None = None  # None if none runs or the emulator didn't start it
+    pending_stops: list[str] = field(default_factory=list)  # ids of cancelled jobs, not sent yet
     pings: int = 0
     takes: int = 0  # requests for jobs
     jobs: int = 0  # delivered jobs
     chunks: int = 0  # stream posts
     results: int = 0
     late_posts: int = 0  # chunks and results of a job that had already ended
-    late_chunks: int = 0  # the late posts that are chunks after a result
-    frozen: bool = False  # its processes are stopped, and its requests get no response
+    late_chunks: int = 0  # chunks of a job that had already completed or failed
+    frozen: bool = False  # its processes are paused with SIGSTOP, and its requests are reset
     thaw_timer: asyncio.TimerHandle | None = None
     connections: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
     changed: Condition = field(default_factory=Condition)

@@ -1,4 +1,4 @@
-"""A client of the platform's REST API, version 2, and of the queue of an endpoint."""
+"""A client for version 2 of the platform's REST API, and for the job queues of endpoints."""
 
 import json
 import random
@@ -28,21 +28,22 @@ MAX_TRIES = 5
 # Maximum number of seconds to wait before a retry.
 MAX_PAUSE_S = 60.0
 
-# The REST API. The URL of the queues is ``account.PLATFORM_URL``.
+# URL of the REST API. The URL of the queues is ``account.PLATFORM_URL``.
 API_URL = "https://api.runpod.io/v2"
 
 _RETRIABLE_METHODS = frozenset({"GET", "DELETE"})
 # The characters that an HTTP header allows in a key.
 _KEY_PATTERN = re.compile(r"[!-~]+")
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
-# The suffix of the name of an endpoint whose FlashBoot was enabled other than through this API.
+# The platform adds this suffix to an endpoint's name if FlashBoot is enabled by other means than
+# this API.
 _FLASHBOOT_SUFFIX = " -fb"
 
 Body = dict[str, Any]
 
 
 class Api:
-    """The endpoints of an account.
+    """A client for the endpoints of an account and for their jobs.
 
     The client does not follow redirects, so that no other host receives the account's key.
 
@@ -86,7 +87,7 @@ class Api:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
-            EndpointExists: If several endpoints have this name.
+            EndpointExists: If several endpoints have this name, aside from the FlashBoot suffix.
         """
         return _find_by_name(name, self._list_endpoints())
 
@@ -105,7 +106,7 @@ class Api:
         return found
 
     def create(self, body: Body) -> Body:
-        """Create an endpoint. If no response arrives, look for an endpoint with its name."""
+        """Create an endpoint and return it; if no response arrives, look for it by its name."""
         try:
             return self._send("POST", self.url(), body)
         except NoResponse:
@@ -147,7 +148,7 @@ class Api:
             endpoint_id: The id of the endpoint.
             worker_id: The id of the worker.
             query: The platform's options ``tail``, ``since`` and ``source``.
-            last_id: The id of the last event that was received.
+            last_id: The id of the last event that was received; empty if there was none.
             idle_s: Seconds without a line after which the iterator ends.
         """
         url = self.url(endpoint_id, "workers", worker_id, "logs")
@@ -169,7 +170,8 @@ class Api:
 
     def run(self, endpoint_id: str, job_input: Body) -> str:
         """Submit a job to the endpoint and return the job's id."""
-        # If a response is lost, a retry submits the job again.
+        # If only the response is lost, a retry submits the job a second time, which does no harm to
+        # a test job.
         url = _join_url(self._queue_url, endpoint_id, "run")
         return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
 
@@ -303,7 +305,7 @@ def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
 
 
 def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
-    """Return the seconds to wait before a retry; None if a retry would not help."""
+    """Return the seconds to wait before a retry; None if useless or above ``MAX_PAUSE_S``."""
     backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
     if isinstance(error, NoResponse):
         return backoff_s

@@ -21,7 +21,8 @@ NO_WORKERS: Body = {"workers": {"min": 0, "max": 0}}
 
 # Consecutive polls with only unhealthy workers after which the deployment fails.
 _MAX_UNHEALTHY_POLLS = 20
-# Number of log lines to print for a worker that failed to start, and seconds to wait for each line.
+# Maximum number of a worker's log lines to print after a failure, and seconds to wait for each
+# line.
 _MAX_LOG_LINES = 30
 _LOG_IDLE_S = 3.0
 _MAX_TEXT_LENGTH = 200
@@ -35,8 +36,8 @@ class Deployment:
     """Executes the steps of a deployment.
 
     Attributes:
-        api: The account's endpoints.
-        report: Prints a line.
+        api: The client for the account's endpoints.
+        report: Prints a line about the progress.
         warn: Prints a line about an endpoint that may cost money.
         wait_s: Seconds to wait for the endpoint's first response; 0 to send no request.
     """
@@ -47,10 +48,13 @@ class Deployment:
     wait_s: float = RESPONSE_WAIT_S
 
     def execute(self, step: Step) -> str:
-        """Execute a step, wait for the endpoint's response, and return the endpoint's id.
+        """Execute a step, wait for the endpoint's first response, and return the endpoint's id.
 
-        After a failure or an interruption no unwanted costs remain: a new endpoint is limited to
-        zero workers, and an existing endpoint gets its previous state back.
+        A step without a request changes nothing, and nothing waits for a response. After a failure
+        or
+        an interruption, a new endpoint is limited to zero workers, and an existing endpoint gets
+        its
+        previous state back; if this fails, too, ``warn`` names the endpoint.
 
         Raises:
             DeployError: If the deployment failed.
@@ -70,8 +74,8 @@ class Deployment:
             rollback.pop_all()
             rollback.callback(self._roll_back, endpoint_id, step)
             if step.existing is None:
-                # Raise an error if someone else has created an endpoint with this name: both would
-                # cost money.
+                # Raise EndpointExists if someone else has created an endpoint with this name
+                # meanwhile: both would cost money.
                 self.api.find(step.body["name"])
             if self.wait_s:
                 env = step.body.get("env", existing.get("env")) or {}
@@ -92,7 +96,7 @@ class Deployment:
         return endpoint_id
 
     def _roll_back(self, endpoint_id: str | None, step: Step) -> None:
-        """Revert a step; without an id, find out whether its endpoint was created."""
+        """Revert a step; without an id, look for an endpoint with the name in the request."""
         if endpoint_id is None:
             name, endpoint = step.body["name"], None
             with suppress(DeployError):
@@ -135,7 +139,9 @@ class ReadinessCheck:
             env: The environment variables of the endpoint.
 
         Raises:
-            EndpointUnhealthy: If no worker answers in time, or the response is an error.
+            EndpointUnhealthy: If no worker answers in time, all workers stay unhealthy, or the
+                response
+                is an error.
             DeployError: If the platform refuses a request or can't be reached.
         """
         self._deadline = time.monotonic() + self.wait_s
@@ -172,7 +178,11 @@ class ReadinessCheck:
         return any(worker["id"] == worker_id and worker["isStale"] for worker in workers)
 
     def _poll_workers(self) -> list[Body]:
-        """Return the workers; report their numbers if they have changed."""
+        """Return the workers; report their numbers if they have changed.
+
+        Raises:
+            EndpointUnhealthy: If all workers were unhealthy in many consecutive polls.
+        """
         response = self.api.workers(self.endpoint_id)
         summary, line = response["summary"], format_worker_counts(response["summary"])
         if line != self._last_line:
@@ -201,7 +211,10 @@ class ReadinessCheck:
 
 
 def _can_answer(workers: list[Body]) -> bool:
-    """Return whether a worker of the newest version is likely to answer the next job."""
+    """Return whether a worker of the newest version is likely to answer the next job.
+
+    This is likely if such a worker is ready, or if there are no workers of earlier versions.
+    """
     current = [worker for worker in workers if not worker["isStale"]]
     return len(current) == len(workers) or any(
         worker["status"] in _READY_STATES for worker in current
@@ -220,7 +233,7 @@ def _response_text(job_state: Body) -> Any:
     """Return the text of a chat response, or the unchanged output of another job.
 
     Raises:
-        EndpointUnhealthy: If the job failed.
+        EndpointUnhealthy: If the job failed or its output is an error.
     """
     output = job_state.get("output")
     outputs: list[Any] = output if isinstance(output, list) else [output]

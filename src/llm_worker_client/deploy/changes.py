@@ -23,8 +23,8 @@ class Step:
         url: The URL of the request.
         body: The body of the request.
         changes: The changes, one line for each value, without secrets.
-        existing: The endpoint, if it exists.
-        undo: The body of the PATCH that reverts the changes.
+        existing: The endpoint before the request; None if the request creates it.
+        undo: The body of the PATCH that reverts the changes; None for a new endpoint.
     """
 
     method: str | None
@@ -39,7 +39,7 @@ def next_step(desired: Body, existing: Body | None, url: str) -> Step:
     """Compare an endpoint with a plan and return the step that is needed.
 
     Only fields of the plan's request are compared. The platform replaces variables, pools, workers
-    and scaling as a whole, so each of them is sent completely.
+    and scaling as a whole, so a change of one of their values sends all of them.
 
     Args:
         desired: The body of the request that would create the endpoint.
@@ -79,7 +79,7 @@ def next_step(desired: Body, existing: Body | None, url: str) -> Step:
 
 
 def as_request(endpoint: Body) -> Body:
-    """Return an endpoint's fields in the format of requests."""
+    """Return an endpoint in the format of a request, with defaults for missing fields."""
     gpu = {key: endpoint["gpu"][key] for key in ("pools", "count") if key in endpoint["gpu"]}
     gpu.setdefault("count", 1)
     gpu["excludedTypes"] = endpoint["gpu"].get("excludedTypes") or []
@@ -91,7 +91,8 @@ def as_request(endpoint: Body) -> Body:
 def check_volumes(api: Api, desired: Body) -> None:
     """Check that the volumes exist and are in the plan's data centers, if it names any.
 
-    A worker whose volume does not exist would never start.
+    A worker whose volume does not exist would never start. An account key that may not list volumes
+    skips the check.
 
     Raises:
         PlanError: If a volume does not exist or is in another data center.
@@ -103,7 +104,7 @@ def check_volumes(api: Api, desired: Body) -> None:
         volumes = api.volumes()
     except ApiError as error:
         if error.status == 403:
-            # The account key may have access to endpoints only.
+            # The account key may have access to endpoints only. The volumes can't be checked then.
             return
         raise
     data_centers = {volume["id"]: volume["dataCenter"] for volume in volumes}
@@ -126,7 +127,10 @@ def check_volumes(api: Api, desired: Body) -> None:
 
 
 def _diff_lines(old: Body, new: Body, group: str = "") -> list[str]:
-    """Return a line for each value that differs, including removed environment variables."""
+    """Return a line for each value that differs, with secrets masked.
+
+    Removed environment variables count; other keys that only ``old`` has don't.
+    """
     lines: list[str] = []
     removed = old.keys() - new.keys() if group == "env." else set()
     for name in sorted({*new, *removed}):

@@ -26,7 +26,7 @@ from llm_worker_client.deploy.workers import WorkerLog, choose_worker, format_st
 USAGE_ERROR = 2
 INTERRUPTED = 130
 _EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# Seconds without a line after which a log that is not followed ends.
+# Seconds without a line after which ``logs --no-follow`` ends.
 _LOG_IDLE_S = 3.0
 
 
@@ -44,14 +44,14 @@ class Command:
         sys.stdout.flush()
 
     def report(self, text: str) -> None:
-        """Print a line about the progress to stderr."""
+        """Print a line about the progress or an error to stderr."""
         # The terminal may be closed, which must not interrupt the work.
         with suppress(OSError):
             sys.stderr.write(self.secrets.mask(text) + "\n")
 
     @contextmanager
     def open_api(self) -> Iterator[Api]:
-        """Open the account's endpoints."""
+        """Open a client for the account's endpoints; mask the account's key in all output."""
         key = account.api_key()
         self.secrets.add([key])
         with closing(Api(key, self.options.api_url, self.options.queue_url, self._sleep)) as api:

@@ -15,7 +15,7 @@ class DeployError(Exception):
 
 
 class PlanError(DeployError):
-    """A plan is invalid. The message lists all its mistakes."""
+    """A plan, an option or an argument is invalid. The message lists all mistakes."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -38,7 +38,14 @@ class EndpointUnhealthy(DeployError):
 
 
 class ApiError(DeployError):
-    """An error response of the platform (RFC 9457)."""
+    """An error response of the platform. The message has the response's details (RFC 9457).
+
+    Args:
+        request: The method and the path of the request.
+        status: The HTTP status.
+        body: The JSON of the response, or None if it is not JSON.
+        retry_after_s: Seconds after which the platform accepts a retry; None if it doesn't say so.
+    """
 
     def __init__(self, request: str, status: int, body: Any, retry_after_s: float | None) -> None:
         details = body if isinstance(body, dict) else {}

@@ -1,4 +1,4 @@
-"""LLM Engine's models as endpoints: converts its arguments, and refuses unsupported ones."""
+"""Creates, changes and deletes endpoints with the arguments of LLM Engine's ``Model``."""
 
 import re
 import warnings
@@ -16,7 +16,7 @@ from llm_worker_client.deploy.settings import LISTING
 
 log = getLogger(__name__)
 
-# The platform's pools for LLM Engine's GPU types.
+# The platform's GPU pool for each of LLM Engine's GPU types.
 GPU_TYPES = {
     "nvidia-tesla-t4": "AMPERE_16",
     "nvidia-ampere-a10": "AMPERE_24",
@@ -29,13 +29,14 @@ GPU_TYPES = {
 QUANTIZATIONS = ("awq", "fp8")
 # The message names a replacement that vLLM also applies to any weights while it loads them.
 _NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
-# Variable that marks the endpoints that `create` created; `delete` only deletes these.
+# Environment variable that marks the endpoints that `create` created, with their names. `delete`
+# only deletes these.
 NAME_VARIABLE = "LLM_ENGINE_MODEL"
 
 MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
 MINIMUMS |= {"min_workers": 0, "max_workers": 0}
 
-# The worker's settings by argument.
+# The worker's setting for each of LLM Engine's arguments.
 SETTING_OF_ARGUMENT = {
     "num_shards": "TENSOR_PARALLEL_SIZE",
     "quantize": "QUANTIZATION",
@@ -65,10 +66,10 @@ IGNORED = {
 
 
 class ModelEndpoints:
-    """LLM Engine's ``Model`` on the platform's endpoints. No method waits for a worker.
+    """Creates, changes and deletes endpoints as LLM Engine's ``Model`` does.
 
     ``create`` and ``update`` take LLM Engine's arguments as keywords, and warn of arguments that
-    have no effect. ``image`` is the worker's image without a tag.
+    have no effect. No method waits for a worker. ``image`` is the worker's image without a tag.
     """
 
     def __init__(self, api: Api, image: str) -> None:
@@ -124,7 +125,7 @@ class ModelEndpoints:
             endpoint = self._api.find(name)
         except ApiError as error:
             if error.status in {401, 403}:
-                # The key has access to a single endpoint only, so it has created no endpoints.
+                # A key that may not list the account's endpoints can't have created one.
                 return False
             raise
         if endpoint is None or (endpoint.get("env") or {}).get(NAME_VARIABLE) != name:
@@ -139,6 +140,8 @@ class ModelEndpoints:
 
 def _check_arguments(arguments: Mapping[str, Any]) -> Body:
     """Return the arguments that are not None; enum members are replaced with their values.
+
+    Arguments that have no effect cause a warning.
 
     Raises:
         PlanError: If arguments are unsupported or invalid.
@@ -176,7 +179,11 @@ def _find_number_mistakes(arguments: Body) -> Iterator[str]:
 
 
 def _apply_arguments(request: Body, arguments: Body) -> None:
-    """Change a request according to the arguments."""
+    """Change a request according to the arguments.
+
+    Raises:
+        PlanError: If an argument is invalid or contradicts the request.
+    """
     env, workers = request["env"], request["workers"]
     env |= _to_settings(arguments)
     if tag := arguments.get("inference_framework_image_tag"):
@@ -199,7 +206,11 @@ def _apply_arguments(request: Body, arguments: Body) -> None:
 
 
 def _to_settings(arguments: Body) -> dict[str, str]:
-    """Return the worker's settings for the arguments."""
+    """Return the worker's settings for the arguments.
+
+    Raises:
+        PlanError: If the model is neither a repository nor a directory.
+    """
     env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
     if model := arguments.get("checkpoint_path") or arguments.get("model"):
         if "/" not in model or LISTING.value_error("MODEL_NAME", model):
@@ -209,13 +220,18 @@ def _to_settings(arguments: Body) -> dict[str, str]:
         name: str(arguments[key]) for key, name in SETTING_OF_ARGUMENT.items() if key in arguments
     }
     if "per_worker" in arguments:
-        # The same number of jobs waits in the worker while the platform starts another worker.
+        # Twice the number, so that as many jobs can wait in the worker while the platform starts
+        # another worker.
         env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
 
 def _image_with_tag(image: str, tag: str, arguments: Body) -> str:
-    """Return the worker's image for an image tag of LLM Engine."""
+    """Return the worker's image for an image tag of LLM Engine.
+
+    Another inference framework than vLLM causes a warning, and its tag is replaced with the
+    default.
+    """
     repository, colon, last = image.rpartition(":")
     untagged = repository if colon and "/" not in last else image
     if arguments.get("inference_framework", "vllm") != "vllm":

@@ -156,17 +156,18 @@ class Plan(BaseModel):
 
 
 def read_plan(fields: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
-    """Validate a plan.
+    """Validate a plan, and choose its GPU pools by the model's size if it names none.
 
     Args:
         fields: The fields of the plan, as read from flags and a file.
         unknown_settings: Whether to allow settings whose names or values look wrong.
 
     Returns:
-        The plan, and remarks about it.
+        The plan, and remarks about it for the user.
 
     Raises:
-        PlanError: If the plan is invalid. The message lists all mistakes and quotes no values.
+        PlanError: If the plan is invalid. The message lists all mistakes and quotes no values of
+            settings.
     """
     try:
         plan = Plan.model_validate(fields)
@@ -228,7 +229,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def weights_gb(model: str, quantization: str) -> float | None:
-    """Return the size of a model's weights in GB; None if the model's name doesn't show it."""
+    """Estimate the size of a model's weights in GB; None if the model's name doesn't show it."""
     if (size := _PARAMETER_COUNT.search(model)) is None:
         return None
     billions = float(size[1]) / (1000 if size[2] in "mM" else 1)
@@ -240,7 +241,7 @@ def weights_gb(model: str, quantization: str) -> float | None:
 
 
 def smallest_pools(gb: float) -> list[str]:
-    """Return the pools of the smallest GPUs with this memory; an empty list if no GPU has it."""
+    """Return the pools of the smallest GPUs with at least this memory; none if no GPU has it."""
     return next((names for size, names in _POOLS_BY_GB.items() if size >= gb), [])
 
 

@@ -46,12 +46,12 @@ class AllowedValues(BaseModel):
 
     Attributes:
         kind: The type of the value.
-        bounds: The bounds of a number, by pydantic's names.
-        also: Additional allowed strings.
+        bounds: The bounds of a number, by pydantic's names of constraints.
+        also: Additional allowed strings, in lower case.
         choices: The allowed values, compared case-insensitively. The import path of a custom class,
             which contains a dot or a colon, is also allowed.
         pattern: A regular expression for the whole string.
-        accepted: A description of the allowed values.
+        accepted: A description of the allowed values, for error messages.
         example: An allowed value.
     """
 
@@ -77,7 +77,7 @@ class AllowedValues(BaseModel):
         return _may_be_json(value) if self.kind in {"json", "list"} else self._is_in_bounds(value)
 
     def advice(self, value: str) -> str:
-        """Return a hint at the allowed values, which does not quote the value."""
+        """Return a hint at the allowed values for a message, which does not quote the value."""
         similar = difflib.get_close_matches(value.lower(), self.choices, n=1)
         suggestion = [f"did you mean {similar[0]}?"] if similar else []
         return " ".join([*suggestion, self.accepted or f"one of {', '.join(self.choices)}"])
@@ -99,15 +99,15 @@ class Listing(BaseModel):
     Attributes:
         vllm: The vLLM release that the options belong to.
         cuda: The CUDA version that the worker's image requires of a host.
-        proposed: Values that suit a new endpoint better than the defaults.
+        proposed: Values, by setting, that suit a new endpoint better than the defaults.
         embedder: The prefix of the names of an embedding model's settings.
-        secrets: Settings whose value is a secret.
-        own: The worker's own settings.
-        engines: Settings that each engine has.
-        variables: Environment variables that libraries read.
-        meant: Correct names by incorrect ones that are not similar.
-        removed: Reasons why settings of earlier releases have no effect.
-        values: The allowed values of settings, where the client can check them.
+        secrets: Names of the settings whose value is a secret.
+        own: Names of the worker's own settings.
+        engines: Names of the settings that the main model and the embedding model both have.
+        variables: Names of the environment variables that libraries read.
+        meant: Correct names, by incorrect names that are too different for a spelling correction.
+        removed: Reasons why settings of earlier releases have no effect, by name.
+        values: The allowed values of settings that the client can check, by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -146,8 +146,8 @@ class Listing(BaseModel):
         """Return an error message for a value, without quoting it; None if no error is found."""
         allowed = self.values.get(name) or self.values.get(name.removeprefix(self.embedder))
         text = value.strip()
-        # Blank values and vLLM's None count as unset. Only the platform knows the value of a
-        # secret.
+        # Blank values and vLLM's None count as unset. A value with ``{{`` refers to a secret that
+        # only the platform knows.
         if allowed is None or text in {"", "None"} or "{{" in text or allowed.accepts(text):
             return None
         example = f", for example {name}={allowed.example}" if allowed.example else ""
@@ -179,7 +179,10 @@ class Secrets:
         self._values: set[str] = set()
 
     def add(self, values: Iterable[str]) -> None:
-        """Add secrets to mask, including their JSON and ``repr`` spellings."""
+        """Add secrets to mask, including their JSON and ``repr`` spellings.
+
+        Ignore values shorter than ``MIN_SECRET_LENGTH``.
+        """
         for value in values:
             if len(value) >= MIN_SECRET_LENGTH:
                 self._values |= {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
@@ -189,14 +192,14 @@ class Secrets:
         self.add(value for name, value in env.items() if is_secret(name, value))
 
     def mask(self, text: str) -> str:
-        """Return the text with its secrets masked."""
+        """Replace the added secrets, and strings that look like keys of well-known services."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, MASK)
         return _SECRET_VALUE.sub(MASK, text)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable has a secret value, and not only a reference to a secret."""
+    """Return whether an environment variable contains a secret, not just a reference to one."""
     setting, rest = name.removeprefix(LISTING.embedder), _SECRET_REFERENCE.sub("", value)
     if _SECRET_VALUE.search(rest):
         return True

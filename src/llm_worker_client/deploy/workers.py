@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from llm_worker_client.deploy.api import Api, Body
 from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
 
-# Seconds without a line after which a stream is reopened, and the pause before that.
+# Seconds without a line after which ``follow`` closes a stream, and seconds until it opens a new
+# one.
 _RECONNECT_AFTER_S = 60.0
 _RECONNECT_PAUSE_S = 1.0
-# Consecutive streams that may break off before their first line.
+# Consecutive streams that break off without a new line, after which ``follow`` raises the error.
 _MAX_FAILURES = 5
 
 
 @dataclass
 class WorkerLog:
-    """A worker's log. query has the platform's options tail, since and source."""
+    """A worker's log, read as a stream from the platform.
+
+    Args:
+        api: The client for the account's endpoints.
+        endpoint: The id of the endpoint.
+        worker: The id of the worker.
+        query: The platform's options ``tail``, ``since`` and ``source``.
+    """
 
     api: Api
     endpoint: str
@@ -30,7 +38,7 @@ class WorkerLog:
     _failures: int = 0
 
     def read(self, idle_s: float) -> Iterator[str]:
-        """Yield lines until no line has arrived for ``idle_s`` seconds.
+        """Yield new lines until the stream ends or no line has arrived for ``idle_s`` seconds.
 
         Raises:
             ApiError: If the platform refuses the request.
@@ -51,11 +59,12 @@ class WorkerLog:
                 yield text
 
     def follow(self) -> Iterator[str]:
-        """Yield lines until the worker no longer exists; reopen the stream when it breaks off.
+        """Yield lines until the worker no longer exists; reopen the stream when it ends.
 
         Raises:
-            ApiError: If the platform refuses the request.
-            NoResponse: If the platform can no longer be reached.
+            ApiError: If the platform refuses a request, for example because there is no such
+                worker.
+            NoResponse: If several consecutive streams break off.
         """
         while True:
             try:
@@ -87,14 +96,18 @@ def choose_worker(api: Api, endpoint: Body) -> str:
 
 
 def get_status(api: Api, endpoint: Body) -> Body:
-    """Return the workers, jobs and rollout of an endpoint, in the platform's format."""
+    """Return an endpoint's id, name, image, workers, rollout and jobs, in the platform's format.
+
+    The key ``jobs`` is missing if the platform can't provide the numbers of jobs.
+    """
     endpoint_id = endpoint["id"]
     status = {key: endpoint.get(key) for key in ("id", "name", "image")}
     status["bounds"] = {key: endpoint["workers"][key] for key in ("min", "max")}
     workers = api.workers(endpoint_id)
     status |= {key: workers[key] for key in ("summary", "workers")}
     status["rollout"] = api.releases(endpoint_id).get("rollout") or {}
-    # Another service provides the numbers of jobs. It learns of a new endpoint a little later.
+    # Another service of the platform provides the numbers of jobs. It learns of a new endpoint a
+    # little later, and refuses the request until then.
     with suppress(ApiError):
         status["jobs"] = api.health(endpoint_id).get("jobs") or {}
     return status
@@ -128,7 +141,7 @@ def _format_counts(counts: Mapping[str, int]) -> str:
 
 
 def _parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the line of each event of a log."""
+    """Yield the id and the line of each event of a log; the event's data if it contains no line."""
     event_id = ""
     for line in lines:
         key, _, value = line.partition(":")

@@ -44,22 +44,23 @@ __all__ = [
 CONCURRENT_JOBS = 8
 # Default time limit of a job in seconds. The platform's default is 10 minutes.
 JOB_TIMEOUT_S = 3600.0
-# Milliseconds for waiting in the queue and running together; the platform's default.
+# Maximum milliseconds of a job in the queue and running, together; the platform's default.
 JOB_TTL_MS = 24 * 3600 * 1000
 
 
 class LLM:
-    """A deployed endpoint for many prompts, with the interface of an engine for scripts.
+    """A deployed endpoint with the interface of vLLM's class ``LLM``, for scripts.
 
     Args:
         endpoint_id: Id of the endpoint; RUNPOD_ENDPOINT_ID by default.
         model: Served name of the model or of an adapter; the endpoint's model by default.
-        api_key: API key of the account; by default from RUNPOD_API_KEY or the platform's file.
-        base_url: Base URL of the platform's API; RunPod's by default.
+        api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
+        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
+            RunPod's.
         jobs_at_once: Maximum number of concurrent jobs.
         execution_timeout_s: Time limit of each job in seconds.
         engine_args: Other arguments of TACO-LLM's and vLLM's class. Arguments that only affect how
-            an engine uses its machine are ignored.
+            an engine uses its machine cause a warning and are ignored.
 
     Raises:
         ValueError: If no endpoint is configured, or an argument requires a different engine.
@@ -85,7 +86,7 @@ class LLM:
                 f"LLM: the endpoint's id, or {account.ENDPOINT_VARIABLE} in the environment"
             )
         self._transport = RunpodTransport(id, api_key, base_url)
-        # A closure, because attributes could be printed with the key by a repr.
+        # Use a closure because the repr of an attribute could print the key.
         self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(
             id, api_key, base_url
         )
@@ -120,7 +121,8 @@ class LLM:
                 or ``prompt_token_ids``.
             sampling_params: Parameters for all prompts, or a list with one item for each prompt:
                 ``SamplingParams``, dicts or vLLM's objects.
-            prompt_token_ids: The prompts as token ids, for older code.
+            prompt_token_ids: The prompts as token ids, which older code passes instead of
+                ``prompts``.
             use_tqdm: Whether to show a progress bar.
             lora_request: Adapter for all prompts, or a list with an adapter or None for each
                 prompt: served names or vLLM's ``LoRARequest`` objects, of which only the name is
@@ -135,7 +137,7 @@ class LLM:
         Raises:
             ValueError, TypeError: If an argument is wrong; nothing has been sent.
             PromptError: If a prompt failed; all jobs are cancelled.
-            EndpointError: If the endpoint doesn't answer or refuses all prompts.
+            EndpointError: If a job failed or the platform can't be reached; all jobs are cancelled.
         """
         if prompt_adapter_request is not None:
             message = "prompt_adapter_request has no effect: vLLM has no prompt adapters any more"
@@ -179,7 +181,7 @@ class LLM:
         Raises:
             ValueError, TypeError: If an argument is wrong; nothing has been sent.
             PromptError: If a conversation failed; all jobs are cancelled.
-            EndpointError: If the endpoint doesn't answer or refuses all conversations.
+            EndpointError: If a job failed or the platform can't be reached; all jobs are cancelled.
         """
         if chat_template is not None:
             message = "it is the endpoint's: deploy it with CUSTOM_CHAT_TEMPLATE"
@@ -200,11 +202,13 @@ class LLM:
         lora_request: Any = None,
         guided_options_request: Any = None,
     ) -> Batch:
-        """Start a batch with the prompts of ``generate``; this needs the network volume.
+        """Start a batch of prompts; this needs an endpoint with a network volume.
+
+        The arguments are those of ``generate``.
 
         Raises:
             ValueError, TypeError: If an argument is wrong; nothing has been sent.
-            EndpointError: If the endpoint refuses the batch.
+            EndpointError: If the endpoint refuses the batch or the platform can't be reached.
         """
         contents = parse_prompts(prompts)
         items = create_items(contents, sampling_params, lora_request, guided_options_request)
@@ -213,7 +217,7 @@ class LLM:
     def chat_batch(
         self, messages: Any, sampling_params: Any = None, lora_request: Any = None
     ) -> Batch:
-        """Start a batch with the conversations of ``chat``; see ``generate_batch``."""
+        """Start a batch of conversations with the arguments of ``chat``; see ``generate_batch``."""
         items = create_items(parse_conversations(messages), sampling_params, lora_request)
         return create_batch(self._transport, items, CHATS, self._shared)
 
@@ -221,7 +225,7 @@ class LLM:
         """Return a batch that ``generate_batch`` or ``chat_batch`` has started, and continue it.
 
         Raises:
-            EndpointError: If the batch doesn't exist.
+            EndpointError: If the batch doesn't exist or the platform can't be reached.
         """
         batch = Batch(self._transport, id)
         batch.resume()

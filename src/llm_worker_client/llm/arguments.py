@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_worker_client.deploy.settings import LISTING
 
-# TACO-LLM's and vLLM's arguments with the values that request nothing special.
+# Engine arguments of TACO-LLM and vLLM with their default values, which a script may always pass.
 DEFAULTS: Mapping[str, Any] = {
     "tokenizer": None,
     "tokenizer_mode": "auto",
@@ -40,7 +40,7 @@ _SETTING_NAMES = {"tokenizer": "TOKENIZER_NAME"}
 
 
 def check(arguments: Mapping[str, Any]) -> None:
-    """Check the engine arguments of a script.
+    """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
 
     Args:
         arguments: The script's arguments except those for the endpoint and its key.

@@ -20,7 +20,7 @@ from llm_worker_client.transport import RunpodTransport
 
 # Placeholder base URL: each request becomes a job instead of an HTTP request.
 BASE_URL = "http://endpoint/v1"
-# Minimum and maximum seconds between two polls of a batch; each poll is a job.
+# Seconds between the first two polls of a batch, and the maximum; each poll is a job.
 MIN_POLL_DELAY, MAX_POLL_DELAY = 0.5, 15.0
 _ENDED_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -50,12 +50,13 @@ class Batch:
         _request(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
-        """Submit a job that continues the batch; it shares the work with a job that is running.
+        """Submit a job that continues the batch, unless the batch has ended.
 
-        This has no effect on a batch that has ended.
+        If another job is already running the batch, both share the work.
 
         Raises:
-            EndpointError: If the platform rejects the job or doesn't respond.
+            EndpointError: If the batch doesn't exist, or the platform rejects the job or doesn't
+                respond.
         """
         if self._retrieve()["status"] in _ENDED_STATUSES:
             return
@@ -74,7 +75,8 @@ class Batch:
 
         Raises:
             PromptError: If a prompt failed. It also contains the outputs of the other prompts.
-            EndpointError: If the batch failed, expired or was cancelled.
+            EndpointError: If the batch failed, expired or was cancelled, an output is missing, or
+                the platform can't be reached.
         """
         batch = self._wait(use_tqdm)
         status, output, errors = batch["status"], batch["output_file_id"], batch["error_file_id"]
@@ -142,8 +144,8 @@ def create_batch(
         shared: Fields for all request bodies.
 
     Raises:
-        ValueError, TypeError: If an item can't be in a batch.
-        EndpointError: If the endpoint refuses the batch.
+        ValueError, TypeError: If an item can't be in a batch, or the input file would be too large.
+        EndpointError: If the endpoint refuses the batch or the platform can't be reached.
     """
     content = lines.encode_lines(items, url, shared)
     if len(content) > MAX_FILE_BYTES:

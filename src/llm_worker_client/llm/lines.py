@@ -1,4 +1,4 @@
-"""Converts items to lines of a batch, and lines of its output files to results."""
+"""Converts prompts to lines of a batch's input file, and lines of its output files to results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from typing import Any
 from llm_worker_client.llm.prompts import Item, encode
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-# Defaults of raw jobs. They apply regardless of the defaults in the model's generation config.
+# Default parameters of raw jobs, the jobs in the worker's own format. A batch's lines contain them
+# because otherwise the defaults in the model's generation config would apply.
 DEFAULTS: Mapping[str, Any] = {
     "max_tokens": 16,
     "temperature": 1.0,
@@ -16,7 +17,7 @@ DEFAULTS: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-# Parameters that only raw jobs support, with the values that request nothing special.
+# Parameters that only raw jobs support, with the default values that a batch may omit.
 RAW_ONLY: Mapping[str, Any] = {
     "detokenize": True,
     "flat_logprobs": False,
@@ -70,7 +71,7 @@ def _body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
 
 
 def read_item(line: Mapping[str, Any]) -> Item:
-    """Return the item of an input line, with the parts of it that outputs need."""
+    """Return the item of an input line, with only the values from which outputs are created."""
     body = line["body"]
     prompt = body.get("messages", body.get("prompt"))
     params = {"logprobs": body.get("top_logprobs", body.get("logprobs"))}
@@ -90,7 +91,7 @@ def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_error(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error object in a line of the error file."""
+    """Return the error object in a line of the error file; its code defaults to the status."""
     response = line.get("response") or {}
     error = (response.get("body") or {}).get("error") or line.get("error") or {}
     return {"code": response.get("status_code"), **error}
@@ -128,6 +129,6 @@ def _convert_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_lines(content: bytes) -> dict[int, dict[str, Any]]:
-    """Return the lines of a batch's file by the index of their item."""
+    """Return the parsed lines of a batch's file by the index of their prompt."""
     lines = map(json.loads, content.splitlines())
     return {int(line["custom_id"]): line for line in lines}

@@ -1,4 +1,4 @@
-"""Runs items in jobs that contain lists of items, concurrently and with retries."""
+"""Runs many prompts or conversations in concurrent jobs with a list of them each, with retries."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ class JobTemplate:
 
 
 class ItemRunner:
-    """Runs the items of one call. Use each instance once.
+    """Runs the prompts or conversations of one call. Use each instance once.
 
     Args:
         endpoint: Endpoint, which is closed at the end.
@@ -68,14 +68,17 @@ class ItemRunner:
         self._template = template
         self._parts = deque(split_items(items, template.concurrency))
         self._outputs: list[RequestOutput | None] = [None] * len(items)
-        # Errors of items that may succeed in a retry.
+        # The last error of each failed item, by index. A successful retry removes the error.
         self._errors: dict[int, dict[str, Any]] = {}
         # Number of finished items in each running job, by the index of the job's first item.
         self._running: dict[int, int] = {}
         self._bar = tqdm(total=len(items), desc="Processed prompts", disable=not use_tqdm)
 
     async def run(self) -> list[RequestOutput]:
-        """Return the outputs in the order of the items; the first failure cancels all jobs.
+        """Run all items and return their outputs in order.
+
+        The first failure that is not retryable, or that remains after all retries, cancels all
+        jobs.
 
         Raises:
             PromptError: If an item failed.
@@ -115,7 +118,8 @@ class ItemRunner:
                     "the platform stores no result above 20 MB"
                 )
                 raise EndpointError(502, message)
-            # Together, the results of these items may have been too large for the platform.
+            # Together, the results of these items may have been too large for the platform, so
+            # retry them in two parts.
             middle = math.ceil(len(unanswered) / 2)
             halves = unanswered[:middle], unanswered[middle:]
             return [replace(remaining_part, indexes=half) for half in halves if half]
@@ -131,6 +135,7 @@ class ItemRunner:
 
         Raises:
             PromptError: If an item failed and a retry would not help.
+            EndpointError: If the worker doesn't support lists.
         """
         job, first_index = Job(), part.indexes[0]
         report: dict[str, Any] = {}
@@ -159,7 +164,12 @@ class ItemRunner:
         return None if report.get("status") == COMPLETED else refusal_of(report)
 
     def _store_results(self, part: Part, outputs: Any) -> None:
-        """Store a job's results, which its yields contain in the order of its items."""
+        """Store the results and errors in a job's yields, and update the progress bar.
+
+        Raises:
+            PromptError: If an item failed and a retry would not help.
+            EndpointError: If the worker doesn't support lists.
+        """
         failed_indexes = []
         for output in outputs if isinstance(outputs, list) else []:
             if not isinstance(output, dict) or "outputs" not in output:

@@ -1,4 +1,4 @@
-"""Outputs for scripts, with the names of vLLM's classes, and errors."""
+"""Outputs with the names and fields of vLLM's classes, and the errors that scripts get."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ class RequestOutput:
 
 
 class EndpointError(Exception):
-    """The endpoint did not answer or refused a request.
+    """A request failed: the platform or the endpoint did not answer, refused it, or its job failed.
 
     Args:
         status: HTTP status.
@@ -90,7 +90,7 @@ class PromptError(EndpointError, ValueError):
     Args:
         index: Index of the prompt in the list.
         error: The worker's error object.
-        outputs: Outputs of the other prompts so far; None for prompts without an output.
+        outputs: The outputs of all prompts so far, in order; None for a prompt without an output.
     """
 
     def __init__(

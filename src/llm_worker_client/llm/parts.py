@@ -16,7 +16,8 @@ LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
 RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
 # Tokens of an output if the parameters contain no limit.
 DEFAULT_TOKENS = 16
-# Prompts per job: few enough to distribute them over several workers, enough to fill one worker.
+# Bounds for the maximum number of prompts in a job: small enough to distribute the prompts over
+# several workers, large enough to fill one worker.
 MIN_PROMPTS, MAX_PROMPTS = 50, 500
 
 
@@ -26,7 +27,7 @@ class Part:
 
     Args:
         indexes: Indexes of the items in the call's list.
-        adapter: Adapter of all items.
+        adapter: Served name of the adapter of all items; None if they use the call's model.
         attempts: Number of failed jobs with these items.
     """
 
@@ -36,7 +37,7 @@ class Part:
 
 
 def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
-    """Split items into parts; within a part the items stay in their order.
+    """Split items into parts whose items have the same adapter and are in their original order.
 
     Args:
         items: All items of the call.
@@ -66,7 +67,7 @@ def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
 
 
 def _item_load(item: Item, index: int, params_bytes: int) -> list[int]:
-    """Return an item's share of each limit in ``LIMITS``."""
+    """Return the amount that an item uses of each limit in ``LIMITS``."""
     ids = item.token_ids
     size = len(encode(item.content, f"prompt {index}"))
     values = 2 + _count_values(item.params) + (0 if ids else _count_values(item.content))
@@ -81,7 +82,10 @@ def _count_values(value: Any) -> int:
 
 
 def _result_bytes(params: dict[str, Any], prompt_bytes: int) -> int:
-    """Return the approximate maximum bytes of a result; the worker checks for wrong values."""
+    """Return the approximate maximum bytes of a result.
+
+    A parameter with a wrong value counts with its default, because the worker rejects the value.
+    """
 
     def number(name: str, default: int) -> int:
         value = params.get(name)

@@ -15,7 +15,7 @@ class Item:
     Args:
         content: Prompt as a string or as token ids, or the messages of a conversation.
         params: Sampling parameters; several items may share one dict.
-        adapter: Served name of the adapter; None for the base model.
+        adapter: Served name of the adapter; None if the item uses the call's model.
         prompt: Text of the prompt, if it is known.
     """
 
@@ -37,7 +37,8 @@ def parse_prompts(prompts: Any) -> list[tuple[Any, str | None]]:
         prompts: One or several prompts: strings, token ids, or dicts with one of them.
 
     Raises:
-        TypeError, ValueError: If a prompt has another type; the message contains its index.
+        TypeError: If a prompt has another type; the message contains its index.
+        ValueError: If a dict has other keys, such as those for images.
     """
     prompt_list = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
     if prompt_list and _is_token_id(prompt_list[0]):
@@ -64,7 +65,10 @@ def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
 
 
 def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return a list of conversations; a single conversation becomes a list with one item.
+    """Return each conversation as a list of messages, and None instead of a prompt's text.
+
+    Args:
+        messages: One conversation, or a list of them.
 
     Raises:
         TypeError: If an item is not a list of messages.
@@ -80,11 +84,18 @@ def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
 def create_items(
     contents: list[tuple[Any, str | None]], params: Any, adapters: Any, guided: Any = None
 ) -> list[Item]:
-    """Return items from contents, with parameters and adapters for all or for each of them.
+    """Create items from contents, with parameters and adapters for all or for each of them.
+
+    Args:
+        contents: Pairs of ``parse_prompts`` or ``parse_conversations``.
+        params: Sampling parameters for all items, or a list with those of each item.
+        adapters: Adapter for all items, or a list with an adapter or None for each item.
+        guided: Constraints for all outputs.
 
     Raises:
-        ValueError: If a list of parameters or adapters has a different length.
-        TypeError: If a value can't be encoded.
+        ValueError: If a list of parameters or adapters has a different length, or jobs don't
+            support a parameter.
+        TypeError: If a value has the wrong type or can't be encoded.
     """
     count = len(contents)
     params_list = _one_per_prompt(params, count, "sampling_params")

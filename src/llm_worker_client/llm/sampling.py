@@ -1,4 +1,4 @@
-"""Sampling parameters of scripts: our class, dicts, or objects such as vLLM's."""
+"""Sampling parameters of scripts: this package's class, dicts, or objects such as vLLM's."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,8 @@ from typing import Any
 
 # Internal fields of vLLM's class, which have no effect because outputs are always complete.
 INTERNAL_FIELDS = frozenset({"output_kind", "output_text_buffer_length", "skip_clone"})
-# Sent even with vLLM's default, because the endpoint's default may differ (DEFAULT_MAX_TOKENS).
+# Parameter that is sent even with vLLM's default, because the endpoint's default may differ
+# (DEFAULT_MAX_TOKENS).
 _ENDPOINT_DEFAULT = "max_tokens"
 GUIDED_OPTIONS = "guided_options_request"
 
@@ -80,7 +81,8 @@ def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
 
     Raises:
         TypeError: If a value has another type.
-        ValueError: If an object has a parameter that jobs don't support.
+        ValueError: If an object has a parameter that jobs don't support, or ``params`` already
+            contains constraints in addition to ``guided``.
     """
     job_params = _read_params(params)
     if guided is not None:
@@ -123,7 +125,10 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _to_dict(value: Any) -> Any:
-    """Return an object, such as constraints for the output, as a dict of its set fields."""
+    """Return JSON values unchanged, and another object as a dict of its fields.
+
+    Leave out the fields that are unset or false.
+    """
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value
     fields = dict(_attributes(value))

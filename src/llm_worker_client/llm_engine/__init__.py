@@ -1,4 +1,4 @@
-"""LLM Engine's classes for a deployed endpoint: its scripts run after a change of the import."""
+"""LLM Engine's client API for a deployed endpoint; its scripts only need another import."""
 
 from llm_worker_client.llm_engine import data_types as data_types
 from llm_worker_client.llm_engine import errors as errors

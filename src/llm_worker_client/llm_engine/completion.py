@@ -20,14 +20,14 @@ from llm_worker_client.llm_engine.data_types import (
 )
 
 BATCHES = "/v2/batch-completions"
-# Arguments that are not sent in the body.
+# Arguments of ``create`` that are not fields of the request's body.
 _NOT_IN_BODY = {"cls", "model", "timeout", "stream", "request_headers", "more"}
 # Arguments that only version 2 of the batch API has.
 _V2_ARGUMENTS = {"labels", "priority", "cpus", "gpus", "memory", "gpu_type", "storage"}
 
 
 class Completion:
-    """Completions, and batches of completions."""
+    """Creates completions; creates, returns and cancels batches of completions."""
 
     @classmethod
     def create(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -61,7 +61,7 @@ class Completion:
             temperature: The sampling temperature; 0 for greedy sampling.
             stop_sequences: Strings that end the completion.
             return_token_log_probs: Whether to return each token with its log probability.
-            presence_penalty: The penalty for tokens that the text contains.
+            presence_penalty: The penalty for tokens that the text already contains.
             frequency_penalty: The penalty for tokens by their frequency in the text.
             top_k: The number of most likely tokens to sample from.
             top_p: The cumulative probability of the tokens to sample from.
@@ -70,8 +70,8 @@ class Completion:
             guided_regex: A regular expression for the output.
             guided_choice: The allowed outputs.
             guided_grammar: A grammar for the output.
-            timeout: Seconds to wait for new output. The job is then cancelled.
-            stream: Whether to return an iterator over the output, token by token.
+            timeout: Seconds to wait for new output, after which the job is cancelled.
+            stream: Whether to return an iterator over the pieces of the output.
             request_headers: Must be empty, as a job has no headers.
             more: Arguments that LLM Engine's reference leaves out: ``skip_special_tokens``.
 
@@ -112,7 +112,10 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
-        """Complete a prompt as ``create`` does, with asyncio. Cancelling it cancels the job."""
+        """Complete a prompt as ``create`` does, with asyncio.
+
+        Cancelling the task cancels the job.
+        """
         path, body = _build_request(locals())
         if stream:
             return connection.astream(path, body, timeout)
@@ -188,7 +191,7 @@ def _batch_path(job_id: str) -> str:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value to JSON types."""
+    """Convert a model, or a list of models, to JSON types; return other values unchanged."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True)
     return [_to_json(each) for each in value] if isinstance(value, list) else value

@@ -180,8 +180,10 @@ def stream(
 ) -> Iterator[CompletionStreamResponse]:
     """Yield the events of a stream; the job is cancelled if the caller stops before the last event.
 
+    After the first event, an error of the worker is an event with the field ``error``.
+
     Raises:
-        The errors of ``call``, unless the stream has begun.
+        The errors of ``call``.
     """
     options: Any = {"method": "POST", "json": _drop_none(body), "timeout": timeout_s}
     with _translate_errors(), CONNECTION.client.sse(path, **options) as events:

@@ -57,7 +57,11 @@ class CompletionSyncResponse(DataModel):
 
 
 class CompletionStreamOutput(DataModel):
-    """The text of one token; the last output also has the number of prompt tokens."""
+    """A piece of the text, with the number of tokens generated so far.
+
+    ``token`` is set if log probabilities were requested. The last output also has the number of
+    prompt tokens.
+    """
 
     text: str
     finished: bool
@@ -67,7 +71,7 @@ class CompletionStreamOutput(DataModel):
 
 
 class StreamErrorContent(DataModel):
-    """The reason for the error of a stream."""
+    """The message and the time of an error in a stream."""
 
     error: str
     timestamp: str | None = None
@@ -163,7 +167,7 @@ class CreateFineTuneResponse(DataModel):
 
 
 class GetFineTuneResponse(DataModel):
-    """A fine-tune. It has the name of the model as soon as the model is served."""
+    """A fine-tune. ``fine_tuned_model`` is the adapter's name, or None before the result exists."""
 
     id: str
     fine_tuned_model: str | None = None
@@ -177,7 +181,7 @@ class ListFineTunesResponse(DataModel):
 
 
 class CancelFineTuneResponse(DataModel):
-    """Whether a fine-tune was cancelled."""
+    """Whether a fine-tune was cancelled; false if it had already ended."""
 
     success: bool
 

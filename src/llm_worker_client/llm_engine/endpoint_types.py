@@ -11,7 +11,7 @@ from llm_worker_client.llm_engine.kinds import (
 
 
 class GetLLMEndpointResponse(DataModel):
-    """A model that the endpoint serves."""
+    """A model or an adapter that the endpoint serves."""
 
     id: str | None = None
     name: str
@@ -26,7 +26,7 @@ class GetLLMEndpointResponse(DataModel):
 
 
 class ListLLMEndpointsResponse(DataModel):
-    """All models that the endpoint serves."""
+    """All models and adapters that the endpoint serves."""
 
     model_endpoints: list[GetLLMEndpointResponse]
 
@@ -44,7 +44,7 @@ class UpdateLLMEndpointResponse(DataModel):
 
 
 class DeleteLLMEndpointResponse(DataModel):
-    """Whether a model was deleted."""
+    """Whether an endpoint or an adapter was deleted."""
 
     deleted: bool
 
@@ -56,13 +56,13 @@ class DownloadModelResponse(DataModel):
 
 
 class UploadFileResponse(DataModel):
-    """The id of a file."""
+    """The id of an uploaded file."""
 
     id: str
 
 
 class GetFileResponse(DataModel):
-    """The name of a file, and its size in bytes."""
+    """The id and the name of a file, and its size in bytes."""
 
     id: str
     filename: str

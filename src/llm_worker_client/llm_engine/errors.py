@@ -4,7 +4,7 @@ import json
 
 
 class BadRequestError(Exception):
-    """The request is invalid; the message names the argument."""
+    """The request is invalid or refused; the message gives the reason."""
 
 
 class UnauthorizedError(Exception):
@@ -37,7 +37,7 @@ class UnknownError(Exception):
 
 
 class ValidationError(Exception):
-    """Exists for scripts that catch it. The worker responds with ``BadRequestError`` instead."""
+    """Never raised, but scripts may catch it. Invalid requests raise ``BadRequestError``."""
 
 
 _ERROR_BY_STATUS = {401: UnauthorizedError, 404: NotFoundError, 429: RateLimitExceededError}

@@ -23,10 +23,11 @@ class File:
     def upload(cls, file: BufferedReader) -> UploadFileResponse:
         """Upload an open file, opened in text or binary mode.
 
-        Files above 14 MB are uploaded to the volume if the environment configures it
-        (RUNPOD_VOLUME_ID, …).
+        Files above 14 MB are too large for a job. They are uploaded to the volume through its S3
+        API
+        if the environment configures the volume (RUNPOD_VOLUME_ID, …).
         """
-        # A file in memory has no name.
+        # A file in memory has no name and is uploaded as "file".
         name = Path(str(getattr(file, "name", "file"))).name
         response = call("POST", FILES, files={"file": (name, _read_rest(file))})
         return UploadFileResponse.model_validate(response)
@@ -53,7 +54,10 @@ class File:
 
 
 def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
-    """Return the rest of a file; a large file is returned unread, and is read later in parts."""
+    """Return a binary file at its beginning unread, so that it can be sent in parts.
+
+    Read other files, and return their remaining bytes; text is encoded as UTF-8.
+    """
     if isinstance(file, BufferedReader) and file.seekable() and file.tell() == 0:
         return file
     content: str | bytes = file.read()

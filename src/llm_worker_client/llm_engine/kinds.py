@@ -14,7 +14,7 @@ class LLMSource(StrEnum):
 
 
 class LLMInferenceFramework(StrEnum):
-    """Inference frameworks. This worker's is always vLLM."""
+    """Inference frameworks that LLM Engine names. This worker always uses vLLM."""
 
     DEEPSPEED = "deepspeed"
     TEXT_GENERATION_INFERENCE = "text_generation_inference"
@@ -24,7 +24,7 @@ class LLMInferenceFramework(StrEnum):
 
 
 class Quantization(StrEnum):
-    """Quantization methods."""
+    """Quantization methods that LLM Engine names. ``Model.create`` refuses bitsandbytes."""
 
     BITSANDBYTES = "bitsandbytes"
     AWQ = "awq"

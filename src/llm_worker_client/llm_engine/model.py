@@ -1,4 +1,4 @@
-"""The models of the endpoint and the endpoints of the account, with LLM Engine's names."""
+"""LLM Engine's ``Model``: the models that an endpoint serves, and the endpoints of an account."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -43,7 +43,7 @@ Hooks = list[PostInferenceHooks]
 
 
 class Model:
-    """The models that the endpoint serves. ``create`` and ``update`` manage whole endpoints.
+    """The models that the endpoint serves; ``create``, ``update`` and ``delete`` manage endpoints.
 
     Errors are those of ``Completion.create``.
     """
@@ -80,10 +80,11 @@ class Model:
         """Create an endpoint on the platform.
 
         Returns:
-            The id of the endpoint.
+            The id of the endpoint, as ``endpoint_creation_task_id``.
 
         Raises:
-            BadRequestError: If an argument is not supported. The message names the argument.
+            BadRequestError: If an argument is not supported, ``configure`` has set no image, or an
+                endpoint with this name exists.
         """
         arguments = _without_cls(locals())
         if connection.CONNECTION.image is None:
@@ -122,7 +123,7 @@ class Model:
         """Change the passed options of an endpoint on the platform.
 
         Returns:
-            The id of the endpoint.
+            The id of the endpoint, as ``endpoint_creation_task_id``.
         """
         arguments = _without_cls(locals())
         with _open_endpoints() as endpoints:
@@ -148,7 +149,10 @@ class Model:
     def delete(
         cls, model_endpoint_name: str, request_headers: dict[str, str] | None = None
     ) -> DeleteLLMEndpointResponse:
-        """Delete an endpoint created with ``create``, or otherwise an adapter."""
+        """Delete the endpoint that ``create`` created under this name, or otherwise an adapter.
+
+        Without such an endpoint, the configured endpoint deletes its adapter of this name.
+        """
         connection.refuse_headers(request_headers)
         if _delete_endpoint(model_endpoint_name):
             return DeleteLLMEndpointResponse(deleted=True)
@@ -161,7 +165,10 @@ class Model:
     def download(
         cls, model_name: str, download_format: str = "hugging_face"
     ) -> DownloadModelResponse:
-        """Raise an error that names the location of an adapter's files: a job can't carry them."""
+        """Return the URLs of a base model's files on the Hugging Face hub.
+
+        An adapter raises an error that names the location of its files, as a job can't carry them.
+        """
         body = {"model_name": model_name, "download_format": download_format}
         response = connection.call("POST", f"{MODELS}/download", body)
         return DownloadModelResponse.model_validate(response)
@@ -175,7 +182,8 @@ def _delete_endpoint(name: str) -> bool:
     """Delete the endpoint that ``create`` created under a name; return whether it existed."""
     config = connection.CONNECTION
     if config.api_url is None and (config.base_url or account.base_url()) != account.PLATFORM_URL:
-        # The account's endpoints exist only at the platform's own address.
+        # If the queues are not the platform's, such as those of a local emulator, ``create`` has
+        # created no endpoint there.
         return False
     with _open_endpoints() as endpoints:
         return endpoints.delete(name)

@@ -11,7 +11,7 @@ _LLM_ENGINE_STATUSES = (400, 401, 404, 429)
 
 
 class Dialect(StrEnum):
-    """The API whose client reads a response."""
+    """The API of a client, which determines the format of its responses."""
 
     OPENAI = auto()
     ANTHROPIC = auto()
@@ -46,7 +46,10 @@ class Refusal(Exception):
         self.retry_after_s = retry_after_s
 
     def in_dialect(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status and the body in the format of a client."""
+        """Return the HTTP status and the body in the format of a client.
+
+        LLM Engine's client gets another status if it has no exception for this one.
+        """
         if dialect is Dialect.ANTHROPIC:
             return self.status, {"type": "error", "error": self.error}
         if dialect is Dialect.OPENAI:

@@ -34,8 +34,8 @@ class Form:
         content_type: Content type of the request, which contains the boundary.
 
     Attributes:
-        fields: Values of the fields by name.
-        filename: Name of the uploaded file.
+        fields: Values of the fields by name; nested keys become a dict.
+        filename: Name of the uploaded file; None without a file.
 
     Raises:
         Refusal: If the form is broken or the disk is full.

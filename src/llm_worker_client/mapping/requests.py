@@ -11,7 +11,7 @@ from typing import Any
 from llm_worker_client.mapping import forms
 from llm_worker_client.mapping.errors import Dialect, Refusal
 
-# Maximum bytes of a body for /runsync, which exceeds the limit of /run.
+# Maximum bytes of a job: the limit of /runsync, which is higher than the limit of /run.
 MAX_JOB_BYTES = 20_000_000
 # Bytes of file content per job. The job's result contains them as base64, and the platform stores
 # no result above 20 MB.
@@ -122,7 +122,14 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
-    """A special case for routes. The pattern matches a whole path without ``/v1``."""
+    """Special handling of some routes.
+
+    Args:
+        path: Pattern that matches the whole path without ``/v1``.
+        method: Method of the requests; None for all methods.
+        kind: Kind of the job's yields; None if it depends on ``stream`` in the body.
+        dialect: Dialect of the responses.
+    """
 
     path: re.Pattern[str]
     method: str | None = None
@@ -195,7 +202,10 @@ def _worker_path(path: str, endpoint: str) -> str:
 
 
 def _find_rule(path: str, method: str) -> tuple[RouteRule, dict[str, str]]:
-    """Return the rule for a path, and the values in the path."""
+    """Return the rule for a path and the named values in the path.
+
+    If no rule matches, return a rule without special handling.
+    """
     path = _VERSION.sub("", path)
     for rule in ROUTE_RULES:
         if rule.method in (None, "GET" if method == "HEAD" else method) and (

@@ -47,7 +47,7 @@ def error_response(
 
 
 def is_events(output: Any) -> bool:
-    """Return whether a yield is part of an event stream, as text or as decoded data."""
+    """Return whether a yield contains events: server-sent events as a string, or a list of data."""
     return isinstance(output, list) or (
         isinstance(output, str) and output.startswith(("data:", "event:"))
     )

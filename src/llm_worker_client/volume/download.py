@@ -22,7 +22,7 @@ _BLOCK_SIZE = 2**18
 
 
 def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size: int) -> None:
-    """Download the missing bytes of a file, then move it to its path.
+    """Download a file, except for bytes that an earlier download stored, and move it to its path.
 
     Args:
         s3: The API of the volume.
@@ -56,7 +56,10 @@ def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size
 
 
 def _download_rest(out: BinaryIO, s3: S3, file: VolumeFile, progress: Progress) -> None:
-    """Download to the end; every received byte resets the number of tries."""
+    """Download to the end of the file, and retry after errors.
+
+    Every received byte resets the number of tries. After the last try its error is raised.
+    """
     tries = 0
     while (offset := out.seek(0, os.SEEK_END)) < file.size:
         size, error = _read_once(out, offset, s3, file, progress)
@@ -74,7 +77,13 @@ def _download_rest(out: BinaryIO, s3: S3, file: VolumeFile, progress: Progress) 
 def _read_once(
     out: BinaryIO, offset: int, s3: S3, file: VolumeFile, progress: Progress
 ) -> tuple[int, BotoCoreError | None]:
-    """Request the missing bytes once; return the number of bytes written and the error, if any."""
+    """Request the missing bytes once; return the number of bytes written and the error, if any.
+
+    If the server sends the whole file instead, discard the bytes that are already stored.
+
+    Raises:
+        FileChanged: If the file on the volume has another ETag.
+    """
     size = 0
     response = s3.read(file, offset)
     with closing(response["Body"]) as body:

@@ -6,7 +6,7 @@ class VolumeError(Exception):
 
 
 class VolumeNotConfigured(VolumeError):
-    """The id of the volume, its keys or boto3 are missing."""
+    """The id of the volume, its data center, its keys or boto3 are missing or invalid."""
 
 
 class NoSpace(VolumeError):

@@ -22,7 +22,10 @@ class LazyVolume:
         self._lock = threading.Lock()
 
     def missing_settings(self) -> str | None:
-        """Return a message with the settings that an upload lacks; None if it lacks none."""
+        """Return a message that names missing settings or a missing package, or else None.
+
+        Open the volume if nothing is missing.
+        """
         try:
             self._open()
         except VolumeNotConfigured as error:

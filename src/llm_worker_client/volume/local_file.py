@@ -1,4 +1,4 @@
-"""A local file, the parts that it is uploaded in, and the checksums that S3 has in its ETags."""
+"""A local file, its parts for an upload, and its checksums to compare with S3's ETags."""
 
 import hashlib
 import os
@@ -17,12 +17,13 @@ _ETAG = re.compile(r"([0-9a-f]{32})(?:-(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A local file, in the state in which it was when this object was created.
+    """The state of a local file at the time when this object was created.
 
     Args:
         path: Path of the file.
         size: Size in bytes.
-        fingerprint: Differs if a process has written to the file.
+        fingerprint: Inode, size and time of the last change, which differ after a change of the
+            file.
         part_size: Size in bytes of every part except the last.
     """
 
@@ -33,7 +34,11 @@ class LocalFile:
 
     @classmethod
     def from_path(cls, path: Path, part_size: int) -> "LocalFile":
-        """Read the size and the fingerprint of a file.
+        """Read the size and the fingerprint of a file, and choose the size of its parts.
+
+        Args:
+            path: Path of the file.
+            part_size: Size of the parts in bytes. A file with too many such parts gets larger ones.
 
         Raises:
             OSError: If the file can't be read.
@@ -49,7 +54,7 @@ class LocalFile:
 
     @property
     def parts(self) -> range:
-        """The numbers of its parts, starting at 1."""
+        """The numbers of the file's parts, starting at 1. An empty file has one part."""
         return range(1, max(1, -(-self.size // self.part_size)) + 1)
 
     def span(self, part: int) -> tuple[int, int]:
@@ -68,7 +73,11 @@ class LocalFile:
         return digest.digest()
 
     def matches(self, etag: str) -> bool | None:
-        """Return whether an ETag belongs to this content; None if the ETag doesn't show it."""
+        """Return whether an ETag belongs to this content.
+
+        Return None if they can't be compared: the ETag has another format or another number of
+        parts.
+        """
         match = _ETAG.fullmatch(etag)
         if not match or (match[2] and int(match[2]) != len(self.parts)):
             return None

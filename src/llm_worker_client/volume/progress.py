@@ -1,4 +1,4 @@
-"""Counts the bytes of a transfer, draws a progress bar, and ends transfers that are stopped."""
+"""Counts the bytes of a transfer, draws a progress bar, and raises an error to stop it."""
 
 from tqdm import tqdm
 
@@ -7,7 +7,7 @@ from llm_worker_client.volume.s3 import STOP_EVENT
 
 
 class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
-    """Counts bytes from several threads, and draws a bar on a terminal if it is visible.
+    """Counts bytes from several threads, and draws a bar on a terminal if ``visible`` is set.
 
     Attributes:
         transferred: Bytes sent or received, including failed tries.
@@ -22,7 +22,11 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         self.existing = 0
 
     def add_transferred(self, bytes_transferred: int) -> None:
-        """Count transferred bytes; a negative number takes back bytes that must be sent again."""
+        """Count transferred bytes; a negative number takes back bytes that must be sent again.
+
+        Raises:
+            TransferStopped: If the caller has stopped the transfer, unless the number is negative.
+        """
         with self.get_lock():
             self.transferred += max(bytes_transferred, 0)
             self.update(bytes_transferred)
@@ -31,7 +35,11 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
             _raise_if_stopped()
 
     def add_existing(self, size: int) -> None:
-        """Count bytes that did not have to be transferred."""
+        """Count bytes that did not have to be transferred.
+
+        Raises:
+            TransferStopped: If the caller has stopped the transfer.
+        """
         with self.get_lock():
             self.existing += size
             self.update(size)

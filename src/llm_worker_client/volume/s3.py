@@ -22,7 +22,7 @@ from llm_worker_client.volume.errors import (
     VolumeError,
 )
 
-# Seconds before each retry. The initial ones apply until the first response.
+# Seconds before each retry. The initial pauses apply until the server has responded once.
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)
 INITIAL_RETRY_PAUSES_S = RETRY_PAUSES_S[:3]
 CONNECT_TIMEOUT_S = 10
@@ -31,14 +31,14 @@ READ_TIMEOUT_S = 60
 # Read timeout for requests for which the server reads whole files before it responds: to join
 # parts, and to compute the checksum of a file that a worker has written.
 SLOW_READ_TIMEOUT_S = 900
-# One for each part that is uploaded concurrently, and one to check the whole file.
+# One connection for each part that is uploaded concurrently, and one to check the whole file.
 MAX_CONNECTIONS = 5
 
 # The event that stops the transfers of a context. The threads of a transfer share the event.
 STOP_EVENT: ContextVar[threading.Event] = ContextVar("stop")
 
 _TRANSIENT_ERRORS = (exceptions.ConnectionError, exceptions.HTTPClientError)
-# Errors of a request that was interrupted, and refusals that are temporary.
+# Error codes of a request that was interrupted, and of temporary refusals.
 _TRANSIENT_CODES = ("BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "InternalError")
 _FULL_CODES = ("InsufficientStorage", "NoSpaceLeft", "QuotaExceeded", "EntityTooLarge")
 _KEY_VARIABLES = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
@@ -144,7 +144,10 @@ class S3:
             )
 
     def read(self, file: VolumeFile, offset: int) -> Any:
-        """Request a file from an offset to its end."""
+        """Request a file's bytes from an offset to the end, and return boto3's response.
+
+        The server refuses the request if the file no longer has the ETag.
+        """
         return self.patient_client.get_object(
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
         )
@@ -153,7 +156,7 @@ class S3:
         self.quick_client.delete_object(Bucket=self.volume, Key=key)
 
     def list_items(self, operation: str, name: str, **filters: str) -> Iterator[Any]:
-        """Yield the items of this name from all pages of a list operation."""
+        """Yield the items under this key of the responses, from all pages of a list operation."""
         for page in self.patient_client.get_paginator(operation).paginate(
             Bucket=self.volume, **filters
         ):
@@ -191,7 +194,7 @@ class S3:
                 retries={"mode": "standard", "total_max_attempts": 1},
                 s3={"addressing_style": "path"},
                 tcp_keepalive=True,
-                # Few servers of this kind understand the format of checksums newer than MD5.
+                # Few S3-compatible servers support checksums newer than MD5.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),

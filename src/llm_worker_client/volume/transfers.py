@@ -28,14 +28,15 @@ class Volume:
 
     Args:
         id: The id of the volume. Default: RUNPOD_VOLUME_ID.
-        datacenter: The volume's data center, "EU-RO-1". Default: RUNPOD_VOLUME_DATACENTER.
+        datacenter: The volume's data center, such as "EU-RO-1". Default: RUNPOD_VOLUME_DATACENTER.
         access_key: The access key of an S3 API key, "user_…". Default: AWS_ACCESS_KEY_ID.
         secret: The secret of the same S3 API key, "rps_…". Default: AWS_SECRET_ACCESS_KEY.
         url: The URL of another S3 API than the platform's. Default: RUNPOD_VOLUME_URL.
         part_size: Size in bytes of the parts in which files are uploaded.
 
     Raises:
-        VolumeNotConfigured: If an option is missing.
+        VolumeNotConfigured: If an option is missing, or the data center's name is malformed.
+        ValueError: If the part size is outside the platform's limits.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Volume:
     ) -> UploadResult:
         """Upload a local file, which appears on the volume only when it is complete.
 
-        Bytes that are already on the volume are not sent again: the same file, or parts of it from
-        an interrupted upload of any client.
+        Bytes that are already on the volume are not sent again, if the volume has the same file or
+        an
+        interrupted upload has left parts of it. Any S3 client may have sent them.
 
         Args:
             path: The path of the local file.
@@ -182,10 +184,10 @@ def _translate_local_errors(path: Path) -> Iterator[None]:
 
 
 def _open_s3(variables: dict[str, str]) -> S3:
-    """Return the S3 API that the variables describe.
+    """Return a client for the S3 API of the volume that the environment variables describe.
 
     Raises:
-        VolumeNotConfigured: If variables are missing.
+        VolumeNotConfigured: If variables are missing, or the data center's name is malformed.
     """
     required = [account.VOLUME_ID_VARIABLE, account.S3_KEY_VARIABLE, account.S3_SECRET_VARIABLE]
     if account.VOLUME_URL_VARIABLE not in variables:

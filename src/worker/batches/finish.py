@@ -1,4 +1,4 @@
-"""Ends a batch: writes its output file and its error file, in the order of the input."""
+"""Ends a batch: writes its output file, error file, additional output (if any) and result."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -41,11 +41,11 @@ class ExtraOutput(Protocol):
     """Output that a dialect writes in addition to a batch's result files. Its methods block."""
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the output. Repeated or concurrent calls get the same results.
+        """Write the output. The method may be called again, or concurrently, with the same results.
 
         Args:
-            results: Returns an iterator over the lines of the input, with each one's line of the
-                output or error file; None for a line without a result.
+            results: Returns an iterator that yields, for each request of the input, its line of the
+                output or error file; None for a request without a response.
 
         Raises:
             RequestError: The output can't be written because the volume was changed.
@@ -53,7 +53,7 @@ class ExtraOutput(Protocol):
         """
 
     def release(self) -> None:
-        """Release reservations for an output that was not written."""
+        """Release the file that was reserved for the output, unless the output was written."""
 
 
 ExtraOutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
@@ -62,13 +62,13 @@ ExtraOutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
 def finish_batch(
     batch: Batch, status: EndStatus, files: Files, output: ExtraOutput | None, max_line_bytes: int
 ) -> BatchResult:
-    """Decide how a batch ends, unless that is decided; write its files and then its result.
+    """Decide how a batch ends, unless that was decided before; write its files and then its result.
 
-    Several workers may do this concurrently, while another one still runs the batch: all of them
-    write the same.
+    Several workers may do this concurrently, even while another worker still answers lines: all of
+    them write the same files.
 
     Args:
-        batch: Batch that no worker runs any more, or whose later lines don't count.
+        batch: Batch to end. Lines that finish after the decision don't count.
         status: Status of the batch if the ending is not yet decided.
         files: Files of the volume.
         output: Additional output of the batch, if any.
@@ -100,7 +100,7 @@ def finish_batch(
 
 
 def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput | None) -> None:
-    """End a batch before any of its lines has begun.
+    """End a batch as failed before any of its lines was processed.
 
     Raises:
         VolumeError: The result can't be written.
@@ -188,7 +188,10 @@ def _unanswered_lines(
     status: EndStatus,
     max_line_bytes: int,
 ) -> list[bytes]:
-    """Return an error for each line without a response; an empty list if the input has changed."""
+    """Return an error line for each unanswered line.
+
+    The list is empty if the batch has failed or its input has changed.
+    """
     path = find_input(files, batch, plan)
     if path is None or status == "failed" or len(finished_lines) >= plan.total:
         return []

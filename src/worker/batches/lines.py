@@ -29,12 +29,12 @@ INPUT_CHANGED = mistake(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is not blank.
+    """A line of an input, unless it is blank.
 
     Args:
         number: Line number in the file, from 1.
         offset: Offset of the line in the file, in bytes.
-        text: Text without the line ending; None if the line is too long.
+        text: Text without whitespace around it; None if the line is too long.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Line:
 
 
 class Shard(StrictModel):
-    """Consecutive lines that one worker answers.
+    """Consecutive lines of an input, which one worker at a time answers.
 
     Args:
         first: Number of the first line.
@@ -59,7 +59,15 @@ class Shard(StrictModel):
 
 
 class BatchPlan(StrictModel):
-    """The shards of a valid input, and the input's size and modification time to detect changes."""
+    """The shards of a valid input, and the input's size and modification time to detect changes.
+
+    Args:
+        total: Number of lines that are not blank.
+        shards: Shards that together contain all lines.
+        size: Size of the input in bytes.
+        mtime_ns: Modification time of the input in nanoseconds since 1970.
+        made_at: Time when the validation of the input began, in seconds since 1970.
+    """
 
     total: int
     shards: tuple[Shard, ...]
@@ -77,7 +85,7 @@ class BatchPlan(StrictModel):
 
 
 class InvalidLine(Exception):
-    """A line is not a valid request. Its ``mistake`` is the reason, without text of the caller."""
+    """A line is not a valid request. Its ``mistake`` says why, without text of the caller."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -95,6 +103,8 @@ class BatchLimits:
 
 def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[Line]:
     """Yield the lines of a file or of one shard, without blank lines.
+
+    A line of more than ``max_bytes`` has no text.
 
     Raises:
         OSError: The file can't be read.
@@ -121,7 +131,7 @@ def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterat
 
 
 def parse_request(line: Line, endpoint: str) -> dict[str, Any]:
-    """Parse a line.
+    """Return the request in a line; of its body, only the type and ``stream`` are checked.
 
     Raises:
         InvalidLine: The line is not a request to the endpoint.
@@ -197,7 +207,7 @@ def plan_input(
 
 
 def _check_line(first_lines: dict[str, int], line: Line, endpoint: str) -> None:
-    """Check a line, and add it to the first lines by ``custom_id``.
+    """Check a line, and add its number to ``first_lines`` under its ``custom_id``.
 
     Raises:
         InvalidLine: The line is not a request, or an earlier line has the same ``custom_id``.

@@ -20,7 +20,7 @@ from worker.volume import check_space, sync_directory, translate_os_errors
 # A group is committed when it has this many lines, or after this many seconds.
 GROUP_LINES = 64
 GROUP_S = 1.0
-# Maximum bytes that wait for a slow disk.
+# Bytes of uncommitted lines above which another line waits for the disk.
 MAX_PENDING_BYTES = 64_000_000
 
 LINES, RECORDS = ".jsonl", ".records"
@@ -39,7 +39,7 @@ class FinishedLine:
         output_tokens: Output tokens of the response's usage.
         offset: Offset of the text in the part, in bytes.
         length: Length of the text in bytes, with its line feed.
-        checksum: Checksum of the text.
+        checksum: CRC-32 of the text.
         part: File with the text.
     """
 
@@ -55,7 +55,7 @@ class FinishedLine:
 
 @dataclass(frozen=True, slots=True)
 class PendingLine:
-    """A line with a response that is not yet durable. Its text is JSON without a line feed."""
+    """An answered line that is not yet durable. Its text is JSON without a line feed."""
 
     number: int
     failed: bool
@@ -65,11 +65,13 @@ class PendingLine:
 
 
 class Part:
-    """The files of one attempt at a shard. Use on one event loop, except ``_write``.
+    """The two files of one attempt at a shard.
+
+    Use it on one event loop; only ``_write`` runs in a thread.
 
     Args:
         directory: Directory of all parts of the batch.
-        name: Name that no other attempt has.
+        name: Name of both files without their suffixes, which no other attempt has.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -86,12 +88,14 @@ class Part:
     async def add(self, line: PendingLine) -> None:
         """Add a line, which is committed with others within about ``GROUP_S``.
 
+        This waits for the disk while more than ``MAX_PENDING_BYTES`` are not committed.
+
         Raises:
             VolumeError: An earlier commit has failed.
         """
         while self._pending_bytes > MAX_PENDING_BYTES:
             await self._commit()
-        # Nothing awaits below: the line of a cancelled task is in no part.
+        # No ``await`` follows: a task that is cancelled above has added no line.
         self.check_commits()
         if not self._pending:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._start_commit)
@@ -132,7 +136,7 @@ class Part:
             await asyncio.shield(self._commit_task)
 
     def _start_commit(self) -> None:
-        """Start a commit; a running commit continues with the pending lines."""
+        """Start a commit, or let the running one continue with the pending lines."""
         self._commit_due = True
         if self._commit_task is None:
             self._commit_task = asyncio.create_task(self._write_groups())
@@ -178,8 +182,8 @@ def read_finished(
 
     Args:
         directory: Directory of the parts.
-        cut: Bytes that count of each file of records, by file name; None for all bytes of all
-            files.
+        cut: Number of bytes to read of each file of records, by file name; 0 for a file without an
+            entry. None to read all files completely.
         check_texts: Whether to read the texts and leave out damaged ones.
 
     Raises:
@@ -197,7 +201,7 @@ def read_finished(
 
 
 def record_sizes(directory: Path) -> dict[str, int]:
-    """Return the current sizes of the files of records, as ``cut`` for ``read_finished``."""
+    """Return the sizes in bytes of the files of records by name, for ``read_finished``."""
     return {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{RECORDS}"))}
 
 
@@ -216,7 +220,10 @@ def _read_intact(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]
 
 
 def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
-    """Yield the complete lines. Records and texts may be truncated when a machine crashes."""
+    """Yield the lines with an intact record and a text of full length.
+
+    Records and texts may be truncated when a machine crashes.
+    """
     part = records.with_suffix(LINES)
     try:
         content = records.read_bytes()[:max_bytes]

@@ -17,11 +17,12 @@ from worker.job.batch import BatchRequest
 from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, Timestamped
 from worker.volume import ids, translate_os_errors, write_once
 
-# Files in the directory of a batch, in addition to those of all long work.
+# Files and directories in the directory of a batch, in addition to the files of all long work.
 PLAN, CANCEL = "plan.json", "cancel.json"
 PARTS, DONE = "parts", "done"
 
-# A batch fails before its first line, or when its input has changed since it was planned.
+# A batch fails if its input is invalid, if the input has changed since it was planned, or if its
+# additional output can't be written.
 EndStatus = Literal["completed", "expired", "cancelled", "failed"]
 BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | EndStatus
 
@@ -32,7 +33,8 @@ class StoredBatch(BatchRequest, StoredRequest):
     Args:
         output: Name of the batch's additional output; None if it has none.
         extra: Additional data for the dialect of the request.
-        lasts_s: Seconds until the batch expires, if they are not whole hours.
+        lasts_s: Seconds from the creation until the batch expires; None for the request's
+            ``completion_window``.
     """
 
     input_file_id: str
@@ -52,7 +54,7 @@ class StoredBatch(BatchRequest, StoredRequest):
     def from_request(
         cls, request: BatchRequest, batch_id: str, input_file_id: str
     ) -> "StoredBatch":
-        """Return a request for a batch that begins now."""
+        """Return a request as stored on the volume; its creation time is the current time."""
         shared = {name: getattr(request, name) for name in BatchRequest.model_fields}
         return cls(**shared, id=batch_id, input_file_id=input_file_id)
 
@@ -63,7 +65,8 @@ class BatchEnding(Timestamped):
     Args:
         output_file_id: Id of the output file, if there will be one.
         error_file_id: Id of the error file, if there will be one.
-        cut: The lines that count; see ``parts.read_finished``.
+        cut: Size in bytes of each file of records at the decision, by file name. Lines that were
+            added later don't count.
     """
 
     status: EndStatus
@@ -73,10 +76,17 @@ class BatchEnding(Timestamped):
 
 
 class BatchResult(Timestamped):
-    """How a batch ended. An empty file is not written and has no id.
+    """How a batch ended, or only the counts of its lines.
+
+    An empty output or error file is not written and has no id.
 
     Args:
         mistakes: Reasons for a failure: OpenAI's ``errors``.
+        total: Number of lines in the input.
+        completed: Number of lines with a successful response.
+        failed: Number of lines whose response is an error; unanswered lines are in neither number.
+        prompt_tokens: Prompt tokens of all responses.
+        output_tokens: Output tokens of all responses.
     """
 
     status: EndStatus = "completed"
@@ -92,13 +102,15 @@ class BatchResult(Timestamped):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSnapshot:
-    """The state of a batch at one moment. Times are in seconds since 1970; None for future events.
+    """The state of a batch at one moment.
+
+    Times are in seconds since 1970; None for an event that has not happened.
 
     Args:
         request: Request for the batch.
         status: Current or final status.
         counts: Counts of durable lines; after the end, also the ids of the result files.
-        planned_at: Time when the input had been validated.
+        planned_at: Time when the validation of the input began; None until its plan exists.
         cancelled_at: Time when a caller cancelled the batch.
         ending_at: Time when the ending was decided.
         ended_at: Time when the batch had ended.
@@ -146,7 +158,7 @@ class Batch(Record):
         return self.directory / PARTS
 
     def stop_reason(self) -> EndStatus | None:
-        """Return the final status of the batch, if no more lines should be answered."""
+        """Return the status that the batch ends with; None if more lines should be answered."""
         if ending := self.ending:
             return ending.status
         if self.has_file(CANCEL):
@@ -169,7 +181,7 @@ class Batch(Record):
         return len(finished) >= plan.total
 
     def unfinished_shards(self, plan: BatchPlan) -> list[int]:
-        """Return the indexes of the shards with unanswered lines."""
+        """Return the indexes of the shards that are not marked as done."""
         return [index for index in range(len(plan.shards)) if not self.has_file(f"{DONE}/{index}")]
 
     def decide_ending(self, status: EndStatus) -> BatchEnding:
@@ -193,7 +205,7 @@ class Batch(Record):
         self.write(CANCEL, Timestamped())
 
     def counts(self) -> BatchResult:
-        """Count the durable lines and all lines of the batch."""
+        """Return the counts of durable lines and of all lines; after the end, the result."""
         if (result := self.result) is not None:
             return result
         plan, ending = self.plan, self.ending
@@ -201,7 +213,8 @@ class Batch(Record):
             cut = ending.cut if ending else None
             lines = read_finished(self.parts, cut).values() if plan else []
         if ending is None and self.has_file(DECISION):
-            # Lines that were written after the decision may have been counted.
+            # The ending was decided meanwhile: lines that don't count may be among those that were
+            # read.
             return self.counts()
         return count_lines(lines, plan.total if plan else 0)
 

@@ -23,17 +23,18 @@ from worker.volume import translate_os_errors
 
 # Seconds between two checks whether to stop.
 POLL_S = 1.0
-# Seconds between two checks of the window.
+# Seconds between two checks of the window for free slots.
 WINDOW_POLL_S = 0.02
 # Seconds after the deadline until running lines are aborted.
 GRACE_S = 20.0
-# Seconds between the tries of a line with a retryable error.
+# Seconds before each retry of a line with a retryable error.
 RETRY_DELAYS_S = (1.0, 2.0, 4.0)
-# Maximum lines of one read from the disk, and bytes at which the read stops.
+# Number of lines, and bytes of their texts, after which a read from the disk stops.
 READ_AHEAD_LINES = 256
 READ_AHEAD_BYTES = 8_000_000
 
-# Answers a request with its URL, body and id. Raises an exception if the request is refused.
+# Answers a request, from its URL, body and id; returns the answer and its usage. Raises an
+# exception if the request is refused.
 AnswerRequest = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
 
 
@@ -42,7 +43,7 @@ class StopReason(Enum):
 
     DONE = auto()
     LEASE_LOST = auto()  # another worker has the shard
-    BATCH_STOPPED = auto()  # the batch was cancelled or has expired
+    BATCH_STOPPED = auto()  # the batch was cancelled, has expired, or its ending was decided
     OUT_OF_TIME = auto()
     INPUT_CHANGED = auto()  # the input has changed since it was planned
 
@@ -57,10 +58,10 @@ class ShardRun:
         plan: Plan of the batch.
         max_line_bytes: Maximum bytes of a line.
         shard: Shard to answer.
-        part_name: File name of this attempt's part.
-        answer_request: Answers a line.
+        part_name: Name of this attempt's part, without a suffix.
+        answer_request: Answers the request in a line.
         window: Limits the lines that run concurrently.
-        report_progress: Called every second.
+        report_progress: Called about every second.
     """
 
     batch: Batch
@@ -84,7 +85,7 @@ class ShardRun:
             is_lost: Returns whether another worker has taken over the shard.
 
         Raises:
-            WorkerError: The engine is dead, or the volume fails.
+            WorkerError: The engine is dead, the volume fails, or a line is no longer valid.
         """
         with translate_os_errors():
             finished = set(
@@ -173,7 +174,7 @@ class ShardRun:
         task.add_done_callback(self._on_line_done)
 
     def _preempt_lines(self) -> list[Line]:
-        """Abort the most recent lines if other requests need their slots, and return them."""
+        """Abort the lines that began last if other requests need their slots; return them."""
         lines: list[Line] = []
         while self._running and self.window.free_slots < 0:
             task, line = self._running.popitem()
@@ -194,7 +195,7 @@ class ShardRun:
         """Wait until a line is done, or until the timeout.
 
         Raises:
-            WorkerError: No more lines can be answered.
+            WorkerError: A line has stopped the attempt; see ``run``.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -241,7 +242,7 @@ class ShardRun:
 
 
 def _encode_answer(answer: Any) -> Any:
-    """Return an answer as JSON, so that an unpaired surrogate fails only this line."""
+    """Encode an answer as JSON here, where an unpaired surrogate fails only this line."""
     with contextlib.suppress(UnicodeEncodeError):
         return msgspec.Raw(msgspec.json.encode(answer))
     raise InternalError

@@ -18,7 +18,8 @@ from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)
 
-# Seconds before the end of a job's time when no new line begins, so that running lines can finish.
+# Seconds before the end of a job's time from which on no line begins, so that running lines can
+# finish.
 WIND_DOWN_S = 30.0
 
 
@@ -63,7 +64,8 @@ class BatchStep:
             return await self._run_exclusively(attempt, "plan", self._make_plan)
         unfinished = await asyncio.to_thread(self._batch.unfinished_shards, plan)
         if status := await asyncio.to_thread(self._batch.stop_reason):
-            # Other workers still write the lines that they have finished, and begin no others.
+            # Before the batch ends, other workers still write the lines that they have finished.
+            # They begin no new lines.
             idle = [await self._is_idle(attempt, f"shard-{index}") for index in unfinished]
             end = partial(self._end_batch, plan, status)
             return all(idle) and await self._run_exclusively(attempt, "end", end)
@@ -79,21 +81,24 @@ class BatchStep:
         return False
 
     async def _run_exclusively(self, attempt: Attempt, name: str, work: Callable[[], None]) -> bool:
-        """Call a function under a lease; return False if another worker has the lease."""
+        """Call a function in a thread under a lease; return False if others have the lease."""
         async with attempt.lease(name) as lease:
             if lease is not None:
                 await asyncio.to_thread(work)
         return lease is not None
 
     async def _is_idle(self, attempt: Attempt, name: str) -> bool:
-        """Return whether no living worker has a lease."""
+        """Return whether no living worker has the lease with this name."""
         if not await asyncio.to_thread(self._batch.is_leased, name):
             return True
         async with attempt.lease(name) as lease:
             return lease is not None
 
     def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
-        """Return whether a shard is still unfinished after its lease was acquired."""
+        """Return whether a shard still has to be answered.
+
+        Another worker may have answered it before this one acquired the lease.
+        """
         return self._batch.stop_reason() is None and index in self._batch.unfinished_shards(plan)
 
     def _end_batch(self, plan: BatchPlan, status: EndStatus) -> None:

@@ -23,7 +23,7 @@ class Batches(Records[Batch, StoredBatch]):
 
     Args:
         settings: Settings of the worker.
-        output_factories: Factories of additional outputs, by the names in stored requests.
+        output_factories: Factories of additional outputs, by the names in ``StoredBatch.output``.
     """
 
     record_type = Batch
@@ -51,7 +51,7 @@ class Batches(Records[Batch, StoredBatch]):
         return finish_batch(batch, status, self.files, output, self.limits.max_line_bytes)
 
     def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
-        """End a batch before any of its lines has begun."""
+        """End a batch as failed before any of its lines was processed."""
         fail_batch(batch, mistakes, self._make_extra_output(batch.request))
 
     def find_input(self, batch: Batch, plan: BatchPlan) -> Path | None:

@@ -1,4 +1,4 @@
-"""Limits how many lines of batches are in the engine: as many as fit, or fewer if it is busy."""
+"""Limits how many lines of batches are in the engine: fewer while there are other requests."""
 
 import math
 import time

@@ -53,14 +53,14 @@ _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
 class Child(subprocess.Popen[bytes]):
-    """A child process. It exits with the thread that started it, at the latest with this process.
+    """A child process, which stops when the thread that started it exits.
 
     Args:
         command: Command from ``script_command`` or ``module_command``.
         stop_mode: How the child stops.
         environ: Complete environment of the child, by default empty: most children need no
             variables, and must not know secrets.
-        options: Options of ``subprocess.Popen``.
+        options: Options of ``subprocess.Popen``; by default, standard input is empty.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ def fork(function: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def end_forks_with_parent() -> Iterator[None]:
-    """Stop forks that other code makes in this block by SIGKILL when this process exits.
+    """When this process exits, stop by SIGKILL the forks that other code makes in this block.
 
     The forks of these forks are not stopped. Outside of the main thread, no forks are stopped: the
     thread may exit before the process, and the kernel treats that as the exit of the parent.
@@ -181,7 +181,8 @@ def stop_all(spared: Collection[subprocess.Popen[bytes]] = ()) -> None:
         child.stop()
     readers = [child for child in tuple(_children) if child.stop_mode is StopMode.WAIT_FOR_WRITERS]
     spared_pids = {child.pid for child in (*readers, *spared)}
-    # A core that was forked a moment ago is not yet among multiprocessing's children.
+    # The system is queried, because multiprocessing doesn't yet list a core that was forked a
+    # moment ago.
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.pid not in spared_pids:

@@ -17,11 +17,12 @@ PR_SET_PDEATHSIG = 1
 def exit_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
     """Make the kernel send a signal to this process when its parent exits.
 
-    For the kernel, the parent is the thread that started this process.
+    For the kernel, the parent is the thread that started this process. From now on, this process
+    ignores SIGINT, and SIGTERM has its default action.
     """
-    # Ctrl-C reaches the whole process group: the parent decides.
+    # Ctrl-C sends SIGINT to the whole process group, but the parent decides when its children stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The parent may ignore SIGTERM, or handle it in its own way.
+    # Otherwise, a child of a parent that ignores SIGTERM would ignore it, too.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:

@@ -50,16 +50,16 @@ _COMPILED_PARTS = (
     "inductor",
 )
 _PLAN_PARTS = ("vllm/startup_plan",)
-# Key in a plan for the free memory of the GPU when the plan was made. vLLM follows a plan only if
-# at least as many bytes are free, and free memory differs by megabytes from startup to startup.
-# With this much less memory, vLLM still follows the plan: it has already made sure that its share
-# of the GPU is free, and it takes no more than that.
+# Key in a plan for the free memory of the GPU when the plan was made, and bytes that this worker
+# subtracts from it. vLLM follows a plan only if at least as many bytes are free, and free memory
+# differs by megabytes from startup to startup. A little less is enough: vLLM has already made sure
+# that its share of the GPU is free, and it takes no more than that.
 _FREE_MEMORY_KEY, PLAN_SLACK_BYTES = "free_memory_baseline", 256 << 20
 
-# Exceptions for a damaged or truncated archive. An OSError may be temporary.
+# Exceptions for a damaged or truncated archive. Any other OSError may be temporary.
 _DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
-# Rejects names that lead out of the folder. Python before 3.11.4 can't do this, and trusts the
-# volume.
+# Rejects names that lead out of the folder. Python before 3.11.4 can't do this: there, the archives
+# on the volume are trusted.
 _EXTRACT_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
@@ -70,8 +70,8 @@ def prepare(base: Path) -> "CompileCache | None":
         base: Root of the volume.
 
     Returns:
-        None if there is no volume, if the directories can't be created, or if the operator has set
-        other directories.
+        The compile cache; None if there is no volume, if the directories can't be created, or if
+        the operator has set other directories.
     """
     if not base.is_dir():
         return None
@@ -83,7 +83,8 @@ def prepare(base: Path) -> "CompileCache | None":
         return None
     directories = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()
-    # A child of a worker inherits the variables that the worker exported.
+    # A variable with this value was not set by the operator: a child of a worker inherits the
+    # variables that the worker exported.
     overridden = [
         name for name in directories if is_set(name) and environ[name] != directories[name]
     ]
@@ -95,7 +96,12 @@ def prepare(base: Path) -> "CompileCache | None":
 
 
 class CompileCache:
-    """The compile cache of one startup: unpacks existing archives and publishes missing ones."""
+    """The compile cache of one startup: unpacks existing archives and publishes missing ones.
+
+    Args:
+        shared: Directory of the archives on the volume.
+        local: Directory for compiled code on the container's disk.
+    """
 
     def __init__(self, shared: Path, local: Path) -> None:
         self.shared = shared
@@ -117,19 +123,23 @@ class CompileCache:
     def restore(self, key: str) -> bool:
         """Unpack compiled code, after the configuration is created and before the engine starts.
 
-        Only a startup that doesn't compile may plan its memory: otherwise the memory for compiling
-        would be missing in the plan, and in the KV cache of every later startup.
+        If this succeeds, also unpack the plan of vLLM's memory, if there is one, and let vLLM write
+        and
+        follow plans. A startup that compiles must not write one: it has less memory for the KV
+        cache,
+        and with its plan, every later startup would have as little.
 
         Args:
             key: Key of everything that the code depends on.
 
         Returns:
-            Whether an archive was unpacked.
+            Whether an archive with compiled code was unpacked.
         """
         if not self._restore(key, _COMPILED_PARTS):
             return False
         self._unpacked = self._graphs()
-        # A plan in this container may be from a startup that compiled and then crashed.
+        # An earlier startup in this container may have compiled, written a plan with a small KV
+        # cache, and crashed before ``publish`` removed that plan.
         self._remove(_PLAN_PARTS)
         self._restore(f"{key}.plan", _PLAN_PARTS)
         set_defaults({STARTUP_PLAN: "1"})
@@ -159,7 +169,11 @@ class CompileCache:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Unpack an archive; note it as missing if it doesn't exist or is damaged."""
+        """Unpack an archive and return whether that succeeded.
+
+        An archive that doesn't exist or is damaged is noted as missing, so that it is published
+        later.
+        """
         archive = self._archive(name)
         started_at = time.monotonic()
         try:
@@ -181,7 +195,10 @@ class CompileCache:
         return True
 
     def _relax_plans(self) -> None:
-        """Change the plans of this startup so that they also apply with a little less memory."""
+        """Change the plans of this startup so that they also apply with a little less memory.
+
+        Nothing is changed if the volume already has the plan.
+        """
         if all(parts != _PLAN_PARTS for _, parts in self._missing):
             return
         for path in [file for part in _PLAN_PARTS for file in (self.local / part).glob("*.json")]:
@@ -198,7 +215,10 @@ class CompileCache:
         return self.shared / f"{name}{publishing.SUFFIX}"
 
     def _graphs(self) -> frozenset[tuple[str, int, int]]:
-        """Return name, size and time of vLLM's graphs, which change when they are recompiled."""
+        """Return path, size and modification time of each file of vLLM's compiled graphs.
+
+        They change when a graph is compiled again.
+        """
         paths = (self.local / _GRAPHS).rglob("*")
         # Inductor's own directory grows even if no graph is compiled.
         graphs = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
@@ -211,7 +231,8 @@ def _unpack(archive: Path, folder: Path) -> int:
     size = archive.stat().st_size
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
         packed.extractall(folder, **_EXTRACT_OPTIONS)
-        # The checksum is at the end, after the last member.
+        # The checksum is at the end of the archive, after the last member: reading it detects
+        # damage.
         while opened.read(2**20):
             pass
     # Mark the archive as used. The volume may be read-only.

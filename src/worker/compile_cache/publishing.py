@@ -20,8 +20,8 @@ _PARTIAL = ".partial"
 
 # Age in seconds at which a partial file counts as abandoned by its worker.
 ABANDONED_S = 3600.0
-# Maximum seconds for packing: a worker may be frozen for hours, while another takes its partial
-# file.
+# Maximum seconds for packing, after which the archive is not published. The worker may have been
+# frozen for hours, while another worker has removed its partial file as abandoned.
 MAX_PACKING_S = ABANDONED_S / 2
 # Age in seconds at which an unused archive is deleted.
 UNUSED_S = 30 * 86_400.0
@@ -29,7 +29,7 @@ LOWEST_PRIORITY = 19
 
 
 class NotPublished(Exception):
-    """The archive was not published, which is not a failure."""
+    """The archive was not published because of another worker, which is not a failure."""
 
 
 def publish(archive: Path, folder: Path, parts: Sequence[str]) -> int:
@@ -41,7 +41,8 @@ def publish(archive: Path, folder: Path, parts: Sequence[str]) -> int:
         parts: Directories in the folder to pack.
 
     Raises:
-        NotPublished: The archive exists, or another worker is publishing it.
+        NotPublished: The archive exists, another worker is publishing it, or packing took longer
+            than ``MAX_PACKING_S``.
         OSError: The volume can't be written to, or is full.
     """
     files = [path for part in parts for path in sorted((folder / part).rglob("*"))]

@@ -1,4 +1,4 @@
-"""Parses the inputs of jobs and answers them in the dialect of the caller."""
+"""Parses the inputs of jobs, and answers the jobs in the dialect of the caller."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ FORMATTERS: dict[str, MakeFormatter] = {
     "raw": RawFormatter,
     completions.FORMAT: completions.LLMEngineFormatter,
 }
-# Functions that convert an input to a raw one, by the value of the same key.
+# Functions that convert an input to the input of a raw job, by the value of the same key.
 CONVERTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     completions.FORMAT: completions.to_raw
 }
@@ -89,7 +89,7 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
         time_limit: Seconds that the job may take.
 
     Raises:
-        WorkerError: No route serves the job.
+        WorkerError: No route or model serves the job, or the job exceeds a limit.
     """
     engines, settings = resources.engines, resources.settings
     match job:
@@ -113,7 +113,10 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
 
 
 def describe(job: AnyJob) -> tuple[str, bool]:
-    """Return the route of a job for the log, without the caller's text, and whether it streams."""
+    """Return the route or kind of a job for the log, and whether the job streams.
+
+    The route is returned as a template, so that it contains no text of the caller.
+    """
     match job:
         case OpenAIJob():
             route = table.find_route(job)

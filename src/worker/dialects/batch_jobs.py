@@ -29,9 +29,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
-    """Return the answer to a job that runs a batch, which is the batch.
+    """Return the answer to a job that runs a batch: OpenAI's object for the batch.
 
-    The answer comes when the batch ends or when the time is over.
+    The answer comes when the batch ends or when the time is over. In the latter case, another job
+    is started to continue the batch; if that fails, the answer contains its input (``run_with``).
 
     Args:
         job: The job with the batch.
@@ -41,7 +42,7 @@ def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: flo
         time_limit: Seconds that the job may take, unless the job has its own limit.
 
     Raises:
-        RequestError: None of the lines could be answered.
+        RequestError: The worker has no engine, or no line could be answered on the batch's route.
     """
     spec, batches = job.batch, resources.batches
     if not resources.engines.has_engine:

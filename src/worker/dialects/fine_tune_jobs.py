@@ -1,4 +1,4 @@
-"""Jobs that run a fine-tune: a child process of the worker trains it."""
+"""Jobs that run a fine-tune: a child process of the worker trains the adapter."""
 
 import asyncio
 import time
@@ -16,9 +16,10 @@ from worker.routes.resources import Resources
 def answer(
     job: FineTuneJob, request_id: str, resources: Resources, time_limit: float
 ) -> Answer[Any]:
-    """Return the answer to a job that runs a fine-tune, which is the fine-tune.
+    """Return the answer to a job that runs a fine-tune: OpenAI's object for the fine-tuning job.
 
-    The answer comes when the fine-tune ends or when the time is over.
+    The answer comes when the fine-tune ends or when the time is over. In the latter case, another
+    job is started to continue it; if that fails, the answer contains its input (``run_with``).
 
     Args:
         job: The job with the fine-tune.

@@ -11,7 +11,7 @@ class RawFormatter:
     """Formats an answer as ``n`` choices of tokens, and the usage.
 
     A yield contains the new tokens and the usage so far. The last yield also contains the finish
-    reasons.
+    reasons and the request's id.
     """
 
     policy: ChunkPolicy | None = None

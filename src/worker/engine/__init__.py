@@ -32,9 +32,9 @@ class Delta:
     """New output of one choice.
 
     In a stream, a delta contains one token, or no token if it only reports the end. Otherwise it
-    contains the whole choice. ``logprobs`` and ``token_ids`` have one entry per token of the delta,
-    ``prompt_logprobs`` has one entry per token of the prompt (None for the first token). They are
-    None unless the job requests them.
+    contains the whole choice. ``logprobs`` and ``token_ids`` have one entry per token of the delta.
+    ``prompt_logprobs`` has one entry per token of the prompt (None for the first token), in the
+    first delta of the first choice only. These three fields are set only on request.
     """
 
     index: int
@@ -273,7 +273,7 @@ class Engines:
 
     @property
     def base_models(self) -> Sequence[BaseModelHandle]:
-        """The models that callers can name, even if this worker only trains."""
+        """The models of all engines; for a worker that only trains, its base model."""
         return self._engines or (self.base_model,)
 
     @contextlib.asynccontextmanager

@@ -26,7 +26,8 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import BATCH_DEFAULTS
 from worker.errors import MachineUnfit, StartFailed
 
-# Attention backends of GPUs, or substitutes: other backends have blocks of the same size or larger.
+# Attention backends that replace those of this machine, without and with latent attention (MLA).
+# Other backends for GPUs have blocks of the same size or larger.
 _GPU_ATTENTION, _GPU_LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
 # Options that build a model alone: without other processes, other models, a tokenizer and GPU
 # kernels.
@@ -94,7 +95,11 @@ class CachePlan:
             return int(import_from_vllm("max_memory_usage_bytes")(self.config, self.specs.values()))
 
     def capacity(self, memory: float, context_length: int) -> CacheCapacity:
-        """Return the capacity of a cache of ``memory`` bytes for a maximum context length."""
+        """Return the capacity of a cache of ``memory`` bytes for a maximum context length.
+
+        The context length is reduced if the cache is too small for it. Both numbers are 0 if no
+        context fits.
+        """
         if not self.specs:
             # The model stores nothing per sequence.
             return CacheCapacity(context_length, math.inf)
@@ -117,7 +122,7 @@ class CachePlan:
             requested: The requested context length; None for the longest that fits.
 
         Raises:
-            ValueError: The cache is too small for it; with vLLM's message, as at startup.
+            ValueError: The cache is too small for the context; with vLLM's message, as at startup.
         """
         with self.override_context_length(
             requested or self.default_context_length, can_shrink=requested is None
@@ -238,7 +243,7 @@ def _build_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> 
 
 
 def _use_gpu_attention(layers: Iterable[Any]) -> None:
-    """Give attention layers the block sizes that they have on GPUs."""
+    """Set GPU backends in attention layers, so that the layers have the block sizes of GPUs."""
     for layer in layers:
         if hasattr(layer, "attn_backend"):
             name = _GPU_LATENT_ATTENTION if layer.attn_backend.is_mla() else _GPU_ATTENTION

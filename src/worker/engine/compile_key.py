@@ -20,9 +20,9 @@ _FEATURE_FIELDS = ("flags", "Features")
 
 
 def key_of_models(models: Sequence[str]) -> str:
-    """Return the cache key for vLLM's data about models.
+    """Return the key under which vLLM's information about model classes is cached.
 
-    vLLM needs this data before it reads the models' configurations.
+    vLLM needs this information before it reads the models' configurations.
     """
     return _build_name([], [platform.python_version(), *models])
 

@@ -79,7 +79,7 @@ def summary(
 
 
 def chosen_defaults(arguments: EngineArguments) -> Iterator[Default]:
-    """Yield the values of options that the operator left unset, with the reasons."""
+    """Yield the values chosen for options that the operator left unset, with the reasons."""
     yield from arguments.defaults
     served_names, has_tokenizer = (
         arguments.vllm_args.served_model_name,

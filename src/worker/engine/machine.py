@@ -69,7 +69,7 @@ def simulate_gpu(gpu: Gpu, *, as_cuda: bool = False) -> Iterator[None]:
         capability = interface.DeviceCapability(*divmod(gpu.capability, 10))
         replacements |= {
             "_enum": interface.PlatformEnum.CUDA,
-            # The check of settings counts the GPUs.
+            # vLLM's check of settings counts the GPUs and must find enough.
             "device_count": staticmethod(lambda: sys.maxsize),
             "get_device_capability": staticmethod(lambda **_: capability),
         }

@@ -1,4 +1,4 @@
-"""Files on the volume: received, written or referenced, listed, and removed when they expire."""
+"""Files of callers and of the worker on the volume: creates, lists and removes them."""
 
 import contextlib
 import time
@@ -69,14 +69,14 @@ class Files:
         expires_after_s: int | None = None,
         id: str | None = None,
     ) -> StoredFile:
-        """Write a file of a caller; nothing remains of a refused file.
+        """Write a file, or return the same one of an earlier attempt. A refused file is removed.
 
         Args:
             source: Content, in chunks of any size.
             filename: Name that the caller gives to the file.
             purpose: Purpose as in OpenAI's API.
             expires_after_s: Seconds until the file expires; None for the operator's default.
-            id: Id that a retry must find again; None for a new id.
+            id: Id that is the same when the request is sent again; None for a new id.
 
         Raises:
             Conflict: Another file has this id.
@@ -112,15 +112,14 @@ class Files:
         expires_after_s: int | None = None,
         id: str | None = None,
     ) -> StoredFile:
-        """Create a file that refers to a caller's file on the volume, which is never removed.
+        """Create a reference to a caller's file on the volume; that file is never removed.
 
         Args:
             path: Path relative to the volume's root, or ``s3://<volume's id>/key``.
             purpose: Purpose as in OpenAI's API.
-            filename: Name that the caller gives to the file; None for the last component of the
-                path.
+            filename: Name that the caller gives to the file; None for the path's last component.
             expires_after_s: Seconds until the file expires; None for the operator's default.
-            id: Id that a retry must find again; None for a new id.
+            id: Id that is the same when the request is sent again; None for a new id.
 
         Raises:
             Conflict: Another file has this id.
@@ -165,7 +164,8 @@ class Files:
         """Return the path of a file's content.
 
         Raises:
-            NoSuchObject: The caller has removed a referenced file.
+            InvalidInput: The file refers to a path that callers may no longer name.
+            NoSuchObject: The file was removed, or the caller's file that it refers to.
         """
         is_owned = file.path is None
         path = (
@@ -213,7 +213,7 @@ class Files:
         self._quota.invalidate()
 
     def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of an output that is written elsewhere, and count them for the quota.
+        """Yield the chunks of an output in the output directory, and count them for the quota.
 
         Raises:
             VolumeError: The quota or the disk is full.
@@ -226,7 +226,7 @@ class Files:
     def create(
         self, id: str, filename: str, purpose: str, expires_after_s: int | None = None
     ) -> Iterator[Callable[[bytes], object]]:
-        """Yield a function that writes the chunks of a new file, which appears after the block.
+        """Yield a function that writes a chunk of a new file; the file appears after the block.
 
         If the block raises, nothing remains. If another attempt was faster, its file stays.
 
@@ -256,7 +256,7 @@ class Files:
         Files that can't be removed stay until the next call.
 
         Args:
-            in_use: Ids of files that unfinished work reads.
+            in_use: Ids of files that unfinished work reads; these files stay.
 
         Returns:
             Number of removed files.

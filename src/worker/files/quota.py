@@ -9,20 +9,22 @@ from worker.errors import VolumeError
 from worker.volume import WORKER_DIRECTORY, Volume, check_space, translate_os_errors
 
 MEGABYTE = 1_000_000
-# A measurement is valid for this many seconds, or for this many times its own duration.
+# A measurement is valid for this many seconds, or for this many times its own duration if that is
+# longer.
 VALID_S = 60.0
 VALID_FACTOR = 20.0
-# Seconds after which a write is refused only after a new measurement: others may have deleted
-# files.
+# Before a write is refused, a measurement older than this many seconds is repeated: files may have
+# been deleted.
 RECHECK_S = 1.0
-# Bytes written between two checks of the disk.
+# Bytes written between two checks of the free disk space.
 DISK_CHECK_BYTES = 16 * MEGABYTE
 
 
 class Quota:
     """Counts bytes written to a volume. Its methods block on the disk; any thread may call them.
 
-    Workers that write concurrently may exceed the quota by the bytes that they write.
+    Workers may exceed the quota together: a worker counts the bytes of others only when it
+    measures.
 
     Args:
         volume: Volume of the files.

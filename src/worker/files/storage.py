@@ -1,6 +1,6 @@
 """Directories of files on the volume: ``worker/files/<id>``, with content and metadata.
 
-Such a directory appears and disappears atomically, and never changes.
+Each directory appears and disappears atomically, and never changes.
 """
 
 import contextlib
@@ -24,23 +24,26 @@ CONTENT, METADATA = "content", "meta.json"
 # Seconds after the last write until an incomplete file counts as abandoned.
 ABANDONED_S = 86_400
 
-# Purposes that callers may upload a file for. The worker's own results have others: "batch_output".
+# Purposes that callers may upload a file for. Files that the worker writes have other purposes, for
+# example "batch_output".
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 # Purpose of a file that is uploaded without one.
 DEFAULT_PURPOSE: Purpose = "fine-tune"
 
 
 class StoredFile(StrictModel):
-    """A file that exists: its content is complete and never changes.
+    """The metadata of a complete file, which never changes.
 
     Args:
         id: ``file-`` and 24 letters and digits.
-        bytes: Size of the content.
+        bytes: Size of the content in bytes.
         created_at: Creation time in seconds since 1970.
         filename: Name from the caller, which is not a name on the disk.
         purpose: Purpose as in OpenAI's API.
         expires_at: Expiry time in seconds since 1970; None for never.
-        path: Path of a caller's file on the volume that this one refers to; never sent to callers.
+        path: Path, relative to the volume's root, of the caller's file that this one refers to;
+            None
+            if the content is the worker's own copy. Never sent to callers.
     """
 
     id: str
@@ -57,7 +60,7 @@ class StoredFile(StrictModel):
 
 
 class FileDirectories:
-    """The directories of all files on a volume. All methods raise ``VolumeError`` if it fails."""
+    """The directories of all files on a volume. All methods raise ``VolumeError`` on failure."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
@@ -67,7 +70,7 @@ class FileDirectories:
         return self._volume.directory("files")
 
     def read(self, id: str) -> StoredFile | None:
-        """Return the metadata of a file; None if there is no such file.
+        """Return the metadata of a file; None if it doesn't exist or its metadata is damaged.
 
         Args:
             id: Any string.
@@ -90,7 +93,7 @@ class FileDirectories:
 
     @contextlib.contextmanager
     def create(self, id: str) -> Iterator[Path]:
-        """Yield a directory for the content and ``METADATA``, which becomes a file after the block.
+        """Yield a directory for ``CONTENT`` and ``METADATA``; the file exists after the block.
 
         If the block raises, nothing remains. If another attempt was faster, its directory stays.
         """

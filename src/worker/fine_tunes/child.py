@@ -1,4 +1,4 @@
-"""The trainer's process, which is started, watched, and stopped with this process at the latest."""
+"""Starts, watches and stops the trainer's process, which exits with this process at the latest."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from worker.masking import mask, remove_paths
 from worker.settings.environment import trainer_environ
 
 COMMAND = tuple(children.module_command("trainer"))
-# Requests that are answered alongside the training have priority.
+# Niceness of a trainer that runs while this worker answers requests, which have priority.
 NICENESS = 10
 # Seconds for writing a checkpoint, and for the exit of a killed process.
 CHECKPOINT_S = 30.0
@@ -23,7 +23,7 @@ KILL_WAIT_S = 5.0
 # reason.
 MAX_STDERR_BYTES = 16_000
 MAX_REASON_LENGTH = 300
-# Last lines of a crash that don't explain it.
+# Lines of standard error that don't explain a crash.
 _NOISE = re.compile(r"^\s|^(Traceback|\[rank|.*Warning: )|^$")
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _MEMORY_ADVICE = (
@@ -87,7 +87,7 @@ class TrainerProcess:
                 status = await self._process.wait()
         except TimeoutError:
             return None
-        # Kill processes that it has started, which may hold its standard error open.
+        # Kill processes that the trainer has started, which may hold its standard error open.
         _kill(self._process.pid)
         await asyncio.wait({self._reading}, timeout=KILL_WAIT_S)
         self._reading.cancel()
@@ -99,7 +99,7 @@ class TrainerProcess:
             self._process.terminate()
 
     async def kill(self) -> int | None:
-        """Kill the process immediately; see ``wait``."""
+        """Kill the process immediately; return its status as ``wait`` does."""
         if self._process.returncode is None:
             _kill(self._process.pid)
         return await self.wait(KILL_WAIT_S)

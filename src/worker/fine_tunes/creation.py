@@ -22,7 +22,8 @@ from worker.volume import ids
 
 # Python package of Weights & Biases.
 _WANDB_PACKAGE = "wandb"
-# A slow host occupies a thread for minutes: these threads do nothing else.
+# Maximum number of concurrent fetches of rows. They have their own threads, because a slow host
+# occupies a thread for minutes.
 _MAX_FETCHES = 2
 _fetch_executor = ThreadPoolExecutor(_MAX_FETCHES, thread_name_prefix="fine-tune-rows")
 
@@ -127,10 +128,10 @@ class FineTuneCreator:
         return request.wandb
 
     def _find_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
-        """Return the ids of the files with the training rows and the validation rows."""
+        """Store the rows if necessary; return the ids of the training and the validation file."""
         sources = self.sources
         if self.fine_tunes.has(id):
-            # The current content of a URL no longer matters.
+            # The request was sent twice: its rows are stored, and a URL may have other content now.
             sources = replace(sources, is_fetched=True)
         training_id, validation_id = (
             ids.derive_id(FILE_PREFIX, id, field) for field in ("training", "validation")

@@ -1,4 +1,4 @@
-"""Reads the events of a fine-tune from all attempts at it."""
+"""Reads the events of a fine-tune from all attempts, and the progress of a running attempt."""
 
 import contextlib
 import math
@@ -21,14 +21,17 @@ Level = Literal["info", "warn", "error"]
 
 
 class _EventLine(msgspec.Struct):
-    """A line of an attempt's events: first a ``spec.Resumed``, then ``spec.Event`` lines."""
+    """A line in the file of an attempt's events.
+
+    The first line has only the step from which the attempt resumed; the other lines are events.
+    """
 
     resumed_at: int | None = None
     at: float = 0.0
     level: Level = "info"
     message: str = ""
     step: int = 0
-    # None if the value is not a number in JSON.
+    # None for a value that has no number in JSON, for example NaN.
     metrics: dict[str, float | None] = {}
 
 
@@ -41,12 +44,13 @@ class FineTuneEvent:
 
     Args:
         id: Id, which also orders the events of the same second.
-        created_at: Whole seconds since 1970, never before the previous event.
+        created_at: Whole seconds since 1970, never less than those of the previous event.
         at: Seconds since 1970 by the worker's clock.
         level: Severity.
-        message: Text; for metrics in LLM Engine's form, a Python dict as text.
+        message: Text; for metrics, a Python dict as text, as in LLM Engine's events.
         step: Completed steps at the time of the event.
-        metrics: Metrics by OpenAI's names, if they exist; empty for a message.
+        metrics: Metrics by OpenAI's names, or by the trainer's if OpenAI has none; empty for a
+            message.
     """
 
     id: str
@@ -58,8 +62,9 @@ class FineTuneEvent:
     metrics: dict[str, float]
 
 
-# OpenAI's names of metrics. Each evaluation uses all validation rows. The last line from
-# transformers has the mean loss of the whole training.
+# Names of metrics in events by the trainer's names: OpenAI's, if there is one. An evaluation has
+# two names in OpenAI's API, because it uses all validation rows. ``train_loss`` is in the last line
+# from transformers: the mean over the whole training.
 _METRIC_NAMES = {
     "loss": ("train_loss",),
     "train_loss": ("mean_train_loss",),
@@ -74,7 +79,8 @@ def read_events(
 ) -> list[FineTuneEvent]:
     """Return the events of a fine-tune, oldest first. Reads files: call in a thread.
 
-    Metrics of steps that a later attempt has repeated are left out.
+    The first event is the creation and, after the end, the last one is the result. Metrics of steps
+    that a later attempt has repeated are left out.
 
     Args:
         id: Id of the fine-tune.
@@ -112,7 +118,7 @@ def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
 
 
 def _rename_metrics(metrics: dict[str, float | None]) -> dict[str, float]:
-    """Return the metrics with finite values, by OpenAI's names where they exist."""
+    """Return the metrics with finite values, by the names in ``_METRIC_NAMES``."""
     return {
         name: value
         for trainer_name, value in metrics.items()
@@ -122,7 +128,7 @@ def _rename_metrics(metrics: dict[str, float | None]) -> dict[str, float]:
 
 
 class ProgressReader:
-    """Reads the events of a running attempt.
+    """Updates a job's progress from the events of a running attempt.
 
     Args:
         attempt: Directory of the attempt.
@@ -153,7 +159,7 @@ class ProgressReader:
 
 
 def _read_lines(path: Path) -> Iterator[_EventLine]:
-    """Yield the complete lines of an attempt."""
+    """Yield the complete and valid lines in the file of an attempt's events."""
     with translate_os_errors():
         try:
             content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Parses hyperparameters of OpenAI or LLM Engine, whose numbers may be strings."""
+"""Parses hyperparameters of OpenAI's or LLM Engine's API, whose numbers may be strings."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,8 @@ from worker.validation import drop_nulls, invalid_fields, unknown_key
 
 AUTO = "auto"
 MULTIPLIER, PEFT = "learning_rate_multiplier", "peft_config"
-# The worker's names by the names in requests. If a line has two, the first is LLM Engine's.
+# The worker's names by the names in requests. Of two names on one line below, the first is LLM
+# Engine's and the second is OpenAI's.
 FIELD_NAMES = {
     **{"epochs": "epochs", "n_epochs": "epochs"},
     **{"lr": "learning_rate", MULTIPLIER: "learning_rate"},
@@ -21,7 +22,7 @@ FIELD_NAMES = {
     "weight_decay": "weight_decay",
     PEFT: "lora",
 }
-# Learning rate that OpenAI's multiplier multiplies.
+# Default learning rate, by which OpenAI's multiplier is multiplied.
 LEARNING_RATE = float(Hyperparameters.model_fields["learning_rate"].default)
 
 # The only supported values of some fields in PEFT's LoraConfig.
@@ -34,7 +35,7 @@ REQUIRED_VALUES: dict[str, Any] = {
     "fan_in_fan_out": False,
 }
 # Fields of LoraConfig that vLLM can't serve, or that the trainer doesn't support. They must be
-# absent or empty.
+# absent, null, false or empty.
 UNSUPPORTED = frozenset(
     """
     alora_invocation_tokens alpha_pattern arrow_config corda_config ensure_weight_tying eva_config
@@ -52,6 +53,8 @@ def parse_hyperparameters(
     raw_values: Mapping[str, Any], parent: str, *, max_rank: int, seed: int | None = None
 ) -> Hyperparameters:
     """Parse hyperparameters; those that are missing, null or "auto" get their defaults.
+
+    The default of ``lora_alpha`` is twice the rank.
 
     Args:
         raw_values: Values from the caller.
@@ -128,7 +131,7 @@ def _parse_lora_value(key: str, value: Any, field: str) -> Any:
 
 def _parse_modules(value: Any, field: str) -> tuple[str, ...] | None:
     if value == ALL_LINEAR:
-        # The default: all linear layers of attention and MLP, without the head.
+        # None is the trainer's default: all linear layers of attention and MLP, without the head.
         return None
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list) and names and all(map(_is_module_name, names)):

@@ -1,4 +1,4 @@
-"""Memory for training: estimates it, and waits until it is free or the engine has released it."""
+"""Estimates the memory for a training, checks that it is free, and reserves it."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,8 @@ from worker.settings.environment import first_visible_gpu
 from worker.store.disk import count_elements
 
 CONFIG = "config.json"
-# Tokens of a row that must fit into memory; longer rows may not fit.
+# Tokens of the row in the estimate. A training is refused only if not even this row fits into
+# memory; longer rows may fail later.
 MIN_ROW_TOKENS = 256
 # Seconds between two checks whether to stop, and between two checks of the memory.
 POLL_S = 1.0
@@ -47,6 +48,8 @@ class MemoryInUse(InvalidInput):
 
 def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
     """Refuse a training that can't fit into the free memory.
+
+    Nothing is refused if the memory or the training's need for it is unknown.
 
     Args:
         spec: Specification of the training.
@@ -81,7 +84,7 @@ async def reserve_memory(
 ) -> AsyncGenerator[bool, None]:
     """Reserve memory for the block; yield False if the training has to stop before that.
 
-    The engine is available again after the block, unless the job's time is over first.
+    After the block, this waits until the engine is available again or the job's time is over.
 
     Args:
         reservation: Context manager that reserves the memory.
@@ -101,8 +104,8 @@ async def reserve_memory(
         await asyncio.wait({entering})
         if not entering.cancelled() and entering.exception() is None:
             leaving = asyncio.create_task(reservation.__aexit__(None, None, None))
-            # The engine's startup takes minutes, and the response to the job contains how to
-            # continue.
+            # The engine's startup takes minutes. A job without time left returns before it is
+            # finished, because its response says how to continue the fine-tune.
             while not leaving.done() and not is_over():
                 await asyncio.wait({leaving}, timeout=POLL_S)
             if leaving.done():
@@ -110,7 +113,7 @@ async def reserve_memory(
 
 
 def needed_bytes(spec: Spec) -> int | None:
-    """Return the minimum memory of a training; None if the model's files lack the information."""
+    """Return the minimum memory of a training in bytes; None if the model's files lack the data."""
     elements, _ = count_elements([*spec.model.glob("*.safetensors")])
     sizes = _model_sizes(spec.model)
     weights = elements.total() if elements else 0
@@ -136,7 +139,10 @@ def _model_sizes(model: Path) -> ModelSizes | None:
 
 
 def _gpu_memory() -> DeviceMemory | None:
-    """Query the driver's tool: this process has no CUDA context, and must not create one."""
+    """Return the memory of the GPU from ``nvidia-smi``; None if that fails.
+
+    This process has no CUDA context, and must not create one.
+    """
     if (tool := shutil.which("nvidia-smi")) is None:
         return None
     # The trainer uses one GPU, the first that is visible to it.

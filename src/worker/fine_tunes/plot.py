@@ -62,7 +62,7 @@ class _Axis:
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
         first, last = math.floor(low / step), math.ceil(high / step)
         last = max(last, first + 1)
-        # Multiplied, not added up: 0.1 + 0.2 is not 0.3.
+        # Each tick is multiplied, because adding steps would add up rounding errors.
         self.ticks = [number * step for number in range(first, last + 1)]
         self._start, self._end = start, end
 
@@ -94,7 +94,7 @@ def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable
     if len(positions) > 1:
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    # A line with only one point would be invisible.
+    # Points are marked on short lines: a line with only one point would be invisible.
     for x, y in positions if len(positions) < 100 else ():
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
 

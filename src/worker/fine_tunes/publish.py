@@ -36,7 +36,7 @@ async def publish_result(
     Args:
         fine_tune: Fine-tune whose lease this worker owns.
         training_setup: Training setup of the worker.
-        attempt: Attempt that finished the training.
+        attempt: Directory of the attempt that finished the training.
 
     Raises:
         FineTuneFailed: The training has no adapter that can be served.
@@ -82,13 +82,14 @@ def _publish_adapters(
     checkpoints = []
     for step, source in fine_tune.epoch_adapters(chosen_attempt).items():
         name = choice.name
-        # The adapter of the best checkpoint is the result.
+        # The adapter of the best checkpoint is the result, which is published below.
         if step != outcome.best_step:
             name = checkpoint_name(name, step)
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
     publish_adapter(root, choice.name, chosen_attempt / RESULT, request.base, fine_tune.id)
-    # Before the end, because no worker continues a fine-tune that has ended.
+    # The mark is removed before the fine-tune ends, because no worker continues a fine-tune that
+    # has ended.
     release_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
@@ -144,8 +145,8 @@ def _try_reserve(root: Path, name: str, id: str) -> bool:
         is_ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
         if not is_ours:
             return False
-        # After the mark: its previous owner may have published an adapter and then removed the
-        # mark.
+        # Checked after creating the mark: its previous owner may have published an adapter and then
+        # removed the mark.
         is_taken = (root / name).exists() and origin_id(root, name) != id
         if is_taken:
             mark.unlink()
@@ -171,7 +172,7 @@ def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: st
         for leftover in root.glob(f".{name}.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         with atomic_directory(root / name) as hidden:
-            # The trainer's name of the model is its directory on this machine.
+            # The trainer's configuration names the model by its directory on this machine.
             adapters.copy_adapter(source, hidden, base_model)
             (hidden / ORIGIN_FILE).write_text(AdapterOrigin(id=id).model_dump_json())
     # Only another worker that continues this fine-tune may have been faster.

@@ -89,7 +89,10 @@ class FineTune(Record):
         return next(filter(None, reversed(list(results))), None)
 
     def stop_reason(self) -> str | None:
-        """Return why no worker should run the fine-tune, except for publishing its result."""
+        """Return "cancelled" or ``PAUSED`` if no worker should train; None otherwise.
+
+        A worker may still publish the result of a training that has finished before a pause.
+        """
         decision = self.decision
         if decision and decision.status == "cancelled":
             return "cancelled"
@@ -109,7 +112,8 @@ class FineTune(Record):
         """Create the directory of another attempt, with the next number in its name.
 
         Args:
-            owner: Owner of the lease, under which no other worker adds an attempt.
+            owner: Owner of the fine-tune's lease. The lease ensures that no other worker adds an
+                attempt.
         """
         attempts = self.attempts()
         number = int(attempts[-1].name.partition(".")[0]) + 1 if attempts else 1
@@ -119,11 +123,11 @@ class FineTune(Record):
         return attempt
 
     def read_outcome(self, attempt: Path) -> Outcome | None:
-        """Return how the training ended in an attempt; None if it did not end."""
+        """Return how the training ended in an attempt; None if the attempt was interrupted."""
         return self.read(f"{ATTEMPTS}/{attempt.name}/{OUTCOME}", Outcome)
 
     def durable_step(self) -> int:
-        """Return the step from which another attempt would continue."""
+        """Return the step from which another attempt would continue; 0 without a checkpoint."""
         with translate_os_errors():
             names = [
                 path.name
@@ -133,11 +137,11 @@ class FineTune(Record):
         return max((step for step in map(checkpoint_step, names) if step is not None), default=0)
 
     def epoch_adapters(self, final_attempt: Path) -> dict[int, Path]:
-        """Return the adapters of all epochs by their steps.
+        """Return the directories of the adapters of all epochs by their steps.
 
         Args:
-            final_attempt: Attempt that finished the training. If several attempts have an adapter
-                of the same step, its adapter has priority.
+            final_attempt: Directory of the attempt that finished the training. If several attempts
+                have an adapter of the same step, the one of the final attempt has priority.
         """
         adapters: dict[int, Path] = {}
         with translate_os_errors():
@@ -178,7 +182,7 @@ class FineTune(Record):
 
         Raises:
             Conflict: The fine-tune has ended, its adapter is being published, or it is already
-                stopped.
+                paused or cancelled.
         """
         self._check_not_ended("paused")
         if stop_reason := self.stop_reason():
@@ -206,9 +210,10 @@ class FineTune(Record):
         return self.write_or_read(DECISION, decision).publishing
 
     def end(self, result: FineTuneResult) -> FineTuneResult:
-        """End the fine-tune and remove its checkpoints; return the earlier result if there is one.
+        """End the fine-tune; return the earlier result if there is one.
 
-        A fine-tune that was cancelled can no longer fail.
+        If the fine-tune was cancelled before, a failure becomes a cancellation. Checkpoints and
+        adapters in the directories of its attempts are removed.
         """
         if result.status == "failed":
             decision = self.write_or_read(DECISION, FineTuneDecision(status="failed", at=result.at))
@@ -227,7 +232,8 @@ class FineTune(Record):
                         shutil.rmtree(path, ignore_errors=True)
 
     def _check_not_ended(self, action: str) -> None:
-        # Raises an error, so that nothing is written for a fine-tune that doesn't exist.
+        # Reading the request raises an error if the fine-tune doesn't exist, so that nothing is
+        # written for it.
         _ = self.request
         if result := self.result:
             raise self._too_late_error(action, result.status, has_ended=True)
@@ -278,7 +284,7 @@ class FineTunes(Records[FineTune, StoredFineTune]):
         return fine_tune.end(FineTuneResult(status=status))
 
     def locate_rows(self, file_id: str) -> RowsFile:
-        """Return the path and format of a file with rows.
+        """Return the path of a file with rows, and its format; None for an unknown file extension.
 
         Raises:
             NoSuchObject: The file no longer exists.

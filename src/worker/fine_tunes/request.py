@@ -105,10 +105,10 @@ class FineTuneResult(Timestamped, StrictModel):
     """How a fine-tune ended.
 
     Args:
-        error: Why it failed.
-        adapter: Name of its adapter.
+        error: Why it failed; None if it didn't fail.
+        adapter: Name of its adapter; None unless it succeeded.
         checkpoints: Adapters of its epochs, ordered by their steps.
-        result_file_ids: Ids of the files with its metrics and its adapter.
+        result_file_ids: Ids of the files with its metrics, their plot, and its adapter.
         trained_tokens: Tokens that were trained on, over all epochs.
         steps: Completed steps.
     """

@@ -24,7 +24,7 @@ COLUMNS = (
 )
 
 MetricsByStep = Mapping[int, Mapping[str, float]]
-# Bytes of a chunk for copying.
+# Bytes of each read when an adapter is copied.
 CHUNK_BYTES = 1 << 20
 
 
@@ -59,7 +59,10 @@ def write(files: Files, fine_tune: FineTune) -> list[str]:
 
 
 def _adapter_contents(fine_tune: FineTune, max_bytes: int) -> dict[str, Iterable[bytes]]:
-    """Return the files of the published adapter; an empty dict if one exceeds ``max_bytes``."""
+    """Return the contents of the published adapter's files by name.
+
+    The dict is empty if no adapter is published, or if one of its files exceeds ``max_bytes``.
+    """
     if (choice := fine_tune.publishing) is None:
         return {}
     directory = fine_tune.directory / ATTEMPTS / choice.attempt / RESULT

@@ -1,4 +1,4 @@
-"""Sources of rows for a fine-tune: uploaded files, paths on the volume, and URLs."""
+"""Sources of rows for a fine-tune: uploaded files, paths on the volume, URLs, and the job."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class RowSources:
     Args:
         files: Files of the volume.
         fetcher: Fetcher for ``ROW_TYPES``; None if the worker doesn't fetch URLs.
-        is_fetched: Whether the content of URLs is already stored.
+        is_fetched: Whether the content of URLs is already stored, and must not be fetched again.
     """
 
     files: Files
@@ -71,7 +71,7 @@ class RowSources:
 
         Args:
             field: Field of the request that names the source.
-            source: Id of a file, path on the volume, or URL.
+            source: Id of a file, which is returned unchecked; path on the volume; or URL.
             id: Id for a new file.
 
         Raises:

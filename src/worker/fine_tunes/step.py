@@ -58,7 +58,10 @@ class TrainingTurn:
     lease: Lease
 
     async def stop_reason(self) -> str | None:
-        """Return why this worker should stop: "lost" if another worker has taken over the lease."""
+        """Return the fine-tune's reason to stop, or "lost" or "left"; None to continue.
+
+        "lost" means that another worker has the lease; "left", that the job's time is over.
+        """
         if self.lease.lost.is_set():
             return "lost"
         if stop_reason := await asyncio.to_thread(self.fine_tune.stop_reason):
@@ -67,7 +70,9 @@ class TrainingTurn:
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune, for which other jobs may wait. Use on one event loop.
+    """One job's work on a fine-tune. Use on one event loop.
+
+    Meanwhile, other jobs may wait with this fine-tune or others.
 
     Args:
         fine_tune: Fine-tune to run.
@@ -125,7 +130,8 @@ class FineTuneStep:
                     and not await turn.stop_reason()
                 ):
                     await self._run_attempt(turn)
-                # Before the engine is available again, which may take a while.
+                # A cancelled fine-tune ends here, because it may take a while until the engine is
+                # available again after this block.
                 await self._end_if_cancelled(turn)
         if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.has_ended):
             return
@@ -142,7 +148,10 @@ class FineTuneStep:
 
     @contextlib.asynccontextmanager
     async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
-        """Reserve memory for the block; yield False if the training has ended or has to stop."""
+        """Check the rows and reserve memory for the block; yield False if nothing is to be trained.
+
+        Without ``reserve_memory`` in the setup, yield True immediately.
+        """
         reserve = self._training_setup.reserve_memory
         if reserve is None:
             yield True
@@ -164,7 +173,10 @@ class FineTuneStep:
         return check is None or bool(check.mistakes)
 
     def _finished_attempt(self) -> Path | None:
-        """Return the attempt that finished the training; None if the fine-tune was cancelled."""
+        """Return the directory of the attempt that finished the training, if there is one.
+
+        After a cancel, return None unless the adapter was already being published.
+        """
         fine_tune = self._fine_tune
         if choice := fine_tune.publishing:
             return fine_tune.directory / ATTEMPTS / choice.attempt
@@ -176,7 +188,7 @@ class FineTuneStep:
         return next(finished, None)
 
     async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
-        """Train until the training has ended or has to stop.
+        """Run the trainer until it has finished, crashed or been stopped.
 
         Args:
             turn: Turn of the fine-tune.
@@ -184,6 +196,7 @@ class FineTuneStep:
 
         Raises:
             FineTuneFailed: The fine-tune can't be trained.
+            WorkerError: The volume fails, or the machine can't start another process.
         """
         fine_tune, training_setup = self._fine_tune, self._training_setup
         first_step = await asyncio.to_thread(fine_tune.durable_step)
@@ -228,7 +241,7 @@ class FineTuneStep:
     async def _wait_for_exit(
         self, process: TrainerProcess, turn: TrainingTurn, progress_reader: ProgressReader
     ) -> tuple[int | None, bool]:
-        """Wait for the exit of the process, or stop the process.
+        """Wait for the exit of the process, and stop it if the turn has to stop.
 
         Returns:
             The exit status, and whether this worker has stopped the process.
@@ -254,7 +267,8 @@ class FineTuneStep:
         fine_tune = self._fine_tune
         step = await asyncio.to_thread(fine_tune.durable_step)
         self._crashes += 1
-        # A signal has an external cause: the missing memory may be available to the next attempt.
+        # A signal comes from outside, for example when memory runs out: the next attempt may have
+        # enough.
         is_signalled = status == ExitStatus.STOPPED or (status is not None and status < 0)
         may_be_transient = is_signalled and self._crashes == 1
         if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):

@@ -23,7 +23,7 @@ from worker.volume import adapters
 # its memory sooner.
 MEMORY_TIMEOUT_S = 60.0
 
-# Context manager factory that reserves memory; requests to the engine wait meanwhile.
+# Returns a context manager that reserves memory for a block; requests to the engine wait meanwhile.
 ReserveMemory = Callable[[], AbstractAsyncContextManager[None]]
 
 
@@ -49,7 +49,8 @@ class TrainingQueue:
         finally:
             if has_turn:
                 self._busy = False
-                # Until it waits again: another worker may be training this fine-tune.
+                # Removed until the next call, so that it doesn't delay other fine-tunes: another
+                # worker may be training this one.
                 self._waiting.discard(position)
 
     def leave(self, position: QueuePosition) -> None:
@@ -62,10 +63,10 @@ class TrainingSetup:
 
     Args:
         fine_tunes: Fine-tunes of the volume.
-        base: Engine's base model, which also checks adapters.
+        base: Handle of the engine's base model, which also checks adapters.
         settings: Settings of the worker.
         reserve_memory: Reserves memory for a training; None if that is not necessary.
-        low_priority: Whether the worker answers requests during a training.
+        low_priority: Whether requests that the worker answers during a training have priority.
     """
 
     def __init__(

@@ -7,17 +7,17 @@ from pydantic import BaseModel, Field, ValidationError
 
 from worker.validation import StrictModel, invalid_fields
 
-# A number of pieces, a factor, or milliseconds.
+# Type of the keys for chunking: a number of pieces, a factor, or milliseconds.
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Seconds that one job may spend on long work, which other jobs can continue.
 RuntimeSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Job(StrictModel):
-    """A validated input, with the keys that all shapes share: how the stream is chunked.
+    """A validated input. The fields below, which all shapes share, control how a stream is chunked.
 
-    For the three sizes, 0 and null select the worker's default. For the delay, null selects the
-    default and 0 disables it.
+    For ``max_batch_delay_ms``, null selects the worker's default, and with 0 pieces wait until a
+    chunk is full. For the other fields, 0 and null select the default.
     """
 
     # Keys that only inputs of this shape have; one of them identifies the shape.
@@ -34,7 +34,7 @@ class Job(StrictModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate an input that has no null values.
+        """Validate an input without null values, which the caller has dropped.
 
         Raises:
             InvalidInput: Some fields are invalid. The message names the first few, without their
@@ -51,7 +51,7 @@ class Job(StrictModel):
 class LongJob(Job):
     """A job that runs long work; its answer is one yield."""
 
-    # Key of the input that contains the work, and key of its kind in the table ``KINDS``.
+    # Key under which the input contains the work; also the key of this kind in the table ``KINDS``.
     kind: ClassVar[str]
     stream: ClassVar[bool] = False
 

@@ -62,6 +62,7 @@ class BatchSpec(BatchRequest):
 
     Args:
         id: The id of an existing batch. Only ``max_runtime_sec`` may be set in addition.
+        input_file_id: The id of an input file.
         requests: The lines as objects.
         input_path: Path of an input file on the volume.
         max_runtime_sec: Maximum seconds that this job may take.

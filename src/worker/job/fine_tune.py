@@ -71,11 +71,12 @@ class FineTuneRequest(StrictModel):
     """The parameters of a fine-tune.
 
     Args:
-        model: The base model.
+        model: The base model; None for the worker's own.
         training_file: The id of a file, a path on the volume, or a URL to download from.
-        validation_file: A source like ``training_file``. If None, a tenth of the rows is used.
-        hyperparameters: Hyperparameters by the names of OpenAI or LLM Engine. OpenAI's may also be
-            set in ``method``.
+        validation_file: A source like ``training_file``. If None, a tenth of the training rows is
+            used for validation instead.
+        hyperparameters: Hyperparameters by the names of OpenAI or LLM Engine. They may be set in
+            ``method`` instead.
         suffix: The caller's part of the adapter's name.
         seed: Seed of all random numbers.
         metadata: Up to 16 key-value pairs of the caller.
@@ -133,7 +134,7 @@ class FineTuneSpec(FineTuneRequest):
 
     Args:
         id: The id of an existing fine-tune. Only ``max_runtime_sec`` may be set in addition.
-        rows: The rows to train on.
+        rows: The training rows as objects.
         training_path: Path of a training file on the volume.
         max_runtime_sec: Maximum seconds that this job may take.
     """

@@ -1,4 +1,4 @@
-"""Requests to OpenAI routes, written with the gateway's keys or the worker's own."""
+"""Jobs with a request to a route, in the keys of the platform's gateway or the worker's own."""
 
 import re
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ _server_boolean = TypeAdapter(bool)
 
 
 class OpenAIJob(Job):
-    """A request with a route, a method and a body; vLLM validates the body."""
+    """A request with a route, a method and a body. The route validates the body later."""
 
     marker_keys: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
     # The names that the platform's gateway uses.
     aliases: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
-    # Whether the answer must fit one yield.
+    # Whether an answer that is not a stream must fit one yield.
     must_fit_one_yield: ClassVar[bool] = True
 
     route: str
-    # None if the sender omits the method, as the gateway does; the route's method is used then.
+    # None if the sender omits the method, as the gateway does. It is then derived from the body.
     method: str | None = None
     body: dict[str, Any] | None = None
 
@@ -40,7 +40,7 @@ class OpenAIJob(Job):
 
     @property
     def path(self) -> str:
-        """The route without ``/v1``, which callers may omit: ``/chat/completions``."""
+        """The route without query and ``/v1``, which callers may omit: ``/chat/completions``."""
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
         # The prefix is duplicated if a client's base URL contains it, too.
         return _VERSION_PREFIX.sub("", path)

@@ -47,7 +47,7 @@ class Message(BaseModel):
 
 
 class RawJob(Job):
-    """A prompt or a conversation."""
+    """A job with one prompt or one conversation."""
 
     marker_keys: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
     key_hints: ClassVar[Mapping[str, str]] = MISPLACED_KEYS
@@ -71,7 +71,7 @@ class RawJob(Job):
     @model_validator(mode="before")
     @classmethod
     def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Move parameters next to ``sampling_params`` into them."""
+        """Move sampling parameters from the top level of the input into ``sampling_params``."""
         top_level = {key: value for key, value in values.items() if key in TOP_LEVEL_PARAMETERS}
         params = values.get(SAMPLING_PARAMS, {})
         if not top_level or not isinstance(params, dict):
@@ -119,7 +119,7 @@ class RawJob(Job):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The job's content in one object, like the body of a request to vLLM's server."""
+        """The job's keys that limits depend on, like the body of a request to vLLM's server."""
         messages = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
         values = {
             "prompt": self.prompt,
@@ -147,7 +147,8 @@ class ListJob(Job):
         """Validate the parameters that all items share, then each item.
 
         Raises:
-            InvalidInput: A field is invalid for all items. The message names the field.
+            InvalidInput: A field is invalid for all items, and the message names the field; or more
+                than ``MAX_INVALID_ITEMS`` items are invalid.
         """
         shared = dict(values)
         key = _single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
@@ -213,7 +214,10 @@ def _limit_invalid_items(items: Iterable[RawJob | InvalidInput]) -> Iterator[Raw
 
 
 def _read_item(shared_job: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
-    """Validate an item's own fields and combine them with the shared ones, which are not copied."""
+    """Return a job with an item's own fields and the shared ones, or an error in the item's own.
+
+    The shared fields are not copied.
+    """
     prompt = values.get("prompt")
     if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared_job.sampling_params:
         return shared_job.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.

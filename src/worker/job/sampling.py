@@ -59,7 +59,7 @@ OTHER_VLLM_PARAMETERS = frozenset(
     trace_decode_token_ids watermarking
     """.split()
 )
-# Keys of the OpenAI API and of earlier workers, with their replacements in raw jobs.
+# Keys of the OpenAI API and of earlier workers, with a hint for the error message.
 OTHER_API_KEYS = {
     "priority": "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority",
     "response_format": 'a schema is {"sampling_params": {"structured_outputs": {"json": {...}}}}',
@@ -143,7 +143,10 @@ class Sampling(BaseModel):
 
     @property
     def vllm(self) -> dict[str, Any]:
-        """The parameters for vLLM's own class."""
+        """The parameters for vLLM's own class.
+
+        They include ``logprobs`` if the caller requests ``return_token_log_probs``.
+        """
         params = self.model_extra or {}
         # vLLM does not accept logprobs together with logprob_token_ids.
         requested = {"logprobs": 0} if self.return_token_log_probs else {}
@@ -151,10 +154,13 @@ class Sampling(BaseModel):
 
     @property
     def body(self) -> dict[str, Any]:
-        """All parameters in one object, like the body of a request."""
+        """The parameters in one object, like the body of a request.
+
+        The value of ``n`` is the number of sequences to generate.
+        """
         return {**self.vllm, "n": self.width, "length_penalty": self.length_penalty}
 
-    # Combinations of parameters that are refused in raw jobs and on the OpenAI path.
+    # The methods below refuse combinations of parameters, in raw jobs and on the OpenAI path.
 
     def refuse_stream(self, container: str = SAMPLING_PARAMS) -> None:
         """Refuse ranked choices in a stream.
@@ -170,7 +176,7 @@ class Sampling(BaseModel):
     def refuse_greedy(self, temperature: Any, container: str = SAMPLING_PARAMS) -> None:
         """Refuse several choices of greedy sampling, which would all be equal.
 
-        Those of a beam search differ.
+        Several choices of a beam search differ, so that they are accepted.
 
         Raises:
             InvalidInput: The choices would be equal. The message names the parameter that requests
@@ -182,10 +188,18 @@ class Sampling(BaseModel):
             raise invalid_param(name, message, container)
 
     def refuse_ignored(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
-        """Refuse parameters whose values would have an effect, but which beam search ignores.
+        """Refuse parameters that have no effect if the job uses beam search.
+
+        Args:
+            names: Names of parameters that beam search ignores and whose values would have an
+                effect
+                otherwise.
+            container: Name of the object with the parameters, for the message.
 
         Raises:
-            InvalidInput: There are such parameters. The message names the first one.
+            InvalidInput: The job uses beam search and there are such parameters. The message names
+                the
+                first one.
         """
         if self.use_beam_search and names:
             raise invalid_param(names[0], "beam search ignores it", container)

@@ -13,12 +13,13 @@ VLLM_XARGS = "vllm_xargs"
 # Encodings of embeddings that need a binary response. The worker's responses are JSON.
 BINARY_ENCODINGS = ("bytes", "bytes_only")
 
-# Items of one list. vLLM's validation keeps an error for every alternative of every wrong item.
+# Maximum number of items in a list. vLLM's validation keeps an error for every alternative of every
+# wrong item.
 MAX_LIST_ITEMS = 2_048
 # Levels of nested lists to check: enough for the parts of a message.
 MAX_CHECK_DEPTH = 4
-# Items of a response's ``input``. They have the most alternatives: the errors of this many items
-# take half a gigabyte.
+# Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. These
+# items have the most alternatives: the validation errors of this many items take half a gigabyte.
 MAX_INPUT_ITEMS = 500
 MAX_ITEM_PARTS = 256
 
@@ -27,6 +28,11 @@ def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> Non
     """Refuse lists that vLLM would take long to validate.
 
     Lists of token ids are exempt, since vLLM validates them quickly.
+
+    Args:
+        value: The body, or a value in it.
+        name: Key of the body that contains the value; empty for the body itself.
+        depth: Levels of nested objects and lists that are still checked.
 
     Raises:
         InvalidInput: If a list is too long; the error names its key in the body.
@@ -64,7 +70,7 @@ def check_response_input(items: Any) -> None:
 def check_restricted_keys(
     body: Mapping[str, Any], settings: Settings, *, has_priorities: bool
 ) -> None:
-    """Refuse keys that need the operator's permission, and binary encodings.
+    """Refuse keys that need the operator's permission, vLLM's private keys, and binary encodings.
 
     Args:
         body: The body of a request to a route of vLLM's server.
@@ -72,8 +78,8 @@ def check_restricted_keys(
         has_priorities: Whether the engine schedules requests by priority.
 
     Raises:
-        InvalidInput: If the body has a refused key; the error names the key and the setting that
-            allows it.
+        InvalidInput: If the body has a refused key or encoding; the error names the key, and the
+            setting that allows it, if there is one.
     """
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()

@@ -106,7 +106,11 @@ def _check_token_ids(ids: list[int], total: int, place: Place) -> None:
 def _text_size(
     container: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
 ) -> int:
-    """Return the bytes of text in a list or an object; append nested containers to ``pending``."""
+    """Return the bytes of text in a list or an object; append nested containers to ``pending``.
+
+    Raises:
+        InvalidInput: If a key is too long, or an integer has more than 64 bits.
+    """
     if isinstance(container, dict):
         size = sum(map(len, container))
         if size > MAX_KEY_CHARACTERS and (longest := max(map(len, container))) > MAX_KEY_CHARACTERS:
@@ -140,7 +144,10 @@ def _limit_error(place: Place, message: str, setting: str | None = None) -> Inva
 
 
 def _dotted_path(place: Place) -> str | None:
-    """Return the path of a value as in other messages: openai_input.messages.0.content."""
+    """Return the path of a value as in other messages: openai_input.messages.0.content.
+
+    Long names and long paths are shortened. None for the input itself.
+    """
     names: list[str] = []
     while place is not None:
         place, name = place

@@ -39,7 +39,10 @@ class NumberBound:
 
 @dataclass(frozen=True, slots=True)
 class ListBound:
-    """Limits for the number of different items in a list, and the characters of each string."""
+    """Limits for the number of items in a list, and for the characters of each string in it.
+
+    A string that is not in a list counts as a list with one item.
+    """
 
     max_items: int
     max_characters: int | None = None
@@ -133,7 +136,7 @@ BOUNDS: dict[str, Bound] = {
     "frequency_penalty": NumberBound(-2, 2),
     "repetition_penalty": NumberBound(0, 10, is_exclusive=True),
     "length_penalty": NumberBound(-10, 10),
-    # The time for each token grows with the size of the patterns and with its square.
+    # The time for each token grows with up to the square of the pattern size.
     "repetition_detection": ObjectBound(
         {
             "max_pattern_size": NumberBound(0, 256),
@@ -160,7 +163,10 @@ def check_parameters(params: Mapping[str, Any], holder: str) -> None:
 
 
 def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without duplicate items in lists: vLLM counts them in some lists."""
+    """Return parameters without duplicates in lists of integers or strings.
+
+    Callers may repeat items, and vLLM counts the duplicates in some lists.
+    """
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():
         value = params[name]

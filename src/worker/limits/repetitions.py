@@ -67,8 +67,12 @@ class Repetition(NamedTuple):
 class PatternStructure:
     """The repetitions in a regular expression or a grammar.
 
-    ``parts`` maps each rule to the rules that it references, with their repetition in it. The empty
-    name represents text, and is also the only rule of a regular expression.
+    Attributes:
+        rules: Number of rules in a grammar; 0 for a regular expression.
+        alternatives: Number of ``|``.
+        parts: The parts of each rule, by the rule's name: the rules that it references, each with
+            its repetition. The empty name represents text as a part, and a regular expression as a
+            rule.
     """
 
     rules: int = 0
@@ -77,15 +81,21 @@ class PatternStructure:
 
     @property
     def depth(self) -> int:
-        """The deepest nesting of repetitions in one rule, with and without counts."""
+        """The deepest nesting within one rule.
+
+        Counts (``{2,5}``) and loops (``*``) each add a level.
+        """
         depths = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
         return max(depths, default=0)
 
     def worst_repetition(self, max_nesting: int) -> Repetition:
         """Return the worst repetition of any text, following references between rules.
 
+        A repetition whose counts are nested too deeply is the worst. Otherwise the largest product
+        of counts is the worst.
+
         Args:
-            max_nesting: Maximum nesting of counts; parts with deeper nesting are not followed.
+            max_nesting: Maximum nesting of counts; the search ends at a part with deeper nesting.
         """
         worst = Repetition()
         # One level for each number of enclosing counts: the rules with that number, and for each

@@ -15,7 +15,8 @@ TEMPLATE_KEYS = ("tools", "chat_template_kwargs", "documents")
 # limit, since tokenizing them takes no time.
 MAX_CHARACTERS_PER_TOKEN = 32
 TRUSTED_CHARACTERS = 1_000_000
-# Characters of a text, or number of tokens, whose tokens or text fit one response.
+# Maximum characters of a text to tokenize, or number of tokens to detokenize, if the response must
+# contain all of the result.
 MAX_ECHO_SIZE = 1_000_000
 
 
@@ -24,12 +25,13 @@ class BodyShape:
     """The keys and features of a route's body that limits depend on.
 
     Args:
-        text_keys: Keys of text to tokenize and of tokens: strings, lists, conversations with media.
+        text_keys: Keys whose values are texts to tokenize, or tokens: strings, lists, or
+            conversations, which can have media.
         accepts_token_ids: Whether ``prompt`` can hold token ids that the engine continues.
         can_truncate: Whether ``truncate_prompt_tokens`` truncates the texts.
         echoes_input: Whether the response contains the whole input.
         is_batchable: Whether lines of batches can use the route.
-        accepts_items: Whether ``input`` can hold items of a response.
+        accepts_items: Whether ``input`` can hold items as in ``/v1/responses``.
     """
 
     text_keys: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ GUIDED_KEYS = frozenset(GUIDED_PREFIX + name for name in (*CONSTRAINT_KINDS, "wh
 STRUCTURED_OUTPUTS = "structured_outputs"
 GUIDED_OBJECTS = frozenset({STRUCTURED_OUTPUTS, "guided_decoding", "guided_options_request"})
 
-# Parameters that vLLM has removed, with their replacements. Callers may add the prefix.
+# Parameters that vLLM has removed, with advice for the caller. The names may have the prefix.
 ONE_BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 REMOVED_PARAMETERS = {
     "backend": ONE_BACKEND,
@@ -73,7 +73,7 @@ def _refuse_removed(params: Mapping[str, Any], holder: str) -> None:
 
 
 def _refuse_duplicates(constraints: list[Constraint], holder: str) -> None:
-    """Refuse several kinds of constraints, and several values for one parameter."""
+    """Refuse constraints of more than one kind, and one constraint under two names."""
     kinds = [name for name, kind, _ in constraints if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:
         message = f"an answer is held to one of {', '.join(kinds)}, not more"

@@ -26,10 +26,11 @@ from worker.limits.repetitions import (
 from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, GUIDED_PREFIX
 from worker.settings import Settings
 
-# Characters of one constraint, by its kind. The limit for ``regex`` also applies to every regular
-# expression inside.
+# Maximum characters of one constraint, by its kind. The limit for ``regex`` also applies to every
+# regular expression inside another constraint.
 MAX_CHARACTERS = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
-# Limits for one constraint: nested objects and lists, and the number of uses of each keyword.
+# Limits for one constraint: the depth of nested objects and lists, and the total numbers of its
+# properties, literal values, regular expressions and so on.
 MAX_DEPTH = 64
 MAX_PROPERTIES = 1_000
 MAX_VALUES = 1_000
@@ -40,18 +41,19 @@ MAX_ALTERNATIVES = 5_000
 MAX_LINES = 5_000  # vLLM examines each line to distinguish kinds of grammars
 CHARACTERS_PER_NUMBER = 4
 NUMBER_TYPES = frozenset({int, float, bool, type(None)})
-MAX_SIZE = 1_000_000  # of minItems, maxLength and the like; Claude Code has tools with 524,288
+MAX_SIZE = 1_000_000  # for minItems, maxLength and the like; tools of Claude Code have 524,288
 
 # Keys of a body that hold constraints. Unknown keys are checked in the same way.
 CONSTRAINT_KEYS = (
     GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tools"}
 )
-# Keys of content without constraints. Its own limits apply to it, or those of the whole body.
+# Keys whose values hold no constraints. Other limits apply to them.
 CONTENT_KEYS = BOUNDS.keys() | set(
     "chat_template_kwargs documents metadata model suffix user vllm_xargs".split()
 )
 
-# Keywords. Some of these names formerly had the prefix ``guided_``.
+# Keywords whose values are regular expressions. Callers may write some keywords with the former
+# prefix ``guided_``.
 REGEX_KEYWORDS = frozenset({"regex", "pattern", "whitespace_pattern"})
 GRAMMAR_KEYWORDS = frozenset({"grammar", "definition"})
 # Keywords of a schema or a structural tag that can be JSON inside a string.
@@ -121,7 +123,7 @@ class _Node(NamedTuple):
     key: str = ""  # the keyword whose value this is; empty without a keyword
     depth: int = 0
     is_literal: bool = False
-    enclosing: Repetition = Repetition()  # by the structural tags around the node
+    enclosing: Repetition = Repetition()  # the repetition by the structural tags around the node
 
 
 class _ConstraintMeter:

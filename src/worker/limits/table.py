@@ -46,7 +46,7 @@ class Check:
     Args:
         name: Heading of the row.
         requests: The requests that the limits apply to, as text.
-        keys: The keys of a body that the limits apply to.
+        keys: The keys of a body that the limits apply to; empty if they don't depend on keys.
         limits: The limits as text, one per line: the limited quantity | the maximum with its unit |
             a setting, or another remedy.
         function: Checks a request, and raises ``RequestError``; None if ``module`` does the check.

@@ -15,9 +15,9 @@ FUNCTION_NAME = re.compile(r"[\w.-]{1,64}")
 
 MAX_TEMPLATE_VALUES = 32
 TEMPLATE_VALUE_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
-# Parameters of the functions that vLLM passes these values to, and functions that templates call.
-# For a template that is rendered and tokenized in one call, ``max_length`` and ``padding`` could
-# request billions of tokens.
+# Names that callers must not set: parameters of the functions that vLLM passes the template values
+# to, and functions that templates call. For example, a template is rendered and tokenized in one
+# call, where ``max_length`` and ``padding`` could request billions of tokens.
 RESERVED_NAMES = frozenset(
     """
     chat_template conversation conversations kwargs max_length messages model_config padding
@@ -33,7 +33,8 @@ def check_tools(values: Mapping[str, Any]) -> None:
     """Check the tools, tool calls and chat template values of an input or a body.
 
     Raises:
-        InvalidInput: If there are too many, or a name is invalid; the error names the field.
+        InvalidInput: If there are too many tools or template values, or a name is invalid or
+            reserved; the error names the field.
     """
     tools = values.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:

@@ -8,22 +8,23 @@ from worker.errors import AnswerTooLarge, InvalidInput
 
 # Minimum bytes of JSON for the log probability of a token, and for each alternative.
 BYTES_PER_LOGPROB = 40
-# Log probabilities of one request in one step: all its choices, each token with its alternatives.
+# Maximum log probabilities of one request in one step: a token of each choice, each with its
+# alternatives.
 MAX_LOGPROBS_PER_STEP = 1_024
 # The same for all items of a list that the engine computes concurrently. vLLM decodes the text of
 # each log probability in every step, and other requests wait for that as long as the list takes.
 MAX_LIST_LOGPROBS_PER_STEP = 512
-# Log probabilities of an answer with several choices that is not streamed, if each choice has all
-# its tokens: ten times as many as can fit one yield.
+# Maximum log probabilities of an answer with several choices that is not streamed, if each choice
+# has ``max_tokens``: ten times as many as can fit one yield.
 MAX_UNSTREAMED_LOGPROBS = 200_000
-# Choices of one prompt. Each has an entry in every yield, and a yield has a size limit.
+# Maximum choices of one prompt. Each has an entry in every yield, and a yield has a size limit.
 MAX_CHOICES = 256
-# Prompts of a list. Each is a request of its own.
+# Maximum prompts in a list. Each is a request of its own.
 MAX_PROMPTS = 10_000
-# Characters of the parameters outside of a list of ``sampling_params``, times the items of the
-# list.
+# Maximum product of two numbers: the characters of the parameters outside of a list of
+# ``sampling_params``, and the items of the list, which all repeat these parameters.
 MAX_REPEATED_CHARACTERS = 1_000_000
-# Requests of one job that the engine gets concurrently: prompts times choices.
+# Maximum requests of one job that the engine gets concurrently: prompts times choices.
 MAX_CONCURRENT_CHOICES = 1_024
 
 

@@ -21,7 +21,9 @@ from worker.logs import reader
 log = logging.getLogger("worker")
 
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-# Seconds that the exit waits for the reader, which needs milliseconds unless the machine is busy.
+# Maximum seconds to wait for the reader when the process exits. The reader needs milliseconds,
+# unless
+# the machine is busy.
 FLUSH_TIMEOUT_S = 5.0
 
 
@@ -45,14 +47,17 @@ class JsonFormatter(logging.Formatter):
 class _RunningReader:
     child: Child
     control: socket.socket
-    # Flush requests without an answer. The exit does not wait for them indefinitely.
+    # Number of flush requests that the reader has not confirmed yet; more than one if a flush timed
+    # out.
     unanswered_requests: int = 0
 
     def flush(self) -> None:
         """Wait until the reader has written all output.
 
         Raises:
-            OSError: The reader was killed, or it is blocked because the log is not being read.
+            OSError: The reader was killed, or doesn't confirm within ``FLUSH_TIMEOUT_S``, for
+                example
+                because nothing reads the log.
         """
         self.control.send(b".")
         self.unanswered_requests += 1
@@ -60,7 +65,7 @@ class _RunningReader:
             self.unanswered_requests -= len(answers)
 
 
-# The reader of this process, if there is one.
+# The reader that ``set_up`` has started; empty if the log is text.
 _readers: list[_RunningReader] = []
 
 
@@ -82,7 +87,7 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
         _RunningReader(redirect(streams, streams, reader.OBJECTS, reader_control.fileno()), control)
     )
     reader_control.close()
-    # For failed starts. ``leave`` exits the process without running this.
+    # For failed startups. Later, ``handler.exit_process`` exits the process without this callback.
     atexit.register(flush)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
@@ -91,7 +96,7 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
 
 
 def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd: int) -> Child:
-    """Start a reader of all further output to some file descriptors.
+    """Start a reader process, and redirect file descriptors of this process to it.
 
     Args:
         streams: The file descriptors to redirect.
@@ -114,7 +119,8 @@ def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd
 def flush() -> None:
     """Wait until all output has been written, for up to ``FLUSH_TIMEOUT_S``.
 
-    When a container's first process exits, the reader is killed, too.
+    Call this before the process exits: when a container's first process exits, the reader is
+    killed, too, and output that it has not written is lost.
     """
     for stream in (sys.stdout, sys.stderr):
         # A signal may have interrupted a write, or the reader of the stream may have exited.

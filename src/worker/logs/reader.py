@@ -21,17 +21,20 @@ from datetime import UTC, datetime
 OBJECTS, ERRORS = "objects", "errors"
 # Maximum bytes of a line; a longer line is split.
 MAX_LINE_BYTES = 1_000_000
-# Maximum characters of a core's line that are searched, and of a recorded error.
+# Maximum characters of a core's line that are searched for an error, and maximum bytes of a
+# recorded
+# error.
 MAX_SEARCHED_CHARS = 2_000
 
 _ANSI_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Lines of vLLM start with the process (in a core) and the level, lines of the worker with the time,
-# lines of the SDK with the level.
+# Lines of vLLM start with the level; in a core, the name of the process precedes it. Lines of the
+# worker start with the time and the level, lines of the SDK with the level.
 _LEVEL = re.compile(r"(?:\([^()]*\) |[\d:,. -]+ )?(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b")
 # Lines of C++ libraries start with a letter and the date: [W1122 10:00:00.
 _LEVEL_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:")
 _LEVEL_BY_LETTER = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
-# vLLM repeats this on each line of a record: (EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1].
+# vLLM repeats this prefix on each line of a record:
+# (EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1].
 _RECORD_PREFIX = re.compile(r"(?:\([^()]*\) )?[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ")
 
 # The prefix of errors in vLLM's log, with or without the level and the parts after it.
@@ -50,12 +53,14 @@ WRAPPER_ERRORS = (
     "RuntimeError: Worker failed with error '",
     "RuntimeError: Executor failed.",
 )
-# Errors of other processes after one has exited. They don't replace a recorded out-of-memory error.
+# Errors that the other processes of a core log after one of them has exited. They don't replace a
+# recorded out-of-memory error.
 _LOST_PEER_ERROR = re.compile(
     r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)"
 )
 _OUT_OF_MEMORY_ERROR = re.compile(r"OutOfMemoryError|out of memory")
-# Prefixes of errors that Python does not raise.
+# Prefixes of errors that are no Python exceptions, but messages of the interpreter or of native
+# libraries.
 _NATIVE_ERROR_PREFIXES = (
     "Fatal Python error: ",
     "terminate called ",
@@ -86,7 +91,10 @@ def format_object(text: str) -> str:
 
 
 def find_error(line: str) -> str | None:
-    """Return the error in a line without the log's prefix, or None if the line has no error."""
+    """Return the error in a line without the log's prefix, or None if the line has no error.
+
+    A line with one of ``WRAPPER_ERRORS`` counts as a line without an error.
+    """
     text = _ERROR_PREFIX.sub("", line[:MAX_SEARCHED_CHARS], count=1).strip()
     if text.startswith(WRAPPER_ERRORS):
         return None
@@ -94,11 +102,13 @@ def find_error(line: str) -> str | None:
 
 
 class ObjectConverter:
-    """Converts the output to one file descriptor to JSON objects."""
+    """Converts the output that is written to one file descriptor to JSON objects."""
 
     def __init__(self) -> None:
         self._unfinished = b""
-        # The lines of vLLM's current record, and their common prefix.
+        # The text of vLLM's current record so far, and the prefix of its lines. The text contains
+        # the prefix
+        # only once, at its start.
         self._record = ""
         self._prefix = ""
 
@@ -112,7 +122,7 @@ class ObjectConverter:
         return b"".join(object_ for text in texts for object_ in self._convert_line(text))
 
     def flush(self) -> bytes:
-        """Return the object of the incomplete rest."""
+        """Return the last objects: the current record and the incomplete line."""
         return self.feed(b"\n") + b"".join(self._convert_line(""))
 
     def _convert_line(self, line: str) -> Iterator[bytes]:
@@ -136,7 +146,10 @@ class ObjectConverter:
 
 
 class ErrorRecorder:
-    """Forwards a core's output unchanged, in whole lines, and records the last error in it.
+    """Forwards a core's output unchanged and records the last error in it.
+
+    Output is forwarded in whole lines, except for long lines. Errors that follow from an
+    out-of-memory error in another process of the core don't replace it.
 
     Args:
         error_fd: File descriptor of a file that starts with the last error and a line feed.
@@ -147,7 +160,7 @@ class ErrorRecorder:
         self._unfinished = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Add output; return the complete lines."""
+        """Add output; return the complete lines, and an incomplete line if it is long."""
         data = self._unfinished + data
         # Progress bars end their lines with a carriage return.
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -160,7 +173,7 @@ class ErrorRecorder:
         return complete_lines
 
     def flush(self) -> bytes:
-        """Return the incomplete line."""
+        """Return the incomplete line, without searching it for an error."""
         rest, self._unfinished = self._unfinished, b""
         return rest
 
@@ -176,7 +189,7 @@ class ErrorRecorder:
 
 
 class Pipe:
-    """Forwards the output to one file descriptor to its target."""
+    """Forwards the output from a pipe to a file descriptor, through a converter."""
 
     def __init__(
         self, source: int, target: int, converter: ObjectConverter | ErrorRecorder
@@ -192,7 +205,7 @@ class Pipe:
         return bool(data)
 
     def forward_rest(self) -> None:
-        """Forward an incomplete line."""
+        """Forward an incomplete line or record."""
         write_all(self._converter.flush(), self._target)
 
 
@@ -208,7 +221,7 @@ def write_all(data: bytes, target: int) -> None:
 
 
 def forward_all(pipes: set[Pipe], selector: selectors.BaseSelector, control: int) -> None:
-    """Forward output until all writers have closed their pipes."""
+    """Forward output until all writers have closed their pipes; flush at the worker's request."""
     is_flush_requested = False
     while pipes:
         keys = [key for key, _ in selector.select(0 if is_flush_requested else None)]

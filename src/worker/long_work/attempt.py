@@ -43,8 +43,9 @@ class Attempt:
     async def lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
         """Acquire the lease of a part for the block; yield None if its owner may be alive.
 
-        This doesn't block the event loop, and a cancelled job leaves no lease. Call this again
-        every ``POLL_S`` seconds: an owner that is silent for too long counts as dead.
+        This doesn't block the event loop, and a cancelled job leaves no lease. After None, call
+        this
+        again every ``POLL_S`` seconds: an owner that is silent for too long counts as dead.
 
         Raises:
             VolumeError: The volume can't be written to.

@@ -20,8 +20,9 @@ LEASES = "leases"
 # Reason why jobs don't run work that is still unfinished.
 PAUSED = "paused"
 
-# Seconds after its last heartbeat until a lease no longer prevents the end of the work. Here,
-# clocks may be compared: ending the work does no harm to an owner that is alive.
+# Seconds after its last heartbeat until a lease no longer prevents the end of the work. It is safe
+# here to compare the clocks of machines, because ending the work does no harm to an owner that is
+# alive.
 STALE_S = 60.0
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -55,7 +56,10 @@ class StoredRequest(BaseModel):
 
 
 class Record(ABC):
-    """The directory of one long work. Its methods read and write files: call them in threads."""
+    """The directory of one item of long work.
+
+    Its methods read and write files: call them in threads.
+    """
 
     # Key in ``KINDS``, and name in messages.
     kind: ClassVar[str]

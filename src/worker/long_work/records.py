@@ -26,7 +26,8 @@ class Records(ABC, Generic[RecordT, RequestT]):
     """All records of one kind on a volume. Its methods read and write files: call them in threads.
 
     Args:
-        settings: Settings with the volume and the retention period in days.
+        settings: Settings with the volume and the retention period in days; with 0 days, records
+            are never removed.
     """
 
     record_type: type[RecordT]
@@ -43,7 +44,12 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     @abstractmethod
     def end(self, record: RecordT, status: Any) -> object:
-        """End work that no worker is running, with its ``stop_reason``; return the result."""
+        """End work that no worker is running; return the result.
+
+        Args:
+            record: Record of the work.
+            status: Status from ``record.stop_reason``.
+        """
 
     def id_for_job(self, request_id: str) -> str:
         """Return an id derived from a job's id: a retry of the job finds the same record."""
@@ -145,7 +151,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         return file_ids
 
     def sweep(self) -> int:
-        """Remove expired records that no worker is using; return their number.
+        """Remove the expired records that no worker is using; return the number of removed records.
 
         Records that can't be removed stay until the next call.
 

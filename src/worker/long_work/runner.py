@@ -19,7 +19,9 @@ Step = Callable[[Attempt], Awaitable[bool]]
 async def run(
     records: Records[RecordT, Any], record: RecordT, attempt: Attempt, step: Step
 ) -> RunOutcome:
-    """Run steps until the work has ended or is paused, or until the attempt is over; at least one.
+    """Run steps until the work has ended or is paused, or until the attempt is over.
+
+    One step runs even if the attempt is already over.
 
     Raises:
         WorkerError: The engine is dead, or the volume fails. Another job can continue the work.

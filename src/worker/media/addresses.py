@@ -7,7 +7,8 @@ from yarl import URL
 
 # In characters. Signed URLs are long.
 MAX_URL_LENGTH = 8_192
-# The lowest allowed port besides the web's own. Browsers do not use the services on lower ports.
+# The lowest allowed port other than those of the web. Lower ports belong to other services, which
+# are not meant for browsers.
 MIN_UNPRIVILEGED_PORT = 1_024
 WEB_PORTS = (80, 443)
 
@@ -15,7 +16,8 @@ WEB_PORTS = (80, 443)
 _AMBIGUOUS_CHARACTER = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# Some programs read a host whose last label is a number as an address: 127.1, 0x7f.1, 2130706433.
+# Some programs read a host whose last label is a number as an IPv4 address: 127.1, 0x7f.1,
+# 2130706433.
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 # Networks outside the public internet, in addition to those that ``ipaddress`` recognises.
@@ -39,7 +41,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 class UnusableURL(ValueError):
-    """A URL that the worker refuses to fetch; the message gives the reason without the URL."""
+    """A URL that the worker can't or must not fetch; the message does not contain the URL."""
 
 
 def is_public(address: str) -> bool:
@@ -109,7 +111,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether a host is a domain name of two or more labels, the last not a number."""
+    """Return whether a host is a domain name of several labels, the last of them not a number."""
     labels = host.lower().removesuffix(".").split(".")
     return (
         len(labels) > 1

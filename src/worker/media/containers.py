@@ -53,7 +53,10 @@ DEMUXERS = ("mov", "matroska", "avi", "gif", "mpeg", "mpegvideo", "flv", "ogg")
 
 
 def detect_type(kind: MediaKind, file: bytes) -> str | None:
-    """Return the media type of a video or audio file; None if the format is unknown."""
+    """Return the media type of a video or audio file; None if its format is unknown.
+
+    A file that FFmpeg could read as a session description also has an unknown format.
+    """
     if _SDP_LINE in file and not file.startswith(b"\0"):
         return None
     offset = _audio_offset(file) if kind == "audio" else 0
@@ -61,7 +64,7 @@ def detect_type(kind: MediaKind, file: bytes) -> str | None:
 
 
 def _audio_offset(file: bytes) -> int:
-    """Return the offset of the first byte of audio, after an ID3 tag if there is one."""
+    """Return the offset of the first byte of audio, after an ID3 tag and the zeros behind it."""
     tag = _ID3_TAG.match(file)
     if tag is None:
         return 0

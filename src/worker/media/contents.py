@@ -38,7 +38,8 @@ SUPPORTED_FORMATS: dict[MediaKind, str] = {
     "video": "MP4, WebM, Matroska, AVI, MPEG, FLV, Ogg or GIF",
     "audio": "WAV, MP3, FLAC, Ogg, AAC, MP4, WebM or AIFF",
 }
-# vLLM accepts a sequence of base64 images as a video.
+# Media type of a video that vLLM accepts as JPEG images in base64, separated by commas, and the
+# maximum number of its images.
 JPEG_FRAMES_TYPE = "video/jpeg"
 MAX_JPEG_FRAMES = 256
 
@@ -49,7 +50,8 @@ class MediaLimits:
 
     Args:
         allow_remote: Whether media may be fetched from URLs.
-        megabytes: Maximum size of one medium. All media together may have four times this size.
+        megabytes: Maximum size of one medium in MB. All media together may have four times this
+            size.
         parts: Maximum number of media.
         seconds: Timeout for fetching and checking all media.
         pixels: Maximum number of pixels of one image. All media together may have eight times this
@@ -74,7 +76,7 @@ class MediaTotals:
 class MediaBudget:
     """The bytes and pixels that one medium of a request may use.
 
-    Every error names the limit and the size.
+    An error about a limit names the limit and the size.
 
     Args:
         limits: The limits for the media of the request.
@@ -101,13 +103,16 @@ class MediaBudget:
         self._check(total, TOTAL_BYTES_FACTOR * limit, f"bytes {SO_FAR}", MEGABYTES_SETTING)
 
     def add_bytes(self, count: int) -> None:
-        """Count bytes that have arrived."""
+        """Count bytes that have arrived; raise an error if they exceed a limit."""
         self.check_bytes(count)
         self._bytes += count
         self._totals.bytes += count
 
     def add_pixels(self, width: int, height: int, frames: int = 1) -> None:
-        """Count the pixels of an image or a video's frames; limit a video only by the total."""
+        """Count the pixels of an image or of a video's frames; raise an error above a limit.
+
+        A video is limited only by the total of the request.
+        """
         if not (limit := self._limits.pixels):
             return
         if frames == 1:
@@ -170,7 +175,7 @@ def check_file(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
     """Check a file against all limits and return its media type; decode nothing but its header.
 
     Raises:
-        InvalidInput: If the format is unknown, or the file has too many pixels.
+        InvalidInput: If the format is unknown, the file can't be read, or it has too many pixels.
     """
     if kind == "image":
         return _check_image(file, budget)

@@ -49,17 +49,17 @@ MEDIA_TYPES = ContentTypes(
 
 
 class SizeBudget(Protocol):
-    """The bytes that a file may have; both methods raise an error if the file is too large."""
+    """A limit for the size of a file; both methods raise an error if the file is too large."""
 
     def check_bytes(self, count: int) -> None:
         """Raise an error if this number of further bytes would exceed the limit."""
 
     def add_bytes(self, count: int) -> None:
-        """Count bytes that have arrived."""
+        """Count bytes that have arrived; raise an error if they exceed the limit."""
 
 
 class _FilteringResolver(AbstractResolver):
-    """A resolver that refuses a name if any of its addresses is not allowed."""
+    """A resolver that refuses a name with no address, or with any address that is not allowed."""
 
     def __init__(self, resolver: AbstractResolver, is_allowed: AddressFilter) -> None:
         self._resolver = resolver
@@ -111,12 +111,13 @@ class Fetcher:
 
         Args:
             url: The URL of the file.
-            budget: The bytes that the file may have.
+            budget: The limit for the size of the file.
             write: Called with each chunk.
 
         Raises:
             UnusableURL: If the file can't be fetched. The message contains no part of the URL and
                 no address.
+            Exception: The budget's error, if the file is too large.
         """
         connector = aiohttp.TCPConnector(
             resolver=_FilteringResolver(self._create_resolver(), self._is_allowed),

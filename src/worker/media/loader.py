@@ -1,4 +1,4 @@
-"""Replaces the media of a request with ``data:`` URLs that are within all limits."""
+"""Checks the media of a request, and replaces remote media with ``data:`` URLs."""
 
 import asyncio
 import base64
@@ -21,10 +21,10 @@ from worker.media.contents import (
 from worker.media.fetcher import Fetcher
 from worker.media.walker import MediaKind, Medium, ValuePath, find_media, replace_values
 
-# Requests whose media are fetched or checked concurrently. Further requests wait, which bounds
-# memory.
+# Number of requests whose media are fetched or checked concurrently. Further requests wait, which
+# bounds memory.
 MAX_CONCURRENT_REQUESTS = 8
-# Concurrent fetches of one request.
+# Number of concurrent fetches of one request.
 MAX_CONCURRENT_FETCHES = 4
 
 
@@ -49,15 +49,18 @@ class MediaLoader:
     async def inline(
         self, body: Mapping[str, Any], keys: Iterable[str]
     ) -> tuple[Mapping[str, Any], bool]:
-        """Return a body whose media are all ``data:`` URLs, and whether it has any media.
+        """Return a body without remote media, and whether it has any media.
+
+        Remote media are fetched and replaced with ``data:`` URLs. All media are checked.
 
         Args:
             body: The body of a request; it is not changed.
             keys: The keys of the body that may contain media.
 
         Raises:
-            InvalidInput: If a part or a medium is refused. The error names its path, limit and
-                size.
+            InvalidInput: If a part or a medium is refused. The error names its path, and the size
+                and
+                the limit if a limit is exceeded.
         """
         media = find_media(body, keys)
         if not media:
@@ -81,7 +84,11 @@ class MediaLoader:
                 raise _refusal(medium, "this endpoint takes media as data: URLs only")
 
     async def _load_all(self, media: list[Medium]) -> dict[ValuePath, str]:
-        """Return the ``data:`` URLs of the remote media, and check all other media."""
+        """Check all media, and return the ``data:`` URLs of the remote media by their paths.
+
+        Raises:
+            InvalidInput: If a medium is refused, or the media can't be loaded in time.
+        """
         state = _RequestState()
         tasks = [asyncio.create_task(self._load(medium, state)) for medium in media]
         try:

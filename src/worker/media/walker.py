@@ -18,9 +18,9 @@ _OPERATOR_ONLY = "it is the operator's to set"
 _NO_TENSORS = "this worker takes text, token ids and media"
 _NO_CACHE_TRANSFER = "this worker shares its cache with no other"
 
-# Keys that are refused in a body, and in the objects of a body that vLLM merges into the same
-# options. They reach the libraries that decode media, reach other machines, or set options that the
-# worker decides on.
+# Keys that are refused in a body, and in those of its objects that vLLM merges into the body's
+# options (``OBJECT_KEYS``). The keys pass options to libraries that decode media, lead to other
+# machines, or set options that the worker decides on.
 DENIED_KEYS = {
     "mm_processor_kwargs": _OPERATOR_ONLY,
     "media_io_kwargs": _OPERATOR_ONLY,
@@ -46,16 +46,18 @@ DENIED_PART_KEYS = {
 
 # Keys of media that vLLM accepts as URLs.
 URL_KEYS: dict[str, MediaKind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
-# Types of parts that require a URL, and the key of the URL.
+# Types of parts that require a URL, and the key of the part that contains the URL.
 REQUIRED_KEYS = {**{name: name for name in URL_KEYS}, "input_image": "image_url"}
 
-# Keys that require an examination of a part, and types of parts with plain text.
+# A part of a text type is skipped as plain text unless it has one of the examined keys.
 EXAMINED_KEYS = frozenset({*DENIED_PART_KEYS, *URL_KEYS, "input_audio"})
 TEXT_TYPES = ("text", "input_text", "output_text")
 
-# Keys of lists of parts: in a message, an item of a response's input, or a text to score.
+# Keys of lists of parts: in a message, in an input item of OpenAI's Responses API, or in a text to
+# score.
 PARTS_KEYS = ("content", "output")
-# The deepest nesting is a list of conversations: a body, a list, a conversation, a message.
+# Maximum number of steps from a key's value down to a message: the deepest messages are in a
+# conversation in a list of conversations.
 MAX_DEPTH = 3
 
 
@@ -82,7 +84,7 @@ class Medium:
 
 
 def refuse_denied_keys(body: Mapping[str, Any]) -> None:
-    """Refuse the keys of a request's body that callers must not set.
+    """Refuse the keys that callers must not set in a request's body and in its ``OBJECT_KEYS``.
 
     Raises:
         InvalidInput: If the body has such a key. The error names the key.
@@ -100,7 +102,8 @@ def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
         keys: The keys of the body with texts, conversations, or objects with parts.
 
     Raises:
-        InvalidInput: If a part has a refused key, or a medium has no URL. The error names the path.
+        InvalidInput: If a part has a refused key, or a medium has no valid URL or data. The error
+            names the path.
     """
     media: list[Medium] = []
     for key in keys:
@@ -139,9 +142,9 @@ def _refuse_keys(container: Mapping[str, Any], denied: Mapping[str, str], place:
 def _nested_parts(
     value: Any, path: ValuePath, depth: int = MAX_DEPTH
 ) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
-    """Yield the parts of a message, an item or an object with parts, or of all those in a list.
+    """Yield the parts of a message, an item or an object, or of all those in a list.
 
-    Parts that are plain text are skipped.
+    Each part is yielded with its path. Parts that are plain text are skipped.
     """
     if isinstance(value, dict):
         for key in PARTS_KEYS:
@@ -158,7 +161,10 @@ def _nested_parts(
 
 
 def _parts_in_list(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
-    """Yield the parts in a list that are not plain text."""
+    """Yield the parts in a list, and in the tool results of the list, that are not plain text.
+
+    Each part is yielded with its path.
+    """
     for index, part in enumerate(value if isinstance(value, list) else ()):
         if isinstance(part, dict) and not (
             part.get("type") in TEXT_TYPES and EXAMINED_KEYS.isdisjoint(part)
@@ -206,7 +212,7 @@ def _medium_from_object(kind: MediaKind, value: Any, path: ValuePath, type_key: 
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):
         raise _invalid_field(f"{place}.data", "base64, as a string")
     type_ = value.get(type_key, "")
-    # vLLM writes the type into a URL.
+    # vLLM writes the type into a ``data:`` URL, where other characters could end the type.
     if not isinstance(type_, str) or not all(c.isalnum() or c in "/.+-" for c in type_):
         raise _invalid_field(f"{place}.{type_key}", "the type of the data")
     return Medium(kind, (*path, "data"), value["data"], is_base64=True)

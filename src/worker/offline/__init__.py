@@ -42,7 +42,8 @@ class LLM:
     Raises:
         SettingsError: If settings are invalid. The message lists all of them.
         StartFailed: If the engine fails to start. The message is vLLM's.
-        TypeError: If neither the worker nor the installed vLLM has such an argument.
+        TypeError: If an argument is neither a setting of the worker nor an option of the installed
+            vLLM.
     """
 
     def __init__(  # noqa: PLR0913 - the documented signature
@@ -93,12 +94,14 @@ class LLM:
         except TypeError:
             ready.read_ahead.close()
             raise
-        # vLLM must not be imported earlier than here.
+        # These modules import vLLM, which reads environment variables that ``prepare_startup``
+        # sets.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
         from worker.engine.start import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
-        # Scripts have no embedder.
+        # Drop the embedding model that the worker's settings may name, as no method of this class
+        # uses it.
         ready = replace(ready, engines=ready.engines[:1])
         engines = stack.enter_context(launch.launch_engines(ready))
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
@@ -130,7 +133,8 @@ class LLM:
             prompts: One prompt or several; each is a string, a list of token ids, or one of vLLM's
                 dicts.
             sampling_params: One object for all prompts, or one for each prompt.
-            prompt_token_ids: The prompts as token ids, as older code passes them.
+            prompt_token_ids: The prompts as token ids, as older code passes them. They replace
+                ``prompts``.
             use_tqdm: Whether to display a progress bar.
             lora_request: One adapter for all prompts, or one (or None) for each prompt: vLLM's
                 ``LoRARequest``, or the name of an adapter in ``lora_modules``.
@@ -141,6 +145,7 @@ class LLM:
             vLLM's ``RequestOutput``s in the order of the prompts.
 
         Raises:
+            TypeError: If there are no prompts, or an argument has another type.
             ValueError: If the lists have different lengths.
             WorkerError: If a prompt or a parameter is invalid.
         """
@@ -173,12 +178,13 @@ class LLM:
         """Answer a conversation or a list of conversations.
 
         Args:
-            messages: The messages in OpenAI's format, including images.
+            messages: The messages of a conversation, or a list of conversations. Messages are in
+                OpenAI's format and may contain images and other media.
             sampling_params: One object for all conversations, or one for each conversation.
             use_tqdm: Whether to display a progress bar.
             lora_request: The adapter or adapters, as in ``generate``.
             chat_template: A Jinja template to use instead of the model's own.
-            add_generation_prompt: Whether the template begins a turn of the assistant.
+            add_generation_prompt: Whether the template adds the beginning of the assistant's turn.
             tools: Functions that the template presents to the model.
             chat_template_kwargs: Variables for the template.
             continue_final_message: Whether the output continues the last message.
@@ -203,7 +209,9 @@ class LLM:
         return self._complete(renderings, sampling_params, lora_request, use_tqdm)
 
     def embed(self, prompts: Any, use_tqdm: bool = True, lora_request: Any = None) -> list[Any]:
-        """Embed prompts with an embedding model (``runner="pooling"`` if it also generates).
+        """Embed prompts with an embedding model.
+
+        A model that also generates text needs ``LLM(..., runner="pooling")``.
 
         Returns:
             vLLM's ``EmbeddingRequestOutput``s in the order of the prompts. Each vector is in
@@ -238,7 +246,8 @@ class LLM:
             params, lambda value: generation.plan(to_sampling_params(value, guided))
         )
         adapters = self._load_adapters(lora_request, len(renderings))
-        # Render all prompts before the first request, so that the engine begins with full steps.
+        # Render all prompts before the first request, so that the engine's first steps are already
+        # full.
         prompts = self._run(renderings)
         calls = [
             partial(generation.complete, prompt, planned, self._request_id(), adapter)
@@ -247,7 +256,7 @@ class LLM:
         return self._run(calls, use_tqdm)
 
     def _load_adapters(self, lora_request: Any, count: int) -> list[Any]:
-        """Return the loaded adapter, or None, for each prompt."""
+        """Load the adapters, and return one for each prompt; None for a prompt without one."""
         adapters = self._engine.generation.adapters
 
         def load(request: Any) -> Any:

@@ -63,7 +63,9 @@ def convert_distinct(values: list[Any], convert: Callable[[Any], T]) -> list[T]:
 
 
 def to_sampling_params(params: Params, guided: Any) -> Any:
-    """Return a ``Sampling`` for a dict; return vLLM's own object unchanged.
+    """Return a ``Sampling`` for a dict or for None; return vLLM's own object otherwise.
+
+    vLLM's object is returned unchanged, or as a copy with the constraints if there are any.
 
     Args:
         params: The sampling parameters. None for the defaults.

@@ -1,13 +1,13 @@
-"""How many jobs a worker takes from the queue and how many it runs concurrently; pure functions."""
+"""Limits on how many jobs a worker takes from the queue and how many it accepts; pure functions."""
 
 from worker.settings import Concurrency
 
 MAX_WAITING_JOBS = 32
 
 
-# Limit for a worker that only trains. A second training would use up its own time limit while it
-# waits in this worker, and an idle worker could not take it. In the platform's queue it makes the
-# platform start another worker.
+# Limit for a worker that only trains adapters. A second training would use up its own time limit
+# while it waits in this worker, and an idle worker could not take it. If it stays in the platform's
+# queue, the platform starts another worker for it.
 MAX_CONCURRENT_TRAININGS = 1
 
 

@@ -9,20 +9,16 @@ from pydantic import BaseModel, ConfigDict
 GIB = 2**30
 
 # GPU memory of an engine in addition to weights and cache, which vLLM measures at startup. The
-# first
-# is for the CUDA context with its libraries and for the activations of the largest batch, the
-# second
-# for the CUDA graphs, which vLLM captures unless ENFORCE_EAGER is set. Measured on an H100 80GB
-# with
-# vLLM 0.32 and a model of 443 M parameters: 0.42 GiB for context and libraries, 0.66 for
-# activations,
-# 0.42 for CUDA graphs. The additional 0.5 GiB are for larger models, and for the difference between
-# the total memory in NVML (79.6 GiB there) and in CUDA (79.18). vLLM takes its share of CUDA's
-# total.
-# The doctor creates no CUDA context and uses NVML's total.
+# first is for the CUDA context with its libraries and for the activations of the largest batch, the
+# second for the CUDA graphs, which vLLM captures unless ENFORCE_EAGER is set. Measured on an H100
+# 80GB with vLLM 0.32 and a model of 443 M parameters: 0.42 GiB for context and libraries, 0.66 for
+# activations, 0.42 for CUDA graphs. The additional 0.5 GiB are for larger models, and for the
+# difference between the total memory in NVML (79.6 GiB there) and in CUDA (79.18). vLLM takes its
+# share of CUDA's total. The doctor creates no CUDA context and uses NVML's total.
 EAGER_RESERVE = int(1.25 * GIB)
 CUDA_GRAPHS_RESERVE = int(0.75 * GIB)
-# Factor by which a sum of such estimates may be off. Only a larger sum certainly doesn't fit.
+# A sum of these estimates may be too large by this factor. It certainly doesn't fit only if it
+# exceeds the memory by more than that.
 ERROR_MARGIN = 1.1
 # Share of a machine's memory that weights and caches may use. This is a guess: Python and torch
 # need the rest.
@@ -30,8 +26,7 @@ USABLE_MEMORY_SHARE = 0.97
 
 # Memory of a training process without a model. On a CPU, Python uses 0.36 GiB after importing torch
 # 2.13 and transformers 5.19. On a GPU, the process also has the CUDA context, which took the 0.42
-# GiB
-# above with vLLM's libraries; the rest is a guess.
+# GiB above with vLLM's libraries; the rest is a guess.
 PROCESS_BYTES = {"cpu": GIB // 2, "cuda": GIB}
 # Bytes of a weight in the type in which a training loads it (``trainer/loading.py``).
 WEIGHT_BYTES = {"cpu": 4, "cuda": 2}
@@ -76,6 +71,9 @@ class ModelSizes(BaseModel):
         return FLOAT32_BYTES * stored_numbers + _VOCABULARY_ENTRY_BYTES * self.vocab_size
 
     def adapter_elements(self, rank: int) -> int:
-        """Return the approximate number of parameters of an adapter on the usual layers."""
+        """Return the approximate number of parameters of an adapter.
+
+        The adapter is on the attention and feed-forward projections of all layers.
+        """
         attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.inner_size)
         return self.num_hidden_layers * rank * (attention + mlp)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def pause_collection() -> Iterator[None]:
-    """Disable garbage collection in this block and permanently exclude the block's objects from it.
+    """Disable garbage collection in this block, then exclude all existing objects permanently.
 
     Imports create half a million objects and hardly any garbage. Scanning these objects again and
     again takes a sixth of the import time. Later, each full collection would stop every stream for

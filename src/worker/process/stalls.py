@@ -1,4 +1,4 @@
-"""Ends a startup that makes no progress (``START_STALL_S``).
+"""Ends a startup that has made no progress for START_STALL_S seconds.
 
 A forked process watches the startup. A thread can't: no thread may exist before the engine core is
 forked, and C code that holds the interpreter's lock would block a thread, too.
@@ -25,17 +25,17 @@ from worker.settings import Settings
 log = logging.getLogger("worker")
 
 SETTING = "START_STALL_S"
-# Makes a process of the worker print its stacks and exit with status 1.
+# Signal that makes a process of the worker print its stacks and exit with status 1.
 STOP_SIGNAL = signal.SIGHUP
 # Number of checks within the timeout, and the maximum seconds between two checks.
 CHECKS_PER_TIMEOUT = 20
 MAX_CHECK_INTERVAL_S = 5.0
 # A check that is this many seconds late means that the watcher was frozen or the machine very busy.
-# The startup may have been slowed down, too.
+# That may have slowed down the startup, too, so a late check counts as progress.
 LATE_CHECK_S = 5.0
-# Activity of a process that only waits: a share of one CPU, and bytes per second. Waiting processes
-# check clocks and sockets (gloo), and vLLM's processes log once a minute that they wait. A worker
-# that waits for another worker's download reads more.
+# Maximum activity of a process that only waits: a share of one CPU, and bytes per second. Waiting
+# processes check clocks and sockets (gloo), and vLLM's processes log once a minute that they wait.
+# A worker that waits for another worker's download reads more and counts as active.
 IDLE_CPU_SHARE = 0.05
 IDLE_BYTES_PER_S = 16
 # Some file systems count no bytes for reads from memory-mapped files, only major page faults.
@@ -44,7 +44,7 @@ BYTES_PER_FAULT = 4096
 # the page cache or let the kernel read ahead; both count only in the last field.
 _IO_FIELDS = ("rchar", "wchar", "read_bytes")
 # Scripts of isolated child processes that belong to the startup: the engine waits for the
-# read-ahead, and with_parent.py becomes another command.
+# read-ahead, and with_parent.py replaces itself by another command.
 _STARTUP_SCRIPTS = ("/ahead/reader.py", "/children/with_parent.py")
 # Seconds for a process to print its stacks and exit.
 EXIT_TIMEOUT_S = 5.0
@@ -54,10 +54,11 @@ _watch_stack = contextlib.ExitStack()
 
 
 def start_watch(values: Mapping[str, str]) -> None:
-    """Watch this process and its children, unless START_STALL_S is 0.
+    """Fork a process that watches this process and its children, unless START_STALL_S is 0.
 
     Args:
-        values: The settings as strings. The startup itself reports a value that can't be parsed.
+        values: The settings as strings. If the value can't be parsed, the default applies here, and
+            the startup itself reports the mistake.
     """
     timeout_s: float = Settings.model_fields[SETTING.lower()].default
     with contextlib.suppress(ValueError):
@@ -93,8 +94,8 @@ def exit_on_signal() -> None:
     even SIGKILL from within the container.
     """
     if signal.getsignal(STOP_SIGNAL) is signal.SIG_IGN:
-        # nohup ignores the signal so that the worker outlives its terminal. The watcher kills it
-        # instead.
+        # nohup made this process ignore SIGHUP, and it must still do so when its terminal closes.
+        # Therefore the watcher ends a stalled startup by SIGKILL, without stacks.
         return
     libc = ctypes.CDLL(None)
     # The handler is called with the signal's number, which becomes the exit status: SIGHUP is 1.
@@ -103,18 +104,15 @@ def exit_on_signal() -> None:
 
 
 def count_bytes(proc_folder: Path) -> int:
-    """Return the bytes that a process has read and written, including pipes and its log.
+    """Return the bytes that a process has read and written.
 
-    Args:
-        proc_folder: The process's folder in /proc.
-
-    Raises:
-        OSError: If the process no longer exists or the kernel doesn't count bytes.
+    They include pipes, its log, and reads from memory-mapped files, which are estimated from major
+    page faults. Bytes that were read from a disk may count twice.
     """
     lines = (proc_folder / "io").read_text().splitlines()
     counts = dict(line.split(": ") for line in lines)
-    # Field 12 of stat. Split after the parentheses because the process name within them may contain
-    # spaces.
+    # Major page faults are field 12 of stat. Split after the parentheses because the process name
+    # within them may contain spaces.
     faults = (proc_folder / "stat").read_text().rpartition(")")[2].split()[12 - 3]
     return sum(int(counts[name]) for name in _IO_FIELDS) + int(faults) * BYTES_PER_FAULT
 
@@ -174,7 +172,8 @@ class StallDetector:
     def check(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
         """Return the seconds since the last progress.
 
-        Call this method at least every ``MAX_CHECK_INTERVAL_S``. A change of the phase is progress.
+        Progress is a change of the phase, activity above the maximum of waiting processes, or a
+        late check. Call this method at least every ``MAX_CHECK_INTERVAL_S``.
 
         Args:
             now: Current time.
@@ -197,7 +196,9 @@ class StallDetector:
 
 
 def watch_startup(pid: int, shared: mmap.mmap, timeout_s: float) -> None:
-    """Watch a process, and end it when it has made no progress for ``timeout_s``.
+    """Watch a startup, and end its processes when it has made no progress for ``timeout_s``.
+
+    Return immediately if the kernel doesn't report the bytes that a process reads and writes.
 
     Args:
         pid: Id of the worker's process.
@@ -232,7 +233,7 @@ def stop_startup(processes: list[psutil.Process], phase: str, timeout_s: float) 
         position,
     )
     worker, *others = processes
-    # Otherwise the worker would notice the end of its core and react to it.
+    # Suspend the worker first. Otherwise it would notice the end of its core and react to it.
     worker.suspend()
     for process in (*others, worker):
         stop_process(process)

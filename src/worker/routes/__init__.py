@@ -1,1 +1,1 @@
-"""The parts that all routes share: the table's row, the answer, and the worker's resources."""
+"""Code that the routes of all dialects share: a route's definition, its answer, and resources."""

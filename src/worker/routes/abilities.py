@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from worker.engine import Engine, Engines, Model
 from worker.errors import UnknownRoute
 
-# Abilities by vLLM's tasks. A model with several tasks is described by the first.
+# Verbs that describe a model, by vLLM's name of the task that the model supports. The first
+# matching
+# task is used. Models without any of these tasks score texts.
 ABILITIES = {"generate": "generates text", "embed": "embeds", "classify": "classifies"}
 
 

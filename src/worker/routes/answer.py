@@ -1,4 +1,4 @@
-"""Answers: the source of their pieces, and how their yields are rendered."""
+"""Answers to jobs: the source of their pieces, and how yields are rendered from the pieces."""
 
 import contextlib
 import json
@@ -21,16 +21,19 @@ class Answer(Generic[T]):
 
     Args:
         stream: Whether the answer is yielded in chunks; otherwise it is one yield.
-        pieces: Returns the pieces. It is called, iterated and closed on the engine's loop.
-        render: Makes one yield from the values of some pieces.
-        render_error: Makes a yield from the body of an error, for the reader of a stream that
-            breaks. It precedes the error that fails the job.
-        error_keys: Keys next to ``error`` in the body of an error: ``{"type": "error"}``.
-        policy: How the answer is chunked, if the job's chunk keys do not apply.
+        pieces: Function that returns the pieces. The function is called, and its generator is
+            iterated and closed, on the engine's event loop.
+        render: Function that makes one yield from the values of a chunk's pieces.
+        render_error: Function that makes the last yield of a stream that fails after its first
+            yield, from the body of the error. The job then fails with this error. None if clients
+            do not read errors from the stream.
+        error_keys: Additional keys next to ``error`` in the body of an error, for example
+            ``{"type": "error"}``.
+        policy: Policy for chunking, which overrides the job's chunk keys. None if these keys apply.
         is_by_worker: Whether the worker answers by itself, without a slot of the engine.
-        progress: Returns the number of finished items: ``{"done": 3, "total": 200}``. No progress
-            is reported without this function.
-        usage: The tokens so far, counted by the pieces.
+        progress: Function that returns the number of finished items, for example
+            ``{"done": 3, "total": 200}``. None if no progress is reported.
+        usage: The token counts so far, which are updated while the pieces are iterated.
     """
 
     stream: bool
@@ -50,7 +53,7 @@ def answer_by_worker(
     progress: Callable[[], dict[str, float]] | None = None,
     usage: Usage | None = None,
 ) -> Answer[Any]:
-    """Return an answer of one yield, the awaited result, which needs no slot of the engine."""
+    """Return an answer of one yield, the result of ``make_result``. It needs no engine slot."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         yield Piece(await make_result(), weight=1, size=0)
@@ -83,7 +86,7 @@ def answer_in_parts(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answ
 
 
 def json_size(value: Any) -> int:
-    """Return the bytes of a value in the JSON of a POST, including the comma after it."""
+    """Return the size of a value as JSON in bytes, including the comma and space after it."""
     return len(_encode(value).encode(errors="replace")) + 2
 
 

@@ -1,6 +1,7 @@
 """Prepares the conversations in requests' bodies: checks them and adds SYSTEM_PROMPT.
 
-Each function changes a body for vLLM's server. A row of ``ROUTES`` names its function.
+Each ``prepare_`` function changes a body for vLLM's server. ``worker.routes.vllm.ROUTES`` names the
+function of each route.
 """
 
 from typing import Any
@@ -11,13 +12,14 @@ from worker.job.base import add_system_prompt
 
 
 def prepare_chat(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
-    """Check ``messages`` and add the system prompt.
+    """Check ``messages``, and add the system prompt unless they have a system message.
 
     A string becomes a message of the user. If the route was written without /v1, messages without a
     role become messages of the user, too.
 
     Raises:
-        InvalidInput: The messages are not a list of objects.
+        InvalidInput: The messages are not a list of objects, or the ``tool_calls`` of a message are
+            not a list.
     """
     if "messages" not in body:
         return
@@ -32,13 +34,16 @@ def prepare_chat(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None
 
 
 def prepare_anthropic(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
-    """Set ``system`` unless the request has it."""
+    """Set ``system`` to the system prompt unless the request has it."""
     if system_prompt is not None:
         body.setdefault("system", system_prompt)
 
 
 def prepare_response(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
-    """Set ``instructions`` unless the request has them, and convert ``input`` for vLLM.
+    """Set ``instructions`` to the system prompt, and convert ``input`` for vLLM.
+
+    The instructions are not set if the request has them, or if its input has a system or developer
+    message.
 
     Raises:
         InvalidInput: The input is neither a string nor a list, or contains a file; the tools are
@@ -74,7 +79,11 @@ def _check_list(field: str, value: Any) -> None:
 
 
 def _simplify_parts(item: Any) -> Any:
-    """Join the text parts of an earlier answer or of a tool's output: vLLM reads only one part."""
+    """Join the text parts of an earlier answer or of a tool's output: vLLM reads only one part.
+
+    Raises:
+        InvalidInput: The item contains a file.
+    """
     if not isinstance(item, dict):
         return item
     for parts in (item.get("content"), item.get("output")):

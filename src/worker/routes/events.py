@@ -13,7 +13,9 @@ from worker.asgi import ResponseHead
 DATA_PREFIX = "data: "
 DONE_EVENT = "data: [DONE]\n\n"
 SEPARATOR = b"\n\n"
-# Prefixes of events that contain an error: those of OpenAI's older routes, and of all others.
+# Prefixes of events that contain an error: on the routes for completions and chats, and on all
+# other
+# routes.
 ERROR_PREFIXES = ('data: {"error"', "event: error\n")
 # Prefixes of events that only announce content. After them, the request may still be refused.
 ANNOUNCEMENT_PREFIXES = (
@@ -50,7 +52,7 @@ async def split_events(
     """Yield the events of a body. vLLM sends one event in each part, but does not guarantee it."""
     incomplete = b""
     async for part in parts:
-        assert isinstance(part, bytes)  # For the type checker: only the first part is a head.
+        assert isinstance(part, bytes)  # For the type checker: the caller has read the head.
         *events, incomplete = (incomplete + part).split(SEPARATOR)
         for event in events:
             yield (event + SEPARATOR).decode()
@@ -67,7 +69,7 @@ def weight(event: str) -> int:
 
 
 def decode_data(events: list[str]) -> list[Any]:
-    """Return the data of events, without the closing event, which has no data."""
+    """Return the decoded JSON data of events, without the closing event: its data is no JSON."""
     lines = [line for event in events for line in event.split("\n") if line.startswith(DATA_PREFIX)]
     return [
         json.loads(line.removeprefix(DATA_PREFIX)) for line in lines if line != DONE_EVENT.strip()

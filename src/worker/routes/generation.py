@@ -32,13 +32,13 @@ class AnswerFormatter(Protocol):
 
     @property
     def policy(self) -> ChunkPolicy | None:
-        """How the answer is chunked, if the job's chunk keys do not apply."""
+        """The policy for chunking, which overrides the job's chunk keys; None if the keys apply."""
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return one yield: the output since the last call."""
+        """Return one yield from the deltas since the last call."""
 
     def format_item(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Return a complete answer as an item of a list."""
+        """Return a complete answer from all of its deltas, as an item of a list."""
 
 
 # Makes the formatter of one answer from its job and the request's id.
@@ -108,7 +108,7 @@ def _fields_size(delta: Delta, names: Iterable[str] = tuple(chain(*SPLIT_FIELDS)
 
 
 def _split_delta(delta: Delta, max_bytes: float) -> Iterator[Piece[Delta]]:
-    """Halve the largest fields until every part has at most ``max_bytes``.
+    """Yield a delta as pieces of at most ``max_bytes``, halving the largest fields until they fit.
 
     A single character, or the log probabilities of a single token, are never split.
     """

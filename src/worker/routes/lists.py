@@ -48,10 +48,12 @@ class ChoiceSlots:
 
     @contextlib.asynccontextmanager
     async def acquire(self, choices: int) -> AsyncGenerator[None, None]:
-        """Wait for a number of slots and hold them in the block; all slots if there are fewer."""
+        """Acquire one slot for each choice, at most all slots, and release them after the block."""
         acquired = 0
         try:
-            # One item at a time acquires slots: several could each hold some and wait for the rest.
+            # Only one item at a time acquires slots. Otherwise, several items could each hold some
+            # slots and wait
+            # forever for the others.
             async with self._turn:
                 while acquired < min(choices, self.total):
                     await self._free.acquire()
@@ -114,7 +116,7 @@ def answer(
 
 
 def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
-    """Return the number of slots that an item's choices or its log probabilities need."""
+    """Return the slots that an item needs: for its choices, or more for many log probabilities."""
     if not isinstance(item, RawJob):
         return 1
     logprobs = logprobs_per_step(item.sampling_params.body)
@@ -126,7 +128,10 @@ def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
 def _check_item(
     item: RawJob | WorkerError, shared: RawJob, settings: Settings
 ) -> RawJob | WorkerError:
-    """Return an item, or an error if its own parameters exceed a limit."""
+    """Return an item, or an error if its text or its own parameters exceed a limit.
+
+    Parameters that all items share have already been checked.
+    """
     if not isinstance(item, RawJob):
         return item
     body = item.body
@@ -146,7 +151,9 @@ async def _make_result(
     usage: Usage,
     make_formatter: MakeFormatter,
 ) -> tuple[dict[str, Any], int]:
-    """Return the result of one item or its error, and its size in bytes as JSON.
+    """Return the result of one item or the body of its error, and the size in bytes as JSON.
+
+    An error replaces a result that is too large for one yield.
 
     Raises:
         EngineSuspended, EngineDead: The whole job fails, since another worker can answer all of it.

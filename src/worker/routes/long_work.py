@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_endpoint(endpoint: str, engines: Engines) -> None:
-    """Refuse a batch if every line would be refused.
+    """Check that batches can use a route and that a served model supports it.
 
     Raises:
         InvalidInput: Batches can't use this route, or no served model supports it.
@@ -37,8 +37,8 @@ async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
     """Cancel a batch.
 
     Returns:
-        An empty dict; or ``run_with``, the input of the job that the caller has to send so that the
-        batch ends.
+        An empty dict if the batch has ended, or if a job that ends it was started. Otherwise
+        ``run_with``, the input of the job that the caller has to send so that the batch ends.
 
     Raises:
         Conflict: The batch has already ended.
@@ -58,7 +58,8 @@ async def create_fine_tune(
         to send, if it could not be started.
 
     Raises:
-        InvalidInput: A field is invalid. The message names the field.
+        InvalidInput: This worker does not train, or a field is invalid. The message names the
+            field.
     """
     resources, model = request.resources, request.engines.base_model.model
     resources.check_training()

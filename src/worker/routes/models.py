@@ -19,12 +19,13 @@ async def list_usable_cards(request: RouteRequest) -> list[dict[str, Any]]:
 async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[str, Any]]]:
     """Return the cards of all models, each with the engine of its base model.
 
-    The card of an adapter that can't be loaded has the reason under ``problem``.
+    A card is OpenAI's object that describes a model. The card of an adapter that can't be loaded
+    has the reason under ``problem``.
 
     Raises:
         EngineDead: No engine is alive.
     """
-    # An embedder that is being restarted has no cards.
+    # A dead engine, for example an embedder that is being restarted, can't list its cards.
     alive_bases = [base for base in request.engines.base_models if not base.is_dead]
     if not alive_bases:
         raise EngineDead
@@ -40,7 +41,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
 
     Raises:
         UnknownRoute: There is no model of this name.
-        EngineDead: The engine that may have the model is dead.
+        EngineDead: No card has this name, and an engine that may serve the model is dead.
     """
     all_cards = await list_cards(request)
     match = next(((base, card) for base, card in all_cards if card["id"] == name), None)

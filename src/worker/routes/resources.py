@@ -60,7 +60,7 @@ class Resources:
         self.engines = engines
         self.settings = settings
         self.batches = Batches(settings, outputs)
-        # Limits the number of batch lines that are answered concurrently.
+        # Limits the number of batch lines that this worker answers concurrently.
         self.window = Window(
             concurrent_queue_jobs(settings.batch_concurrency, engines.base_model.slots),
             count_other_requests,
@@ -76,7 +76,7 @@ class Resources:
         self.closed_at = time.monotonic()
 
     def attempt(self, work: Record, time_limit: float) -> Attempt:
-        """Return a job's attempt at long work, which ends early if the worker stops."""
+        """Return an attempt at long work for ``time_limit`` seconds, less if the worker stops."""
         return Attempt(work, time_limit, lambda: self.closed_at)
 
     @cached_property
@@ -90,8 +90,9 @@ class Resources:
         """Start jobs that run long work.
 
         Returns:
-            An empty dict; or ``run_with``, the input of the job that the caller has to send, if the
-            jobs could not be started.
+            An empty dict; or ``run_with``, the input of the job that the caller has to send, if one
+            of
+            the jobs could not be started.
         """
         start_work = self._start
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])

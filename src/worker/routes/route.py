@@ -1,4 +1,4 @@
-"""The routes of the table ``ROUTES``, and the requests to them."""
+"""A route of the table ``ROUTES``, and a request to a route that the worker answers itself."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,7 +16,9 @@ from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 from worker.settings import Settings
 
-# Prepares the conversation in the body of a request. The last argument is SYSTEM_PROMPT.
+# Function that changes the conversation in the body of a request. The arguments are the body, the
+# job
+# and SYSTEM_PROMPT.
 PrepareConversation = Callable[[dict[str, Any], OpenAIJob, str | None], None]
 
 # Default temperature of chats, if the model's generation_config has none.
@@ -60,16 +62,17 @@ class Route:
         method: "GET", "POST", "PUT" or "DELETE".
         path: Path of the route, for vLLM's routes the path on its server. ``{name}`` matches one
             segment, ``{name:path}`` any text.
-        shape: The keys of a body for vLLM's server, for the limits of requests.
-        handler: Answers the request in place of vLLM's server.
+        handler: Function that answers the request in place of vLLM's server.
         streams: Whether the answer to a body with ``stream`` is a stream of events. With a handler,
             whether the answer comes in parts, each of them a yield.
-        prepare_conversation: Prepares the conversation in a body.
+        prepare_conversation: Function that checks and changes the conversation in a body.
         temperature: Default temperature, if the model's generation_config has none.
-        response_id: Format of the id for the body, if vLLM does not read it from a header:
-            "resp_{}".
+        response_id: Format of the request's id, for example "resp_{}", if the id has to be written
+            into the body because vLLM does not read it from a header on this route.
         error_format: The format of errors that clients of the route expect.
-        generate: Makes the answer from one generation of the engine, without vLLM's server.
+        generate: Function that makes the answer from one generation of the engine, without vLLM's
+            server.
+        shape: The keys and features of a body for vLLM's server that limits depend on.
     """
 
     method: str
@@ -85,7 +88,7 @@ class Route:
 
     @property
     def template(self) -> str:
-        """The path as the OpenAPI document displays it."""
+        """The path as the OpenAPI document displays it: ``{name}`` in place of ``{name:path}``."""
         return compile_path(self.path)[1]
 
     def match(self, path: str) -> dict[str, str] | None:

@@ -116,7 +116,9 @@ def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def trainer_environ(*, wandb: bool) -> dict[str, str]:
-    """Return the environment for a training process: offline, with all cores and without secrets.
+    """Return the environment for a training process: offline, and without other programs' secrets.
+
+    Variables that limit the number of threads to suit the engine are removed.
 
     Args:
         wandb: Whether to include the API key of Weights & Biases, if it is set.

@@ -2,7 +2,7 @@
 
 from worker.settings.names import canonical_name
 
-# Settings for which the generic example of their type would be misleading.
+# Examples for settings for which the generic example of their type would be misleading.
 EXAMPLES = {
     "MODEL_NAME": "Qwen/Qwen3-0.6B",
     "MODEL_REVISION": "main",

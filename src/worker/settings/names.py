@@ -31,7 +31,7 @@ CANONICAL_NAMES = {option: name for name, option in OPTION_BY_SETTING.items()} |
 # Aliases with the opposite meaning: ENABLE_X=1 equals DISABLE_X=0.
 NEGATED_SETTINGS = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
 
-# Variables that SPECULATIVE_CONFIG replaces, with its keys.
+# Variables that set a single key of SPECULATIVE_CONFIG, with the key.
 SPECULATIVE_KEYS = {
     "SPECULATIVE_METHOD": "method",
     "SPECULATIVE_MODEL": "model",
@@ -271,7 +271,7 @@ class SettingNames:
         return [*self._find_unknown_in_files(names_in_files)], warnings
 
     def _explain_unknown(self, name: str) -> str:
-        """Return the problem of an unknown variable; blank if the worker doesn't use it."""
+        """Return the problem of an unknown variable; blank if it is likely another program's."""
         bare = name.removeprefix(EMBEDDER_PREFIX)
         normalized = name.strip("-").replace("-", "_").upper()
         if bare != name and bare in self.worker_settings:
@@ -280,7 +280,7 @@ class SettingNames:
             return f"has no effect: {reason}"
         if release := history.first_release("options", bare):
             return f"has no effect: vLLM has it from {release} on"
-        # Other variables of libraries resemble many names that are not settings.
+        # The other variables of these libraries resemble many names that are not settings.
         libraries = {
             variable
             for variable in LIBRARY_VARIABLES | self.vllm_variables

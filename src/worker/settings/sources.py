@@ -48,11 +48,11 @@ class RawSettings:
 
     Attributes:
         values: Values by canonical name, from the source with the highest precedence.
-        spellings: The operator's spelling of each name.
-        files: The file of each value that is not from the environment.
+        spellings: The operator's spellings of the names, by canonical name.
+        files: The files of the values that are not from the environment, by canonical name.
         extra_args: The words of VLLM_EXTRA_ARGS.
-        mistakes: Mistakes about unreadable files, and about settings that have different values
-            under two names.
+        mistakes: Mistakes about unreadable files, a malformed VLLM_EXTRA_ARGS, and settings that
+            have different values under two names.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -82,13 +82,16 @@ class RawSettings:
             for name, value in self.values.items()
             if name.startswith(prefix)
         }
-        # The worker's setting applies to every engine.
+        # DISABLE_LOG_REQUESTS is a setting of the worker and applies to every engine.
         if equals_boolean(self.values.get("DISABLE_LOG_REQUESTS"), False):
             bare["ENABLE_LOG_REQUESTS"] = "1"
         return {OPTION_BY_SETTING.get(name, name): value for name, value in bare.items()}
 
     def exclude(self, names: Collection[str]) -> "RawSettings":
-        """Return the settings without some, by their names in the operator's spelling."""
+        """Return the settings without those named in ``names``, in the operator's spelling.
+
+        The copy has no mistakes.
+        """
         remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
         values = {name: value for name, value in self.values.items() if name in remaining}
         extra_args = () if EXTRA_ARGS in names else self.extra_args
@@ -108,7 +111,10 @@ class RawSettings:
 
 
 def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_FILE) -> RawSettings:
-    """Merge the settings of all sources; blank values count as unset."""
+    """Merge the settings of all sources; blank values count as unset.
+
+    Mistakes are returned in ``RawSettings.mistakes`` instead of being raised.
+    """
     mistakes: list[Mistake] = []
     values: dict[str, str] = {}
     spellings: dict[str, str] = {}

@@ -8,7 +8,8 @@ from typing import Any
 
 ACCEPTED_BOOLEANS = "one of 0/1, true/false, yes/no, on/off"
 
-# Object storage that vLLM can load models from, and repositories of the hub.
+# Patterns of URLs of object storage that vLLM can load models from, and of names of repositories on
+# the hub, with an optional tag.
 OBJECT_STORAGE_PATTERN = r"(?:s3|gs|az)://\S+"
 REPOSITORY_PATTERN = r"[\w.-]{1,96}(?:/[\w.-]{1,96})?(?::[\w.-]+)?"
 NOT_A_REPOSITORY = "a repository is written as owner/name, without address, quotes or spaces"
@@ -65,7 +66,11 @@ def parse_scalar(value: str) -> Any:
 
 
 def parse_list(value: str) -> list[str]:
-    """Parse a list that is written as JSON or with commas."""
+    """Parse a list that is written as JSON or with commas; the value must not be blank.
+
+    A JSON object counts as a list with one item. JSON items that are not strings are returned as
+    JSON.
+    """
     if value[0] not in "[{":
         return [item.strip() for item in value.split(",") if item.strip()]
     parsed = json.loads(value)
@@ -88,7 +93,10 @@ def is_same_value(first: str, second: str) -> bool:
 
 
 def model_name_problem(model: str) -> str | None:
-    """Return why a string names neither a directory nor a repository; None if it may name one."""
+    """Return why a string can't name a model; None if it may name one.
+
+    A model is named by a directory, a repository or a URL of object storage.
+    """
     if is_directory(model) or re.fullmatch(OBJECT_STORAGE_PATTERN, model):
         return None
     if model.startswith(("/", "./", "../", "~")):
@@ -111,7 +119,7 @@ def redact_setting(name: str, value: str) -> str:
 
 
 def redact(value: str) -> str:
-    """Replace JSON, which may contain keys of other services, and credentials in URLs."""
+    """Mask JSON, which may contain keys of other services, and credentials in URLs."""
     return {"{": "{...}", "[": "[...]"}.get(value[:1]) or re.sub("//[^/@]+@", "//***@", value)
 
 

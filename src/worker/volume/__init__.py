@@ -1,7 +1,7 @@
 """Paths on the network volume, and functions that write files to it.
 
-Each file has only one writer. A file is written once, under a temporary name that is then renamed,
-or it is only appended to.
+Each file has only one writer at a time. Most files are written under a temporary name that is then
+renamed. Others are only appended to, and leases are rewritten in place.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from uuid import uuid4
 from worker.errors import InvalidInput, VolumeError
 
 if TYPE_CHECKING:
-    # The image build includes the leases, but not the settings.
+    # The image build imports this package for its leases, in an environment without the settings.
     from worker.settings import Settings
 
 # Directories in the volume's root.
@@ -83,7 +83,7 @@ class Volume:
         )
 
     def directory(self, name: str) -> Path:
-        """Return a directory for the worker's own data.
+        """Return the path of a directory for the worker's own data, which may not exist yet.
 
         Raises:
             VolumeError: There is no volume.
@@ -128,7 +128,8 @@ class Volume:
         if any(part.startswith(".") for part in resolved.relative_to(root).parts):
             raise InvalidInput(f"{path}: no part of a path begins with a dot")
         for private_path in map(_real_path, self.private_paths):
-            # A file at the path of a parent would prevent the creation of a private directory.
+            # The second condition is for parents: a file there would prevent the creation of the
+            # private directory.
             if resolved.is_relative_to(private_path) or private_path.is_relative_to(resolved):
                 raise InvalidInput(f"{path}: this part of the volume is the operator's own")
         return resolved
@@ -189,7 +190,7 @@ def translate_os_errors() -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a small file atomically: readers see either the old or the new content.
+    """Write or replace a small file atomically: readers see either the old or the new content.
 
     Raises:
         OSError: The file can't be written; no temporary file is left.
@@ -198,7 +199,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file of any size atomically: readers see either the old or the new content.
+    """Write or replace a file of any size atomically.
+
+    Readers see either the old or the new content.
+
+    Args:
+        path: Path of the file.
+        parts: Content, in chunks of any size.
 
     Raises:
         OSError: The file can't be written; no temporary file is left.
@@ -225,8 +232,8 @@ def write_once(path: Path, content: bytes) -> bool:
         except FileExistsError:
             return False
         except OSError as error:
-            # Some network disks have no hard links. There, two workers may both write the file in
-            # turn.
+            # Some network disks have no hard links. There, two workers may both write the file, and
+            # the later content stays.
             if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
                 raise
             temporary.replace(path)
@@ -254,9 +261,9 @@ def sync_directory(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
-    """Write a durable temporary file next to a path.
+    """Write a durable temporary file next to a path, and yield its path.
 
-    It is removed after the block unless it was renamed.
+    The temporary file is removed after the block unless it was renamed.
     """
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")

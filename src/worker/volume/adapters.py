@@ -51,7 +51,9 @@ def adapter_versions(root: Path) -> dict[str, AdapterVersion]:
 
 
 def adapter_version(root: Path, name: str) -> AdapterVersion | None:
-    """Return the version of an adapter's files; None if ``root`` has no such directory.
+    """Return the version of an adapter's files; None if there is no such adapter.
+
+    A directory that leads out of ``root`` by symlinks is no adapter.
 
     Raises:
         OSError: The volume can't be read.
@@ -88,7 +90,9 @@ def origin_id(root: Path, name: str) -> str | None:
 
 
 def adapter_files(root: Path, name: str) -> dict[str, Path]:
-    """Return all files of an adapter by name, including additional files in its directory.
+    """Return the paths of all files of an adapter by name, including additional files.
+
+    Files with unusual names, and symlinks that lead out of ``root``, are left out.
 
     Raises:
         NoSuchObject: The adapter doesn't exist.
@@ -120,7 +124,7 @@ def remove_adapter(root: Path, name: str) -> None:
 
 
 def copy_adapter(source: Path, target: Path, base_model: str) -> None:
-    """Copy the two files of an adapter.
+    """Copy the two files of an adapter, and set the base model in the copied configuration.
 
     Args:
         source: Directory of the adapter.

@@ -39,10 +39,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory atomically; if the path is a symlink, remove only the link.
+    """Remove a directory atomically if it exists; if the path is a symlink, remove only the link.
 
     Raises:
-        OSError: The directory can't be removed. It may already be hidden.
+        OSError: The directory can't be removed. It may already have a hidden name.
     """
     hidden = _hidden_path(path)
     with contextlib.suppress(FileNotFoundError):

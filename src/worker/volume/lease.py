@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 _PREFIX = "lease-"
 
-# Seconds between two heartbeats of an owner, and between two polls of the other workers.
+# Seconds between two heartbeats of an owner, and between two polls of a worker that waits.
 HEARTBEAT_S = 2.0
 POLL_S = 1.0
 # Consecutive polls without a change after which an owner counts as dead.
@@ -28,7 +28,17 @@ MAX_UNCHANGED_POLLS = 15
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a lease: its owner, and the owner's progress in the unit of its work."""
+    """The content of a lease file.
+
+    Args:
+        owner: Random id of the owner.
+        host: Name of the owner's machine.
+        pid: Process id of the owner.
+        attempt: Number of the lease file.
+        beat: Number of heartbeats.
+        done: Completed amount of the owner's work, in a unit of the owner.
+        total: Total amount of the owner's work.
+    """
 
     owner: str
     host: str
@@ -115,7 +125,7 @@ class Lease:
 
 
 class Leases:
-    """The leases in a directory, as seen by a worker that waits for its own.
+    """The lease files in a directory, for a worker that waits for its own lease.
 
     Args:
         directory: Directory of the lease files; created if it doesn't exist.
@@ -132,7 +142,9 @@ class Leases:
     def acquire(
         self, progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
     ) -> Iterator[Lease | None]:
-        """Acquire the lease for the block; yield None if a living owner has it.
+        """Acquire the lease for the block; yield None if another worker has it and may be alive.
+
+        An owner counts as dead only after enough calls of ``poll``.
 
         Args:
             progress: Returns the completed and the total amount of work, for other workers to read.
@@ -166,7 +178,11 @@ class Leases:
             lease.release()
 
     def poll(self) -> Claim | None:
-        """Return the owner's claim, if there is one. Call this every ``POLL_S`` seconds."""
+        """Return the claim of the lease's owner. Call this every ``POLL_S`` seconds.
+
+        Returns:
+            None if there is no lease, or if its file can't be read or is being written.
+        """
         attempt = _newest_number(self._directory)
         try:
             content = (self._directory / f"{_PREFIX}{attempt}").read_bytes()
@@ -183,7 +199,7 @@ class Leases:
             return None
 
     def _is_owner_dead(self, attempt: int) -> bool:
-        """Return whether the owner with this number has been silent for too many polls."""
+        """Return whether the owner of the lease with this number was silent for too many polls."""
         is_polled = self._last_poll is not None and self._last_poll[0] == attempt
         return is_polled and self._unchanged >= self._max_unchanged
 

@@ -54,7 +54,7 @@ def locate_input(path: str, files: Files) -> Path:
 
     Raises:
         InvalidInput: The path is a URL, or callers may not read it.
-        NoSuchObject: There is no file with this id.
+        NoSuchObject: There is no file with this id, or its content no longer exists.
         VolumeError: There is no volume.
     """
     if ids.is_id(FILE_PREFIX, path):
@@ -69,7 +69,7 @@ def read_v1(
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v1 batch and an iterator over its lines.
 
-    Iterating raises errors in the prompts.
+    If the request contains the prompts, errors in them are raised by iterating.
 
     Args:
         request: The request for the batch.
@@ -78,7 +78,8 @@ def read_v1(
         priority: Priority for the scheduler, or None if it answers requests in order of arrival.
 
     Raises:
-        InvalidInput: A key other than the prompts is invalid, or there is no prompt.
+        InvalidInput: A key other than the prompts is invalid, there is no prompt, or a prompt in
+            the input file is invalid.
         VolumeError: The volume fails.
     """
     content = request.content if path is None else _read_with_first_prompt(path, limits)
@@ -191,7 +192,7 @@ def _refusal(field: str, message: str) -> InvalidInput:
 
 
 def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
-    """Return the object in a file, with the first prompt only."""
+    """Return the object in a file with its first prompt only, after checking all prompts."""
     builder, keys, prompt_count = ObjectBuilder(), set[str](), 0
     with _open_json(path, limits) as file:
         for prefix, event, value in file.events():
@@ -200,7 +201,9 @@ def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
                 _check_prompt(prompt_count, value)
                 _check_count(prompt_count, limits, f"content.{PROMPTS_KEY}")
                 prompt_count += 1
-                # The builder keeps all other keys in memory, so together they count as one value.
+                # Prompts after the first are not stored, so that the limits apply to each of them
+                # alone. The other
+                # keys are stored in the builder, so that the limits apply to all of them together.
                 file.start_value()
             if prefix == "" and event == "map_key":
                 # A second list of prompts would reset the limits for the keys between the two
@@ -225,7 +228,7 @@ class _JSONFile:
 
     Args:
         file: The open file.
-        limits: Limits of a request, which each value becomes.
+        limits: Limits for each value, since each becomes one request of the batch.
     """
 
     def __init__(self, file: BinaryIO, limits: BatchLimits) -> None:
@@ -275,7 +278,7 @@ class _JSONFile:
 
 @contextlib.contextmanager
 def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
-    """Open an input file.
+    """Open an input file. Messages of errors in the block are prefixed with the file's key.
 
     Raises:
         InvalidInput: The file does not exist, or is not valid JSON.
@@ -291,6 +294,6 @@ def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
     except InvalidInput as error:
         raise _refusal(INPUT_KEY, error.message) from None
     except (ijson.JSONError, ValueError) as error:
-        # The message of the parser quotes the file.
+        # The parser's message quotes the file, so that it is not returned.
         reason = "it ends too early" if isinstance(error, ijson.IncompleteJSONError) else "broken"
         raise _refusal(INPUT_KEY, f"it is no JSON: {reason}") from None

@@ -118,7 +118,9 @@ class ArrayOutput:
             on_failure.pop_all()
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the array; see ``worker.batches.finish.ExtraOutput``.
+        """Write the array, unless the file already has this content from an earlier call.
+
+        This implements ``worker.batches.finish.ExtraOutput.write``.
 
         Raises:
             InvalidInput: The file can no longer be created at the path.

@@ -26,8 +26,8 @@ CLIENT_DEFAULTS = {"num_shards": 1}
 
 _CONFIG_KEY = "model_config"
 
-# The client writes null wherever its models have an optional key. vLLM's server accepts null for
-# most keys of a body, but not at any depth below these keys, whose schema is OpenAI's.
+# The client writes null for each optional key without a value. vLLM's server accepts null for most
+# keys of a body, but refuses it anywhere below these keys, whose schema is OpenAI's.
 NESTED_KEYS = ("messages", "input", "tools", "tool_choice", "response_format")
 # Keys below ``NESTED_KEYS`` that contain objects of the caller, in which null may be a value.
 OPAQUE_KEYS = ("parameters", "schema", "arguments")
@@ -69,7 +69,7 @@ class SharedParameters(CompletionParameters):
 
 
 class BatchCompletions(StrictModel):
-    """A request for a batch, in the keys that both versions of the route share."""
+    """A request for a batch, with the keys that both versions of the route share."""
 
     config: Annotated[ModelConfig, Field(alias=_CONFIG_KEY)]
     output_data_path: PathText
@@ -90,7 +90,7 @@ class BatchCompletions(StrictModel):
     @model_validator(mode="after")
     def _check_supported(self) -> Self:
         if self.tool_config is not None:
-            # LLM Engine's only tool runs code that the model has written on the server.
+            # LLM Engine's only tool executes, on the server, code that the model has written.
             message = (
                 "this worker runs no tools, and no code that a model has written; the requests of "
                 "a v2 batch may have tools of their own, whose calls are part of the output"
@@ -119,7 +119,7 @@ class BatchCompletions(StrictModel):
 
     @property
     def ignored_keys(self) -> list[str]:
-        """The first keys that are accepted but ignored, since the endpoint's settings decide."""
+        """The accepted keys without effect, since the endpoint's settings decide; at most 16."""
         config = self.config.model_extra or {}
         config_keys = [
             name for name, value in config.items() if value and value != CLIENT_DEFAULTS.get(name)
@@ -132,13 +132,16 @@ class BatchCompletions(StrictModel):
 
     @property
     def scheduler_priority(self) -> int | None:
-        """The priority as an integer, or None if it is not set or not a number."""
+        """The priority as an integer, or None if it is not set, is no integer or is too long."""
         text = (self.priority or "").strip()
         return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
 
 
 def drop_optional_nulls(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a v2 request without the null values that mean an absent key."""
+    """Return the body of a v2 request without the null values that mean an absent key.
+
+    Below ``NESTED_KEYS``, this also replaces the client's own names of keys by the JSON keys.
+    """
     return {
         key: _drop_optional_nulls_in(value) if key in NESTED_KEYS else value
         for key, value in body.items()

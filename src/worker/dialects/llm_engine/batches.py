@@ -28,7 +28,7 @@ from worker.volume.pages import take_fitting
 
 log = logging.getLogger(__name__)
 
-# Maximum number of jobs in a list. The status of each job is read from its files.
+# Maximum number of jobs in a list. The limit exists because each job's status is read from files.
 MAX_LISTED = 100
 # Name of the file in a batch's directory that stores a changed priority.
 PRIORITY_FILE = "priority.json"
@@ -36,7 +36,8 @@ HOUR_S = 3600
 
 Version = Literal["llm_engine_v1", "llm_engine_v2"]
 
-# For LLM Engine's client, an expired batch has failed.
+# LLM Engine's statuses by the statuses of a batch. LLM Engine's client sees an expired batch as
+# failed.
 STATUSES: dict[BatchStatus, str] = {
     "validating": "queued",
     "in_progress": "running",
@@ -217,7 +218,9 @@ def _create(request: RouteRequest, body: BatchCompletions, version: Version) -> 
     if not batches.has(batch_id):
         reservation = ArrayOutput(body.output_data_path, batches.files, batch_id).reserve()
     elif path:
-        # The batch exists already: its input file may have changed, but has no effect any more.
+        # The input was read when the batch was created. The input file may have changed since, so
+        # that it is
+        # not read again.
         return batches.create(stored_batch(batches.get(batch_id).request.endpoint))
     by_priority = request.engines.base_model.model.has_priorities
     with reservation:

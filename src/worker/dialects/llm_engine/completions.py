@@ -51,7 +51,7 @@ class CompletionParameters(StrictModel):
 
 
 class LLMEngineJob(Job, CompletionParameters):
-    """A completion (``prompt``) or several completions (``prompts``)."""
+    """The input of a job for one completion (``prompt``) or several completions (``prompts``)."""
 
     prompt: str | None = None
     prompts: list[Any] | None = None
@@ -84,10 +84,10 @@ class LLMEngineJob(Job, CompletionParameters):
 
 
 def to_raw(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert an input to a raw one.
+    """Convert an input in LLM Engine's format to the input of a raw job.
 
     Raises:
-        InvalidInput: Some fields are invalid. The message names them.
+        InvalidInput: Some fields are invalid. The message names the first few.
     """
     raw: dict[str, Any] = {"format": FORMAT}
     sampling: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def stream(request: RouteRequest) -> Answer[Delta]:
     def render_error(body: dict[str, Any]) -> Any:
         return _render_events(request, [_make_error_event(body["error"])])
 
-    # Each token is its own event, however many tokens a yield has.
+    # A yield may contain several tokens, since each of them becomes its own event.
     return replace(answer, render=render, render_error=render_error, policy=None)
 
 
@@ -131,7 +131,7 @@ def _generate(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
 
 
 def _render_events(request: RouteRequest, data: list[dict[str, Any]]) -> Any:
-    """Return events as text, or only their data if the operator wants decoded events."""
+    """Return events as text, or as a list of their data if ``raw_openai_output`` is off."""
     if not request.settings.raw_openai_output:
         return data
     return "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in data)

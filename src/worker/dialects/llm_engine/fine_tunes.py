@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.events import FineTuneEvent
     from worker.fine_tunes.record import FineTune
 
-# Maximum number of fine-tunes in a list. The status of each one is read from its files.
+# Maximum number of fine-tunes in a list. The limit exists because each status is read from files.
 MAX_LISTED = 100
 # LLM Engine's statuses by OpenAI's. LLM Engine's client accepts no others.
 STATUSES = {
@@ -56,7 +56,8 @@ class CreateRequest(StrictModel):
         """The same request in OpenAI's format.
 
         Raises:
-            InvalidInput: ``report_to`` names a service other than Weights & Biases.
+            InvalidInput: ``report_to`` names a service other than Weights & Biases, or
+                ``wandb_config`` has an API key or an address, which only the operator may set.
         """
         hyperparameters = dict(self.hyperparameters or {})
         report_to = hyperparameters.pop(REPORT_TO_KEY, None)
@@ -131,7 +132,7 @@ async def list_events(request: RouteRequest) -> dict[str, Any]:
 
 def job_object(fine_tune: "FineTune") -> dict[str, Any]:
     """Return a fine-tune as LLM Engine's job object. Reads files, so call it in a thread."""
-    # The result is read last, since it overrides the status.
+    # The result is read last: if a worker writes it during these reads, it overrides the status.
     status, result = fine_tune.status, fine_tune.result
     return {
         "id": fine_tune.id,

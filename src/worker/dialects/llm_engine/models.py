@@ -90,7 +90,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
     try:
         await base.unload_adapter(name)
     except RefusedByEngine as error:
-        if error.status != HTTPStatus.NOT_FOUND:  # The adapter was not loaded.
+        if error.status != HTTPStatus.NOT_FOUND:  # NOT_FOUND: it was not loaded.
             raise
     return {"deleted": True}
 
@@ -147,7 +147,8 @@ async def _check_adapter(base: BaseModelHandle, card: dict[str, Any], action: st
     """Check that a card describes an adapter on the volume.
 
     Raises:
-        InvalidInput: It describes another model. ``action`` is the refused action, for the message.
+        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES. ``action`` is
+            the refused action, for the message.
     """
     name = card["id"]
     if card["parent"] is None:
@@ -161,7 +162,11 @@ def _adapter_directory(request: RouteRequest) -> Path:
 
 
 def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
-    """Return the Hugging Face URLs of the files that a model was loaded from, by file name."""
+    """Return the Hugging Face URLs of the files that a model was loaded from, by file name.
+
+    Raises:
+        InvalidInput: The model was loaded from a directory.
+    """
     model = base.model
     if model.commit is None or model.directory is None:
         raise InvalidInput(
@@ -181,7 +186,11 @@ def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
 
 
 def _signed_links(request: RouteRequest, name: str) -> dict[str, str]:
-    """Return signed links to an adapter's files. They work for an hour, without the API key."""
+    """Return signed links to an adapter's files. They work for an hour, without the API key.
+
+    Raises:
+        InvalidInput: The query string has no address for the links.
+    """
     files = adapters.adapter_files(_adapter_directory(request), name)
     base_url = request.job.query.get(BASE_URL_KEY)
     if base_url is None:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SAMPLING_KEYS = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
     TOP_LEVEL_PARAMETERS - {"return_token_log_probs"}
 )
-# The parameters among them that vLLM's server does not have.
+# Those of ``SAMPLING_KEYS`` that vLLM's server does not have.
 WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
 
 # Parameters that vLLM's server has removed. The refusal names their replacement.
@@ -89,7 +89,12 @@ def prepare_body(
 
 
 def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None:
-    """Translate the sampling parameters that vLLM's server does not have, or no longer has.
+    """Translate a body's sampling parameters that vLLM's server does not have, or has removed.
+
+    The body is changed.
+
+    Returns:
+        The ranking of the choices, or None if they are not ranked.
 
     Raises:
         InvalidInput: A value is refused, or has no effect.

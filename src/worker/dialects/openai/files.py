@@ -24,11 +24,12 @@ from worker.routes.route import RouteRequest
 from worker.validation import QueryModel, StrictModel, Text, prefix_field_name
 from worker.volume import ids, translate_os_errors
 
-# Maximum bytes of a content in a job's response, and of a range, which is sent as base64. The
+# Maximum bytes of a file in a job's response, and of a range of a file, which is sent as base64.
+# The
 # platform stores no larger results.
 MAX_CONTENT_BYTES = 20_000_000
 MAX_RANGE_BYTES = 14_000_000
-# Bytes in one part of a binary content. As base64, a part fits a yield. The number is divisible by
+# Bytes in one part of a binary file. As base64, a part fits a yield. The number is divisible by
 # three, so that only the last part has padding and the parts can be joined.
 PART_BYTES = 600_000
 LLM_ENGINE_FORMAT = "llm_engine"
@@ -38,14 +39,14 @@ CONTENT_PATH = "/v1/files/{id}/content"
 
 
 class ByteRange(QueryModel):
-    """The part of a content that a job requests, in bytes; the whole content if no field is set."""
+    """The range of a file's bytes that a job requests; the whole file if no field is set."""
 
     offset: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_RANGE_BYTES)] = MAX_RANGE_BYTES
 
 
 class Upload(StrictModel):
-    """The metadata of an uploaded file, and its content unless it comes as a form's file."""
+    """The metadata of an uploaded file, and its content or path unless a form contains the file."""
 
     purpose: Purpose = DEFAULT_PURPOSE
     filename: Annotated[Text, Field(min_length=1, max_length=255)] | None = None
@@ -59,7 +60,7 @@ class Upload(StrictModel):
         return self.expires_after.seconds if self.expires_after else None
 
     def receive(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
-        """Store a content that arrives in parts; see ``Files.receive``."""
+        """Store the content of the file, which arrives in parts; see ``Files.receive``."""
         return files.receive(
             source,
             filename=self.filename or "upload",

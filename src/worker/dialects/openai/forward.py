@@ -135,8 +135,9 @@ async def _read_answer(
             if event.startswith(events.ERROR_PREFIXES):
                 raise _translate_error(events.parse_error(event), None, request_id)
             announcements.append(event)
-            # Until an event with content arrives, the server may still refuse the request, or
-            # another engine may restart the answer.
+            # Events without content are withheld until content arrives. Before that, the server may
+            # still refuse
+            # the request, or the engine may die, and the whole answer is started again.
             if events.weight(event):
                 while announcements:
                     yield announcements.pop(0)
@@ -153,7 +154,10 @@ async def _read_answer(
 
 
 def _count_tokens(usage: Usage, answer: Any) -> None:
-    """Set the token counts from a response or a stream's last event, unless they are set."""
+    """Set the token counts from a response, or from the last event of a stream of /v1/responses.
+
+    Counts that are already set stay the same.
+    """
     if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIX):
         (completed,) = events.decode_data([answer])
         answer = completed["response"]
@@ -173,7 +177,10 @@ def _drop_refused_value(message: str) -> str:
 
 
 def _translate_error(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
-    """Convert an error of vLLM's server to the worker's; a stream's errors have no ``status``."""
+    """Convert an error of vLLM's server to the worker's.
+
+    ``status`` is the status of the response, or None if the error is an event of a stream.
+    """
     # Anthropic's error format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
     message = options_to_settings(_drop_refused_value(error["message"][:MAX_MESSAGE_LENGTH]))

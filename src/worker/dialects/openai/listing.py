@@ -35,7 +35,10 @@ class NewestFirstQuery(PageQuery):
 def list_object(
     current_page: Page[T], make_object: Callable[[T], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a page as OpenAI's list object; ``make_object`` makes its objects."""
+    """Return a page as OpenAI's list object; ``make_object`` makes its objects.
+
+    If the page is too large for a response, only its first objects are returned.
+    """
     data = take_fitting(map(make_object, current_page.data))
     ids = [item.id for item in current_page.data[: len(data)]]
     return {

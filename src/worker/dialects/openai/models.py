@@ -17,19 +17,21 @@ async def models(request: RouteRequest) -> dict[str, Any]:
 
 
 async def model(request: RouteRequest) -> Any:
-    """Describe one of ``models``.
+    """Describe a model or an adapter.
 
     Raises:
         UnknownRoute: There is no such model.
+        EngineDead: An engine that may serve the model is dead.
     """
     return (await find_card(request, request.parameters["model"]))[1]
 
 
 async def unload_adapter(request: RouteRequest) -> dict[str, Any]:
-    """Unload an adapter until a request names it again and its directory still exists.
+    """Unload an adapter; a later request that names it loads it again if it still exists.
 
     Raises:
         UnknownRoute: The operator does not allow callers to unload adapters.
+        InvalidInput: ``lora_name`` is not a string.
     """
     if not request.settings.allow_unload_lora_adapter:
         raise UnknownRoute(

@@ -140,7 +140,7 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
         NoSuchObject: The fine-tune does not exist.
         VolumeError: The volume fails.
     """
-    # The result is read last, since it overrides the status.
+    # The result is read last: if a worker writes it during these reads, it overrides the status.
     request, status, result = fine_tune.request, fine_tune.status, fine_tune.result
     hyperparameters = _hyperparameters(request)
     return {
@@ -171,7 +171,9 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
 
 
 def checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
-    """Return the checkpoints whose adapters can be used. Reads files, so call it in a thread.
+    """Return the checkpoints whose adapters can be used; none before the fine-tune has ended.
+
+    Reads files, so call it in a thread.
 
     Raises:
         NoSuchObject: The fine-tune does not exist.
@@ -230,7 +232,7 @@ def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
 
 
 def _describe_losses(step: int, metrics: dict[str, float]) -> str | None:
-    """Return a sentence with the losses of a step, or None if it has none."""
+    """Return a sentence with the losses of a step, or None if the step has no losses."""
     names = {"train_loss": "training loss", "valid_loss": "validation loss"}
     losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
     return f"Step {step}: {', '.join(losses)}" if losses else None

@@ -1,4 +1,4 @@
-"""``best_of``: generates more choices than it returns, and returns the likeliest."""
+"""Implements ``best_of``: requests more choices from vLLM than it returns, and selects the best."""
 
 from dataclasses import dataclass
 from itertools import count

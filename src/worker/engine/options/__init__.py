@@ -76,7 +76,7 @@ class Options:
         return self._options[name]
 
     def ineffective_options(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
-        """Return the options that have no effect, with the reasons, by the settings' names."""
+        """Return the reasons why options have no effect, by the names of their settings."""
         reasons = {
             prefix + dest.upper(): reason
             for prefix in ("", EMBEDDER_PREFIX)
@@ -194,8 +194,7 @@ class Options:
         by_flag = self._parser._option_string_actions.items()
         denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}
-        # Check this before the parser acts on the words: it prints help and reads the file of
-        # --config.
+        # Check this first: the parser would print help for --help, and read the file of --config.
         if refused_flags := flags & {*denied, "--config"}:
             raise ValueError(f"a worker does not take {', '.join(sorted(refused_flags))}")
         unset = object()
@@ -206,7 +205,11 @@ class Options:
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
     def _describe_refusal(self, error: Exception) -> str:
-        """Return the parser's message, plus the accepted values if it names an option."""
+        """Return the parser's message, with the accepted values of the option that it names.
+
+        If the message names unknown options, it includes when vLLM removed them and their
+        replacements.
+        """
         named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
             if named_flag and named_flag[1] in option.action.option_strings:

@@ -23,7 +23,8 @@ TOTAL_GPU_SHARE = 0.95
 EMBEDDER_GPU_SHARE = 0.1
 DEFAULT_GPU_SHARES = {"": TOTAL_GPU_SHARE, EMBEDDER_PREFIX: EMBEDDER_GPU_SHARE}
 
-# Options whose product is the number of GPUs that an engine runs on.
+# Options that divide an engine among GPUs. The product of ``PARALLEL_SIZES`` is the number of GPUs
+# that the engine runs on.
 OTHER_PARALLEL_SIZES = (
     "PIPELINE_PARALLEL_SIZE",
     "DATA_PARALLEL_SIZE",
@@ -31,7 +32,7 @@ OTHER_PARALLEL_SIZES = (
 )
 PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_PARALLEL_SIZES)
 
-# A string, because vLLM imports the class.
+# The path of a class, which vLLM imports.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
 
 # By default, vLLM validates each request with the backend that fits it, but uses the backend of the
@@ -45,7 +46,10 @@ MAX_MODEL_LEN_DEFAULT = Default("MAX_MODEL_LEN", "auto", "the longest text that 
 def choose_defaults(
     operator_options: Mapping[str, str], machine: Machine, gpu_share: float
 ) -> list[Default]:
-    """Choose defaults for the options that the operator left unset."""
+    """Choose defaults for the options that the operator left unset.
+
+    On a CPU, this also sets unset environment variables, which the returned defaults include.
+    """
     defaults = (
         _cpu_defaults(operator_options)
         if machine.cpu
@@ -106,7 +110,7 @@ def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
 
 
 def _cpu_defaults(operator_options: Mapping[str, str]) -> list[Default]:
-    """Choose defaults that start fast and run on any CPU."""
+    """Choose defaults that start fast and run on any CPU; set the variables in CPU_EXPORTS."""
     exported = set_defaults(CPU_EXPORTS)
     defaults = [
         *(Default(name, value, "no GPU") for name, value in exported.items()),

@@ -24,15 +24,18 @@ from worker.errors import options_to_settings
 from worker.settings.mistakes import Mistake
 from worker.settings.values import is_directory, model_name_problem, redact
 
-# The value of a parser option that selects the model's parser.
+# The value of a parser option with which the worker selects the parser for the model.
 AUTO = "auto"
 TOOL_PARSER, REASONING_PARSER = "TOOL_CALL_PARSER", "REASONING_PARSER"
-# vLLM's registries of parsers.
+# Names of vLLM's registries of parsers, by option.
 PARSER_REGISTRIES = {TOOL_PARSER: "ToolParserManager", REASONING_PARSER: "ReasoningParserManager"}
 
 
 def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that vLLM has the configured parsers, unless a plugin may register them."""
+    """Check that vLLM has the configured parsers, and that the files of parser plugins exist.
+
+    A parser's name is not checked if a plugin may register it.
+    """
     operator_options = arguments.operator_options
     for name, registry in PARSER_REGISTRIES.items():
         plugin_name = name.replace("CALL_", "") + "_PLUGIN"
@@ -49,7 +52,7 @@ def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
 
 
 def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that LORA_MODULES are valid adapters that the other options allow."""
+    """Check that LORA_MODULES are valid and allowed by other options, and check MAX_CPU_LORAS."""
     options, operator_options, prefix = (
         arguments.vllm_args,
         arguments.operator_options,
@@ -97,7 +100,7 @@ def check_directories(arguments: EngineArguments, _: Machine) -> Iterator[Mistak
 
 
 def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that the chat template, which may be a path, exists and compiles."""
+    """Check that the chat template, which may be a path, can be read and compiles."""
     template = arguments.vllm_args.chat_template
     if not template:
         return
@@ -118,7 +121,10 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
 
 
 def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Run vLLM's own checks and attribute a refusal to the option in its message."""
+    """Run vLLM's own checks, and attribute a refusal to the first option in its message.
+
+    If the message contains no option that the operator set, the mistake names MODEL.
+    """
     # The chat template has a separate check with a better message.
     options = argparse.Namespace(**{**vars(arguments.vllm_args), "chat_template": None})
     try:
@@ -155,6 +161,7 @@ def read_chat_template(template: str) -> str:
 
     Raises:
         OSError: The file can't be read.
+        UnicodeError: The file is not encoded as UTF-8.
     """
     return template if _is_inline(template) else Path(template).read_text()
 

@@ -4,7 +4,7 @@ from worker.settings.names import FOREIGN_OPTIONS
 
 _NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
 
-# Options that are not useful in a worker, with the reasons.
+# Options that make no sense in a worker and are refused or ignored, with the reasons.
 UNSUPPORTED_OPTIONS = dict.fromkeys(
     """
     api_server_count grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs
@@ -19,8 +19,8 @@ UNSUPPORTED_OPTIONS = dict.fromkeys(
     """.split(),
     "a worker is one machine",
 )
-# All options that are not settings. Two of them are secrets that vLLM must not receive: HF_TOKEN is
-# passed to the hub's library in the environment, and SERVE_API_KEY replaces api_key.
+# All options of vLLM that can't be settings. Two of them are secrets that vLLM must not receive:
+# HF_TOKEN is passed to the hub's library in the environment, and SERVE_API_KEY replaces api_key.
 EXCLUDED_OPTIONS = (
     {name.lower() for name in FOREIGN_OPTIONS}
     | UNSUPPORTED_OPTIONS.keys()
@@ -47,7 +47,7 @@ INEFFECTIVE_OPTIONS = dict.fromkeys(
     "vLLM itself ignores it",
 )
 
-# Options that have no effect unless another option is set.
+# Options that have no effect unless another option is set, with that option.
 REQUIRED_OPTIONS = {
     "FULLY_SHARDED_LORAS": "ENABLE_LORA",
     "LORA_DTYPE": "ENABLE_LORA",

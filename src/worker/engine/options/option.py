@@ -57,14 +57,15 @@ _DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 class Option:
-    """An option of vLLM as an environment variable."""
+    """An option of vLLM that operators set with an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Describe an option.
+        """Read the option's name, kind and bounds.
 
         Args:
             action: The option in vLLM's parser.
-            config: vLLM's configuration class that has the option's field.
+            config: vLLM's configuration class that has the option's field; None if there is no such
+                class.
         """
         self.action = action
         self.name = action.dest.upper()
@@ -88,7 +89,7 @@ class Option:
 
     @property
     def default(self) -> str:
-        """The default as an operator would write it; blank if there is no default."""
+        """The default as an operator would write it; blank if it is empty or can't be written."""
         value = self.action.default
         if value is argparse.SUPPRESS or value in (None, "", [], {}, set()):
             return ""
@@ -119,6 +120,8 @@ class Option:
     def command_line_words(self, value: str) -> Iterator[str]:
         """Yield the command line words that set the option.
 
+        Yields nothing for a false boolean if the option has no negated flag.
+
         Raises:
             ValueError: The value can't be converted.
         """
@@ -136,14 +139,17 @@ class Option:
             yield f"{self.flag}={word}"
 
     def check(self, value: str, converted: Any) -> None:
-        """Validate a value against the field of vLLM's configuration class.
+        """Validate a value against the choices, or against the field of vLLM's configuration class.
+
+        The option's default is always accepted.
 
         Args:
             value: The value as a string; blank if it is unknown.
             converted: The value that vLLM's parser converted.
 
         Raises:
-            ValueError: The value is wrong. The message is blank if the accepted values are enough.
+            ValueError: The value is wrong. The message is blank if a list of the accepted values is
+                enough to explain it.
         """
         if converted is None or (value and value == self.default):
             return
@@ -156,6 +162,8 @@ class Option:
 
     def _check_object(self, value: Any) -> None:
         """Validate the keys and values of a JSON object against vLLM's class for it.
+
+        If there is no such class, any object is accepted.
 
         Raises:
             ValueError: The value is not an object, or has an unknown key or a wrong value.
@@ -172,18 +180,20 @@ class Option:
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
         for key, item in value.items():
             try:
-                # Pydantic raises this error for types of vLLM that no operator can write.
+                # Pydantic raises this error for types of vLLM that it can't validate. An operator
+                # can't write values of these types anyway.
                 with contextlib.suppress(PydanticUserError):
                     _validate(item, known_fields[key].annotation, known_fields[key])
             except ValidationError as error:
                 raise ValueError(f"{key}: {join_messages(error)}") from None
 
     def _normalize_choice(self, value: str) -> str:
-        """Return a choice in vLLM's case: LOG_LEVEL=info is common."""
+        """Return the choice that equals the value, ignoring case; otherwise return the value."""
         return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
     def _is_known_choice(self, value: str) -> bool:
-        # A class of the operator is written with dots. Plugins may register more names.
+        # The operator may name a class of their own, with dots or a colon. Plugins may register
+        # more names.
         is_class = "." in value or ":" in value
         return is_class or has_plugins() or bool({value, value.upper()} & {*self.choices})
 
@@ -198,7 +208,7 @@ class Option:
         return reason
 
     def _to_json(self, value: str) -> str:
-        """Return an object, which may be written as pairs, as JSON.
+        """Convert pairs into a JSON object; return other values unchanged, after checking JSON.
 
         Raises:
             JSONDecodeError: The JSON is invalid; for some options vLLM would accept it as a string.
@@ -245,7 +255,8 @@ def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
 def refusal_reason(error: BaseException) -> str:
     """Return why the parser or ``Option`` refused a value.
 
-    Returns a blank string if ``Option.advice`` already contains the reason.
+    Returns a blank string if ``Option.advice`` already contains the reason, or if the error is
+    Python's own and explains nothing to an operator.
     """
     cause: BaseException | None = error
     while cause:
@@ -268,7 +279,8 @@ def join_messages(error: ValidationError, ignored_type: str = "-") -> str:
 
     Args:
         error: Pydantic's error.
-        ignored_type: A part of the error types to omit.
+        ignored_type: A part of the names of error types whose messages are omitted. No error type
+            contains the default.
     """
     messages = []
     for detail in error.errors(include_input=False, include_url=False):

@@ -46,7 +46,7 @@ class InProcessEngine:
             arguments: Arguments of vLLM's engine.
             settings: The operator's settings.
             loop: The engine's event loop.
-            died: Resolved when the engine is dead and is not started again; shared by all engines.
+            died: Future of all engines; resolved when an engine is dead and is not started again.
             restart_core: Starts another core after a core has died; called in a thread.
         """
         self.loop = loop
@@ -74,8 +74,8 @@ class InProcessEngine:
     async def prepare(self) -> None:
         """Start watching a warm engine, and start tasks that no job waits for; call on its loop.
 
-        The engine must be warm: compiling during the warm-up may take longer than a working core is
-        silent.
+        The engine must be warm: a core that compiles during the warm-up may be silent for so long
+        that it would count as hanging.
         """
         watch = asyncio.create_task(self._healer.run())
         watch.add_done_callback(self._report_death)
@@ -87,7 +87,8 @@ class InProcessEngine:
 
     async def _use_replacement(self, core: Core) -> None:
         await self._use_core(core)
-        # The objects of the previous core are garbage now, but most were exempt from collection.
+        # The objects of the previous core are garbage now, but ``gc.freeze`` has exempted most of
+        # them from collection.
         gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -106,7 +107,8 @@ class InProcessEngine:
         )
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
-        # Defaults of the model's generation_config. On the raw path they apply only if configured.
+        # Defaults of the model's generation_config. On the raw path they apply only if the operator
+        # has set one of these options.
         model_defaults = client.model_config.get_diff_sampling_param()
         names = {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
         uses_model_defaults = not names.isdisjoint(arguments.operator_options)
@@ -166,14 +168,14 @@ class InProcessEngine:
     def slots(self) -> int:
         config = self._client.vllm_config
         scheduler = config.scheduler_config
-        # The limit is lower than the core's memory allows; vLLM 0.30 does not have it.
+        # This option limits running requests to fewer than ``max_num_seqs``. vLLM 0.30 lacks it.
         active = getattr(scheduler, "max_num_active_seqs", None)
         # With data parallelism every rank has a scheduler.
         return int((active or scheduler.max_num_seqs) * config.parallel_config.data_parallel_size)
 
     @property
     def unfinished_requests(self) -> int:
-        """Number of requests with a slot in the engine, on both paths together."""
+        """Number of requests that the engine has not finished, of both request paths together."""
         return self._client.output_processor.get_num_unfinished_requests()
 
     def _report_death(self, watch: asyncio.Task[None]) -> None:

@@ -31,7 +31,7 @@ from worker.record import Usage
 
 log = logging.getLogger(__name__)
 
-# Parameters that vLLM names when a prompt is too long.
+# Values of ``param`` in vLLM's refusal of a prompt that is too long.
 TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 
 
@@ -57,7 +57,8 @@ class VllmServer:
         _remove_exception_handlers(self._app)
         silence_refusals()
         self._keys = dict(_body_keys(self._app))
-        # Building the document takes a second or two: concurrent requests would each build it.
+        # Building the OpenAPI document takes a second or two: concurrent requests would each build
+        # it.
         self._schema_lock = threading.Lock()
 
     @property
@@ -114,14 +115,14 @@ class VllmServer:
                 state: dict[str, Any] = {}
                 async with contextlib.aclosing(asgi.call_app(self._app, request, state)) as parts:
                     async for part in parts:
-                        # vLLM's server would respond with status 500, or end a stream with an error
-                        # event. Requests that only read, such as for the list of models, need no
-                        # core.
+                        # After the core's death, vLLM's server would respond with status 500, or
+                        # end a stream with an error event. Requests without a body only read, for
+                        # example the list of models, and need no core.
                         if self._client.errored and body is not None:
                             raise EngineDead
                         yield part
-                # Metadata for the middleware of vLLM's app. It also counts the tokens of a stream
-                # whose caller did not request the usage.
+                # vLLM's routes store this metadata for the app's middleware. It contains the token
+                # counts, also those of a stream whose caller did not request the usage.
                 metadata: RequestMetadata | None = state.get("request_metadata")
                 if usage is not None and metadata and (final_usage := metadata.final_usage_info):
                     usage.prompt_tokens = final_usage.prompt_tokens
@@ -135,8 +136,8 @@ class VllmServer:
     ) -> WorkerError:
         """Return the refusal of a prompt that is too long, with the prompt's number of tokens.
 
-        vLLM does not count all tokens. All other refusals are returned unchanged, and also refusals
-        of texts that take long to count.
+        vLLM's own message lacks the exact number. All other refusals are returned unchanged, and
+        also those of prompts that are not text, that contain media, or that take long to count.
         """
         if refused.param not in TOO_LONG_PARAMS or is_long.get():
             return refused

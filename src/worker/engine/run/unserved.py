@@ -18,7 +18,8 @@ class UnservedModel:
     """
 
     is_dead = is_suspended = False
-    # Requests that need an engine are refused, and the others need no slot.
+    # Number of jobs to run concurrently. They need no slots of an engine: a job that needs an
+    # engine is refused.
     slots = 8
 
     def __init__(

@@ -7,7 +7,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker as VllmCPUWorker
 
 
 class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
-    """Worker that compiles nothing with ``ENFORCE_EAGER`` and keeps seeds out of partial prompts.
+    """vLLM's worker that compiles nothing with ``ENFORCE_EAGER``, and never rewinds generators.
 
     Even with ``ENFORCE_EAGER``, vLLM compiles small functions when they are first called, which
     blocks the core for seconds. The function that ranks log probabilities consists of three
@@ -15,7 +15,7 @@ class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
     probabilities.
 
     In a step that computes a part of a prompt, vLLM samples a token anyway, and then rewinds the
-    seeded generator by the amount used. Generators of a CPU can't be rewound, and the core dies. A
+    request's seeded random generator. Generators of a CPU can't be rewound, and the core dies. A
     prompt is computed in parts whenever a step has no capacity for the rest of it, also because of
     other requests.
     """

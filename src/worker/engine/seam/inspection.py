@@ -1,8 +1,8 @@
 """Inspection of a model's class by vLLM, in a fork of this process.
 
 vLLM inspects the class in another process, since importing the class may initialize CUDA. It starts
-a new interpreter for that, which imports vLLM again and takes most of a first startup. A fork has
-already imported vLLM.
+a new interpreter for that, which imports vLLM again. This takes most of the time of a first
+startup. A fork has already imported vLLM.
 """
 
 import contextlib
@@ -27,7 +27,12 @@ def inspect_in_forks() -> Iterator[None]:
 
 
 def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
-    """Return the result of a function that runs in a fork; if it fails there, call the fallback."""
+    """Call a function in a fork, and return its result; if it fails there, call the fallback.
+
+    Args:
+        function: The function; its result must be serializable with pickle.
+        fallback: Called with the function; it returns the result instead.
+    """
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def send() -> None:

@@ -124,14 +124,15 @@ BATCH_DEFAULTS = Patch(
     reason="It depends on this machine's platform, and plans are made for other GPUs.",
 )
 
-# Added as a filter of the log's handlers:
+# This replacement is not assigned to ``addFilter``, but passed to it, for the handlers of vLLM's
+# log.
 LOG = Patch(
     owner="logging:Handler",
     name="addFilter",
     replacement="worker.engine.run.requests.refusals:silence_refusals",
     reason="vLLM logs refused requests with a traceback, and quotes messages and addresses.",
 )
-# Collectors are moved to another registry:
+# This replacement moves the collectors to another registry, by calling ``unregister``.
 METRICS = Patch(
     owner="prometheus_client:REGISTRY",
     name="unregister",
@@ -139,7 +140,7 @@ METRICS = Patch(
     reason="An engine that starts removes the metrics of the others from the process's registry.",
     issue="https://github.com/vllm-project/vllm/pull/21257",
 )
-# A subclass, which vLLM imports by its name:
+# The replacements below are methods of a subclass, which vLLM imports by its name.
 COMPILATION = Patch(
     owner="vllm.v1.worker.cpu_worker:CPUWorker",
     name="__init__",

@@ -38,7 +38,7 @@ class RequestOutput(Protocol):
     """One output of vLLM's engine for a request."""
 
     prompt_token_ids: list[int] | None
-    # The entry of the first position is empty.
+    # One entry for each token of the prompt; ``None`` for the first token.
     prompt_logprobs: Sequence[Any] | None
     outputs: list[CompletionOutput]
 

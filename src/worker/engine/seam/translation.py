@@ -34,15 +34,16 @@ from worker.errors import (
 )
 from worker.validation import MAX_MISTAKES
 
-# Names and indexes in the locations of pydantic's errors; other parts label alternatives of a
-# union.
+# Matches field names and list indexes in the locations of pydantic's errors. The other parts of a
+# location, and ``TYPE_LABELS``, are labels for the alternatives of a union.
 FIELD_NAME = re.compile(r"[a-z0-9_]+")
 TYPE_LABELS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 # Timestamp and location in xgrammar's own source, at the start of its messages.
 SOURCE_LOCATION = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
 
-# Errors to read for one message: a long list of mistakes has one for each alternative.
+# Maximum number of validation errors to read for one message: a list has an error for each
+# alternative of each wrong item.
 MAX_ERRORS = 1_000
 
 NO_CHAT_TEMPLATE = (
@@ -95,7 +96,8 @@ def _field_path(location: tuple[int | str, ...]) -> tuple[str, bool]:
     return ".".join(names), len(names) < len(parts)
 
 
-# Most specific first. The status codes are those of vLLM's own server.
+# Exceptions, each with a function that converts it to the worker's error. The most specific
+# exceptions come first. The status codes are those of vLLM's own server.
 TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], ...] = (
     (EngineDeadError, lambda _: EngineDead()),
     # Some supported releases lack this exception; no object is an instance of ().
@@ -147,14 +149,14 @@ def is_out_of_memory(reason: str) -> bool:
 
 
 def translate(error: object) -> WorkerError | None:
-    """Return the worker's error for an exception of vLLM; None for defects and other objects."""
+    """Return the worker's error for an exception of vLLM; None for bugs and for other objects."""
     # The engine raises this exception with an unexpected exception as its cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return next((make(error) for class_, make in TRANSLATIONS if isinstance(error, class_)), None)
 
 
-# Exceptions of decoding an image, in addition to those that vLLM translates itself.
+# Exceptions that decoding media can raise, in addition to those in ``TRANSLATIONS``.
 MEDIA_ERRORS = (
     DecompressionBombError,
     OSError,
@@ -165,7 +167,9 @@ MAX_REASON_CHARACTERS = 200  # some reasons quote the image
 
 @contextlib.contextmanager
 def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[None]:
-    """Translate vLLM's exceptions to the worker's errors; a defect passes unchanged.
+    """Translate vLLM's exceptions to the worker's errors.
+
+    Exceptions that indicate a bug pass unchanged.
 
     Args:
         client: vLLM's AsyncLLM. If it is dead, every exception becomes ``EngineDead``.

@@ -39,14 +39,15 @@ WORKER_SETTINGS = frozenset(name.upper() for name in Settings.model_fields)
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The worker's settings, validated and exported to the process's environment.
+    """The validated settings of the worker, after variables for libraries have been exported.
 
     Attributes:
         raw_settings: All settings that are set, as strings.
-        settings: The worker's own settings, with defaults for wrong ones; None if no model is
-            named.
-        defaults: Values that the worker chose for libraries' environment variables.
-        mistakes: Mistakes found so far, in the operator's spelling.
+        settings: The worker's own settings, with defaults for wrong ones; None if the model's name
+            is missing or wrong.
+        defaults: Values that the worker chose for libraries' environment variables, as far as they
+            are worth logging.
+        mistakes: Mistakes found so far, with the operator's spelling of the settings' names.
     """
 
     raw_settings: RawSettings
@@ -56,10 +57,10 @@ class Bootstrap:
 
     @classmethod
     def from_raw_settings(cls, raw_settings: RawSettings) -> Self:
-        """Validate the worker's settings, and export libraries' settings to the environment.
+        """Validate the worker's settings, export libraries' settings, and mask secrets in output.
 
-        A wrong setting does not raise an error: the model's download can begin, and vLLM can report
-        further mistakes.
+        A wrong setting does not raise an error, so that the model's download can begin and vLLM can
+        report further mistakes.
         """
         mistakes: list[Mistake] = []
         settings = None
@@ -94,12 +95,12 @@ class StartupPlan:
         settings: The worker's own settings.
         engines: The arguments of the main model's engine, then those of an optional embedder.
         context: The machine, and the locations of artifacts.
-        option_names: Names of all of vLLM's options.
-        accepted_settings: Names of the settings that are set, in the operator's spelling.
+        option_names: Names of all of vLLM's options that can be settings.
+        accepted_settings: Names of the known settings that are set, in the operator's spelling.
         warnings: Warnings about settings that have no effect or are misleading.
         compile_cache: The cache of compiled code; None if it is disabled.
-        read_ahead: Closed when the engines have loaded their weights or won't load them. Until
-            then, a child process reads the weights into the page cache.
+        read_ahead: Stops the child process that reads the weights into the page cache, if there is
+            one. It must be closed when the engines have loaded their weights or won't load them.
     """
 
     settings: Settings
@@ -122,16 +123,19 @@ def prepare_startup(raw_settings: RawSettings, offline: bool = False) -> Startup
 
     Args:
         raw_settings: All settings that are set.
-        offline: Whether this process must not make other requests to the hub.
+        offline: Whether to disable requests to the hub by libraries, if the store looks for all
+            artifacts itself. Downloads by the store remain possible.
 
     Raises:
         SettingsError: One or more settings are wrong.
-        StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
+        StartFailed: vLLM can't be imported or run on this machine, or a model can't be found or
+            downloaded.
     """
     bootstrap = Bootstrap.from_raw_settings(raw_settings)
     settings = bootstrap.settings
     with (
-        # Without a model's name, the search for artifacts does not begin yet.
+        # Without a model's name, no artifact is searched for: ``plan_startup`` will report the
+        # mistake.
         contextlib.closing(
             EngineArtifacts(raw_settings if settings else RawSettings())
         ) as artifacts,
@@ -164,6 +168,7 @@ def plan_startup(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Star
     Raises:
         SettingsError: One or more settings are wrong; the error lists all mistakes.
         StartFailed: vLLM can't be imported in this environment.
+        MachineUnfit: vLLM can't run on this machine.
     """
     raw_settings, mistakes = bootstrap.raw_settings, list[Mistake]()
     with phase("import"), pause_collection():
@@ -203,9 +208,12 @@ def _import_vllm(
 ) -> "Options":
     """Import vLLM and check the environment variables that it reads itself.
 
+    Mistakes in the variables are added to ``mistakes``.
+
     Raises:
-        SettingsError: vLLM can't be imported because of one of them; with all mistakes so far.
-        StartFailed: vLLM can't be imported for another reason.
+        SettingsError: vLLM can't be imported because of a variable; the error lists all mistakes so
+            far.
+        StartFailed: vLLM can't be imported for another reason, or can't run on this machine.
     """
     values = bootstrap.raw_settings.values
     # The imports take seconds and read the environment, which is complete only now.
@@ -231,7 +239,10 @@ def _import_vllm(
 def _build_engine_arguments(
     raw_settings: RawSettings, options: "Options", mistakes: list[Mistake]
 ) -> tuple[EngineArguments, ...]:
-    """Create and check the arguments of each engine; omit engines that have mistakes."""
+    """Create and check the arguments of each engine; omit engines that have mistakes.
+
+    The mistakes are added to ``mistakes``.
+    """
     from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
     from worker.engine.start.tables import find_mistakes  # noqa: PLC0415 - imports vLLM
 
@@ -251,7 +262,7 @@ def _build_engine_arguments(
         }
     engines = []
     for prefix, engine_options in options_by_prefix.items():
-        # Some names are both options of vLLM and settings of the worker.
+        # Names that are both options of vLLM and settings of the worker are left to the worker.
         vllm_options = {
             name: text for name, text in engine_options.items() if name not in WORKER_SETTINGS
         }
@@ -294,7 +305,7 @@ def _warn_of_misleading_values(
 def check_base_path(raw_settings: RawSettings) -> Iterator[Mistake]:
     """Yield a mistake if BASE_PATH is set but isn't a readable directory.
 
-    Otherwise a pod would lose its downloads when it stops.
+    Otherwise models would be downloaded to the container's disk, which a pod loses when it stops.
     """
     path = raw_settings.values.get("BASE_PATH")
     if not path:

@@ -30,12 +30,16 @@ from worker.store.places import baked_models
 
 log = logging.getLogger("worker")
 
-# Options that add artifacts to the model and its tokenizer.
+# Options that name artifacts in addition to the model and its tokenizer. SC is vLLM's short name of
+# SPECULATIVE_CONFIG.
 _FURTHER_OPTIONS = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
 
 
 def find_places(environ: Mapping[str, str]) -> Places:
-    """Return the places where models may be; call this when the environment is complete."""
+    """Return the places to search for models: the image, the platform's cache and the hub's cache.
+
+    The variables in ``environ`` determine the hub's cache, so they must have their final values.
+    """
     return Places(hub_cache(environ), baked=baked_models(BAKED_MODEL_FILE))
 
 
@@ -71,7 +75,10 @@ class EngineArtifacts:
         self._first_download.close()
 
     def go_offline(self) -> None:
-        """Disable requests to the hub by libraries, if the store finds all artifacts."""
+        """Disable requests to the hub by libraries, if the store looks for all artifacts itself.
+
+        If requests are disabled, also remove the hub's token from the environment.
+        """
         if (
             self._artifacts
             and not self._artifacts_left_to_vllm
@@ -87,7 +94,8 @@ class EngineArtifacts:
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
-            StartFailed: The settings contain no artifact, or one that only vLLM can find.
+            StartFailed: The settings name no artifact, only vLLM can find one of them,
+                VLLM_EXTRA_ARGS adds artifacts, or a download stopped before it was complete.
         """
         if (
             self._artifacts_left_to_vllm
@@ -101,7 +109,7 @@ class EngineArtifacts:
         return [*self.wait().values()]
 
     def find(self, artifacts: Sequence[Artifact]) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the artifacts that engines load, and log their locations.
+        """Wait for the artifacts in the settings and in ``artifacts``; log the locations of these.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.

@@ -16,7 +16,8 @@ from worker.engine.start.refusals import error_message, remedy, start_failure
 from worker.engine.start.tables import CORE_CHECKS, STEPS
 from worker.errors import StartFailed
 
-# Options that select the model: without them it would be another model.
+# Options that select the model. They are not reset to find the cause of a refusal, since that would
+# select another model.
 _MODEL_OPTIONS = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
 # Maximum length of a message in characters: some messages contain long advice or list everything
 # that vLLM supports.
@@ -52,7 +53,8 @@ def configure_engine(arguments: EngineArguments, context: StartupContext) -> Con
     """Apply all startup steps to an engine's arguments, and create vLLM's configuration.
 
     Raises:
-        StartFailed: With vLLM's message, and advice on other values.
+        StartFailed: vLLM or a check refuses the arguments; with its message, and advice on other
+            values.
     """
     _import_plugins(arguments.vllm_args)
     try:
@@ -101,8 +103,8 @@ def find_refusals(
 
 
 def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
-    """Return a copy of the arguments in which options have vLLM's defaults."""
-    # Options of the engine, and options of vLLM's server.
+    """Return a copy of the arguments in which some options are unset and have vLLM's defaults."""
+    # Defaults of the engine's options, and of the options of vLLM's server.
     default_args = (
         import_from_vllm("AsyncEngineArgs")(model=arguments.vllm_args.model),
         import_from_vllm("FrontendArgs")(),
@@ -136,7 +138,7 @@ def _find_problem(
     context: StartupContext,
     extra_check: Callable[[ConfiguredEngine], None] | None = None,
 ) -> str | None:
-    """Return vLLM's message if it refuses the arguments; None if it accepts them."""
+    """Return the message if vLLM or a check refuses the arguments; None if all accept them."""
     try:
         configured = _apply_steps(arguments, context)
         if extra_check:
@@ -149,10 +151,13 @@ def _find_problem(
 def _find_culprits(
     arguments: EngineArguments, problem: str, find_problem: Callable[[EngineArguments], str | None]
 ) -> tuple[str, ...]:
-    """Return the options that cause a refusal, found by resetting options and checking again."""
+    """Return the options that cause a refusal, found by resetting options and checking again.
+
+    Returns the first option whose reset alone removes the problem, all options if only their common
+    reset does, or nothing if the model is the cause.
+    """
     message = problem.lower()
-    # Options in the message come first: creating a configuration takes seconds if files are
-    # missing.
+    # Try the options in the message first: each attempt takes seconds if files are missing.
     options = sorted(
         {*arguments.operator_options} - _MODEL_OPTIONS,
         key=lambda name: (name.lower() not in message, name),

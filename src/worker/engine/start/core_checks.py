@@ -19,9 +19,9 @@ from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
 
-# An operator that vLLM's CPU builds declare, but that some builds don't implement.
+# A torch operator that vLLM's CPU builds declare, but that some builds don't implement.
 _FP8_OPERATOR = "static_scaled_fp8_quant"
-# Packages that values of options need.
+# Packages that values of options require, by option and value.
 _PACKAGES = {
     "LOAD_FORMAT": {
         **LOADERS,
@@ -36,7 +36,7 @@ _SHARD_PATTERN = "model-rank-0-part-*.safetensors"
 
 
 def check_any_machine(arguments: EngineArguments, config: Any) -> None:
-    """Check everything that does not depend on the machine."""
+    """Check for refusals that would happen on every machine, such as broken adapters."""
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
     if not is_served(model):
         raise StartFailed(TRANSCRIPTION_ONLY)
@@ -55,7 +55,7 @@ def check_any_machine(arguments: EngineArguments, config: Any) -> None:
             raise StartFailed(f"{name}={value} needs the package {package}, which is not installed")
     if backend == "external_launcher" and "RANK" not in process_environ():
         raise StartFailed(f"DISTRIBUTED_EXECUTOR_BACKEND={backend} is for processes of torchrun")
-    # A core first seeds numpy, which accepts no other values.
+    # A core first passes the seed to numpy, which accepts no other values.
     if not 0 <= model.seed < 2**32:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 

@@ -19,7 +19,8 @@ from worker.engine.seam.translation import START_ERRORS
 from worker.process.garbage import collect_in_forks
 from worker.settings.environment import is_set, set_variable
 
-# Acquired while a core starts: a concurrent startup would move the metrics that vLLM registers.
+# Acquired while a core starts. Otherwise another core that starts concurrently would move the
+# metrics that vLLM registers for this one.
 _start_lock = threading.Lock()
 
 METRICS_PREFIX = "vllm:"
@@ -78,7 +79,10 @@ def fork_core(
 
 
 def spawn_core(arguments: EngineArguments, config: Any) -> Core:
-    """Start a new core for an engine that died, in a process that has threads."""
+    """Start a core by spawning a process, after a core died or the first one didn't start.
+
+    Unlike ``fork_core``, this is possible when the worker's process has several threads.
+    """
     # A fork would copy locks that other threads hold. A spawned core reads the number of threads
     # from the environment, whereas a forked core inherits it.
     set_variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn")

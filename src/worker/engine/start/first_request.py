@@ -1,4 +1,4 @@
-"""The first requests to an engine: the startup sends them, and the doctor only renders them."""
+"""The first requests to an engine, which the startup sends and the doctor only renders."""
 
 import asyncio
 import contextlib
@@ -31,10 +31,18 @@ def refusals_as_value_errors() -> Iterator[None]:
 
 
 def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) -> None:
-    """Load the tokenizer, and render a first message in the same way as the warm-up.
+    """Check that the tokenizer loads and that the warm-up's first message can be rendered.
+
+    Nothing is checked if the model is served without a tokenizer. A message is rendered only for
+    models that generate or embed.
+
+    Args:
+        configured: The engine, which need not be running.
+        system_prompt: The setting SYSTEM_PROMPT; None if it is unset.
 
     Raises:
-        Exception: One of ``START_ERRORS``.
+        Exception: One of ``START_ERRORS``: the tokenizer can't be loaded, or the message is
+            refused.
     """
     model = configured.config.model_config
     if model.skip_tokenizer_init:
@@ -46,7 +54,7 @@ def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) 
 
 
 async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> None:
-    """Render a message with vLLM's server for machines that only render."""
+    """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
     state = SimpleNamespace()
     await import_from_vllm("init_render_app_state")(
         configured.config, state, configured.arguments.vllm_args
@@ -65,11 +73,14 @@ async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> No
 
 
 async def warm_up(engine: InProcessEngine) -> None:
-    """Send a raw and an OpenAI request, to initialize everything before the first job.
+    """Send first requests to an engine, to initialize everything before the first job.
+
+    A model that generates receives a raw and an OpenAI request, a model that embeds receives a raw
+    request, and other models receive none.
 
     Raises:
         StartFailed: The server responds with an error status.
-        ValueError: vLLM refuses the request.
+        ValueError: vLLM refuses a request.
     """
     with refusals_as_value_errors():
         generation = engine.generation

@@ -24,8 +24,8 @@ def with_less_memory(
 ) -> EngineArguments | None:
     """Return arguments for a second attempt that uses less memory.
 
-    Returns None if the first attempt didn't run out of memory, or if the operator has set all
-    options that could be reduced.
+    Returns None if the first attempt didn't run out of memory, or if no option that the operator
+    left unset can be reduced.
     """
     if not is_out_of_memory(reason):
         return None
@@ -53,8 +53,8 @@ def check_fitted_context(
     Args:
         arguments: The engine's arguments.
         config: vLLM's configuration of the started engine.
-        model_context: The model's context length in tokens.
-        min_context: MIN_MODEL_LEN.
+        model_context: The context length in tokens before vLLM fitted it to the memory.
+        min_context: The setting MIN_MODEL_LEN, in tokens.
 
     Raises:
         StartFailed: The context of the main model is below the minimum.

@@ -46,14 +46,16 @@ CLOSE_TIMEOUT_S = 15.0
 
 @contextlib.contextmanager
 def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
-    """Start the engines and warm them up; stop them on exit. Call this on the main thread.
+    """Start the engines, warm them up and store the code that they compiled; stop them on exit.
+
+    Call this on the main thread.
 
     Args:
         plan: The engines to start.
         modules_to_import: Modules that are needed later, to import while the last core starts.
 
     Raises:
-        StartFailed: With vLLM's message, and no traceback.
+        StartFailed: An engine can't start; with vLLM's message, and no traceback.
     """
     with contextlib.ExitStack() as stack:
         with pause_collection(), cores.allow_environ_changes(), plan.read_ahead:
@@ -63,7 +65,7 @@ def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> 
         yield engines
 
 
-def _start_engines(  # noqa: PLR0915 - the story of a startup, in its order
+def _start_engines(  # noqa: PLR0915 - the steps of a startup, in their order
     stack: contextlib.ExitStack, plan: StartupPlan, modules_to_import: Sequence[str]
 ) -> Engines:
     """Start the engines and register their shutdown on the stack."""
@@ -104,7 +106,8 @@ def _start_engines(  # noqa: PLR0915 - the story of a startup, in its order
     for engine, ((arguments, config), _) in zip(in_process_engines, started, strict=True):
         log.info(summary(arguments, config, max_concurrency, engine.slots))
         log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
-        # An embedder handles some of the same jobs.
+        # The embedder's engine serves jobs from the same queue, so its log line is based on the
+        # number of jobs that the main model's engine allows.
         max_concurrency = concurrent_queue_jobs(max_concurrency, in_process_engines[0].slots)
     return Engines(*in_process_engines, died=died)
 
@@ -114,9 +117,9 @@ def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[En
     """Prepare the training of adapters without an engine. Call this on the main thread.
 
     Raises:
-        StartFailed: With vLLM's message: it could not serve the model either.
+        StartFailed: vLLM refuses the model, which it could not serve either; with vLLM's message.
     """
-    # Training reads the weights later.
+    # Stop reading the weights into the page cache: training reads them only later.
     plan.read_ahead.close()
     with translate_start_errors(plan.arguments), inspect_in_forks():
         arguments, config = _configure(plan.arguments, replace(plan.context, only_trains=True))
@@ -142,7 +145,7 @@ def _configure_engines(plan: StartupPlan) -> list[ConfiguredEngine]:
 def _start_core(
     engine: ConfiguredEngine, context: StartupContext, modules_to_import: Sequence[str] | None
 ) -> tuple[ConfiguredEngine, Core]:
-    """Start an engine's first core, and a second one with a fallback if the first one fails."""
+    """Start an engine's first core; if it fails and a fallback applies, start a second one."""
     try:
         return engine, cores.fork_core(*engine, modules_to_import)
     except START_ERRORS as error:

@@ -74,7 +74,8 @@ def with_load_strategy(arguments: EngineArguments, _: StartupContext) -> EngineA
     """Make vLLM prefetch weights into the page cache if they fit and are on a network disk.
 
     Without prefetching, vLLM memory-maps files, which is slow on a network disk. The arguments stay
-    the same if the operator has chosen how weights are read.
+    the same if the operator has chosen a strategy or several threads, or if the load format has no
+    strategies.
     """
     options = arguments.vllm_args
     is_multithreaded = dict(options.model_loader_extra_config or {}).get("enable_multithread_load")

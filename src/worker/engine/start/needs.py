@@ -1,8 +1,8 @@
 """The artifacts that engines need, according to settings, vLLM's arguments and models' configs.
 
 They are determined twice: from the settings before vLLM is imported, so that a download can begin,
-and from vLLM's arguments, which are authoritative. An artifact in both is an equal ``Artifact``.
-Configs of models that were found may refer to further artifacts.
+and from vLLM's arguments, which are authoritative. Both ways give equal ``Artifact`` objects for
+the same artifact. The configs of models that were found may refer to further artifacts.
 """
 
 import contextlib
@@ -42,7 +42,8 @@ _FORMATS_FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 def artifacts_in_settings(raw_settings: RawSettings) -> list[Artifact]:
     """Return the artifacts that engines load, as far as known without vLLM's parser.
 
-    Empty if VLLM_EXTRA_ARGS selects the model.
+    Empty if VLLM_EXTRA_ARGS contains an option that affects where artifacts are or which are
+    loaded, such as --model, --revision or --download-dir.
     """
     if _MODEL_OPTIONS & raw_settings.extra_options.keys():
         return []
@@ -98,7 +99,7 @@ def artifacts_in_configs(
 
 
 def _read_options(options: Mapping[str, str]) -> Namespace:
-    """Read the options that select artifacts, in the format of vLLM's parser."""
+    """Return the options that select artifacts in a namespace, as vLLM's parser would."""
     return Namespace(
         model=options["MODEL"],
         revision=options.get("REVISION"),
@@ -123,7 +124,12 @@ def _read_adapters(value: str) -> Iterator[Namespace]:
 
 
 def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
-    """Yield an engine's model and its other artifacts, from the options of ``_read_options``."""
+    """Yield an engine's model and its other artifacts.
+
+    Args:
+        options: vLLM's arguments, or the options that ``_read_options`` returns.
+        prefix: The prefix of the names of the engine's settings.
+    """
     model = Artifact(
         options.model,
         options.revision,
@@ -177,7 +183,8 @@ def is_found_by_store(artifact: Artifact) -> bool:
         return False
     if artifact.load_format.lower() in _FORMATS_FOUND_BY_VLLM and not is_directory(artifact.model):
         return False
-    # Exclude object storage, files, and one of several quantizations in a repository.
+    # Exclude object storage, GGUF files, and names such as ``owner/name:Q4_K_M``, which select one
+    # of several quantizations in a repository.
     return ":" not in artifact.model and not artifact.model.endswith(".gguf")
 
 

@@ -1,7 +1,8 @@
-"""Selects vLLM's parsers for a model's tool calls and reasoning, for hints and for ``auto``.
+"""Selects vLLM's parsers for a model's tool calls and reasoning, for ``auto`` and for log hints.
 
-The choice depends on the model's architecture and chat template, which a fine-tune keeps under any
-name. If these are unknown, it depends on the model's name.
+The choice depends on the model's architecture and chat template, which a fine-tune has in common
+with its base model, whatever its name is. If one of them is unknown, the choice also depends on the
+model's name.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ _JSON_TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.json")
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """A row of families.toml, which documents the fields."""
+    """Models with the same parsers: a row of families.toml, which documents the fields."""
 
     title: str
     names: str
@@ -55,7 +56,7 @@ FAMILIES = [*_read_families()]
 
 @dataclass(frozen=True)
 class ParserChoice:
-    """The parsers for a model.
+    """The family that was recognized for a model, which determines the parsers.
 
     Attributes:
         family: The family of the model; None if it is unknown.
@@ -66,7 +67,11 @@ class ParserChoice:
     reason: str
 
     def parser(self, setting: str) -> str | None:
-        """Return the parser for a setting; None if the installed vLLM has no suitable parser."""
+        """Return the name of the parser for ``TOOL_PARSER`` or ``REASONING_PARSER``.
+
+        Returns None if the family is unknown or has no such parser, or if the installed vLLM lacks
+        it.
+        """
         if self.family is None:
             return None
         name = self.family.tools if setting == TOOL_PARSER else self.family.reasoning
@@ -131,7 +136,10 @@ def choose_parsers(options: Namespace, architectures: Sequence[str] = ()) -> Par
 
 
 def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
-    """Replace ``auto`` by the model's parsers, or by none."""
+    """Replace the value ``auto`` of parser options by the model's parsers, or by no parser.
+
+    If ``auto`` finds no parser for tool calls, automatic tool choice is disabled.
+    """
     options = arguments.vllm_args
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):
         return arguments
@@ -146,7 +154,7 @@ def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArgumen
 
 
 def parser_hints(options: Namespace) -> Iterator[str]:
-    """Yield the parsers that ``auto`` selected, and hints for parsers that are unset."""
+    """Yield log lines: the parsers that ``auto`` selects, and hints for parsers that are unset."""
     choice = choose_parsers(options)
     configured = {TOOL_PARSER: options.tool_call_parser, REASONING_PARSER: options.reasoning_parser}
     if automatic := [name for name, value in configured.items() if value == AUTO]:
@@ -167,7 +175,7 @@ def _read_template(options: Namespace) -> str | None:
         return (folder / _TEMPLATE_FILE).read_text()
     for name in _JSON_TEMPLATE_FILES:
         if template := _read_json(folder / name).get("chat_template"):
-            # Several templates are a list of objects, of which one is for tools.
+            # A model with several templates has a list of objects, one of which is for tool calls.
             return template if isinstance(template, str) else json.dumps(template)
     return None
 

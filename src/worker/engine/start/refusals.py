@@ -76,20 +76,24 @@ _OPERATOR_ERRORS = {
 }
 # Part of the messages of various exceptions for a quantization whose config lacks a key.
 _QUANTIZATION_CONFIG_ERROR = "Config.__init__()"
-# Error numbers of a plain ``OSError``. Transformers raises it without a number.
+# Error numbers of a plain ``OSError`` that mean a missing file or a wrong path. None is included
+# because transformers raises ``OSError`` without a number for these.
 _NOT_FOUND_ERRNOS = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
-# Start of a core's error line, as ``worker.logs.reader`` stores it.
+# Start of a core's error line, as ``worker.logs.reader`` stores it: the name of the exception's
+# class and the number of an ``OSError``.
 _ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
-# Another process uses the GPU's memory, unless the operator has requested more than the GPU has.
+# Part of vLLM's message if too little of the GPU's memory is free: another process uses it, unless
+# the operator has requested more than the GPU has.
 _GPU_IN_USE = "is less than desired GPU memory utilization"
 
-# An option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
+# Matches an option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
 _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
-# A core was killed by SIGKILL, as by the kernel when memory is exhausted; vLLM lists the exit
-# codes.
+# Matches vLLM's list of exit codes if a core was killed by SIGKILL, which the kernel sends when
+# memory is exhausted.
 _KILLED = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
-# A core was killed by another signal, so its last output does not explain the failure.
+# Matches vLLM's list of exit codes if a core was killed by a signal. Its last output then does not
+# explain the failure.
 _CRASHED = re.compile(r"Failed core proc.*\{[^}]*: -\d")
 
 
@@ -114,7 +118,10 @@ def start_failure(
 
 
 def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Return vLLM's message in one line, cut at a word, with settings instead of its options."""
+    """Return vLLM's message in one line, cut at a word, with settings' names instead of options.
+
+    If the message is blank, the name of the error's class is returned.
+    """
     match error:
         case ValidationError():  # its own text repeats values and links to pydantic's documentation
             text = join_messages(error)
@@ -128,7 +135,9 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
 
 
 def remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
-    """Return advice on other values for the options that vLLM refuses.
+    """Return advice on other values for the options that vLLM refuses, or on the model's files.
+
+    Returns a blank string if no advice is known.
 
     Args:
         problem: vLLM's message.

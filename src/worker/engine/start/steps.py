@@ -15,7 +15,10 @@ TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
 
 def with_directories(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
-    """Replace the names of repositories in an engine's arguments by their directories."""
+    """Replace the names of repositories in an engine's arguments by the directories of their files.
+
+    The origin and the commit of the model are recorded in the arguments.
+    """
     for artifact in artifacts_in_arguments(arguments):
         location = context.artifact_locations.get(artifact)
         if location and location.origin is not Origin.DIRECTORY:
@@ -49,7 +52,7 @@ def _replace_artifact(
 
 
 def with_adapters(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
-    """Enable adapters on a worker that only trains, where this costs nothing without an engine."""
+    """Enable adapters on a worker that only trains, which reserves no memory for them."""
     return arguments.with_options(enable_lora=True) if context.only_trains else arguments
 
 
@@ -71,7 +74,9 @@ def with_fitting_tensor_parallel_size(
 def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
 
-    vLLM refuses several threads for multimodal pooling models, whose cache is not thread-safe.
+    The arguments stay the same if the operator has set the number of threads, if the model has no
+    tokenizer, or for multimodal pooling models: their cache is not thread-safe, so vLLM refuses
+    several threads.
     """
     if RENDERER_NUM_WORKERS in arguments.operator_options:
         return arguments

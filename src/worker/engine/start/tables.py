@@ -23,13 +23,14 @@ STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] 
     media.disable_fetching,
     # FAST_LOAD: use a loader that reads weights onto GPUs faster than vLLM's own loader.
     loading.with_fast_loader,
-    # vLLM memory-maps files, which is slow on a network disk.
+    # On a network disk, prefetch the weights: by default vLLM memory-maps them, which is slow
+    # there.
     loading.with_load_strategy,
     # "auto" is replaced by the parsers that suit the model's output.
     parsers.with_parsers,
     # A worker that only trains checks adapters in the same way as an engine that serves them.
     steps.with_adapters,
-    # The machine's number of GPUs may not divide the model's attention heads.
+    # The tensor parallel size must divide the model's number of attention heads.
     steps.with_fitting_tensor_parallel_size,
     # Long texts must not occupy all threads that tokenize.
     steps.with_renderer_workers,
@@ -73,7 +74,7 @@ FALLBACKS: Mapping[Callable[[EngineArguments, Any, str], EngineArguments | None]
 
 
 def find_mistakes(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
-    """Run the checks; yield mistakes with settings' names without the engine's prefix."""
+    """Run ``OPTION_CHECKS``; mistakes name options, without the prefix of the engine's settings."""
     for check in OPTION_CHECKS:
         yield from check(arguments, machine)
 
@@ -82,6 +83,9 @@ def choose_fallback(
     arguments: EngineArguments, config: Any, reason: str
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core and a log message; None if no fallback applies.
+
+    If several fallbacks apply, the arguments have the changes of all of them, and the message is
+    the last one's.
 
     Args:
         arguments: The arguments of the first core.

@@ -1,9 +1,10 @@
 """LoRA adapters: configured adapters, and adapters on the network volume, loaded on demand.
 
-vLLM loads the volume's adapters from local copies, one for each version of their files. vLLM may
-read the files of an adapter again in the middle of a step, after it has evicted the adapter for
-others. If the files were missing or broken by then, the engine would die. Also, vLLM's prefix cache
-is keyed by an adapter's name and path.
+vLLM loads an adapter of the volume from a local copy, and each version of the adapter's files has a
+copy of its own. There are two reasons. vLLM may read the files of an adapter again in the middle of
+a step, after it has evicted the adapter for others; if the files were missing or broken by then,
+the engine would die. And vLLM's prefix cache is keyed by an adapter's name and path, so a new
+version at the same path would get the cached values of the previous version.
 """
 
 import asyncio
@@ -31,14 +32,15 @@ class _VolumeLoRARequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,ca
 
 
 class Adapters:
-    """All adapters of one client. Use on the engine's loop.
+    """Loads, lists and unloads the LoRA adapters of one engine. Use on the engine's loop.
 
     Args:
         volume: The network volume. Its ``adapters`` directory, if it exists, has a directory for
             each adapter, in PEFT's format.
         client: vLLM's client of the engine core.
         state: The state of vLLM's server, which lists the served models.
-        copies: Local copies of the adapters, which limit how many adapters are loaded.
+        copies: Local copies of the adapters, which limit how many adapters are loaded; None for the
+            default limits.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class Adapters:
         self._client = client
         self._models: Models = state.openai_serving_models
         self._copies = copies or AdapterCopies()
-        # By name: the version that was loaded last, with the reason if it could not be loaded. The
-        # most recently requested adapter is last.
+        # For each requested adapter of the volume, by name: the version that was last loaded or
+        # refused, and why it was refused (None if it was loaded). The most recently requested
+        # adapter is last.
         self._results: dict[str, CheckResult] = {}
-        # Locks that are acquired or waited for, by name.
+        # One lock for each adapter that is being loaded or unloaded, by name.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.checker = AdapterChecker(client.vllm_config)
         can_generate = client.model_config.runner_type == "generate"
@@ -63,7 +66,11 @@ class Adapters:
         return self._client.vllm_config.lora_config is not None
 
     async def list_volume(self) -> dict[str, str | None]:
-        """Return the complete adapters on the volume, with the reasons why some can't be loaded."""
+        """Return the complete adapters on the volume, with the reasons why they can't be loaded.
+
+        Adapters without a known problem have the reason ``None``. The result is empty if LoRA is
+        disabled.
+        """
         if not self.is_enabled:
             return {}
         return await asyncio.to_thread(
@@ -71,7 +78,7 @@ class Adapters:
         )
 
     async def get_for_job(self, job: RawJob) -> LoRARequest | None:
-        """Return the adapter that a job names; None for the base model.
+        """Return the adapter that a job names; None if it names only the base model, or nothing.
 
         Raises:
             WorkerError: If the adapter does not exist or can't be loaded, or the job names two
@@ -86,7 +93,10 @@ class Adapters:
         return None
 
     async def get(self, name: str, param: str = "lora") -> LoRARequest:
-        """Return an adapter, after loading its current version from the volume.
+        """Return an adapter by its name, after loading it if necessary.
+
+        The current version on the volume is loaded if its files have changed. If the name is
+        neither on the volume nor configured, vLLM's LoRA resolvers look for it.
 
         Args:
             name: Name of the adapter.
@@ -99,7 +109,7 @@ class Adapters:
             await self._sync_with_volume(name)
             if (loaded := self._models.lora_requests.get(name)) is not None:
                 return loaded
-            # vLLM keeps a lock for every name that it tries to resolve.
+            # Call vLLM only if it has resolvers: it would store a lock for every unknown name.
             can_resolve = bool(self._models.lora_resolvers)
             resolution = await self._models.resolve_lora(name) if can_resolve else None
         status = getattr(getattr(resolution, "error", None), "code", None)
@@ -132,7 +142,8 @@ class Adapters:
         """Unload an adapter; the next request for an adapter of the volume loads it again.
 
         Raises:
-            WorkerError: If no adapter with this name is loaded, or it belongs to the endpoint.
+            WorkerError: If no adapter with this name is loaded, or the operator has configured it
+                (``LORA_MODULES``).
         """
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeLoRARequest):

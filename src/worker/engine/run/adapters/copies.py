@@ -24,10 +24,11 @@ DIRECTORY_PREFIX = "worker-adapters-"
 
 
 class AdapterCopies:
-    """The copies of one client's adapters. Not thread-safe, except for ``copy_adapter``.
+    """The local copies of one engine's adapters. Not thread-safe.
 
-    A copy exists while its adapter is served, then until no request uses it, and for a grace
-    period. Retired copies may use as much space again as the served ones.
+    A copy is retired when its adapter is no longer served. A retired copy expires when no request
+    has used it for ``GRACE_PERIOD_S``, and is removed when a new copy is made. Served and retired
+    copies together may use twice the limits for served adapters.
 
     Args:
         max_adapters: Maximum number of served adapters.
@@ -66,7 +67,7 @@ class AdapterCopies:
         return len(sizes) <= factor * self._max_adapters and sum(sizes) <= factor * self.max_bytes
 
     def create(self, name: str, size: int) -> Path:
-        """Create the directory of a copy, and count its size from now on."""
+        """Create the directory for a copy, and reserve ``size`` bytes for it."""
         path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory))
         self._sizes[path] = size
         return path
@@ -76,7 +77,10 @@ class AdapterCopies:
         self._retired[path] = math.inf
 
     def remove_after_use(self, user: object, path: Path) -> None:
-        """Remove a copy some time after an object that uses it has been deleted."""
+        """Let a copy expire after an object that uses it has been deleted.
+
+        The object is the ``LoRARequest``, which exists while a request uses the adapter.
+        """
         retired = self._retired
 
         def note_end_of_use() -> None:
@@ -86,7 +90,7 @@ class AdapterCopies:
 
     @cached_property
     def _directory(self) -> Path:
-        """The directory of all copies, removed with this object or by a later process."""
+        """The directory of all copies; removed with this object, or by a later worker process."""
         remove_stale_copies()
         path = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
@@ -94,7 +98,12 @@ class AdapterCopies:
 
 
 def copy_adapter(path: Path, root: Path, name: str) -> None:
-    """Copy an adapter's files from the volume.
+    """Copy an adapter's files from the volume. Can be called in a thread.
+
+    Args:
+        path: Directory of the copy.
+        root: Directory of all adapters on the volume.
+        name: Name of the adapter.
 
     Raises:
         BrokenAdapter: If a file is missing, or is now outside ``root``.
@@ -113,7 +122,7 @@ def copy_adapter(path: Path, root: Path, name: str) -> None:
 
 
 def remove_stale_copies() -> None:
-    """Remove the copies of workers that have exited: they exit without cleaning up."""
+    """Remove the copies of worker processes that exited without removing them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
         pid = directory.name.removeprefix(DIRECTORY_PREFIX).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):

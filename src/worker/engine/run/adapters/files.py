@@ -35,8 +35,8 @@ RANK_MESSAGE = re.compile(r"rank (\d+) is greater than max_lora_rank")
 # Data types of safetensors with one weight in each number; other types may pack several weights.
 FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
-# Adapters to check for one listing. Each check reads two files of the network volume. All other
-# adapters count as valid until the next listing.
+# Maximum number of adapters to check for one listing of the volume. Each check reads two files of
+# the network volume. All other adapters count as valid until the next listing.
 MAX_CHECKS_PER_LISTING = 32
 
 Shape = tuple[int, ...]
@@ -65,7 +65,7 @@ class _AdapterConfig(BaseModel):
 
 
 class AdapterChecker:
-    """Checks adapters for one model."""
+    """Checks whether the files of LoRA adapters are valid and fit one base model."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
@@ -82,6 +82,7 @@ class AdapterChecker:
 
         Raises:
             BrokenAdapter: If vLLM would refuse the adapter, or generate wrong output with it.
+            OSError: If a file can't be read.
         """
         try:
             config = _AdapterConfig.model_validate_json((folder / CONFIG).read_bytes())
@@ -155,7 +156,8 @@ def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     """Check the adapters in LORA_MODULES that are in local directories.
 
     Raises:
-        BrokenAdapter: If an adapter is broken; the message names the first one.
+        BrokenAdapter: If LoRA is disabled, or an adapter is missing or broken; the message names
+            the first such adapter.
     """
     if not modules:
         return
@@ -177,7 +179,10 @@ def _check_directory(folder: Path, checker: AdapterChecker) -> None:
 
 
 def _suggest_rank(message: str) -> str:
-    """Add a value for MAX_LORA_RANK to vLLM's message if the message is about an adapter's rank."""
+    """Add a value for MAX_LORA_RANK to vLLM's message if the message is about an adapter's rank.
+
+    If the rank is too large for every value, add vLLM's maximum instead.
+    """
     if not (match := RANK_MESSAGE.search(message)):
         return message
     ranks = sorted(map(int, literal_values(fields_of(LoRAConfig)["max_lora_rank"].annotation)))
@@ -193,17 +198,19 @@ def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
     Args:
         shapes: Shapes of the adapter's tensors, by name.
         rank: Rank of all matrices; None if their ranks differ.
-        base_shapes: Shapes of the model's tensors, by name. Matrices for other tensors are not
-            checked.
+        base_shapes: Shapes of the model's tensors, by name. A module that is not among them is
+            refused only if its name differs from a known name in a number, such as a layer's.
 
     Raises:
-        BrokenAdapter: If a matrix does not fit; the message names the first one.
+        BrokenAdapter: If there are no tensors, or a matrix does not fit; the message names the
+            first such matrix.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # vLLM checks other names itself; experts have several layouts.
+        # vLLM checks other names itself. The experts of a model have several layouts, which this
+        # function does not know.
         if (match := TENSOR_NAME.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
     known = {name.rpartition(".")[0] for name in base_shapes}
@@ -219,7 +226,7 @@ def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
 def read_base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
     """Return the shapes of a model's tensors by name; empty if no files are found.
 
-    The shape of a tensor with packed weights is ().
+    The shape of a tensor with packed weights is (). Files that can't be read are skipped.
 
     Args:
         model_config: vLLM's configuration of the model.
@@ -240,7 +247,7 @@ def _model_folder(model_config: Any, cache: str | None) -> Path | None:
     model = model_config.model
     if Path(model).is_dir():
         return Path(model)
-    with contextlib.suppress(ValueError):  # not a repository's name
+    with contextlib.suppress(ValueError):  # raised if the model is not named like a repository
         config = try_to_load_from_cache(model, "config.json", cache, model_config.revision)
         return Path(config).parent if isinstance(config, str) else None
     return None

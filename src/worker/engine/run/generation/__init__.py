@@ -34,15 +34,17 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """Answers and embeddings of one client. Use on the engine's loop.
+    """Generates answers and embeddings through vLLM's client of an engine.
+
+    Use on the engine's loop.
 
     Args:
         client: vLLM's client of the engine core.
         server: vLLM's server for the client.
-        adapters: The client's adapters.
+        adapters: The engine's LoRA adapters.
         tasks: vLLM's supported tasks of the model.
-        defaults: Sampling parameters for jobs that omit them.
-        system_prompt: First message of conversations without a system message.
+        defaults: Values for sampling parameters that a raw job omits.
+        system_prompt: First message of conversations without a system message; None to add none.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Generation:
             ) from refused
 
     def plan(self, params: Any, *, is_streamed: bool = False) -> SamplingPlan:
-        """Plan an answer, for a job's parameters or vLLM's own ``SamplingParams``.
+        """Return the plan for an answer, from a job's parameters or vLLM's own ``SamplingParams``.
 
         Raises:
             WorkerError: If a parameter is refused, or the model does not generate text.
@@ -117,7 +119,7 @@ class Generation:
             check_bad_words(sampling_plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
         if self._tokenizer is None:
             _refuse_tokenizer_parameters(sampling_plan)
-        if is_job:  # vLLM's own object could change later
+        if is_job:  # vLLM's own object can be changed later, so its plan is not cached
             self._last_plan = params, is_streamed, sampling_plan
         return sampling_plan
 
@@ -133,7 +135,7 @@ class Generation:
         request_id: str,
         adapter: LoRARequest | None,
     ) -> RequestOutput:
-        """Return one whole answer.
+        """Generate an answer, and return it when it is complete.
 
         Raises:
             WorkerError: If the request is refused, or the engine is dead.

@@ -8,7 +8,7 @@ from worker.engine import Delta
 from worker.engine.run.generation.sampling import MAX_SPLIT_TOKENS, SamplingPlan
 from worker.engine.seam.protocols import CompletionOutput, Logprob, RequestOutput
 
-# The decoded text of an incomplete character.
+# Text that a tokenizer returns for the bytes of an incomplete character.
 INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 # The value that vLLM's server writes for a probability of zero.
@@ -23,13 +23,14 @@ def split_output(
     Args:
         output: Output of the engine. Even in a stream it can have several tokens of a choice, since
             vLLM merges the outputs of several steps until they are consumed.
-        decode: Decodes token ids, for one delta per token. None for one delta per choice.
+        decode: Decodes token ids, for one delta per token. None for one delta per choice; choices
+            with more than ``MAX_SPLIT_TOKENS`` tokens always get one delta.
         include_ids: Whether the deltas include token ids.
     """
     prompt_ids = output.prompt_token_ids or []
     prompt_logprobs: dict[int, list[dict[str, Any] | None]] = {}
-    # Every choice repeats the prompt's log probabilities: only the first delta of choice 0 gets
-    # them.
+    # The prompt's log probabilities are the same for all choices: only the first delta of choice 0
+    # gets them.
     if output.prompt_logprobs:
         prompt_logprobs[0] = [None, *_render_positions(prompt_ids[1:], output.prompt_logprobs[1:])]
     for choice in output.outputs:
@@ -56,7 +57,8 @@ def keep_best(
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
     Choices of a beam search are also truncated at end tokens, since vLLM's beam search knows only
-    one of the tokens that end a text. Only beam search needs the tokenizer.
+    one of the tokens that end a text. Log probabilities that the caller did not request are
+    removed. Only beam search needs the tokenizer.
     """
     choices, sampling = list(output.outputs), sampling_plan.sampling
     is_beam_search = sampling.use_beam_search
@@ -97,7 +99,10 @@ def _truncate_at_end_token(
 def _top_candidates(
     candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Callable[[list[int]], str]
 ) -> dict[int, Logprob]:
-    """Return the chosen token and the ``count`` best candidates: beam search reports more."""
+    """Return the chosen token and the ``count`` best candidates, with their texts.
+
+    A negative count returns all candidates. Beam search reports more than the caller requested.
+    """
     top = {
         id_: logprob
         for id_, logprob in candidates.items()
@@ -111,10 +116,12 @@ def _top_candidates(
 def _split_text(
     text: str, ids: list[int], decode: Callable[[list[int]], str] | None
 ) -> Iterator[tuple[str, slice]]:
-    """Split a text among its tokens; the joined parts are always the whole text.
+    """Split a text among its tokens; yield each part of the text with the slice of its tokens.
 
-    The first token can complete a character that began before ``ids``. Then some text moves to the
-    next token, but all text remains and no character is split.
+    Without ``decode``, or with more than ``MAX_SPLIT_TOKENS`` tokens, the text is one part. The
+    joined parts are always the whole text. The first token can complete a character that began
+    before ``ids``. Then some text moves to the next token, but all text remains and no character is
+    split.
     """
     start = 0
     if decode is not None and len(ids) <= MAX_SPLIT_TOKENS:
@@ -144,7 +151,6 @@ def _render_positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict
 
 def _render_candidate(id_: int, logprob: Logprob) -> dict[str, Any]:
     # Tokens that structured output excludes have minus infinity, which JSON does not have. Extreme
-    # sampling parameters make NaN, which is never greater than another number: so the bound is the
-    # first argument.
+    # sampling parameters make NaN. ``max`` returns its first argument if the second is NaN.
     value = max(MIN_LOGPROB, logprob.logprob)
     return {"token": logprob.decoded_token, "id": id_, "logprob": value}

@@ -23,7 +23,10 @@ NO_TOKENIZER = (
 
 
 def sample_input(chat_renderer: Any) -> dict[str, Any]:
-    """Return the richest input that a model accepts: messages, a text or token ids.
+    """Return a short input for a test, in the richest form that a model accepts.
+
+    This is a conversation, or a text if the model has no chat template, or a list of token ids if
+    it has no tokenizer.
 
     Args:
         chat_renderer: Renderer of conversations in vLLM's server.
@@ -37,7 +40,7 @@ def sample_input(chat_renderer: Any) -> dict[str, Any]:
 
 
 class PromptRenderer:
-    """Renders prompts with the objects of vLLM's server, so that both paths get the same prompt."""
+    """Renders prompts with the objects of vLLM's server, as the server does for its own routes."""
 
     def __init__(self, client: Client, server: VllmServer, system_prompt: str | None) -> None:
         """Initialize the renderer.
@@ -45,7 +48,8 @@ class PromptRenderer:
         Args:
             client: vLLM's client of the engine core.
             server: vLLM's server for the client.
-            system_prompt: First message of conversations without a system message.
+            system_prompt: First message of conversations without a system message; None to add
+                none.
         """
         self._client = client
         # Renderer of conversations in vLLM's server.
@@ -59,9 +63,10 @@ class PromptRenderer:
 
         Args:
             job: The job; its sampling parameters are not used.
-            chat_template: Replacement for the model's chat template, if the operator trusts
-                callers.
-            media: Replaces the media of the conversation; None if the operator trusts callers.
+            chat_template: Replacement for the model's chat template, only from trusted callers;
+                None to use the model's.
+            media: Fetches and checks the media of the conversation. None to let vLLM load them,
+                only for trusted callers.
 
         Raises:
             WorkerError: If the prompt is refused.

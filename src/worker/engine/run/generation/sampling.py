@@ -49,7 +49,8 @@ NESTED_KEYS = {
     )
 }
 
-# Maximum tokens of one output whose text is split: the time grows with the square of the number.
+# Maximum number of tokens in an output whose text is split into one delta per token. The time for
+# this grows with the square of the number.
 MAX_SPLIT_TOKENS = 256
 
 _validator = TypeAdapter(SamplingParams)
@@ -61,7 +62,7 @@ class SamplingPlan:
 
     Args:
         params: vLLM's ``SamplingParams``.
-        sampling: The job's parameters that ``SamplingParams`` does not have.
+        sampling: The job's parameters, including those that ``SamplingParams`` does not have.
     """
 
     params: Any
@@ -71,18 +72,20 @@ class SamplingPlan:
 def plan_sampling(
     sampling: Sampling, defaults: Mapping[str, Any], *, is_streamed: bool, context: int
 ) -> SamplingPlan:
-    """Plan an answer for a raw job's sampling parameters.
+    """Return the plan for an answer to a raw job.
 
-    A job can use all parameters of the installed vLLM. ``max_tokens`` is limited to the context.
+    A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``. ``max_tokens`` is
+    limited to the context.
 
     Args:
         sampling: The job's parameters.
         defaults: Values for parameters that the job omits.
         is_streamed: Whether the answer is streamed.
-        context: Tokens of the model's context.
+        context: Length of the model's context in tokens.
 
     Raises:
-        InvalidInput: If a parameter is unknown or has a wrong type; the error names the parameter.
+        InvalidInput: If a parameter is unknown, has a wrong type or does not fit the others; the
+            error names the parameter.
         Exception: vLLM's own, for a value out of range.
     """
     values = sampling.vllm
@@ -111,7 +114,7 @@ def plan_sampling(
 
 
 def plan_vllm_params(params: Any) -> SamplingPlan:
-    """Plan one answer without streaming, for vLLM's own ``SamplingParams``."""
+    """Return the plan for an answer that is not streamed, from vLLM's own ``SamplingParams``."""
     copy = params.clone()
     copy.output_kind = RequestOutputKind.FINAL_ONLY
     return SamplingPlan(copy)

@@ -19,15 +19,17 @@ from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
 from worker.settings import Settings
 
-# JSON schemas with fewer characters are not tried, unless they contain a costly keyword.
+# JSON schemas with fewer characters skip the trial, unless they contain a costly keyword.
 SMALL_SCHEMA_CHARACTERS = 1_000
 COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProperties", "format")
 
-# Seconds of one core above which grammars are sent to the engine core one at a time.
+# Seconds of CPU time above which a grammar counts as slow. Slow grammars are sent to the engine
+# core one at a time.
 SLOW_S = 0.1
-# Number of slow grammars to remember as compiled.
+# Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
-# Time limit on machines where the engine core compiles in a single thread, so that all others wait.
+# Default limit for a grammar, in seconds of CPU time, on machines with at most this many CPUs.
+# There the engine core compiles in a single thread, and all other grammars wait.
 SINGLE_THREAD_LIMIT_S = 2.0
 SINGLE_THREAD_CPUS = 2
 
@@ -42,7 +44,9 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 
 class GrammarGate:
-    """Replacement for ``generate`` of vLLM's client. Use on the engine's loop.
+    """Tries the grammars of requests before vLLM's client gets them. Use on the engine's loop.
+
+    Replaces the client's ``generate``.
 
     Args:
         client: vLLM's client of one engine core.
@@ -53,7 +57,7 @@ class GrammarGate:
         self._trial = trial
         config = client.vllm_config.structured_outputs_config
         self._is_compact = bool(config.disable_any_whitespace)
-        # Slow grammars that this core has compiled, and caches.
+        # Keys of the slow grammars that were sent to this core, which caches them.
         self._compiled: set[bytes] = set()
         self._compile_lock = asyncio.Lock()
         # The raw path and vLLM's server both call this method.
@@ -92,7 +96,10 @@ class GrammarGate:
                 yield output
 
     async def _wait_for_turn(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles no other slow grammar."""
+        """Wait until the core compiles no other slow grammar.
+
+        Returns immediately if the core has compiled this grammar before.
+        """
         if key in self._compiled:
             return
         await self._compile_lock.acquire()
@@ -108,7 +115,12 @@ class GrammarGate:
 
 
 def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
-    """Create the trial for a client; None if grammars are compiled by vLLM's core only."""
+    """Create the trial for a client.
+
+    Returns:
+        The trial. None if the operator has disabled it, if vLLM uses another backend than xgrammar,
+        or if there is no tokenizer.
+    """
     config = client.vllm_config
     limit_s = settings.structured_compile_s
     if "structured_compile_s" not in settings.model_fields_set:
@@ -123,7 +135,7 @@ def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
 
 
 def _grammar_to_try(structured: Any, *, is_compact: bool) -> Grammar | None:
-    """Return the grammar that vLLM will compile; None if compiling certainly takes no time."""
+    """Return the grammar that vLLM will compile; None if it always compiles quickly."""
     if structured.json is not None:
         schema = structured.json
         spec = schema if isinstance(schema, str) else json.dumps(schema)

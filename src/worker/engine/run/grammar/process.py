@@ -1,8 +1,8 @@
 """Process that compiles grammars for the worker, to find out whether they compile.
 
 The process compiles each grammar in a fork, with limits of time and memory that the kernel
-enforces, and then follows the grammar for some tokens. The process exits when its standard input is
-closed, and the forks exit with it.
+enforces. The fork then chooses some tokens that the grammar allows, to find out how long each token
+takes. The process exits when its standard input is closed, and the forks exit with it.
 """
 
 import json
@@ -19,24 +19,28 @@ import xgrammar as xgr
 
 from worker.children import fork
 
-# Bytes of memory that a fork may use in addition to this process.
+# Bytes of memory that a fork may use in addition to the memory of this process.
 EXTRA_MEMORY_BYTES = 2 << 30
-# Seconds of one core for parsing, which the worker's own loop repeats later, and for following one
-# token.
+# Limits for a trial: seconds of CPU time for parsing the grammar, which vLLM repeats later on the
+# worker's event loop; seconds of CPU time for one token; and number of tokens to choose.
 MAX_PARSE_S = 0.5
 MAX_STEP_S = 0.1
 MAX_STEPS = 96
 
-# The outcomes: "fine", or the problem.
+# Outcomes of a trial. vLLM itself reports the mistake in an invalid grammar.
 FINE, INVALID, FAILED = "fine", "invalid", "failed"
 SLOW, LARGE, NOTHING = "slow", "large", "nothing"
 
 
 def main() -> None:
-    """Read the tokenizer, then one request per line; write one result per line."""
+    """Read requests from standard input, and write results to standard output, as lines of JSON.
+
+    The first line of the input describes the tokenizer. Each further line is a request.
+    """
     # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The forks write the results themselves, each with the number of its request.
+    # Numbers of the requests, by the process id of the fork. A fork writes its own result unless it
+    # is killed.
     request_numbers: dict[int, int] = {}
     signal.signal(signal.SIGCHLD, lambda *_: report_killed_forks(request_numbers))
     setup = json.loads(sys.stdin.buffer.readline())
@@ -58,7 +62,12 @@ def try_and_report(request: dict[str, Any], compiler: Any, vocabulary: int) -> N
 
 
 def report_killed_forks(request_numbers: dict[int, int]) -> None:
-    """Report the results of forks that were killed by a limit, or that failed."""
+    """Report forks that were killed by a limit, or that failed; the handler of SIGCHLD.
+
+    Args:
+        request_numbers: Numbers of the requests, by the process id of the fork. Forks that have
+            exited are removed.
+    """
     while request_numbers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -77,7 +86,10 @@ def report(number: int, result: tuple[str, float]) -> None:
 
 
 def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
-    """Return the outcome of compiling and following a grammar, and its seconds of one core."""
+    """Return the outcome of a trial, and the seconds of CPU time for parsing and compiling.
+
+    The time is 0 if the grammar was not compiled.
+    """
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
@@ -111,7 +123,7 @@ def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
             content = json.loads(spec)
             if "structures" not in content:
                 return xgr.Grammar.from_structural_tag(spec)
-            # The former form of structural tags.
+            # The former format of structural tags.
             items = [
                 xgr.StructuralTagItem(
                     begin=tag["begin"], schema=json.dumps(tag["schema"]), end=tag["end"]
@@ -127,10 +139,14 @@ def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
 
 
 def follow_grammar(matcher: Any, vocabulary: int) -> str | None:
-    """Follow a grammar for some tokens; return the problem, or None.
+    """Choose some tokens that a grammar allows, one after another.
 
     The same token is repeated where the grammar allows it, since an ambiguous grammar has more
     parses after each repetition.
+
+    Returns:
+        ``SLOW`` if a token takes too long, ``NOTHING`` if no first token is allowed; None without a
+        problem.
     """
     mask = xgr.allocate_token_bitmask(1, vocabulary)
     token = -1

@@ -28,11 +28,11 @@ _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-# Results to cache; each takes a line of text.
+# Maximum number of results to cache; each is small.
 MAX_RESULTS = 2_000
-# Grammars to try concurrently, each with memory of its own; others wait.
+# Maximum number of grammars to try concurrently, since each trial needs memory of its own.
 MAX_CONCURRENT = 4
-# The process yields the CPU to the engine and the jobs, but still makes progress.
+# Niceness of the process: it yields the CPU to the engine and the jobs, but still makes progress.
 NICENESS = 10
 # Seconds to wait for a result, in addition to ten times the limit: other grammars may come first,
 # and the process may have to start.
@@ -41,7 +41,12 @@ BASE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The outcome of a trial ("fine", or the problem), and the seconds of one core that it took."""
+    """The outcome of a trial.
+
+    Attributes:
+        outcome: "fine", or the problem.
+        seconds: Seconds of CPU time for parsing and compiling; 0 if the grammar was not compiled.
+    """
 
     outcome: str
     seconds: float = 0.0
@@ -67,17 +72,17 @@ class Grammar:
         return sha256(repr(self).encode(errors="replace")).digest()
 
 
-# None if the process exits before it has a result.
+# The future result of a trial; None if the process exits before it has a result.
 _ResultFuture = asyncio.Future[TrialResult | None]
 
 
 class GrammarTrial:
-    """Tries grammars, and caches the results. Use on the engine's loop.
+    """Tries grammars in a separate process, and caches the results. Use on the engine's loop.
 
     Args:
         describe_tokenizer: Returns xgrammar's description of the tokenizer; called once, in a
             thread.
-        limit_s: Seconds of one core that a grammar may take.
+        limit_s: Maximum seconds of CPU time for the trial of a grammar.
     """
 
     def __init__(self, describe_tokenizer: Callable[[], str], limit_s: float) -> None:
@@ -97,7 +102,7 @@ class GrammarTrial:
         """Return the result of compiling and following a grammar.
 
         Raises:
-            EngineBusy: If the process returns no result in time.
+            EngineBusy: If the process exits, or returns no result in time.
         """
         key = grammar.key
         if (result := self._results.get(key)) is not None:
@@ -117,7 +122,7 @@ class GrammarTrial:
         return result
 
     async def close(self) -> None:
-        """Kill the process."""
+        """Kill the process if it is running, and wait for its exit."""
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -130,7 +135,7 @@ class GrammarTrial:
             process = await self.start()
             cleanup.pop_all()
         future: _ResultFuture = asyncio.get_running_loop().create_future()
-        # Release the slot when the trial ends, not when the caller leaves.
+        # Release the slot when the trial ends, even if the caller is cancelled before.
         future.add_done_callback(partial(self._finish, grammar.key))
         if (result := self._results.get(grammar.key)) is not None:
             # An equal grammar was tried while this grammar waited.

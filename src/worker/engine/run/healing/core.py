@@ -36,7 +36,10 @@ DRAIN_TIMEOUT_S = 5.0
 
 
 class CoreOutput:
-    """The output of one core, which a child process passes on and searches for errors."""
+    """The output of one core.
+
+    A child process copies it to the worker's output, and searches it for errors.
+    """
 
     def __init__(self) -> None:
         self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -48,7 +51,8 @@ class CoreOutput:
 
         The output of this process during the block is captured, too.
         """
-        # Started later, the tracker would inherit the pipes, and outlive the core.
+        # If the core started this tracker of ``multiprocessing``, the tracker would inherit the
+        # pipes, and keep them open after the core's exit.
         resource_tracker.ensure_running()
         targets = [os.dup(stream) for stream in OUTPUT_STREAMS]
         self._reader = logs.redirect(OUTPUT_STREAMS, targets, ERRORS, self._error_file.fileno())
@@ -60,7 +64,11 @@ class CoreOutput:
                 os.close(target)
 
     def close(self) -> str | None:
-        """Stop reading the output of a core that has exited; return the last error as one line."""
+        """Stop reading the output of a core that has exited.
+
+        Returns:
+            The last error in the output, as one line; None if there was no error.
+        """
         if self._reader is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -75,7 +83,7 @@ class CoreOutput:
 
 
 class Core:
-    """One core, from its start to its exit, with metrics of its own."""
+    """One engine core of vLLM, from its startup to its exit, with metrics of its own."""
 
     def __init__(
         self, client: Client, metrics: CollectorRegistry, heartbeat: Heartbeat, output: CoreOutput
@@ -85,7 +93,8 @@ class Core:
         self.heartbeat = heartbeat
         self._output = output
         self._ranks = client.engine_core.resources.engine_manager.processes
-        # A rank has one process for each GPU. These processes must not outlive the rank.
+        # A rank has one process for each GPU. Store the processes, to kill them even if their rank
+        # has exited before them.
         self._processes = list(self._live_processes())
 
     @property
@@ -118,7 +127,7 @@ class Core:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped a process of the core."""
+        """Whether a process of the core is paused by a signal such as SIGSTOP."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return any(process.status() == psutil.STATUS_STOPPED for process in self._processes)
         return False
@@ -130,7 +139,10 @@ class Core:
 
     @property
     def cpu_time_s(self) -> float:
-        """Seconds of CPU time that the core has used since its start."""
+        """Seconds of CPU time that the core's first processes have used since their start.
+
+        Processes that have exited, and compilers, don't count.
+        """
         total_s = 0.0
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -140,7 +152,7 @@ class Core:
 
     @property
     def is_building(self) -> bool:
-        """Whether the core has child processes that it did not have at its start: compilers."""
+        """Whether the core has started processes since its startup; these are usually compilers."""
         return bool(set(self._live_processes()) - set(self._processes))
 
     def kill(self) -> None:
@@ -166,14 +178,17 @@ class Core:
         return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
     async def remove(self) -> str:
-        """Remove the rest of a dead core; return why it died. Use on the engine's loop."""
+        """Remove the rest of a dead core, and fail its pending calls; return why it died.
+
+        Use on the engine's loop.
+        """
         # vLLM would let the calls that the core did not answer wait forever.
         for call in self._pending_calls:
             call.set_exception(EngineDead())
         return await asyncio.to_thread(self.close)
 
     def close(self) -> str:
-        """Shut down a core that answers nothing; return why it died, as one line."""
+        """Shut down a core that no longer responds; return why it died, as one line."""
         self.client.shutdown()
         self.kill()
         error = self._output.close()

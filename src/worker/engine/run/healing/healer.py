@@ -19,26 +19,30 @@ log = logging.getLogger(__name__)
 # Exceptions when a core fails to start: vLLM's, and the worker's own.
 START_FAILURES = (*START_ERRORS, StartFailed)
 WATCH_INTERVAL_S = 0.1
-# Seconds to wait for vLLM's output handler, which first stops the rest of a dead core.
+# Seconds to wait for vLLM's output handler, which stops the rest of a dead core and then fails its
+# requests.
 HANDLER_TIMEOUT_S = 30.0
-# Seconds for which a restart counts. A core that dies more often will die again.
+# Seconds for which a restart counts towards the maximum. A core that dies more often would die
+# again.
 RESTART_WINDOW_S = 600.0
-# Seconds of silence that are normal.
+# Seconds without a message from the core that are normal while requests run.
 NORMAL_SILENCE_S = 0.3
-# A process of a core that waits for an event that never comes uses less than this share of a CPU.
-# The share is not 0, since each of gloo's dozen process groups polls its sockets.
+# Share of a CPU below which a process of a core counts as idle, as if it waited for an event that
+# never comes. The share is not 0, since each of gloo's dozen process groups polls its sockets.
 IDLE_CPU_SHARE = 0.05
-# Seconds after the last sign of life in which a request may still join the next step.
+# Seconds after the core's last message. Requests that arrived by then may have been in the step
+# that killed the core.
 STEP_START_S = 1.0
-# Maximum seconds until the engine knows a request that begins, and until the first output.
+# Maximum seconds to wait until the engine has a suspect that is sent again, and then until the
+# suspect's first output.
 APPEAR_TIMEOUT_S = 0.5
 FIRST_OUTPUT_TIMEOUT_S = 60.0
-# Seconds between two polls; short, since other suspects wait while a suspect begins.
+# Seconds between two polls; short, since other suspects wait until a suspect has output.
 POLL_INTERVAL_S = 0.02
 
 
 class Healer:
-    """Keeps an engine alive. Use on the engine's loop.
+    """Replaces an engine's core whenever it dies or hangs. Use on the engine's loop.
 
     Args:
         name: Name of the model, for the log.
@@ -67,7 +71,7 @@ class Healer:
         # Times of the restarts, by ``time.monotonic``.
         self._restart_times: deque[float] = deque()
         self._suspects = Suspects()
-        # Suspects begin one at a time; this task waits for the last of them.
+        # Suspects enter the engine one at a time. This task waits for the output of the last one.
         self._suspect_lock = asyncio.Lock()
         self._last_suspect: asyncio.Task[None] | None = None
         self._has_given_up = False
@@ -108,8 +112,11 @@ class Healer:
     async def _stop_core(self, deadline: float) -> None:
         """Kill the core when no request runs, or at a deadline, and wait until it is removed.
 
+        Args:
+            deadline: Time by ``time.monotonic``.
+
         Raises:
-            EngineDead: If the core died before, and is not started again.
+            EngineDead: If the core has died by itself, and can't be started again.
         """
         while not self.suspension.is_vacant:
             if self._has_given_up:
@@ -139,7 +146,11 @@ class Healer:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _wait_for_first_output(self, request_id: str) -> None:
-        """Wait until a suspect has output, or has finished."""
+        """Wait until a suspect has output or has finished, or the core has died.
+
+        The wait ends after ``APPEAR_TIMEOUT_S`` without the request, and ``FIRST_OUTPUT_TIMEOUT_S``
+        without output.
+        """
         core = self.core
 
         def parts_without_output() -> list[bool]:
@@ -150,7 +161,8 @@ class Healer:
                 if belongs_to(request.external_req_id, request_id)
             ]
 
-        # If a core died during the wait, this request was not in it, and is no longer a suspect.
+        # If a core died while this request waited for its turn, the request was not in that core,
+        # and is no longer a suspect.
         if self._suspects.is_suspect(request_id):
             await _poll_until(
                 lambda: core.client.errored or bool(parts_without_output()), APPEAR_TIMEOUT_S
@@ -193,7 +205,8 @@ class Healer:
         if core.is_stopped:
             return True
         max_silence_s = self._hang_s + max_prefill_s(core.requests, core.client.vllm_config)
-        # On an overloaded machine the core needs longer for the same step.
+        # On an overloaded machine the core needs longer for the same step. So the core hangs only
+        # if it is idle, or has used more CPU time than the step may take.
         is_idle = cpu_time_s < IDLE_CPU_SHARE * silent_s * core.process_count
         if silent_s < max_silence_s or not (
             is_idle or cpu_time_s + NORMAL_SILENCE_S >= max_silence_s
@@ -202,7 +215,15 @@ class Healer:
         return silent_s > MAX_BUILD_S or not core.is_building
 
     async def _clean_up(self, step_started_at: float, *, has_hung: bool) -> str | None:
-        """Remove the rest of a dead core; return why it died, None if stopped on purpose."""
+        """Remove the rest of a dead core; after a crash or a hang, record its requests as suspects.
+
+        Args:
+            step_started_at: Time of the core's last message, by ``time.monotonic``.
+            has_hung: Whether the core was killed because it hung.
+
+        Returns:
+            Why the core died; None if it was stopped on purpose.
+        """
         core = self.core
         is_dismissed, self._dismissed_core = core is self._dismissed_core, None
         if not is_dismissed and (has_hung or await asyncio.to_thread(core.has_crashed)):

@@ -16,7 +16,7 @@ class Suspension:
         self._ended = asyncio.Event()
         self._ended.set()
         self._timeout_s = 0.0
-        # Whether all processes of the engine's core have exited.
+        # Whether the engine is suspended, and all processes of its core have exited.
         self.is_vacant = False
 
     @property
@@ -37,7 +37,10 @@ class Suspension:
                 self._ended.set()
 
     async def wait_until_over(self) -> None:
-        """Note that no process of a core is left; return when another core may start."""
+        """Mark a suspended engine as vacant, and wait until the suspension is over.
+
+        Call when the core has been removed. Returns immediately if the engine is not suspended.
+        """
         if self.is_active:
             self.is_vacant = True
             await self._ended.wait()

@@ -11,10 +11,10 @@ from worker.engine.seam.protocols import RequestState
 # Additional seconds that a step may take for each token of a prompt in it, by vLLM's device type.
 PREFILL_S_PER_TOKEN = {"cpu": 0.02}
 PREFILL_S_PER_TOKEN_OF_GPU = 0.002
-# Seconds for a step that compiles code. The compilers are processes of their own.
+# Maximum seconds for a step that compiles code. The compilers are processes of their own.
 MAX_BUILD_S = 300.0
-# Seconds between two updates above which this process was frozen or very busy. The core may have
-# been frozen, too.
+# Maximum seconds between two updates of a ``SilenceTimer``. After a longer gap, this process was
+# frozen or very busy. The core may have been frozen, too, so the timer restarts.
 MAX_UPDATE_GAP_S = 2.0
 
 
@@ -45,6 +45,8 @@ class SilenceTimer:
 
     def update(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
         """Return the seconds of silence; call more often than every ``MAX_UPDATE_GAP_S``.
+
+        The timer restarts after a longer gap, and while no request runs.
 
         Args:
             now: The current time.

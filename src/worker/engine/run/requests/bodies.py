@@ -12,9 +12,9 @@ from worker.engine.seam.translation import body_error
 from worker.errors import InvalidInput
 from worker.validation import invalid_param
 
-# Key of the only list whose items have hundreds of alternatives.
+# Key of a body for ``/v1/responses``: the only list whose items have hundreds of alternatives.
 INPUT = "input"
-# Number of items that the server can validate by itself.
+# Maximum number of items that are left to the validation of vLLM's server.
 MAX_UNCHECKED_ITEMS = 16
 
 
@@ -47,7 +47,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
 
 
 def check_input_items(body: Mapping[str, Any]) -> None:
-    """Check the items of a long list as vLLM's server would, up to the first wrong item.
+    """Check the items of a long ``input`` as vLLM's server would, up to the first wrong item.
 
     The server's own check keeps an error for each alternative of each wrong item. For 500 items of
     a response's input, this takes half a gigabyte, and blocks all other requests for two seconds.

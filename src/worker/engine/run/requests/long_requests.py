@@ -15,7 +15,8 @@ from worker.engine.run.requests.texts import is_long
 from worker.engine.seam.patches import ADD_REQUEST
 from worker.engine.seam.protocols import Client, EngineInput
 
-# Steps whose prompts may wait in the engine: the current step and the next one.
+# Number of engine steps that the uncomputed prompts of long requests may fill, so that neither the
+# current nor the next step lacks work.
 MAX_QUEUED_STEPS = 2
 # One of this many slots is reserved for short requests.
 FREE_SHARE = 8
@@ -25,9 +26,10 @@ POLL_INTERVAL_S = 0.004
 
 
 class LongRequestQueue:
-    """Lets the long requests of a client wait for each other before its engine gets them.
+    """Sends long requests to the engine only as fast as the engine computes their prompts.
 
-    Use on the engine's loop.
+    Some slots always stay free for short requests. Replaces ``add_request`` of vLLM's client. Use
+    on the engine's loop.
     """
 
     def __init__(self, client: Client) -> None:
@@ -39,7 +41,8 @@ class LongRequestQueue:
         slots: int = ranks * scheduler.max_num_seqs
         self._max_requests = slots - slots // FREE_SHARE
         self._lock = asyncio.Lock()
-        # Long requests that the engine may have, by the ids in vLLM's states.
+        # Ids of the long requests that were sent to the engine; requests that have finished are
+        # removed later.
         self._entered: set[str] = set()
         self._add = ADD_REQUEST.replace(client, self.add_request)
 

@@ -12,10 +12,11 @@ from worker.media.fetcher import Fetcher
 from worker.media.walker import MediaKind
 from worker.settings import Settings
 
-# A host that no network has: the only host that vLLM may fetch from.
+# A host that exists in no network. It is the only host that vLLM may fetch from, unless the
+# operator allows others.
 UNREACHABLE_HOST = "media.invalid"
-# Variables for vLLM and OpenCV. They cover files that decoders would interpret differently than the
-# worker did, and URLs that reach vLLM nevertheless.
+# Environment variables that limit vLLM and OpenCV, in case a decoder interprets a file differently
+# than the worker's check, or a URL reaches vLLM in spite of the check.
 VARIABLES = {
     "VLLM_MAX_IMAGE_PIXELS": "40000000",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
@@ -49,9 +50,10 @@ def allowed_hosts(model_config: Any) -> tuple[str, ...]:
 
 
 def disable_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
-    """Return arguments with which vLLM itself fetches no media, and opens no local files.
+    """Return arguments that keep vLLM from fetching media, and from opening local files.
 
-    Hosts that the operator allows stay in the arguments, since the worker's own fetcher reads them.
+    If the operator allows hosts, these stay in the arguments, since the worker's own fetcher reads
+    them.
     """
     domains = arguments.vllm_args.allowed_media_domains or [UNREACHABLE_HOST]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")

@@ -20,19 +20,19 @@ from worker.limits.shapes import (
     BodyShape,
 )
 
-# Characters of a request above which it counts as long.
+# Characters in a request above which the request counts as long.
 LONG_CHARACTERS = 64_000
-# Prompts of a request, and token ids of a request, above which it counts as long.
+# Number of prompts, and number of token ids, above which a request counts as long.
 MANY_PROMPTS = 32
 MANY_TOKENS = LONG_CHARACTERS // 4
 # Whether the current task belongs to a long request, or to a list of requests.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
 
-# Additional tokens for special tokens, and for characters that truncation may remove from the first
-# or last token.
+# Tokens to retain in addition to those requested when a text is truncated: for special tokens, and
+# for characters that truncation may remove from the first or last token.
 SPARE_TOKENS = 8
 
-# Types of a message's parts that are not text.
+# Prefixes of the types of message parts that are not text.
 MEDIA_TYPES = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
 
 
@@ -47,10 +47,12 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
         shape: The shape of the route's body.
 
     Returns:
-        The body, with texts cut to the characters that can remain after vLLM's truncation.
+        The body. If it sets ``truncate_prompt_tokens``, its texts are cut to the characters that
+        can remain after vLLM's own truncation.
 
     Raises:
-        InvalidInput: If a text is longer than the context can hold.
+        InvalidInput: If a text or a list of token ids is longer than the context can hold, or its
+            tokens or text would not fit one response.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
@@ -141,7 +143,7 @@ def _text_lengths(value: Any) -> Iterator[int]:
 
 
 def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
-    """Return truncated texts of a body: vLLM would first tokenize all of the text."""
+    """Return the truncated texts of a body, by key: vLLM would first tokenize all of the text."""
 
     def truncate(value: Any) -> Any:
         return value[span] if isinstance(value, str) else value
@@ -157,7 +159,7 @@ def reserve_thread(executor: Executor, threads: int) -> None:
     """Let long requests wait for each other, so that other requests always find a free thread.
 
     Args:
-        executor: Executor in which vLLM renders and tokenizes; it stays the same object.
+        executor: Executor in which vLLM renders and tokenizes; its ``submit`` is replaced.
         threads: Number of its threads. With a single thread, all requests wait for each other.
     """
     if threads < 2:

@@ -17,7 +17,7 @@ log = logging.getLogger("worker")
 _PAGE_CACHE_FORMATS = frozenset(
     {"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"}
 )
-# Seconds that the child has to report. It may take longer if a network disk blocks it.
+# Seconds that the child has to report before it is killed: a network disk may block it for longer.
 _REPORT_TIMEOUT_S = 1.0
 
 
@@ -32,7 +32,8 @@ class ReadAhead:
     def start(cls, locations: Sequence[ArtifactLocation]) -> "ReadAhead | None":
         """Start to read the weights in these locations, in the order in which they will be loaded.
 
-        Returns None if no weights are loaded through the page cache.
+        The child reads no more than a share of the memory that is free. Returns None if no weights
+        are loaded through the page cache, or if their files can't be listed.
         """
         # An error must not stop the startup: the engine reports files that it can't read.
         with contextlib.suppress(OSError):

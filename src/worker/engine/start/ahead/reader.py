@@ -50,8 +50,8 @@ def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
 
 def main(limit: int, files: Sequence[str]) -> None:
     """Read the files in the order in which they will be loaded, then report the amount."""
-    # The import has priority on the CPU. The disk's priority is not reduced because the engine
-    # waits for the same blocks.
+    # The parent's import of vLLM has priority on the CPU. The disk's priority is not reduced
+    # because the engine waits for the same blocks.
     os.nice(_LOWEST_PRIORITY)
     start_time, sizes = time.monotonic(), list[int]()
 
