@@ -235,42 +235,35 @@ class JobLoop:
     # Results to the platform:
 
     async def _run_job(self, job: dict[str, Any]) -> None:
+        """Run a job, post its yields and its result or its error, and log it."""
         record = JobRecord.from_job(job)
+        delivery = Delivery(self._client, record)
+        error: str | None = None
         try:
-            await self._answer(job, record)
+            try:
+                with hide_defects(record.id):
+                    async with contextlib.aclosing(self._handler.handle(job, record)) as yields:
+                        async for value in yields:
+                            if isinstance(value, dict) and value.get("error"):
+                                error = str(value["error"])
+                                break
+                            await delivery.post_chunk(value)
+            except WorkerError as worker_error:
+                record.status = worker_error.status
+                error = json.dumps(worker_error.body(record.id), ensure_ascii=False)
+            if error is None:
+                await delivery.post_result()
+            else:
+                await delivery.post_error(error)
         except asyncio.CancelledError:
             if record.status == HTTPStatus.OK:
                 record.status = UNANSWERED
             raise
-        except NotDelivered as error:
+        except NotDelivered as not_delivered:
             record.status = HTTPStatus.GATEWAY_TIMEOUT
-            log.error("job %s: its result could not be delivered: %s", record.id, error)  # noqa: TRY400 - no defect
+            log.error("job %s: its result could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect
         finally:
             record.write()
-
-    async def _answer(self, job: dict[str, Any], record: JobRecord) -> None:
-        delivery = Delivery(self._client, record)
-        try:
-            with hide_defects(record.id):
-                error = await self._post_yields(job, record, delivery)
-        except WorkerError as worker_error:
-            record.status = worker_error.status
-            error = json.dumps(worker_error.body(record.id), ensure_ascii=False)
-        if error is None:
-            await delivery.post_result()
-        else:
-            await delivery.post_error(error)
-
-    async def _post_yields(
-        self, job: dict[str, Any], record: JobRecord, delivery: Delivery
-    ) -> str | None:
-        """Post each yield of a job; return the error if the job yields one, otherwise None."""
-        async with contextlib.aclosing(self._handler.handle(job, record)) as yields:
-            async for value in yields:
-                if isinstance(value, dict) and value.get("error"):
-                    return str(value["error"])
-                await delivery.post_chunk(value)
-        return None
 
 
 def _parse_jobs(response: Any) -> list[dict[str, Any]]:

@@ -130,9 +130,8 @@ class ReadinessCheck:
     wait_s: float
     _last_line: str = field(default="", init=False)
     _unhealthy_polls: int = field(default=0, init=False)
-    _deadline: float = field(default=0.0, init=False)
 
-    def wait(self, env: Mapping[str, str]) -> None:
+    def wait(self, env: Mapping[str, str]) -> None:  # noqa: C901 - the story of a deployment
         """Wait until a worker of the endpoint's newest version has answered a small job.
 
         Args:
@@ -144,16 +143,8 @@ class ReadinessCheck:
                 is an error.
             DeployError: If the platform refuses a request or can't be reached.
         """
-        self._deadline = time.monotonic() + self.wait_s
-        try:
-            self._wait_for_response(_test_job(env))
-        except DeployError:
-            with suppress(DeployError):
-                self._report_log()
-            raise
-
-    def _wait_for_response(self, job: Body) -> None:
-        job_id = None
+        deadline = time.monotonic() + self.wait_s
+        job, job_id = _test_job(env), None
         try:
             while True:
                 workers = self._poll_workers()
@@ -166,7 +157,17 @@ class ReadinessCheck:
                         self.report(f"answered: {_truncate(_response_text(job_state))}")
                         if not self._is_stale(job_state.get("workerId")):
                             return
-                self._sleep_or_time_out()
+                if time.monotonic() >= deadline:
+                    hint = "; no GPU is free: name more pools"
+                    hint = hint if "throttled" in self._last_line else ""
+                    raise EndpointUnhealthy(
+                        f"no answer within {self.wait_s:g} s ({self._last_line}{hint})"
+                    )
+                self.api.sleep(POLL_S)
+        except DeployError:
+            with suppress(DeployError):
+                self._report_log()
+            raise
         finally:
             if job_id is not None:
                 # A job that stays in the queue would start workers again.
@@ -194,12 +195,6 @@ class ReadinessCheck:
             raise EndpointUnhealthy("no worker becomes healthy")
         workers: list[Body] = response["workers"]
         return workers
-
-    def _sleep_or_time_out(self) -> None:
-        if time.monotonic() >= self._deadline:
-            hint = "; no GPU is free: name more pools" if "throttled" in self._last_line else ""
-            raise EndpointUnhealthy(f"no answer within {self.wait_s:g} s ({self._last_line}{hint})")
-        self.api.sleep(POLL_S)
 
     def _report_log(self) -> None:
         for worker in self.api.workers(self.endpoint_id)["workers"][:1]:

@@ -77,7 +77,7 @@ class ShardRun:
     _line_done: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:
+    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - the story of an attempt
         """Answer the lines that have no response in any part.
 
         Args:
@@ -96,52 +96,42 @@ class ShardRun:
             for line in read_lines(self.input_path, self.max_line_bytes, self.shard)
             if line.number not in finished
         )
-        request = await asyncio.to_thread(lambda: self.batch.request)
+        endpoint = (await asyncio.to_thread(lambda: self.batch.request)).endpoint
         part = Part(self.batch.parts, self.part_name)
+        next_lines: list[Line] = []
+        is_exhausted = False
+        polled_at = time.monotonic()
         try:
-            return await self._answer_all(unanswered, request.endpoint, part, attempt, is_lost)
+            while True:
+                if not next_lines and not is_exhausted:
+                    lines = await asyncio.to_thread(self._read_ahead, unanswered)
+                    if lines is None:
+                        return StopReason.INPUT_CHANGED
+                    next_lines, is_exhausted = lines[::-1], not lines
+                deadline = attempt.deadline
+                next_lines += self._preempt_lines()
+                while (
+                    next_lines
+                    and self.window.free_slots > 0
+                    and time.monotonic() < deadline
+                    and not is_lost()
+                ):
+                    self._start_line(next_lines.pop(), endpoint, part)
+                if is_exhausted and not next_lines and not self._running:
+                    return StopReason.DONE
+                await self._wait_for_line(WINDOW_POLL_S if next_lines else POLL_S)
+                if time.monotonic() - polled_at >= POLL_S:
+                    polled_at = time.monotonic()
+                    part.check_commits()
+                    await self.report_progress()
+                    if stop := await self._stop_reason(deadline, is_lost):
+                        return stop
         finally:
             running = tuple(self._running)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await part.close()
-
-    async def _answer_all(
-        self,
-        unanswered: Iterator[Line],
-        endpoint: str,
-        part: Part,
-        attempt: Attempt,
-        is_lost: Callable[[], bool],
-    ) -> StopReason:
-        next_lines: list[Line] = []
-        is_exhausted = False
-        polled_at = time.monotonic()
-        while True:
-            if not next_lines and not is_exhausted:
-                lines = await asyncio.to_thread(self._read_ahead, unanswered)
-                if lines is None:
-                    return StopReason.INPUT_CHANGED
-                next_lines, is_exhausted = lines[::-1], not lines
-            deadline = attempt.deadline
-            next_lines += self._preempt_lines()
-            while (
-                next_lines
-                and self.window.free_slots > 0
-                and time.monotonic() < deadline
-                and not is_lost()
-            ):
-                self._start_line(next_lines.pop(), endpoint, part)
-            if is_exhausted and not next_lines and not self._running:
-                return StopReason.DONE
-            await self._wait_for_line(WINDOW_POLL_S if next_lines else POLL_S)
-            if time.monotonic() - polled_at >= POLL_S:
-                polled_at = time.monotonic()
-                part.check_commits()
-                await self.report_progress()
-                if stop := await self._stop_reason(deadline, is_lost):
-                    return stop
 
     def _read_ahead(self, unanswered: Iterator[Line]) -> list[Line] | None:
         """Read the next lines; an empty list at the end, or None if the input has changed."""

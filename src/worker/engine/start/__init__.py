@@ -158,7 +158,9 @@ def prepare_startup(raw_settings: RawSettings, offline: bool = False) -> Startup
     return replace(plan, context=context, compile_cache=compile_cache, read_ahead=open_read_ahead)
 
 
-def plan_startup(bootstrap: Bootstrap, machine: "Machine | None" = None) -> StartupPlan:
+def plan_startup(  # noqa: PLR0915 - the story of the settings
+    bootstrap: Bootstrap, machine: "Machine | None" = None
+) -> StartupPlan:
     """Import vLLM, create its arguments and check all settings.
 
     Args:
@@ -174,7 +176,35 @@ def plan_startup(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Star
     with phase("import"), pause_collection():
         options = _import_vllm(bootstrap, machine, mistakes)
     with phase("settings"):
-        engines = _build_engine_arguments(raw_settings, options, mistakes)
+        from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
+        from worker.engine.start.tables import find_mistakes  # noqa: PLC0415 - imports vLLM
+
+        shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw_settings.main_options}
+        if "MODEL" in raw_settings.embedder_options:
+            with collect_mistakes(mistakes):
+                shares = divide_memory(
+                    raw_settings.main_options | raw_settings.extra_options,
+                    raw_settings.embedder_options,
+                )
+            # The embedder's model may also be able to generate, but must embed here. Embedders are
+            # small, so one GPU is enough.
+            options_by_prefix[EMBEDDER_PREFIX] = {
+                "RUNNER": "pooling",
+                "TENSOR_PARALLEL_SIZE": "1",
+                **raw_settings.embedder_options,
+            }
+        engines: list[EngineArguments] = []
+        for prefix, texts in options_by_prefix.items():
+            # Names that are both options of vLLM and settings of the worker are left to the worker.
+            vllm_options = {
+                name: text for name, text in texts.items() if name not in WORKER_SETTINGS
+            }
+            extra_args = () if prefix else raw_settings.extra_args
+            arguments, wrong = options.parse(vllm_options, prefix, shares[prefix], extra_args)
+            wrong += find_mistakes(arguments, options.machine)
+            mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
+            if not wrong:
+                engines.append(arguments)
         names = _collect_names(bootstrap, options, engines)
         extra_option_names = {name for engine in engines for name in engine.extra_option_names}
         unknown_names, ineffective = names.find_problems(
@@ -234,45 +264,6 @@ def _import_vllm(
         if not mistakes:
             raise StartFailed(f"vLLM can't be imported: {error}") from error
         raise SettingsError([*bootstrap.mistakes, *mistakes]) from None
-
-
-def _build_engine_arguments(
-    raw_settings: RawSettings, options: "Options", mistakes: list[Mistake]
-) -> tuple[EngineArguments, ...]:
-    """Create and check the arguments of each engine; omit engines that have mistakes.
-
-    The mistakes are added to ``mistakes``.
-    """
-    from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
-    from worker.engine.start.tables import find_mistakes  # noqa: PLC0415 - imports vLLM
-
-    shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw_settings.main_options}
-    if "MODEL" in raw_settings.embedder_options:
-        with collect_mistakes(mistakes):
-            shares = divide_memory(
-                raw_settings.main_options | raw_settings.extra_options,
-                raw_settings.embedder_options,
-            )
-        # The embedder's model may also be able to generate, but must embed here. Embedders are
-        # small, so one GPU is enough.
-        options_by_prefix[EMBEDDER_PREFIX] = {
-            "RUNNER": "pooling",
-            "TENSOR_PARALLEL_SIZE": "1",
-            **raw_settings.embedder_options,
-        }
-    engines = []
-    for prefix, engine_options in options_by_prefix.items():
-        # Names that are both options of vLLM and settings of the worker are left to the worker.
-        vllm_options = {
-            name: text for name, text in engine_options.items() if name not in WORKER_SETTINGS
-        }
-        extra_args = () if prefix else raw_settings.extra_args
-        arguments, engine_mistakes = options.parse(vllm_options, prefix, shares[prefix], extra_args)
-        engine_mistakes += find_mistakes(arguments, options.machine)
-        mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in engine_mistakes]
-        if not engine_mistakes:
-            engines.append(arguments)
-    return tuple(engines)
 
 
 def _collect_names(

@@ -45,7 +45,9 @@ CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
+def launch_engines(  # noqa: PLR0915 - the story of a startup, in its order
+    plan: StartupPlan, modules_to_import: Sequence[str] = ()
+) -> Iterator[Engines]:
     """Start the engines, warm them up and store the code that they compiled; stop them on exit.
 
     Call this on the main thread.
@@ -57,59 +59,57 @@ def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> 
     Raises:
         StartFailed: An engine can't start; with vLLM's message, and no traceback.
     """
+    settings, cache = plan.settings, plan.compile_cache
     with contextlib.ExitStack() as stack:
         with pause_collection(), cores.allow_environ_changes(), plan.read_ahead:
-            engines = _start_engines(stack, plan, modules_to_import)
-        if plan.compile_cache:
-            plan.compile_cache.publish()
-        yield engines
-
-
-def _start_engines(  # noqa: PLR0915 - the steps of a startup, in their order
-    stack: contextlib.ExitStack, plan: StartupPlan, modules_to_import: Sequence[str]
-) -> Engines:
-    """Start the engines and register their shutdown on the stack."""
-    settings = plan.settings
-    # vLLM and the libraries that decode media read these variables.
-    set_defaults(media.VARIABLES)
-    # All cores must be started before the first thread.
-    with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
-        started = []
-        configured_engines = _configure_engines(plan)
-        for configured in configured_engines:
-            model_context = configured.config.model_config.max_model_len
-            with phase("engine"):
-                imports = modules_to_import if configured is configured_engines[-1] else None
-                started_engine, core = _start_core(configured, plan.context, imports)
-            cleanup.callback(core.close)
-            started.append((started_engine, core))
-            if warning := fitting.check_fitted_context(
-                *started_engine, model_context, settings.min_model_len
-            ):
-                log.warning(warning)
-        cleanup.pop_all()
-    loop = stack.enter_context(_event_loop_in_thread())
-    died: Future[None] = Future()
-    in_process_engines = []
-    for started_engine, core in started:
-        restart = partial(_restart_core, started_engine, plan.context)
-        engine = InProcessEngine(core, started_engine.arguments, settings, loop, died, restart)
-        stack.callback(_run_on_loop, loop, engine.close, CLOSE_TIMEOUT_S)
-        with translate_start_errors(started_engine.arguments):
-            with phase("app"):
-                _run_on_loop(loop, engine.open)
-            with phase("warm-up"):
-                _run_on_loop(loop, partial(warm_up, engine))
-        _run_on_loop(loop, engine.prepare)
-        in_process_engines.append(engine)
-    max_concurrency = settings.max_concurrency
-    for engine, ((arguments, config), _) in zip(in_process_engines, started, strict=True):
-        log.info(summary(arguments, config, max_concurrency, engine.slots))
-        log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
-        # The embedder's engine serves jobs from the same queue, so its log line is based on the
-        # number of jobs that the main model's engine allows.
-        max_concurrency = concurrent_queue_jobs(max_concurrency, in_process_engines[0].slots)
-    return Engines(*in_process_engines, died=died)
+            # vLLM and the libraries that decode media read these variables.
+            set_defaults(media.VARIABLES)
+            # All cores must be started before the first thread.
+            with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
+                if cache:
+                    cache.restore_models(key_of_models([one.model_name for one in plan.engines]))
+                with inspect_in_forks():
+                    configured = [_configure(arguments, plan.context) for arguments in plan.engines]
+                if cache:
+                    configs = [engine.config for engine in configured]
+                    cache.restore(key_of_engines(configs, plan.context.machine))
+                started = []
+                for engine in configured:
+                    model_context = engine.config.model_config.max_model_len
+                    with phase("engine"):
+                        imports = modules_to_import if engine is configured[-1] else None
+                        final, core = _start_core(engine, plan.context, imports)
+                    cleanup.callback(core.close)
+                    started.append((final, core))
+                    if warning := fitting.check_fitted_context(
+                        *final, model_context, settings.min_model_len
+                    ):
+                        log.warning(warning)
+                cleanup.pop_all()
+            loop = stack.enter_context(_event_loop_in_thread())
+            died: Future[None] = Future()
+            running = []
+            for final, core in started:
+                restart = partial(_restart_core, final, plan.context)
+                in_process = InProcessEngine(core, final.arguments, settings, loop, died, restart)
+                stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
+                with translate_start_errors(final.arguments):
+                    with phase("app"):
+                        _run_on_loop(loop, in_process.open)
+                    with phase("warm-up"):
+                        _run_on_loop(loop, partial(warm_up, in_process))
+                _run_on_loop(loop, in_process.prepare)
+                running.append(in_process)
+            concurrency = settings.max_concurrency
+            for in_process, ((arguments, config), _) in zip(running, started, strict=True):
+                log.info(summary(arguments, config, concurrency, in_process.slots))
+                log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
+                # The embedder's engine serves jobs from the same queue, so its log line is based on
+                # the number of jobs that the main model's engine allows.
+                concurrency = concurrent_queue_jobs(concurrency, running[0].slots)
+        if cache:
+            cache.publish()
+        yield Engines(*running, died=died)
 
 
 @contextlib.contextmanager
@@ -127,19 +127,6 @@ def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[En
         base_model = UnservedModel(arguments, config, plan.settings.base_path, loop)
         log.info("model: %s: this worker trains adapters, and serves nothing", arguments.model_name)
         yield Engines(base_model=base_model)
-
-
-def _configure_engines(plan: StartupPlan) -> list[ConfiguredEngine]:
-    """Create vLLM's configurations, and restore the compiled code of earlier startups."""
-    cache = plan.compile_cache
-    if cache:
-        cache.restore_models(key_of_models([engine.model_name for engine in plan.engines]))
-    with inspect_in_forks():
-        configured = [_configure(arguments, plan.context) for arguments in plan.engines]
-    if cache:
-        configs = [engine.config for engine in configured]
-        cache.restore(key_of_engines(configs, plan.context.machine))
-    return configured
 
 
 def _start_core(
