@@ -135,7 +135,7 @@ def test_a_chat_template_is_refused_with_the_setting_to_deploy() -> None:
 
 def test_the_parameters_are_those_of_the_raw_form() -> None:
     page = (ROOT / "docs" / "reference" / "jobs.md").read_text()
-    table = page.split("### Sampling parameters")[1].split("### Bounds")[0]
+    table = page.split("### Sampling parameters")[1].split("\n##")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     # Objects that contain parameters of the table; the text below the table describes them.
