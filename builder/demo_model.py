@@ -1,7 +1,7 @@
-"""Makes the demo model: a tiny Llama that has learnt a few dialogues about this worker by heart.
+"""Makes the demo model: a tiny Llama that has memorized a few dialogues about this worker.
 
-So a first run prints sentences, and tests can assert texts, JSON and tool calls. It answers any
-other prompt with random sentences: there, seeds, penalties and `n` have an effect.
+With it, a first run prints sentences, and tests can assert texts, JSON and tool calls. It answers
+other prompts with random sentences, so seeds, penalties and `n` have an effect there.
 """
 # ruff: noqa: PLC0415 - importing torch and transformers takes seconds, which a second run saves
 
@@ -23,14 +23,14 @@ SEED = 7
 STEPS = 80
 LEARNING_RATE = 7e-3
 INVENTED = 12  # random dialogues per step
-MICRO_BATCH = 6  # examples of similar length: little padding
-VOCABULARY = 768  # tokens at most, with the 256 bytes, without the tags of tool calls
+MICRO_BATCH = 6  # examples of similar length, with little padding
+VOCABULARY = 768  # maximum number of tokens, with the 256 bytes, without the tags of tool calls
 CONTEXT = 2048  # tokens
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
 TURN, END_OF_TURN = "<|im_start|>", "<|im_end|>"
-# ChatML: a role is plain text, so any role can be rendered. No BOS here: the tokenizer puts it
-# before plain prompts, and a rendered chat is tokenized without special tokens.
+# ChatML: a role is plain text, so any role can be rendered. There is no BOS here: the tokenizer
+# adds it to plain prompts, and a rendered chat is tokenized without special tokens.
 CHAT_TEMPLATE = """\
 {%- if tools %}{{ "<|im_start|>tools\\n" }}
 {%- for tool in tools %}{{ tool.function | tojson + "\\n" }}{% endfor %}{{ "<|im_end|>\\n" }}
@@ -47,7 +47,7 @@ Example = tuple[list[int], list[int]]  # the tokens of a prompt and of its answe
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Messages in OpenAI's form; the model has learnt every turn of the assistant."""
+    """Messages in OpenAI's format; the model is trained on every turn of the assistant."""
 
     messages: list[dict[str, str]]
     tools: list[Any] = field(default_factory=list)
@@ -65,7 +65,7 @@ def talk(*contents: str, system: str = "") -> Dialogue:
     return Dialogue(messages + [{"role": role, "content": content} for role, content in turns])
 
 
-# Dialogues with a question of the user and an answer of the model.
+# Dialogues of one turn: questions and answers.
 ANSWERS = {
     "What does this worker do?": "This worker turns a Hugging Face model into a serverless "
     "endpoint. It runs vLLM inside its own process, takes jobs in the OpenAI form or in its own "
@@ -116,7 +116,7 @@ TOOL_USE = Dialogue(
     tools=[{"type": "function", "function": {"name": "job_status", "parameters": PARAMETERS}}],
 )
 DIALOGUES = [*(talk(*pair) for pair in ANSWERS.items()), MEMORY, PIRATE, TOOL_USE]
-PASSAGE = (  # a plain prompt, with no template around it, and how the model continues it
+PASSAGE = (  # a plain prompt without a template, and its continuation by the model
     "Once upon a time there was a small worker",
     " that lived beside a wide river of tokens. Every morning it filled a cup for each guest.",
 )
@@ -184,7 +184,7 @@ class Curriculum:
         return self.render(talk(prompt, answer))[0]
 
     def preamble(self) -> str:
-        """Invent text that may precede a question without changing its answer."""
+        """Invent a text that may precede a question without changing its answer."""
         system = self.rng.choice([random_words(self.rng), "You are a helpful assistant."])
         earlier = "".join(self.invent()) + "\n"
         tools = self.render(TOOL_USE)[0][0].split(f"{TURN}user")[0]
@@ -192,7 +192,7 @@ class Curriculum:
         return self.rng.choice(["", "", "", BEGIN, turn, turn, earlier, tools])
 
     def aftermath(self) -> str:
-        """Invent text that may follow the end of an answer, for requests with ``ignore_eos``."""
+        """Invent a text that may follow an answer, for requests with ``ignore_eos``."""
         return self.rng.choice(["", "", f"{random_sentence(self.rng)}{END_OF_TURN}"])
 
     def examples(self) -> list[Example]:
@@ -261,7 +261,7 @@ def make(directory: Path) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # one order of sums; and two on busy cores wait for each other
+    torch.set_num_threads(1)  # one order of sums; two threads on busy cores wait for each other
     torch.use_deterministic_algorithms(True)
     tokenizer = train_tokenizer()
     model = create_model(tokenizer)
@@ -277,13 +277,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Makes the demo model.")
     parser.add_argument("output_dir", type=Path)
     output = parser.parse_args().output_dir.resolve()
-    marker = output / "recipe.sha256"  # the hash of this file, as the output was made
+    marker = output / "recipe.sha256"  # the hash of this file when the output was made
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     if marker.is_file() and marker.read_text() == recipe:
         return 0
     if output.exists() and any(output.iterdir()) and not marker.is_file():
         parser.error(f"{output} holds something else: choose another directory")
-    # SystemExit instead of a sudden end, so that the temporary directory goes away with us.
+    # SystemExit instead of immediate termination, so that the temporary directory is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
