@@ -20,7 +20,7 @@ from typing import Any
 import bench
 
 import handler
-from emulator import Emulator, Options, slow_link
+from emulator import Emulator, Options, slow_link_faults
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -37,7 +37,7 @@ def payload(raw: bool, stream: bool) -> dict[str, Any]:
 
 def run_worker() -> None:
     """Run the worker, and print each change of the number of requests with its time.monotonic."""
-    with handler.run_engines(gather_settings(environ_with_secrets()), ("runpod",)) as (
+    with handler.start_engines(gather_settings(environ_with_secrets()), ("runpod",)) as (
         engines,
         settings,
     ):
@@ -80,7 +80,7 @@ async def cancel_ms(
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
     command = (sys.executable, "-u", __file__, "--worker")
     async with (
-        Emulator(Options(faults=slow_link(post_delay_s))) as emulator,
+        Emulator(Options(faults=slow_link_faults(post_delay_s))) as emulator,
         bench.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,

@@ -207,7 +207,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
-    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
+    with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         comparison = Comparison(engines.main, Worker(engines, settings))
         is_met = asyncio.run(main(comparison, arguments))
     sys.exit(0 if is_met else 1)

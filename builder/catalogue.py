@@ -11,10 +11,10 @@ from table import ROWS, Row
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_defaults
-from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, REQUIRED_OPTIONS
-from worker.engine.start.tables import find_mistakes
+from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
+from worker.engine.start.tables import find_option_mistakes
 from worker.settings import Concurrency, Settings
-from worker.settings.names import NEGATED_SETTINGS, OPTION_BY_SETTING
+from worker.settings.names import NEGATED_NAMES, OPTION_BY_SETTING
 from worker.settings.values import format_value
 
 # The listings are made for this machine, so that they don't depend on the machine they are made on.
@@ -79,7 +79,7 @@ class Catalogue:
     def other_options(self) -> Iterator[ListedSetting]:
         """Yield the options that the table leaves to vLLM's documentation."""
         explained_names = (
-            {row.name for row in ROWS} | set(OPTION_BY_SETTING.values()) | NEGATED_SETTINGS.keys()
+            {row.name for row in ROWS} | set(OPTION_BY_SETTING.values()) | NEGATED_NAMES.keys()
         )
         for name in sorted(self.options.names - explained_names):
             if name.lower() not in INEFFECTIVE_OPTIONS:
@@ -92,12 +92,12 @@ class Catalogue:
 
         If they are set, the worker does not choose them by its GPUs, or they need another option.
         """
-        return self._gpu_dependent | REQUIRED_OPTIONS.keys()
+        return self._gpu_dependent | PREREQUISITES.keys()
 
     def find_mistakes(self, name: str, value: str, **others: str) -> list[str]:
         """Return the messages about an option's value, set alone or together with others."""
         arguments, mistakes = self.options.parse({"MODEL": _MODEL, **others, name: value})
-        mistakes += find_mistakes(arguments, self.options.machine)
+        mistakes += find_option_mistakes(arguments, self.options.machine)
         return [str(mistake) for mistake in mistakes]
 
     def find_refused_value(self, name: str) -> str | None:

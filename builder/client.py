@@ -7,7 +7,7 @@ from forms import CUDA, PROPOSED_DEFAULTS
 from table import Row
 
 from worker.engine.options import UNSET_VALUES
-from worker.engine.options.option import bounds_of, describe_kind
+from worker.engine.options.option import describe_kind, read_bounds
 from worker.settings import Concurrency, Settings, history
 from worker.settings.environment import SECRET_VARIABLES
 from worker.settings.examples import example_value
@@ -17,20 +17,20 @@ from worker.settings.names import (
     EMBEDDER_PREFIX,
     FOREIGN_OPTIONS,
     LIBRARY_VARIABLES,
-    NEGATED_SETTINGS,
+    NEGATED_NAMES,
     OPTION_BY_SETTING,
     REMOVED_SETTINGS,
     SPECULATIVE_KEYS,
     explain_removal,
 )
-from worker.settings.values import NOT_A_REPOSITORY, OBJECT_STORAGE_PATTERN, REPOSITORY_PATTERN
+from worker.settings.values import OBJECT_STORAGE_PATTERN, REPOSITORY_ADVICE, REPOSITORY_PATTERN
 
 # Kinds that can be checked from the text of a value alone.
 _CHECKABLE_KINDS = frozenset({"boolean", "integer", "json", "list", "number", "size"})
 # Checks of a model's name; only the worker can check whether a directory exists.
 _MODEL_NAME_CHECKS = {
     "pattern": rf"{REPOSITORY_PATTERN}|{OBJECT_STORAGE_PATTERN}|[/.~].*",
-    "accepted": NOT_A_REPOSITORY,
+    "accepted": REPOSITORY_ADVICE,
 }
 
 
@@ -41,7 +41,7 @@ def settings(catalogue: Catalogue, release: str) -> dict[str, Any]:
         catalogue: All settings.
         release: The release of vLLM that the listing is for.
     """
-    fields = {name.upper() for name in Settings.model_fields} | NEGATED_SETTINGS.keys()
+    fields = {name.upper() for name in Settings.model_fields} | NEGATED_NAMES.keys()
     engines = {
         *catalogue.options.names,
         *CANONICAL_NAMES,
@@ -69,7 +69,7 @@ def _describe_values(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     checks = {name: _describe_option(catalogue, name) for name in catalogue.options.names}
     checks |= {alias: checks[option] for alias, option in OPTION_BY_SETTING.items()}
     checks |= {name.upper(): _describe_own_setting(name) for name in Settings.model_fields}
-    names = CANONICAL_NAMES.items() | NEGATED_SETTINGS.items()
+    names = CANONICAL_NAMES.items() | NEGATED_NAMES.items()
     checks |= {other: checks[name] for other, name in names if name in checks}
     return {name: value for name, value in checks.items() if value}
 
@@ -97,7 +97,7 @@ def _describe_own_setting(name: str) -> dict[str, Any]:
         return {"choices": [*setting.choices]}
     if setting.kind not in _CHECKABLE_KINDS:
         return {}
-    return _describe_checks(setting.kind, bounds_of(field), set())
+    return _describe_checks(setting.kind, read_bounds(field), set())
 
 
 def _describe_checks(kind: str, bounds: dict[str, float], other_values: set[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from worker.settings import history
 from worker.settings.names import (
     CANONICAL_NAMES,
     FOREIGN_OPTIONS,
-    NEGATED_SETTINGS,
+    NEGATED_NAMES,
     REMOVED_SETTINGS,
     SPECULATIVE_KEYS,
     explain_removal,
@@ -129,7 +129,7 @@ def _other_names() -> Iterator[str]:
     read = {
         *CANONICAL_NAMES,
         *CANONICAL_NAMES.values(),
-        *NEGATED_SETTINGS.values(),
+        *NEGATED_NAMES.values(),
         *SPECULATIVE_KEYS,
     }
     names = sorted(
@@ -157,7 +157,7 @@ def _other_names() -> Iterator[str]:
 def _spellings() -> Iterator[list[str]]:
     for name, canonical in sorted(CANONICAL_NAMES.items()):
         yield [_code(name), _code(canonical)]
-    for name, canonical in sorted(NEGATED_SETTINGS.items()):
+    for name, canonical in sorted(NEGATED_NAMES.items()):
         yield [_code(name), f"the opposite of {_code(canonical)}"]
     for name, key in sorted(SPECULATIVE_KEYS.items()):
         yield [_code(name), f"{_code(key)} in `SPECULATIVE_CONFIG`"]

@@ -51,7 +51,7 @@ class Recipe:
             return {"MODEL_NAME": self.model, "RUNNER": "pooling", "MAX_CONCURRENCY": "auto"}
         config: Mapping[str, Any] = load_models()[self.model]["config"]
         parsers = choose_family(self.model, config["architectures"], None)
-        tools, reasoning = parsers.parser(TOOL_PARSER), parsers.parser(REASONING_PARSER)
+        tools, reasoning = parsers.parser_name(TOOL_PARSER), parsers.parser_name(REASONING_PARSER)
         return {
             "MODEL_NAME": self.model,
             **({"MAX_MODEL_LEN": self.context} if self.context else {}),

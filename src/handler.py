@@ -19,7 +19,7 @@ from worker import children, doctor, failed_start, local, logs, masking, sweep
 from worker.children.with_parent import exit_with_parent
 from worker.command_line import read_command_line
 from worker.engine import Engines, start
-from worker.engine.start import Bootstrap, check_base_path
+from worker.engine.start import BootstrapSettings, check_base_path
 from worker.engine.start.artifacts import EngineArtifacts
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import (
@@ -30,8 +30,8 @@ from worker.failed_start import (
     FailedStart,
 )
 from worker.process import processor, stalls
-from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, concurrent_queue_jobs
-from worker.process.phases import phase
+from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_queue_jobs
+from worker.process.phases import log_phase
 from worker.serve.listener import Ports, StartupListener
 from worker.settings import Settings
 from worker.settings.environment import (
@@ -64,15 +64,15 @@ class Mode:
 
     Attributes:
         is_selected: Returns whether the command line or the environment selects this mode.
-        run: Runs the mode until it is finished.
-        imports: Modules that the mode needs with a running engine; imported during its startup.
+        run: Runs the mode until it is finished; raises WorkerError if the worker doesn't start.
+        modules: Modules that the mode needs with a running engine; imported during its startup.
         serve_failure: Answers callers with the reason of a failed startup; None if no caller waits.
         log_streams: File descriptors of the streams for logs. The other one is for results.
     """
 
     is_selected: Callable[[Namespace], bool]
     run: Callable[["Invocation"], None]
-    imports: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     serve_failure: Callable[["Invocation", FailedStart], None] | None = None
     log_streams: tuple[int, ...] = (1, 2)
 
@@ -87,10 +87,11 @@ class Invocation:
     listener: StartupListener | None = None
 
     @contextlib.contextmanager
-    def run_engines(self) -> Iterator[tuple[Engines, Settings]]:
-        """Start the engines, or the training process, for this mode; see ``run_engines`` below."""
+    def start_engines(self) -> Iterator[tuple[Engines, Settings]]:
+        """Start the engines for this mode, unless it only trains (see the function below)."""
         stalls.start_watch(self.raw_settings.values)
-        with run_engines(self.raw_settings, self.mode.imports, train=self.command.train) as running:
+        modules, train = self.mode.modules, self.command.train
+        with start_engines(self.raw_settings, modules, train=train) as running:
             yield running
 
 
@@ -132,26 +133,26 @@ def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
         return
     if failed_start.should_answer_jobs(error, invocation.raw_settings.values):
         # The process that holds the ports passes them on and answers its open connections.
-        children.stop_all(spared=[listener.holder] if listener else [])
+        children.stop_descendants(spared_children=[listener.child] if listener else [])
         log.info("callers get this error for a while (%s=0: they don't)", failed_start.SETTING)
         serve_failure(invocation, FailedStart(error))
 
 
-def check(invocation: Invocation) -> None:
+def check_startup(invocation: Invocation) -> None:
     """Print whether the worker would start."""
     # Exit immediately, even if a request to the Hugging Face hub has no response yet.
     command = invocation.command
     exit_process(doctor.main(invocation.raw_settings, command.gpu, command.prices))
 
 
-def prefetch(invocation: Invocation) -> None:
+def prefetch_repositories(invocation: Invocation) -> None:
     """Download the newest versions of the repositories in the settings. This needs no GPU.
 
     Raises:
         SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
         StartFailed: If a repository can't be found or downloaded.
     """
-    bootstrap = Bootstrap.from_raw_settings(invocation.raw_settings)
+    bootstrap = BootstrapSettings.from_raw_settings(invocation.raw_settings)
     mistakes = [*bootstrap.mistakes, *check_base_path(invocation.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
@@ -160,41 +161,34 @@ def prefetch(invocation: Invocation) -> None:
 
 
 @contextlib.contextmanager
-def run_engines(
-    raw_settings: RawSettings, imports: tuple[str, ...] = (), *, train: bool = False
+def start_engines(
+    raw_settings: RawSettings, modules: tuple[str, ...] = (), *, train: bool = False
 ) -> Iterator[tuple[Engines, Settings]]:
     """Start the engines and import modules in the meantime; stop the engines on exit.
 
-    Args:
-        raw_settings: The settings before validation.
-        imports: Names of modules to import while the engines start.
-        train: Whether to start the training of adapters for the model instead of the engines.
+    With ``train``, the worker only trains adapters, and starts no engine.
 
     Raises:
         SettingsError: If the settings are invalid; it lists all mistakes.
         StartFailed: If vLLM could not start.
     """
-    ready = start.prepare_startup(raw_settings, offline=True)
-    for warning in ready.warnings:
+    plan = start.prepare_startup(raw_settings, offline=True)
+    for warning in plan.warnings:
         log.warning(warning)
     # This module imports vLLM, which reads the environment variables that were set just now.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
-    open_engines = launch.launch_for_training if train else launch.launch_engines
-    with open_engines(ready, imports) as engines:
+    launch_all = launch.launch_for_training if train else launch.launch_engines
+    with launch_all(plan, modules) as engines:
         stalls.stop_watch()
-        yield engines, ready.settings
+        yield engines, plan.settings
 
 
 def answer_single_job(invocation: Invocation) -> None:
-    """Answer one job on standard output; with only ``--train``, resume unfinished trainings.
-
-    Raises:
-        WorkerError: If the worker doesn't start or there is no job to answer.
-    """
+    """Answer one job on standard output; with only ``--train``, resume unfinished trainings."""
     resumes_trainings = invocation.command.train and invocation.command.test_input is None
     job = None if resumes_trainings else local.read_job(invocation.command.test_input)
-    with invocation.run_engines() as (engines, settings):
+    with invocation.start_engines() as (engines, settings):
         from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
 
         worker = Worker(engines, settings, timeout_s=math.inf)
@@ -203,15 +197,11 @@ def answer_single_job(invocation: Invocation) -> None:
 
 
 def serve_http(invocation: Invocation) -> None:
-    """Answer HTTP requests until a signal arrives or an engine dies.
-
-    Raises:
-        WorkerError: If the ports can't be opened or the worker doesn't start.
-    """
+    """Answer HTTP requests until a signal arrives or an engine dies."""
     # The ports open before anything is loaded: load balancers send pings from the first second.
     host, ports = invocation.command.host, Ports.choose(invocation.command.port, process_environ())
     listener = invocation.listener = StartupListener(host, ports)
-    with invocation.run_engines() as (engines, settings):
+    with invocation.start_engines() as (engines, settings):
         from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
         sweep.start_sweeping(settings)
@@ -235,15 +225,9 @@ def serve_http_failure(invocation: Invocation, failure: FailedStart) -> None:
 
 
 def serve_jobs(invocation: Invocation) -> None:
-    """Take jobs from the platform until it stops the worker or an engine dies.
-
-    With ``--rp_serve_api`` or a real-time port, the SDK serves an API instead.
-
-    Raises:
-        WorkerError: If the worker doesn't start.
-    """
+    """Take jobs from the platform, or serve the SDK's API, until a signal or an engine's death."""
     processor.skip_processor_benchmark()
-    with invocation.run_engines() as (engines, settings):
+    with invocation.start_engines() as (engines, settings):
         sweep.start_sweeping(settings)
         run_sdk(engines, settings, test_api=invocation.command.rp_serve_api)
         # Exit within the block, so that the engine is not stopped first.
@@ -252,7 +236,7 @@ def serve_jobs(invocation: Invocation) -> None:
 
 def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
     """Let the SDK run the worker; if it is compatible, replace its loop for the job queue."""
-    with phase("sdk"):
+    with log_phase("sdk"):
         restore_sdk_key()
         # The SDK reads the environment when it is imported. The other modes don't need the SDK.
         import runpod  # noqa: PLC0415 - see above
@@ -265,17 +249,18 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     uses_own_loop = has_job_queue() and not test_api and sdk.is_compatible()
     client = PlatformClient(sdk.platform_urls(), sdk.create_session) if uses_own_loop else None
     # The SDK's test API and its own job loop can't report progress.
-    job_sender = JobSender.from_settings(settings)
-    report, send = client.report if client else None, job_sender.start if job_sender else None
+    sender = JobSender.from_settings(settings)
+    report, send = client.post_progress if client else None, sender.send_job if sender else None
     worker = Worker(engines, settings, report, start_work=send)
 
     runpod.serverless.register_fitness_check(local.make_fitness_check(worker, engines))
     jobs = MAX_CONCURRENT_TRAININGS
     if engines.has_engine:
-        jobs = concurrent_queue_jobs(settings.max_concurrency, engines.main.slots)
+        jobs = max_queue_jobs(settings.max_concurrency, engines.main.slots)
     if client:
         limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
-        sdk.install(JobLoop(worker, client, limits, engines.died, sdk.reset_jobs_in_progress()))
+        loop = JobLoop(worker, client, limits, engines.died, sdk.reset_jobs_in_progress())
+        sdk.replace_scaler(loop)
     else:
         args = (engines.died, sdk.count_jobs_in_progress)
         threading.Thread(target=exit_after_engine_death, args=args, daemon=True).start()
@@ -319,15 +304,15 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
-    children.stop_all()
+    children.stop_descendants()
     logs.flush()
     os._exit(status)
 
 
 # All modes; the first selected one runs.
 MODES = (
-    Mode(lambda command: command.check, check, log_streams=(2,)),
-    Mode(lambda command: command.prefetch, prefetch),
+    Mode(lambda command: command.check, check_startup, log_streams=(2,)),
+    Mode(lambda command: command.prefetch, prefetch_repositories),
     Mode(lambda command: command.rp_serve_api, serve_jobs, SDK_MODULES),
     Mode(lambda command: command.serve, serve_http, HTTP_MODULES, serve_http_failure),
     Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),

@@ -99,6 +99,6 @@ async def main(worker: Worker, source: str, seconds: float, rounds: int) -> None
 
 if __name__ == "__main__":
     os.environ.update(batch_worker.environ(*sys.argv[1:4]))
-    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
+    with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         worker = Worker(engines, settings)
         asyncio.run(main(worker, sys.argv[2], float(sys.argv[4]), int(sys.argv[5])))

@@ -76,5 +76,5 @@ async def main(worker: Worker, source: str, folder: str) -> None:
 
 if __name__ == "__main__":
     os.environ.update(environ(*sys.argv[1:]))
-    with handler.run_engines(gather_settings(environ_with_secrets())) as (engines, settings):
+    with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         asyncio.run(main(Worker(engines, settings), *sys.argv[2:]))

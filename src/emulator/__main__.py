@@ -8,14 +8,14 @@ import signal
 import sys
 from argparse import Namespace
 
-from emulator.command_line import API_KEY_VARIABLE, read_command_line, to_options
+from emulator.command_line import API_KEY_VARIABLE, make_options, read_command_line
 from emulator.fleet import Fleet
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
 from emulator.state.job_queue import Queue
 
 _MODEL_NAME_TIMEOUT_S = 10.0  # Seconds to wait for the model's name.
-_QUESTION = "What does this worker do?"
+_EXAMPLE_QUESTION = "What does this worker do?"
 
 _EXAMPLES_TEMPLATE = """\
 # curl, the raw form
@@ -58,10 +58,7 @@ def print_line(text: str) -> None:
 
 
 class StopSignals:
-    """Events for SIGINT, SIGTERM and SIGHUP.
-
-    The first signal sets ``stop``; every later signal sets ``stop_now``.
-    """
+    """Events: the first SIGINT, SIGTERM or SIGHUP sets ``stop``, later ones set ``stop_now``."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -84,13 +81,13 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
     api_key = environ.pop(API_KEY_VARIABLE, None) or None
     if arguments.request_log is not None:
         arguments.request_log.parent.mkdir(parents=True, exist_ok=True)
-    options = to_options(arguments, api_key)
+    options = make_options(arguments, api_key)
     if arguments.load_balancing:
-        async with LoadBalancer(options) as balancer:
-            print_line(f"The endpoint: {balancer.url}\nOpenAI's API: {balancer.url}/v1")
+        async with LoadBalancer(options) as server:
+            print_line(f"The endpoint: {server.url}\nOpenAI's API: {server.url}/v1")
             arguments.logs.mkdir(parents=True, exist_ok=True)
             async with Fleet(
-                balancer, arguments.command, environ, arguments.logs, print_line
+                server, arguments.command, environ, arguments.logs, print_line
             ) as fleet:
                 fleet.start(arguments.workers)
                 await fleet.run_until(stop_signals.stop)
@@ -132,19 +129,16 @@ async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
         api_url=emulator.api_url,
         endpoint=emulator.options.endpoint,
         model=await fetch_model_name(emulator.queue),
-        with_key=emulator.options.api_key is not None,
+        has_key=emulator.options.api_key is not None,
         python=shlex.quote(sys.executable),
     )
     print_line(f"Try it in another terminal:\n\n{text}")
 
 
 def format_examples(
-    *, api_url: str, endpoint: str, model: str | None, with_key: bool, python: str
+    *, api_url: str, endpoint: str, model: str | None, has_key: bool, python: str
 ) -> str:
-    """Return example requests as shell commands.
-
-    The commands read the API key from its environment variable, so the key itself isn't printed.
-    """
+    """Return example requests as shell commands, which read the API key from the environment."""
     url = f"{api_url}/{endpoint}"
     return _EXAMPLES_TEMPLATE.format(
         api_url=api_url,
@@ -152,19 +146,16 @@ def format_examples(
         url=url,
         openai_url=f"{url}/openai/v1",
         model=model or "<MODEL>",
-        question=_QUESTION,
+        question=_EXAMPLE_QUESTION,
         python=python,
-        key='os.environ["EMULATOR_API_KEY"]' if with_key else '"any"',
-        key_import="import os\n" if with_key else "",
-        key_header='-H "Authorization: Bearer $EMULATOR_API_KEY" ' if with_key else "",
+        key='os.environ["EMULATOR_API_KEY"]' if has_key else '"any"',
+        key_import="import os\n" if has_key else "",
+        key_header='-H "Authorization: Bearer $EMULATOR_API_KEY" ' if has_key else "",
     )
 
 
 async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_S) -> str | None:
-    """Return the name of the model that the workers serve.
-
-    Returns None if they have no OpenAI API or don't answer before the timeout.
-    """
+    """Return the model's name; None if the workers have no OpenAI API or don't answer in time."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
     if not await job.wait_for_end(timeout_s):
         queue.cancel(job)

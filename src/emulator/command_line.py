@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from emulator.faults import Fault, slow_link
+from emulator.faults import Fault, slow_link_faults
 from emulator.http.wire import describe_errors
 from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 
@@ -25,38 +25,15 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add = parser.add_argument
     add("command", nargs="*", help="command of a worker; without it, workers are started by hand")
-    add("--workers", type=whole_number_parser(1, 100), default=1, help="number of workers to start")
-    add(
-        "--logs",
-        type=Path,
-        default=Path(".endpoint"),
-        metavar="DIR",
-        help="directory for the workers' logs",
-    )
-    add(
-        "--grace",
-        type=parse_seconds,
-        default=10.0,
-        metavar="S",
-        help="seconds that running jobs get at shutdown",
-    )
+    add("--workers", type=whole_number(1, 100), default=1, help="number of workers to start")
+    add("--logs", type=Path, default=Path(".endpoint"), metavar="DIR", help="for workers' logs")
+    add("--grace", type=parse_seconds, default=10.0, metavar="S", help="time for jobs at shutdown")
     add("--host", default=defaults.host)
-    add("--port", type=whole_number_parser(0, 65535), default=8000, help="0: any free port")
-    add(
-        "--worker-port",
-        type=whole_number_parser(0, 65535),
-        default=defaults.worker_port,
-        metavar="PORT",
-    )
+    add("--port", type=whole_number(0, 65535), default=8000, help="0: any free port")
+    add("--worker-port", type=whole_number(0, 65535), default=defaults.worker_port, metavar="PORT")
     add("--endpoint", type=parse_identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
-    add(
-        "--post-delay",
-        type=parse_seconds,
-        default=0.0,
-        metavar="S",
-        help="delay of each POST of a worker",
-    )
+    add("--post-delay", type=parse_seconds, default=0.0, metavar="S", help="delay of worker posts")
     add(
         "--fault",
         type=parse_fault,
@@ -74,29 +51,14 @@ def read_command_line(arguments: list[str]) -> Namespace:
         help="for jobs whose policy has none",
     )
     for name, choices, default, text in (
-        (
-            "--failed-as",
-            FailedJobHandling,
-            defaults.failed_as,
-            "status of a failed job for an OpenAI client",
-        ),
-        (
-            "--lost-as",
-            LostJobHandling,
-            defaults.lost_as,
-            "handling of jobs whose worker exited",
-        ),
-        (
-            "--expired-as",
-            ExpiredJobHandling,
-            defaults.expired_as,
-            "handling of jobs whose ttl is over",
-        ),
+        ("--failed-as", FailedJobHandling, defaults.failed_as, "HTTP status for OpenAI clients"),
+        ("--lost-as", LostJobHandling, defaults.lost_as, "handling of jobs whose worker exited"),
+        ("--expired-as", ExpiredJobHandling, defaults.expired_as, "handling after a job's ttl"),
     ):
         add(name, choices=[str(choice) for choice in choices], default=str(default), help=text)
     add(
         "--oversize-status",
-        type=whole_number_parser(400, 599),
+        type=whole_number(400, 599),
         default=defaults.oversize_status,
         metavar="STATUS",
         help="status of the response to a request above the limits",
@@ -114,14 +76,12 @@ def read_command_line(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def whole_number_parser(minimum: int, maximum: int) -> Callable[[str], int]:
+def whole_number(low: int, high: int) -> Callable[[str], int]:
     """Return an argparse type that accepts whole numbers within the bounds."""
 
     def parse(text: str) -> int:
-        if not (text.isdecimal() and minimum <= int(text) <= maximum):
-            raise argparse.ArgumentTypeError(
-                f"a whole number from {minimum} to {maximum}, not {text!r}"
-            )
+        if not (text.isdecimal() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"a whole number from {low} to {high}, not {text!r}")
         return int(text)
 
     return parse
@@ -150,7 +110,7 @@ def parse_fault(text: str) -> Fault:
         raise argparse.ArgumentTypeError(describe_errors(error)) from error
 
 
-def to_options(arguments: Namespace, api_key: str | None) -> Options:
+def make_options(arguments: Namespace, api_key: str | None) -> Options:
     return Options(
         host=arguments.host,
         port=arguments.port,
@@ -163,7 +123,7 @@ def to_options(arguments: Namespace, api_key: str | None) -> Options:
         expired_as=ExpiredJobHandling(arguments.expired_as),
         cancel_on_disconnect=not arguments.keep_on_disconnect,
         oversize_status=arguments.oversize_status,
-        faults=(*slow_link(arguments.post_delay), *arguments.fault),
+        faults=(*slow_link_faults(arguments.post_delay), *arguments.fault),
         seed=arguments.seed,
         request_log=arguments.request_log,
     )

@@ -32,16 +32,10 @@ class Action(StrEnum):
 
 
 class Fault(BaseModel):
-    """A fault that changes calls of workers until its calls or its seconds are used up.
+    """A fault in calls of workers, until its ``calls`` or its ``seconds`` are used up.
 
-    Args:
-        on: Kind of calls to which the fault applies.
-        do: Effect of the fault.
-        status: Status of the response, for ``Action.STATUS``.
-        delay_s: Delay of the response, for ``Action.DELAY``.
-        share: Probability that a call is affected.
-        calls: Number of calls to affect; None for no limit.
-        seconds: Seconds for which the fault is active; None for no limit.
+    ``share`` is the probability that a call is affected. ``status`` is only for ``Action.STATUS``,
+    ``delay_s`` only for ``Action.DELAY``. ``calls`` and ``seconds`` are unlimited if None.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -65,7 +59,7 @@ class Fault(BaseModel):
         return self
 
 
-def slow_link(delay_s: float) -> tuple[Fault, ...]:
+def slow_link_faults(delay_s: float) -> tuple[Fault, ...]:
     """Return the faults that delay every POST of a worker; no faults for a delay of 0."""
     posts = (Call.STREAM, Call.DONE) if delay_s else ()
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
@@ -77,21 +71,16 @@ class ActiveFault:
     def __init__(self, fault: Fault, random: Random, cleared: asyncio.Event) -> None:
         self.fault = fault
         self.calls_left = fault.calls
-        self.expires_at = None if fault.seconds is None else time.monotonic() + fault.seconds
+        self.end = None if fault.seconds is None else time.monotonic() + fault.seconds
         self._random = random
         self._cleared = cleared
 
     @property
     def is_over(self) -> bool:
-        return self.calls_left == 0 or (
-            self.expires_at is not None and time.monotonic() >= self.expires_at
-        )
+        return self.calls_left == 0 or (self.end is not None and time.monotonic() >= self.end)
 
     def try_trigger(self) -> bool:
-        """Draw whether the fault applies to a call; if it does, count the call and return True.
-
-        Return False without a draw if the fault is over.
-        """
+        """Decide at random whether the fault applies to a call, and count the call if it does."""
         if self.is_over or self._random.random() >= self.fault.share:
             return False
         if self.calls_left is not None:
@@ -100,7 +89,7 @@ class ActiveFault:
 
     async def wait_until_over(self) -> None:
         """Wait until the fault's time is over or all faults are cleared."""
-        seconds = None if self.expires_at is None else self.expires_at - time.monotonic()
+        seconds = None if self.end is None else self.end - time.monotonic()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._cleared.wait()
@@ -109,12 +98,8 @@ class ActiveFault:
 class Faults:
     """The faults that are currently active.
 
-    Each fault has its own random generator, which is seeded with ``seed`` and the number of faults
-    that were added before. Calls that a fault doesn't apply to therefore don't change its draws.
-
-    Args:
-        faults: Faults that are active from the start.
-        seed: Seed of all draws.
+    Each fault has its own random generator, seeded with ``seed`` and the number of earlier faults,
+    so calls to which a fault doesn't apply don't change its draws.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
@@ -135,7 +120,7 @@ class Faults:
         self._cleared.set()
         self._cleared = asyncio.Event()
 
-    def active(self) -> list[Fault]:
+    def list_active(self) -> list[Fault]:
         """Return the active faults, each with the number of calls that it has left."""
         self._active = [active for active in self._active if not active.is_over]
         return [
@@ -143,10 +128,7 @@ class Faults:
         ]
 
     def trigger(self, call: Call, *actions: Action) -> ActiveFault | None:
-        """Return the first active fault that applies to this call and has one of the actions.
-
-        Returns None if no fault applies.
-        """
+        """Return the first fault with one of the actions that applies to this call, or None."""
         for active in self._active:
             if active.fault.on is call and active.fault.do in actions and active.try_trigger():
                 return active

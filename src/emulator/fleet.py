@@ -15,12 +15,12 @@ from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
 from emulator.state.worker import Worker
 
-_MAX_BACK_OFF_S = 60.0
+_MAX_RESTART_DELAY_S = 60.0
 # Maximum excerpt from the log of a worker that exited or whose startup failed.
 _EXCERPT_LINES = 20
 _EXCERPT_BYTES = 8_000
 # The worker's own warnings in its log; vLLM's lines have another format.
-_WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
+_WARNING_LINE = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
 # A process that leads a worker's process group, and kills it when its own standard input is closed.
 # This happens no matter how the emulator exits. Otherwise the SDK of an orphaned worker would poll
 # a closed port forever.
@@ -129,8 +129,8 @@ class Fleet:
         Raises:
             OSError: A worker can't be started, or its log can't be written.
         """
-        ended = asyncio.wait(self._supervisors, return_when=asyncio.FIRST_COMPLETED)
-        await _wait_for_first(event.wait(), ended)
+        first_exit = asyncio.wait(self._supervisors, return_when=asyncio.FIRST_COMPLETED)
+        await _wait_for_first(event.wait(), first_exit)
         for supervisor in self._supervisors:
             if supervisor.done():
                 supervisor.result()
@@ -138,9 +138,7 @@ class Fleet:
     async def drain(self, grace_s: float, stop_now: asyncio.Event) -> None:
         """Send SIGTERM to the workers and wait until they have exited.
 
-        Args:
-            grace_s: Maximum number of seconds to wait.
-            stop_now: Event that ends the wait.
+        The wait ends after ``grace_s`` seconds, or when ``stop_now`` is set.
         """
         for worker in self._queue.workers.values():
             if worker.process is not None:
@@ -172,7 +170,7 @@ class Fleet:
                 return
             failures = 0 if was_ready else failures + 1
             worker.unhealthy = failures > 0
-            delay_s = min(2.0**failures, _MAX_BACK_OFF_S)
+            delay_s = min(2.0**failures, _MAX_RESTART_DELAY_S)
             self.announce(
                 f"{worker.id} exited {_describe_exit(status)}; it is started again in {delay_s:g} s"
             )
@@ -181,10 +179,7 @@ class Fleet:
             await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
     async def _run_process(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
-        """Run a worker's process until it exits.
-
-        Return whether it became ready, and its exit status.
-        """
+        """Run a worker until it exits; return whether it became ready, and its exit status."""
         start = time.monotonic()
         environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
         process = await WorkerProcess.start(self.command, environ, log)
@@ -193,15 +188,15 @@ class Fleet:
         if self._queue.is_closed:  # closed while the process was starting
             process.signal(signal.SIGTERM)
         try:
-            started = worker.changed.wait_for(lambda: worker.ready or worker.has_failed_start)
-            await _wait_for_first(process.wait(), started)
+            startup = worker.changed.wait_for(lambda: worker.ready or worker.has_failed_start)
+            await _wait_for_first(process.wait(), startup)
             elapsed = f"after {time.monotonic() - start:.1f} s"
             if worker.has_failed_start:
                 self.announce(f"{worker.id}'s start failed {elapsed}; it answers why:")
                 self.announce(_read_last_lines(log, log_offset))
             if worker.ready:
                 self.announce(f"{worker.id} is ready {elapsed}")
-                for warning in _WARNING.findall(_read_log(log, log_offset)):
+                for warning in _WARNING_LINE.findall(_read_log(log, log_offset)):
                     self.announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()

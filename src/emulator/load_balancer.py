@@ -19,17 +19,10 @@ from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
 AFFINITY_HEADER = "X-Runpod-Worker-Id"
-_READY_STATUS, _STARTING_STATUS = 200, 204
+_READY_PING_STATUS, _STARTING_PING_STATUS = 200, 204
 # Lower-case names of headers that apply to one connection only and are not forwarded.
-_CONNECTION_HEADERS = {
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "transfer-encoding",
-    "te",
-}
-_CONNECTION_HEADERS |= {"trailer", "upgrade", AFFINITY_HEADER.lower()}
+_HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "te"}
+_HOP_HEADERS |= {"trailer", "upgrade", AFFINITY_HEADER.lower()}
 
 
 @dataclass
@@ -38,7 +31,7 @@ class _Backend:
 
     worker: Worker
     port: int
-    requests: int = 0
+    open_requests: int = 0
 
 
 class LoadBalancer:
@@ -62,12 +55,12 @@ class LoadBalancer:
         """
         options = self.options
         middlewares = make_middlewares(self._exit_stack, options.request_log)
-        unlimited = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0)
         self._session = await self._exit_stack.enter_async_context(
-            aiohttp.ClientSession(connector=unlimited, auto_decompress=False)
+            aiohttp.ClientSession(connector=connector, auto_decompress=False)
         )
         app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
-        app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._handle))
+        app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._handle_request))
         runner = await start_runner(self._exit_stack, app)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
@@ -97,68 +90,64 @@ class LoadBalancer:
     async def _ping_all(self) -> None:
         while True:
             await asyncio.gather(*map(self._ping, self._backends.values()))
-            await asyncio.sleep(self.options.ping_s)
+            await asyncio.sleep(self.options.ping_interval_s)
 
     async def _ping(self, backend: _Backend) -> None:
         worker, status = backend.worker, 0
-        timeout = aiohttp.ClientTimeout(total=max(1.0, self.options.ping_s))
+        timeout = aiohttp.ClientTimeout(total=max(1.0, self.options.ping_interval_s))
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             url = f"http://{self.options.connect_host}:{backend.port}/ping"
             async with self._session.get(url, timeout=timeout) as response:
                 status = response.status
         worker.pings += 1
-        worker.ready = status == _READY_STATUS
-        worker.unhealthy = status not in (_READY_STATUS, _STARTING_STATUS)
+        worker.ready = status == _READY_PING_STATUS
+        worker.unhealthy = status not in (_READY_PING_STATUS, _STARTING_PING_STATUS)
         worker.changed.notify_all()
         self.queue.changed.notify_all()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         body = await read_body(request, MAX_LOAD_BALANCING_BYTES, 413)
         backend = await self._wait_for_backend(request.headers.get(AFFINITY_HEADER, ""))
-        backend.requests += 1
+        backend.open_requests += 1
         try:
-            async with asyncio.timeout(self.options.processing_s):
+            async with asyncio.timeout(self.options.forward_timeout_s):
                 return await self._forward(request, body, backend)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(text="the request took too long") from None
         except aiohttp.ClientError as error:
             raise web.HTTPBadGateway(text=f"{backend.worker.id}: {error}") from error
         finally:
-            backend.requests -= 1
+            backend.open_requests -= 1
 
     async def _wait_for_backend(self, affinity: str) -> _Backend:
-        """Wait for a healthy worker and return the one with the fewest requests.
+        """Wait for a healthy worker and return the one with the fewest open requests.
 
-        Args:
-            affinity: Value of the affinity header: a worker's id, with or without a mode such as
-                ``strict`` before it. With a mode, only this worker may answer; otherwise it is
-                preferred.
+        The affinity header has the preferred worker's id. If a mode such as ``strict`` precedes
+        the id, only this worker may answer.
 
         Raises:
             web.HTTPNotFound: The only worker that may answer doesn't exist.
             web.HTTPBadRequest: No worker became healthy in time.
         """
         mode, _, worker_id = affinity.strip().rpartition(" ")
-        wait_s = self.options.strict_wait_s if mode else self.options.balanced_wait_s
+        wait_s = self.options.affinity_wait_s if mode else self.options.backend_wait_s
         if mode and worker_id not in self._backends:
             raise web.HTTPNotFound(text="affinity_worker_gone")
 
-        def candidates() -> list[_Backend]:
+        def list_candidates() -> list[_Backend]:
             healthy = [backend for backend in self._backends.values() if backend.worker.ready]
             preferred = [backend for backend in healthy if backend.worker.id == worker_id]
             return preferred if mode else preferred or healthy
 
-        if not await self.queue.changed.wait_for(lambda: bool(candidates()), wait_s):
+        if not await self.queue.changed.wait_for(lambda: bool(list_candidates()), wait_s):
             text = "timed out waiting for worker" if mode else "no workers available"
             raise web.HTTPBadRequest(text=text)
-        return min(candidates(), key=lambda backend: backend.requests)
+        return min(list_candidates(), key=lambda backend: backend.open_requests)
 
     async def _forward(
         self, request: web.Request, body: bytes, backend: _Backend
     ) -> web.StreamResponse:
-        headers = [
-            item for item in request.headers.items() if item[0].lower() not in _CONNECTION_HEADERS
-        ]
+        headers = [item for item in request.headers.items() if item[0].lower() not in _HOP_HEADERS]
         url = f"http://{self.options.connect_host}:{backend.port}{request.raw_path}"
         upstream_request = self._session.request(
             request.method,
@@ -175,7 +164,7 @@ class LoadBalancer:
                 )
             response = web.StreamResponse(status=upstream.status)
             for name, value in upstream.headers.items():
-                if name.lower() not in _CONNECTION_HEADERS:
+                if name.lower() not in _HOP_HEADERS:
                     response.headers.add(name, value)
             response.headers[AFFINITY_HEADER] = backend.worker.id
             backend.worker.jobs += 1
@@ -184,8 +173,7 @@ class LoadBalancer:
             async for data in upstream.content.iter_any():
                 size += len(data)
                 if size > MAX_LOAD_BALANCING_BYTES:
-                    # The status was already sent, so the error can only be reported by a reset of
-                    # the connection.
+                    # The status was already sent, so only a reset can report the error.
                     reset_connection(request.transport)
                     break
                 await response.write(data)

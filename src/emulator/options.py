@@ -51,8 +51,7 @@ class LostJobHandling(StrEnum):
 class ExpiredJobHandling(StrEnum):
     """Handling of a job whose ttl is over before the job has ended.
 
-    The job becomes TIMED_OUT, or is also removed, so that the platform no longer knows it. RunPod's
-    documentation describes both behaviours.
+    It becomes TIMED_OUT, or the platform also forgets it. RunPod's documentation describes both.
     """
 
     TIMED_OUT = "timed-out"
@@ -68,14 +67,14 @@ class Options:
     port: int = 0  # port for callers; 0 for any free port
     worker_port: int = 0  # port for workers; 0 for any free port
     api_key: str | None = None  # None if callers need no key; any key is accepted then
-    take_poll_s: float = 20.0  # timeout of a long poll by a worker (job-take, job-stop)
+    long_poll_s: float = 20.0  # timeout of a long poll by a worker (job-take, job-stop)
     stream_poll_s: float = 1.0  # timeout of /stream while there is no new chunk
     runsync_wait_s: float = 90.0  # timeout of /runsync and /status-sync for requests without `wait`
     execution_timeout_s: float = 600.0  # for jobs whose policy has no executionTimeout
     ttl_s: float = 24 * 3600.0  # for jobs whose policy has no ttl
     run_retention_s: float = 30 * 60.0  # retention of results of /run
     runsync_retention_s: float = 60.0  # retention of results of /runsync and the gateways
-    webhook_retry_s: float = 10.0  # pause between two attempts to post to a webhook
+    webhook_retry_delay_s: float = 10.0  # pause between two attempts to post to a webhook
     failed_as: FailedJobHandling = FailedJobHandling.ERROR_CODE
     lost_as: LostJobHandling = LostJobHandling.FAILED
     expired_as: ExpiredJobHandling = ExpiredJobHandling.TIMED_OUT
@@ -84,12 +83,10 @@ class Options:
     cancel_on_disconnect: bool = True
     # Status of the response to a request above the limits. The real status is not public.
     oversize_status: int = 400
-    # Seconds between two pings of all workers of a load-balancing endpoint. The platform's real
-    # interval is not public.
-    ping_s: float = 1.0
-    balanced_wait_s: float = 120.0  # timeout of the wait for a healthy worker
-    strict_wait_s: float = 300.0  # timeout of the wait for the only worker that may answer
-    processing_s: float = 330.0  # timeout of a request that is forwarded to a worker
+    ping_interval_s: float = 1.0  # between two pings of a worker; the real interval is not public
+    backend_wait_s: float = 120.0  # timeout of the wait for a healthy worker
+    affinity_wait_s: float = 300.0  # timeout of the wait for the only worker that may answer
+    forward_timeout_s: float = 330.0  # timeout of a request that is forwarded to a worker
     faults: tuple[Fault, ...] = ()  # active from the start
     seed: int = 0  # seed of faults that apply to a share of the calls
     request_log: Path | None = None  # file to which one line of JSON per request is written

@@ -15,7 +15,7 @@ from emulator.http.gateway import Gateway
 from emulator.http.llm_engine import LLMEngineGateway
 from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
-from emulator.http.worker_port import WorkerPort, freeze, thaw
+from emulator.http.worker_port import WorkerPort, freeze_worker, thaw_worker
 from emulator.options import MAX_READ_BYTES, Options
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
@@ -30,7 +30,7 @@ class Emulator:
         self.faults = Faults(self.options.faults, self.options.seed)
         self._port = self.options.port
         self._worker_port = WorkerPort(self.options.host, self.options.worker_port)
-        self._exit_stack = AsyncExitStack()
+        self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Start serving.
@@ -39,21 +39,19 @@ class Emulator:
             OSError: The port is taken, or the request log can't be written.
         """
         options = self.options
-        middlewares = make_middlewares(self._exit_stack, options.request_log)
-        webhooks = Webhooks(options.webhook_retry_s)
-        self._exit_stack.push_async_callback(webhooks.close)
+        middlewares = make_middlewares(self._stack, options.request_log)
+        webhooks = Webhooks(options.webhook_retry_delay_s)
+        self._stack.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await start_runner(self._exit_stack, self._make_app(middlewares))
+        runner = await start_runner(self._stack, self._make_app(middlewares))
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        await self._worker_port.start(
-            await start_runner(self._exit_stack, self._make_app(middlewares))
-        )
-        self._exit_stack.push_async_callback(self._worker_port.cancel_outage)
-        self._exit_stack.callback(self._thaw_all)
+        await self._worker_port.start(await start_runner(self._stack, self._make_app(middlewares)))
+        self._stack.push_async_callback(self._worker_port.cancel_outage)
+        self._stack.callback(self._thaw_all)
 
     async def stop(self) -> None:
-        await self._exit_stack.aclose()
+        await self._stack.aclose()
 
     async def begin_outage(self, seconds: float) -> None:
         """Begin an outage for workers: reset all connections and refuse new ones for some seconds.
@@ -69,7 +67,7 @@ class Emulator:
         Raises:
             ProcessLookupError: The emulator has no process of this worker.
         """
-        freeze(self.queue.get_worker(worker_id), seconds)
+        freeze_worker(self.queue.get_worker(worker_id), seconds)
 
     async def __aenter__(self) -> Self:
         try:
@@ -84,7 +82,7 @@ class Emulator:
 
     def _thaw_all(self) -> None:
         for worker in self.queue.workers.values():
-            thaw(worker)
+            thaw_worker(worker)
 
     def _make_app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
@@ -96,8 +94,7 @@ class Emulator:
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
             ("", options.api_key, ControlApi(queue, faults, self._worker_port)),
-            # LLM Engine's client also sends the key in other headers and expects another shape of
-            # errors.
+            # LLM Engine's client also sends the key in other headers and expects other errors.
             (endpoint, None, LLMEngineGateway(queue, options)),
             ("", None, LLMEngineGateway(queue, options)),
         ):
@@ -129,7 +126,7 @@ class Emulator:
     def openai_url(self) -> str:
         return f"{self.url}/openai/v1"
 
-    def job(self, job_id: str) -> Job:
+    def get_job(self, job_id: str) -> Job:
         return self.queue.jobs[job_id]
 
     def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:

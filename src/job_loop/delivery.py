@@ -21,10 +21,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:
-    """Posts a job's yields, then its result or its error.
-
-    It counts the yields and the retried posts in the job's record.
-    """
+    """Posts a job's yields, then its result or error; counts yields and retries in its record."""
 
     def __init__(self, client: PlatformClient, record: JobRecord) -> None:
         self._client = client
@@ -79,11 +76,7 @@ class Delivery:
     async def _post(self, url: str, body: bytes, *, is_repeatable: bool = False) -> None:
         """Post until the platform has accepted or rejected the body or the deadline is over.
 
-        Args:
-            url: URL to post to.
-            body: Body of the post.
-            is_repeatable: Whether the post may arrive twice. Otherwise a post that may have arrived
-                is not retried.
+        A post that may have arrived is retried only if ``is_repeatable``.
 
         Raises:
             NotDelivered: If the platform did not accept the post, or may not have received it.

@@ -65,8 +65,7 @@ class Limits:
 
     Args:
         max_jobs: Maximum number of jobs in progress.
-        grace_s: Seconds in which running jobs may finish after a shutdown has started, unless an
-            engine died.
+        grace_s: Seconds for running jobs after a shutdown has started, unless an engine died.
         max_values: Maximum number of JSON values in one job.
         idle_s: Seconds without a job after which the loop shuts down.
         life_s: Seconds after which the loop shuts down even if jobs keep coming.
@@ -101,9 +100,9 @@ class JobLoop:
         self._handler = handler
         self._client = client
         self._limits = limits
-        self._engine_death = engine_death
+        self._death = engine_death
         self._in_progress = in_progress
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._job_tasks: dict[str, asyncio.Task[None]] = {}
         self._shutdown = asyncio.Event()
         self._slot_event = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -115,26 +114,22 @@ class JobLoop:
     async def run(self) -> None:
         """Take and run jobs until shutdown, then finish the running jobs."""
         loop = asyncio.get_running_loop()
-        self._exit_handler = signal.getsignal(signal.SIGTERM)
+        self._previous_handler = signal.getsignal(signal.SIGTERM)
         for signal_number in SIGNALS:
             loop.add_signal_handler(signal_number, self._on_signal, signal_number)
-        self._engine_death.add_done_callback(
-            lambda _: loop.call_soon_threadsafe(self.start_shutdown)
-        )
+        self._death.add_done_callback(lambda _: loop.call_soon_threadsafe(self.start_shutdown))
         self._restart_idle_timer()
         if self._limits.life_s < math.inf:
             loop.call_later(self._limits.life_s, self.start_shutdown)
         # A defect in one of the tasks cancels the other tasks and is raised.
         async with self._client, asyncio.TaskGroup() as tasks:
             max_values = self._limits.max_values
-            take_poller = Poller(
-                self._client, _parse_jobs, reports_outages=True, max_values=max_values
-            )
-            take_task = tasks.create_task(self._take_jobs(take_poller))
+            poller = Poller(self._client, _parse_jobs, reports_outages=True, max_values=max_values)
+            take_task = tasks.create_task(self._take_jobs(poller))
             stop_poller = Poller(self._client, _parse_stopped_ids, reports_outages=False)
             stop_task = tasks.create_task(self._cancel_jobs(stop_poller))
             await self._shutdown.wait()
-            await take_poller.close(TAKE_WAIT_S)
+            await poller.close(TAKE_WAIT_S)
             # Read a response that has started to its end, because it may contain jobs.
             left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
             await asyncio.wait({take_task}, timeout=left_s)
@@ -144,7 +139,7 @@ class JobLoop:
 
     def start_shutdown(self) -> None:
         """Take no more jobs, stop the handler's long work, and let ``run`` finish the jobs."""
-        grace_s = DEAD_GRACE_S if self._engine_death.done() else self._limits.grace_s
+        grace_s = DEAD_GRACE_S if self._death.done() else self._limits.grace_s
         self._grace_ends_at = time.monotonic() + grace_s
         self._shutdown.set()
         self._slot_event.set()
@@ -155,7 +150,7 @@ class JobLoop:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        if not self._running and self._limits.idle_s < math.inf:
+        if not self._job_tasks and self._limits.idle_s < math.inf:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._limits.idle_s, self.start_shutdown)
 
@@ -163,36 +158,36 @@ class JobLoop:
         log.info(
             "%s: no further job is taken, %d running jobs have %g s to end",
             signal.Signals(received_signal).name,
-            len(self._running),
+            len(self._job_tasks),
             self._limits.grace_s,
         )
         self.start_shutdown()
         for signal_number in SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(signal_number)
-            signal.signal(signal_number, self._exit_handler)
+            signal.signal(signal_number, self._previous_handler)
 
     async def _drain(self) -> None:
         """Wait for the running jobs, fail them as retryable after the grace period, then cancel."""
         await self._wait_for_jobs(self._grace_ends_at)
-        if self._running:
-            log.warning("%d jobs are not finished: they fail as retryable", len(self._running))
+        if self._job_tasks:
+            log.warning("%d jobs are not finished: they fail as retryable", len(self._job_tasks))
             self._handler.fail_all(ShuttingDown())
             await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
-        for task in self._running.values():
+        for task in self._job_tasks.values():
             task.cancel()
         await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
 
     async def _wait_for_jobs(self, until: float) -> None:
         """Wait until no job is running, but not beyond ``until`` (``time.monotonic``)."""
-        while self._running and (left_s := until - time.monotonic()) > 0:
-            await asyncio.wait(self._running.values(), timeout=left_s)
+        while self._job_tasks and (left_s := until - time.monotonic()) > 0:
+            await asyncio.wait(self._job_tasks.values(), timeout=left_s)
 
     # Jobs from the platform:
 
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
         while await self._wait_for_slot():
-            free_slots = self._limits.max_jobs - len(self._running)
-            url = self._client.urls.take_jobs(free_slots, is_busy=bool(self._running))
+            free_slots = self._limits.max_jobs - len(self._job_tasks)
+            url = self._client.urls.take_jobs(free_slots, is_busy=bool(self._job_tasks))
             for job in await poller.poll(url):
                 self._start_job(job)
 
@@ -200,7 +195,7 @@ class JobLoop:
         """Wait for a ready engine and a free slot; return False if the loop is shutting down."""
         while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - rare, and on another loop
             await asyncio.sleep(READY_INTERVAL_S)
-        while not self._shutdown.is_set() and len(self._running) >= self._limits.max_jobs:
+        while not self._shutdown.is_set() and len(self._job_tasks) >= self._limits.max_jobs:
             self._slot_event.clear()
             await self._slot_event.wait()
         return not self._shutdown.is_set()
@@ -209,21 +204,21 @@ class JobLoop:
         """Cancel the running jobs that the platform reports as cancelled."""
         while url := self._client.urls.stopped_jobs:
             for job_id in await poller.poll(url):
-                if task := self._running.get(job_id):
+                if task := self._job_tasks.get(job_id):
                     task.cancel()
 
     def _start_job(self, job: dict[str, Any]) -> None:
         job_id: str = job["id"]
-        if job_id in self._running:
+        if job_id in self._job_tasks:
             log.warning("job %s was handed over twice: it runs once", job_id)
             return
         task = asyncio.create_task(self._run_job(job))
-        self._running[job_id] = task
+        self._job_tasks[job_id] = task
         self._in_progress.add(job_id)
         self._restart_idle_timer()
 
         def on_done(task: asyncio.Task[None]) -> None:
-            del self._running[job_id]
+            del self._job_tasks[job_id]
             self._in_progress.remove(job_id)
             self._slot_event.set()
             self._restart_idle_timer()

@@ -25,23 +25,19 @@ _DEPTH_CHANGES[list(b"]}")] = -1
 
 
 async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
-    """Parse a response as JSON.
+    """Parse a response as JSON; replace each job that can't be parsed.
 
-    A job is replaced by its id and an ``InvalidInput`` error as its input if it has too many
-    values, or if Python's parser rejects it because of its nesting, a number with too many digits,
-    or invalid UTF-8. If such a job has no readable id, it is replaced by None.
-
-    Args:
-        body: Body of the response.
-        max_values: Maximum number of values in a job. Parsing half a million values blocks the
-            event loop for half a second.
+    A job that has more than ``max_values`` values, or that Python's parser rejects (its nesting, a
+    number with too many digits, invalid UTF-8), is replaced by its id and an ``InvalidInput`` error
+    as its input, or by None if it has no readable id. Parsing half a million values blocks the
+    event loop for half a second.
 
     Raises:
         ValueError: If the body is not JSON. In a body with very many values, a job that is not JSON
             is replaced by None instead.
     """
     try:
-        if not _may_exceed(body, max_values):
+        if not _may_have_too_many_values(body, max_values):
             return json.loads(body or b"null")
     except json.JSONDecodeError:
         raise
@@ -58,7 +54,7 @@ def _parse_jobs_separately(body: bytes, max_values: float) -> list[Any]:
 
 def _parse_job(text: bytes, max_values: float) -> Any:
     try:
-        if not _may_exceed(text, max_values) or _count_values(text) <= max_values:
+        if not _may_have_too_many_values(text, max_values) or _count_values(text) <= max_values:
             return json.loads(text)
         reason = f"it has more than {max_values:,} values (MAX_INPUT_VALUES)"
     except RecursionError:
@@ -69,13 +65,13 @@ def _parse_job(text: bytes, max_values: float) -> Any:
         return None
     except ValueError:
         reason = f"it has a number of more than {sys.get_int_max_str_digits():,} digits"
-    ids = [found[1] for part in _split_items(text) if (found := _ID.fullmatch(part))]
+    ids = [match[1] for part in _split_items(text) if (match := _ID.fullmatch(part))]
     if not ids:
         return None
     return {"id": json.loads(ids[-1]), "input": InvalidInput(f"The job can't be read: {reason}.")}
 
 
-def _may_exceed(text: bytes, max_values: float) -> bool:
+def _may_have_too_many_values(text: bytes, max_values: float) -> bool:
     """Return whether a JSON text may have more than ``max_values`` values.
 
     This is an upper bound: colons and opening brackets within strings count, too.
@@ -85,12 +81,12 @@ def _may_exceed(text: bytes, max_values: float) -> bool:
 
 def _count_values(text: bytes) -> int:
     """Return the number of key-value pairs, or of objects and lists if there are more of these."""
-    codes, outside = _scan(text)
+    codes, outside = _mask_strings(text)
     colons, brackets = codes == _COLON, _DEPTH_CHANGES[codes] == 1
-    return max(int(np.count_nonzero(outside & found)) for found in (colons, brackets))
+    return max(int(np.count_nonzero(outside & matches)) for matches in (colons, brackets))
 
 
-def _scan(text: bytes) -> tuple[ByteArray, BoolArray]:
+def _mask_strings(text: bytes) -> tuple[ByteArray, BoolArray]:
     """Return a JSON text's bytes without escapes, and a mask of the bytes outside of strings."""
     # Without escapes, every quotation mark starts or ends a string.
     unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
@@ -100,7 +96,7 @@ def _scan(text: bytes) -> tuple[ByteArray, BoolArray]:
 
 def _split_items(text: bytes) -> list[bytes]:
     """Return the items of a list, or the key-value pairs of an object, without parsing them."""
-    codes, outside = _scan(text)
+    codes, outside = _mask_strings(text)
     depths = np.cumsum(np.where(outside, _DEPTH_CHANGES[codes], 0), dtype=np.int32)
     commas = np.flatnonzero(outside & (codes == _COMMA) & (depths == 1)).tolist()
     first = int(np.argmax(depths == 1))

@@ -47,41 +47,36 @@ class _LongPoll:
         self.is_hung_up = False
         self._has_response = False
         self._sent_request: ClientRequest | None = None
-        self.body = asyncio.create_task(self._get(session, url))
+        self.body_task = asyncio.create_task(self._get(session, url))
 
     async def hang_up(self, timeout_s: float) -> None:
         """End the request, but read a response that is already on the way.
 
         This process shuts down only its sending side, and the platform then closes the connection.
-        If this process closed the connection itself, it would lose such a response and the jobs in
-        it.
-
-        Args:
-            timeout_s: Seconds for the platform to respond or to close the connection. Reading a
-                response that has started may take longer.
+        If this process closed the connection, it would lose such a response and the jobs in it.
+        The platform has ``timeout_s`` to respond; a response that has started is read to its end.
         """
         self.is_hung_up = True
         response = self._sent_request.response if self._sent_request else None
         if response is not None:
             if response.connection is not None:
                 _close_write_side(response.connection)
-            await asyncio.wait({self.body}, timeout=timeout_s)
+            await asyncio.wait({self.body_task}, timeout=timeout_s)
         if not self._has_response:
-            self.body.cancel()
+            self.body_task.cancel()
 
     async def _get(self, session: ClientSession, url: str) -> bytes:
         timeout = ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=LONG_POLL_S)
-        async with session.get(url, timeout=timeout, middlewares=(self._send,)) as response:
+        async with session.get(url, timeout=timeout, middlewares=(self._middleware,)) as response:
             self._has_response = True
             if response.status in EMPTY_STATUSES:
                 return b""
             response.raise_for_status()
             return await response.read()
 
-    async def _send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+    async def _middleware(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
         if self.is_hung_up:
-            # aiohttp retries a request if its reused connection turns out to be closed. Prevent
-            # that after a hang-up.
+            # Prevent aiohttp from retrying the request on another connection after a hang-up.
             raise ClientConnectionError
         self._sent_request = request
         return await send(request)
@@ -103,8 +98,7 @@ class Poller(Generic[T]):
         Args:
             client: Client for the platform.
             parse: Function that returns the items in a response, which may be any JSON value.
-            reports_outages: Whether the client records the polls that fail and succeed, to log
-                outages.
+            reports_outages: Whether the client logs outages from failed and successful polls.
             max_values: Maximum number of JSON values in one job of a response.
         """
         self._client = client
@@ -114,19 +108,18 @@ class Poller(Generic[T]):
         self._failures = 0
         self._close_event = asyncio.Event()
         self._request: _LongPoll | None = None
-        self._hanging_up: asyncio.Task[None] | None = None
+        self._hang_up_task: asyncio.Task[None] | None = None
         client.on_thaw.append(self._on_thaw)
 
     async def poll(self, url: str) -> list[T]:
         """Return the items of the next response; an empty list if the poll failed or has no items.
 
-        After a failure this method sleeps before it returns, longer after each consecutive failure.
-        A hang-up and the timeout of a long poll are no failures. After a response without items,
-        this method sleeps until ``MIN_INTERVAL_S`` is over.
+        After a failure, sleep before returning, longer after each further failure; hang-ups and
+        timeouts don't count. After an empty response, sleep until ``MIN_INTERVAL_S`` is over.
         """
         self._request = request = _LongPoll(self._client.session, url)
         try:
-            items = self._parse(await parse_response(await request.body, self._max_values))
+            items = self._parse(await parse_response(await request.body_task, self._max_values))
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
@@ -156,14 +149,13 @@ class Poller(Generic[T]):
         self._close_event.set()
         if (request := self._request) is not None:
             left_s = request.started_at + min_duration_s - time.monotonic()
-            await asyncio.wait({request.body}, timeout=max(0.0, left_s))
+            await asyncio.wait({request.body_task}, timeout=max(0.0, left_s))
             await request.hang_up(CLOSE_TIMEOUT_S)
 
     def _on_thaw(self) -> None:
-        # After a thaw, the timers run before a response is read that arrived before or during the
-        # freeze. The delay allows reading it.
+        # The delay allows reading a response that arrived before the thaw: timers run first.
         if self._request is not None:
-            self._hanging_up = asyncio.create_task(self._request.hang_up(THAW_READ_S))
+            self._hang_up_task = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

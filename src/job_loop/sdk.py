@@ -39,7 +39,7 @@ REQUIRED_NAMES = (_SCALER, _SESSION, _PROGRESS, _TAKE_URL, _STREAM_URL, _DONE_UR
 
 def is_compatible() -> bool:
     """Return whether the installed SDK has all required names; log a warning if it doesn't."""
-    missing = [name for name in REQUIRED_NAMES if not _exists(name)]
+    missing = [name for name in REQUIRED_NAMES if not _has_name(name)]
     if missing:
         log.warning(
             "runpod %s has no %s, so its own loop runs the jobs: it pauses when all slots are "
@@ -51,7 +51,7 @@ def is_compatible() -> bool:
     return not missing
 
 
-def install(loop: JobLoop) -> None:
+def replace_scaler(loop: JobLoop) -> None:
     """Make the SDK start this loop instead of its own."""
     resolve_name(_SCALER_MODULE).JobScaler = lambda _config: loop
 
@@ -59,16 +59,11 @@ def install(loop: JobLoop) -> None:
 def serve_failed_start(handler: JobHandler, limits: Limits) -> None:
     """Run a job loop that answers jobs on behalf of a worker whose startup failed.
 
-    Return immediately if the SDK is incompatible: its own loop can't detect that the queue is
-    empty.
-
-    Args:
-        handler: Handler that fails the jobs.
-        limits: Limits for the jobs and for the lifetime of the loop.
+    Return immediately if the SDK is incompatible: its own loop can't detect an empty queue.
     """
     if is_compatible():
         client = PlatformClient(platform_urls(), _create_failed_start_session)
-        install(JobLoop(handler, client, limits, Future(), reset_jobs_in_progress()))
+        replace_scaler(JobLoop(handler, client, limits, Future(), reset_jobs_in_progress()))
         resolve_name("runpod.serverless:start")({"handler": handler.handle})
 
 
@@ -91,8 +86,7 @@ def _create_failed_start_session(trace: TraceConfig) -> ClientSession:
 def reset_jobs_in_progress() -> JobsInProgress:
     """Clear and return the SDK's set of running jobs."""
     jobs = resolve_name(_PROGRESS)()
-    # Before version 1.10.1 the SDK stores this set in a file, which may list the jobs of a killed
-    # worker.
+    # Before version 1.10.1 this set is a file of the SDK, which may list a killed worker's jobs.
     jobs.clear()
     typed_jobs: JobsInProgress = jobs
     return typed_jobs
@@ -100,10 +94,10 @@ def reset_jobs_in_progress() -> JobsInProgress:
 
 def count_jobs_in_progress() -> int:
     """Return the number of jobs that the SDK's own loop still has to deliver; 1 if unknown."""
-    return int(resolve_name(_PROGRESS)().get_job_count()) if _exists(_PROGRESS) else 1
+    return int(resolve_name(_PROGRESS)().get_job_count()) if _has_name(_PROGRESS) else 1
 
 
-def _exists(name: str) -> bool:
+def _has_name(name: str) -> bool:
     try:
         resolve_name(name)
     except (ImportError, AttributeError):

@@ -74,14 +74,14 @@ class PlatformUrls:
     done: str
 
     def chunk(self, job_id: str) -> str:
-        return _job_url(self.stream, job_id, is_stream=False)
+        return _build_job_url(self.stream, job_id, is_stream=False)
 
     def result(self, job_id: str) -> str:
         # As in the SDK, isStream is true for results and false for chunks.
-        return _job_url(self.done, job_id, is_stream=True)
+        return _build_job_url(self.done, job_id, is_stream=True)
 
     def progress(self, job_id: str) -> str:
-        return _job_url(self.done, job_id, is_stream=False)
+        return _build_job_url(self.done, job_id, is_stream=False)
 
     def take_jobs(self, max_jobs: int, *, is_busy: bool) -> str:
         url = self.take
@@ -102,24 +102,19 @@ class PlatformClient:
     def __init__(
         self, urls: PlatformUrls, create_session: Callable[[TraceConfig], ClientSession]
     ) -> None:
-        """Initialize the client.
-
-        Args:
-            urls: URLs of the platform.
-            create_session: Function that creates a session with the platform's API key.
-        """
+        """Initialize the client; ``create_session`` opens sessions with the platform's API key."""
         self.urls = urls
         # Callbacks that hang up waiting requests after this process was frozen.
         self.on_thaw: list[Callable[[], object]] = []
         self._create_session = create_session
-        self._clock_read_at = time.time()
+        self._last_tick_at = time.time()
         self._failing_since: float | None = None
         self._is_outage_logged = False
         self._closing_sessions: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._session = self._open_session()
-        self._clock_read_at = time.time()
+        self._last_tick_at = time.time()
         self._clock_task = asyncio.create_task(self._watch_clock())
         return self
 
@@ -133,7 +128,7 @@ class PlatformClient:
     @property
     def session(self) -> ClientSession:
         """The session for the next request; a new session if this process was frozen."""
-        self._notice_thaw()
+        self._check_for_thaw()
         return self._session
 
     async def post(self, url: str, job_id: str, body: bytes) -> None:
@@ -157,7 +152,7 @@ class PlatformClient:
         self.record_failure(failure)
         raise (PostUncertain if status in GATEWAY_TIMEOUTS else PostFailed)(failure)
 
-    async def report(self, job: dict[str, Any], progress: Any) -> None:
+    async def post_progress(self, job: dict[str, Any], progress: Any) -> None:
         """Post a job's progress without a retry.
 
         Raises:
@@ -210,17 +205,14 @@ class PlatformClient:
 
     async def _watch_clock(self) -> None:
         while True:
-            self._notice_thaw()
+            self._check_for_thaw()
             await asyncio.sleep(TICK_S)
 
-    def _notice_thaw(self) -> None:
-        """Replace the session and run the callbacks if this process was frozen.
-
-        A freeze breaks the open connections.
-        """
+    def _check_for_thaw(self) -> None:
+        """After a freeze, which breaks connections, replace the session and run the callbacks."""
         # Read the time of day because monotonic clocks may stand still while the process is frozen.
-        now, last_read_at = time.time(), self._clock_read_at
-        self._clock_read_at = now
+        now, last_read_at = time.time(), self._last_tick_at
+        self._last_tick_at = now
         if now - last_read_at < FROZEN_S:
             return
         log.info("thawed after %.0f s", now - last_read_at)
@@ -246,5 +238,5 @@ async def _close_later(session: ClientSession) -> None:
         await session.close()
 
 
-def _job_url(url: str, job_id: str, *, is_stream: bool) -> str:
+def _build_job_url(url: str, job_id: str, *, is_stream: bool) -> str:
     return f"{url.replace('$ID', job_id)}&isStream={str(is_stream).lower()}"

@@ -1,8 +1,4 @@
-"""Command line of ``python -m llm_worker_client``.
-
-``proxy`` serves an endpoint on this machine, ``deploy`` creates and changes endpoints, and
-``files`` copies files to and from an endpoint's network volume.
-"""
+"""Command line of ``python -m llm_worker_client``, with the commands proxy, deploy and files."""
 
 import argparse
 import sys
@@ -21,14 +17,11 @@ from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        before, marker, arguments = message.partition("unrecognized arguments: ")
+        before, marker, words = message.partition("unrecognized arguments: ")
         # Values of unknown arguments may be secrets; print only the names.
-        names = [word.partition("=")[0] for word in arguments.split() if word.startswith("-")]
-        super().error(
-            f"{before}{marker}{' '.join(names) or 'arguments without a flag'}"
-            if marker
-            else message
-        )
+        flags = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        names = " ".join(flags) or "arguments without a flag"
+        super().error(f"{before}{marker}{names}" if marker else message)
 
 
 def read_command_line(arguments: list[str]) -> Namespace:

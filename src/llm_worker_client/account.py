@@ -32,10 +32,8 @@ def api_key() -> str:
     """
     if key := os.environ.get(API_KEY_VARIABLE) or _read_key(Path.home() / CONFIG_FILE):
         return key
-    raise NoApiKey(
-        f"There is no API key: set {API_KEY_VARIABLE}, "
-        f"or let `runpod config` write ~/{CONFIG_FILE}."
-    )
+    message = f"There is no API key: set {API_KEY_VARIABLE}, or let `runpod config` write"
+    raise NoApiKey(f"{message} ~/{CONFIG_FILE}.")
 
 
 def base_url() -> str:
@@ -55,13 +53,8 @@ def proxy_key() -> str | None:
 
 def volume_variables() -> dict[str, str]:
     """Return the environment variables of the network volume and its S3 API that are set."""
-    names = (
-        VOLUME_ID_VARIABLE,
-        VOLUME_DATACENTER_VARIABLE,
-        VOLUME_URL_VARIABLE,
-        S3_KEY_VARIABLE,
-        S3_SECRET_VARIABLE,
-    )
+    names = [VOLUME_ID_VARIABLE, VOLUME_DATACENTER_VARIABLE, VOLUME_URL_VARIABLE]
+    names += [S3_KEY_VARIABLE, S3_SECRET_VARIABLE]
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 

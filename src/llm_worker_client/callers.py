@@ -19,20 +19,14 @@ _LOCAL_SUFFIXES = (".localhost", ".internal")
 
 
 def check_caller(headers: Headers, key: str | None) -> None:
-    """Check that a caller may use the proxy.
-
-    Args:
-        headers: Headers of the request.
-        key: Key that callers must send; with None, requests of web pages are refused instead.
+    """Check that the caller sends the proxy's key; without a key, refuse web pages instead.
 
     Raises:
         Refusal: If the key is wrong or the request comes from a web page.
     """
     if key is None:
         _refuse_web_pages(headers)
-    elif not any(
-        secrets.compare_digest(caller_key, key.encode()) for caller_key in _keys_in(headers)
-    ):
+    elif not any(secrets.compare_digest(each, key.encode()) for each in _read_keys(headers)):
         raise Refusal(401, "The API key of this proxy is missing or wrong.")
 
 
@@ -41,11 +35,7 @@ def _refuse_web_pages(headers: Headers) -> None:
 
     A browser states in Sec-Fetch-Site whether a request comes from a page of another site, and
     names that site in the Origin of a POST. A page whose own domain name resolves to this machine's
-    address counts as the same site. Its domain name is in the Host header, which every browser
-    sends.
-
-    Args:
-        headers: Headers of the request.
+    address counts as the same site; its domain name is in the Host header of every browser.
 
     Raises:
         Refusal: If the request comes from a web page of another site, or may come from one.
@@ -66,12 +56,11 @@ def _is_local(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and similar addresses also reach this machine, but browsers send no Sec-Fetch-Site for
-    # them.
+    # 0.0.0.0 and the like also reach this machine, but browsers send no Sec-Fetch-Site for them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
-def _keys_in(headers: Headers) -> list[bytes]:
+def _read_keys(headers: Headers) -> list[bytes]:
     """Return the keys in a request: Bearer token, x-api-key header, and user name of Basic."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     keys = [headers.get("x-api-key", "").encode("latin-1")]

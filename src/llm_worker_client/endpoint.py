@@ -12,7 +12,7 @@ from weakref import WeakSet
 import httpx2
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.jobs import ENDED_STATUSES, cancel
+from llm_worker_client.jobs import ENDED_STATUSES, cancel_job
 from llm_worker_client.mapping import Request
 from llm_worker_client.steps import (
     NotStored,
@@ -63,7 +63,7 @@ class Answer:
         if job.id is not None and not job.is_over:
             job.is_over = True
             with suppress(PlatformUnreachable):
-                self._endpoint.advance(cancel(job.id))
+                self._endpoint.advance(cancel_job(job.id))
 
 
 class Endpoint:
@@ -72,10 +72,8 @@ class Endpoint:
     Args:
         id: Id of the endpoint.
         api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
-        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
-            RunPod's.
-        volume: Volume for files that are too large for a job; by default the volume in the
-            environment, if it names one.
+        base_url: Base URL of the platform's API; RUNPOD_ENDPOINT_BASE_URL or RunPod's by default.
+        volume: Volume for files that are too large for a job; the environment's by default.
 
     Raises:
         NoApiKey: If no API key is configured.
@@ -91,22 +89,16 @@ class Endpoint:
         self.id = id
         self.lazy_volume = LazyVolume(volume)
         self._rate_limiter = RateLimiter()
-        self._request_builder = RequestBuilder(id, api_key, base_url)
-        self._http = httpx2.HTTPTransport(
-            limits=CONNECTION_LIMITS, proxy=self._request_builder.proxy
-        )
+        self._requests = RequestBuilder(id, api_key, base_url)
+        self._http = httpx2.HTTPTransport(limits=CONNECTION_LIMITS, proxy=self._requests.proxy)
 
-    def answer(self, request: Request, read_timeout_s: float | None = None) -> Answer:
+    def answer(self, request: Request, timeout_s: float | None = None) -> Answer:
         """Start a request and wait for the head of its response; see ``Exchange``.
-
-        Args:
-            request: The request.
-            read_timeout_s: Seconds to wait for new output; None for no timeout.
 
         Raises:
             ReadTimedOut: If no output has arrived within the timeout. The job is cancelled.
         """
-        answer = Answer(self, Exchange(request, self.id, read_timeout_s))
+        answer = Answer(self, Exchange(request, self.id, timeout_s))
         try:
             answer.wait_for_head()
         except BaseException:
@@ -115,10 +107,9 @@ class Endpoint:
         return answer
 
     def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps until the next part of a response; return it, or None after the end.
+        """Perform requests, uploads and pauses until the next part of a response, and return it.
 
-        Such a part is the head or bytes of the body. Requests, uploads and pauses are performed
-        here.
+        Such a part is the head or bytes of the body. After the end, return None.
         """
         with suppress(StopIteration):
             step = steps.send(None)
@@ -149,7 +140,7 @@ class Endpoint:
         if delay_s := self._rate_limiter.reserve(request.operation):
             time.sleep(delay_s)
         try:
-            response = self._http.handle_request(self._request_builder.build(request))
+            response = self._http.handle_request(self._requests.build(request))
             response.read()
         except httpx2.TransportError as error:
             raise translate_error(error) from None
@@ -196,29 +187,17 @@ class AsyncEndpoint:
         self.id = id
         self.lazy_volume = LazyVolume(volume)
         self._rate_limiter = RateLimiter()
-        self._request_builder = RequestBuilder(id, api_key, base_url)
-        self._http = httpx2.AsyncHTTPTransport(
-            limits=CONNECTION_LIMITS, proxy=self._request_builder.proxy
-        )
+        self._requests = RequestBuilder(id, api_key, base_url)
+        self._http = httpx2.AsyncHTTPTransport(limits=CONNECTION_LIMITS, proxy=self._requests.proxy)
         # Answers whose jobs may have to be cancelled.
         self.answers = WeakSet[AsyncAnswer]()
         self._background_tasks: set[asyncio.Task[None]] = set()
         # Ids of the jobs that still have to be cancelled.
         self._jobs_to_cancel: set[str] = set()
 
-    async def answer(self, request: Request, read_timeout_s: float | None = None) -> AsyncAnswer:
-        """Start a request and wait for the head of its response; see ``Exchange``.
-
-        Cancelling this call cancels the job.
-
-        Args:
-            request: The request.
-            read_timeout_s: Seconds to wait for new output; None for no timeout.
-
-        Raises:
-            ReadTimedOut: If no output has arrived within the timeout. The job is cancelled.
-        """
-        answer = AsyncAnswer(self, Exchange(request, self.id, read_timeout_s))
+    async def answer(self, request: Request, timeout_s: float | None = None) -> AsyncAnswer:
+        """Answer a request as ``Endpoint.answer`` does; cancelling this call cancels the job."""
+        answer = AsyncAnswer(self, Exchange(request, self.id, timeout_s))
         self.answers.add(answer)
         try:
             await answer.wait_for_head()
@@ -228,11 +207,7 @@ class AsyncEndpoint:
         return answer
 
     async def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps until the next part of a response; return it, or None after the end.
-
-        Such a part is the head or bytes of the body. Requests, uploads and pauses are performed
-        here.
-        """
+        """Perform steps as ``Endpoint.advance`` does."""
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
@@ -260,8 +235,7 @@ class AsyncEndpoint:
         if self._background_tasks:
             # asyncio.gather would cancel these tasks together with the task that waits for them.
             await asyncio.wait(self._background_tasks)
-        # If the event loop is closing, the tasks above were cancelled before they cancelled their
-        # jobs.
+        # If the event loop is closing, the tasks above were stopped before they cancelled a job.
         for job_id in tuple(self._jobs_to_cancel):
             await self._cancel(job_id)
 
@@ -287,8 +261,7 @@ class AsyncEndpoint:
             await asyncio.sleep(delay_s)
         if not request.starts_job:
             return await self._send_now(request)
-        # If the caller hangs up now, only the response of this request contains the id of the new
-        # job.
+        # If the caller hangs up now, only the response of this request contains the job's id.
         send_task = asyncio.create_task(self._send_now(request))
         try:
             return await asyncio.shield(send_task)
@@ -298,7 +271,7 @@ class AsyncEndpoint:
 
     async def _send_now(self, request: PlatformRequest) -> PlatformReply:
         try:
-            response = await self._http.handle_async_request(self._request_builder.build(request))
+            response = await self._http.handle_async_request(self._requests.build(request))
             await response.aread()
         except httpx2.TransportError as error:
             raise translate_error(error) from None
@@ -313,7 +286,7 @@ class AsyncEndpoint:
 
     async def _cancel(self, job_id: str) -> None:
         with suppress(PlatformUnreachable):
-            await self.advance(cancel(job_id))
+            await self.advance(cancel_job(job_id))
         self._jobs_to_cancel.discard(job_id)
 
     def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:

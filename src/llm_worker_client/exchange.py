@@ -5,16 +5,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from llm_worker_client.jobs import COMPLETED, Job, JobRun, outputs_of
+from llm_worker_client.jobs import COMPLETED, Job, JobRun, read_outputs
 from llm_worker_client.mapping import (
     ForwardedRequest,
     JobRequest,
     OutputKind,
     Refusal,
     Request,
-    dialect_of,
-    read_request,
-    refusal_of,
+    convert_request,
+    find_dialect,
+    refusal_from_report,
     responses,
 )
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
@@ -30,12 +30,11 @@ from llm_worker_client.steps import (
     StoreFile,
 )
 
-# Time limit in seconds for jobs that run batches and fine-tunes. The platform's default is 10
-# minutes.
+# Time limit in seconds of jobs that run batches and fine-tunes; the default is 10 minutes.
 LONG_JOB_S = 24 * 3600
 LONG_JOB_POLICY = {"executionTimeout": LONG_JOB_S * 1000, "ttl": 2 * LONG_JOB_S * 1000}
-RUN_WITH = "run_with"
-NO_RESULT = "The job has no result: the platform stores no result above 20 MB."
+RUN_WITH_KEY = "run_with"
+NO_RESULT_MESSAGE = "The job has no result: the platform stores no result above 20 MB."
 # Seconds to wait for the platform's response to a forwarded request.
 FORWARD_TIMEOUT_S = 330.0
 FORWARDED_HEADERS = ("content-type", "retry-after")
@@ -50,17 +49,15 @@ class Exchange:
     Args:
         request: The caller's request.
         endpoint: Id of the endpoint.
-        read_timeout_s: Seconds to wait for new output; None for no timeout.
+        timeout_s: Seconds to wait for new output; None for no timeout.
     """
 
-    def __init__(
-        self, request: Request, endpoint: str, read_timeout_s: float | None = None
-    ) -> None:
+    def __init__(self, request: Request, endpoint: str, timeout_s: float | None = None) -> None:
         self._request = request
         self._endpoint = endpoint
-        self._read_timeout_s = read_timeout_s
+        self._timeout_s = timeout_s
         self.job = Job()
-        self._has_begun = False
+        self._has_sent_head = False
         # The last events that were sent; empty if the response is not an event stream.
         self._last_events = b""
 
@@ -69,11 +66,10 @@ class Exchange:
 
         Raises:
             ReadTimedOut: If no output has arrived within the timeout.
-            PlatformUnreachable: If a job fails or the platform can't be reached in the middle of a
-                file.
+            PlatformUnreachable: If a job or the connection fails in the middle of a file.
         """
         try:
-            target = read_request(self._request, self._endpoint)
+            target = convert_request(self._request, self._endpoint)
             if isinstance(target, ForwardedRequest):
                 yield from self._forward(target)
             else:
@@ -85,10 +81,7 @@ class Exchange:
             yield from self._report_refusal(Refusal(502, reason, None, 1.0))
 
     def _forward(self, target: ForwardedRequest) -> Steps[None]:
-        """Forward a request for the platform's own API.
-
-        The caller is responsible for a job that the request starts.
-        """
+        """Forward a request for the platform's own API; the caller must cancel its job, if any."""
         method, body = self._request.method, self._request.body or None
         reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
         headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
@@ -102,33 +95,31 @@ class Exchange:
             yield from self._send_content(job_request)
             return
         on_output = self._send_events if job_request.kind is OutputKind.EVENTS else self._send_whole
-        run = JobRun(self.job, self._read_timeout_s)
-        submitted = yield from run.submit(
-            {"input": job_request.input}, is_read_only=job_request.is_read_only
-        )
+        run = JobRun(self.job, self._timeout_s)
+        payload = {"input": job_request.input}
+        submitted = yield from run.submit(payload, is_read_only=job_request.is_read_only)
         report = yield from run.follow(submitted, on_output)
         if report is None:
             return
         if report.get("status") != COMPLETED:
-            raise refusal_of(report)
-        if not self._has_begun:
-            raise Refusal(502, NO_RESULT)
+            raise refusal_from_report(report)
+        if not self._has_sent_head:
+            raise Refusal(502, NO_RESULT_MESSAGE)
 
     def _send_whole(self, output: Any) -> Steps[bool]:
-        if isinstance(output, dict) and RUN_WITH in output:
+        if isinstance(output, dict) and RUN_WITH_KEY in output:
             output = yield from self._start_long_job(output)
         self.job.is_over = True
         yield from self._send_response(responses.whole_response(output, self.job.id))
         return True
 
     def _send_events(self, output: Any) -> Steps[bool]:
-        if not self._has_begun and not responses.is_events(output):
+        if not self._has_sent_head and not responses.is_events(output):
             return (yield from self._send_whole(output))
-        if not self._has_begun:
-            self._has_begun = True
-            yield responses.head(
-                200, responses.EVENTS, self.job.id, **{"cache-control": "no-cache"}
-            )
+        if not self._has_sent_head:
+            self._has_sent_head = True
+            headers = {"cache-control": "no-cache"}
+            yield responses.create_head(200, responses.EVENTS, self.job.id, **headers)
         self._last_events = responses.encode_events(output)
         # Clients hang up after the last event. This must not cancel the job.
         self.job.is_over = responses.is_end_of_stream(self._last_events)
@@ -136,11 +127,7 @@ class Exchange:
         return self.job.is_over
 
     def _store_upload(self, job_request: JobRequest, form: Form) -> Steps[JobRequest]:
-        """Store a large file on the volume, and return the job that registers it.
-
-        Raises:
-            Refusal: If the file can't be stored.
-        """
+        """Store a large file on the volume, and return the job that registers it."""
         try:
             with form:
                 key: str = yield StoreFile(form.path, form.filename)
@@ -159,8 +146,8 @@ class Exchange:
     def _send_content(self, job_request: JobRequest) -> Steps[None]:
         """Send the content of a file, using one job for each part of it.
 
-        Send only the requested bytes if the request has a ``Range`` header, and a JSON object with
-        the whole content if the request accepts JSON.
+        A client that accepts JSON gets an object with the whole content; others get the bytes, or
+        only those that the ``Range`` header requests.
         """
         begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
         if job_request.range_header and job_request.json_file_id is None:
@@ -171,14 +158,14 @@ class Exchange:
         text_content = bytearray()
         while end is None or begin < end:
             size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
-            outputs = yield from self._run_job(job_request.content_part(begin, size))
+            outputs = yield from self._run_job(job_request.for_content_part(begin, size))
             part = b"".join(map(responses.decode_content, outputs))
             if job_request.json_file_id is not None:
                 text_content += part
             else:
-                if not self._has_begun:
-                    self._has_begun = True
-                    yield responses.head(status, responses.BINARY, self.job.id, **headers)
+                if not self._has_sent_head:
+                    self._has_sent_head = True
+                    yield responses.create_head(status, responses.BINARY, self.job.id, **headers)
                 yield part
             if len(part) != size:
                 # A short part is the last one.
@@ -189,34 +176,24 @@ class Exchange:
             yield from self._send_response(responses.whole_response(content, self.job.id))
 
     def _content_size(self, job_request: JobRequest) -> Steps[int]:
-        """Return the size of a file in bytes.
-
-        Raises:
-            Refusal: If the file doesn't exist or the worker reports no size.
-        """
-        outputs = yield from self._run_job(job_request.file_details())
+        outputs = yield from self._run_job(job_request.for_file_details())
         try:
             return int(outputs[0]["bytes"])
         except (KeyError, TypeError, ValueError):
             raise Refusal(502, "The worker's answer has no size of the file.") from None
 
     def _run_job(self, job_request: JobRequest) -> Steps[list[Any]]:
-        """Run a job and return all of its yields.
-
-        Raises:
-            Refusal: If the job failed or the platform lost its yields.
-        """
+        """Run a job and return all of its yields."""
         self.job = Job()
-        run = JobRun(self.job, self._read_timeout_s)
-        submitted = yield from run.submit(
-            {"input": job_request.input}, is_read_only=job_request.is_read_only
-        )
-        report = yield from run.wait(submitted)
+        run = JobRun(self.job, self._timeout_s)
+        payload = {"input": job_request.input}
+        submitted = yield from run.submit(payload, is_read_only=job_request.is_read_only)
+        report = yield from run.wait_for_end(submitted)
         self.job.is_over = True
         if report.get("status") != COMPLETED:
-            raise refusal_of(report)
-        if not (outputs := outputs_of(report)):
-            raise Refusal(502, NO_RESULT)
+            raise refusal_from_report(report)
+        if not (outputs := read_outputs(report)):
+            raise Refusal(502, NO_RESULT_MESSAGE)
         return outputs
 
     def _start_long_job(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
@@ -224,28 +201,26 @@ class Exchange:
 
         If the submission fails, return the response unchanged.
         """
-        payload = {**output[RUN_WITH], "policy": LONG_JOB_POLICY}
+        payload = {**output[RUN_WITH_KEY], "policy": LONG_JOB_POLICY}
         try:
             yield from JobRun(Job()).submit(payload, is_read_only=False)
         except (Refusal, PlatformUnreachable):
             # The batch or fine-tune exists, and the response says how to start it.
             return output
-        return {name: value for name, value in output.items() if name != RUN_WITH}
+        return {name: value for name, value in output.items() if name != RUN_WITH_KEY}
 
     def _send_response(self, response: tuple[ResponseHead, bytes]) -> Iterator[Step]:
-        self._has_begun = True
+        self._has_sent_head = True
         yield from response
 
     def _report_refusal(self, refusal: Refusal) -> Iterator[Step]:
-        """Send an error to the caller, as an event if the event stream has already started.
-
-        Send nothing if the last event already contains an error.
+        """Send an error, as an event if the stream has begun, unless its last event is an error.
 
         Raises:
             PlatformUnreachable: If a part of a file has already been sent.
         """
-        dialect = dialect_of(self._request, self._endpoint)
-        if not self._has_begun:
+        dialect = find_dialect(self._request, self._endpoint)
+        if not self._has_sent_head:
             yield from self._send_response(responses.error_response(refusal, dialect, self.job.id))
         elif not self._last_events:
             raise PlatformUnreachable(str(refusal), may_have_arrived=True)
@@ -264,12 +239,7 @@ def _decode(content: bytes) -> str:
 def _parse_range(header: str, size: int) -> tuple[int, int] | None:
     """Return the start and the end (exclusive) of the requested bytes; None for the whole content.
 
-    Several ranges in one header return None, because a server may answer them with the whole
-    content.
-
-    Args:
-        header: Value of the request's ``Range`` header.
-        size: Size of the content in bytes.
+    Several ranges also return None: a server may answer them with the whole content.
 
     Raises:
         Refusal: If the content has no such bytes.
@@ -290,9 +260,5 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def _parse_number(digits: str) -> int | None:
-    """Parse digits; return None for an empty string.
-
-    Ignore digits after the 20th: the number is too large for a file anyway, and Python limits the
-    number of digits.
-    """
+    # More digits exceed the size of every file, and Python limits their number.
     return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

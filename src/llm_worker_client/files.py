@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Exit statuses for a wrong command line and for an interrupted command.
 USAGE_ERROR = 2
 INTERRUPTED = 130
-INBOX = "inbox"
+DEFAULT_FOLDER = "inbox"
 # Seconds to wait for the registration of a file. A worker may have to start for it.
 TIMEOUT_S = 300
 
@@ -30,21 +30,18 @@ def register(parser: ArgumentParser) -> None:
         "Repeat the command to continue an interrupted transfer where it stopped."
     )
     common = ArgumentParser(add_help=False)
-    common.add_argument(
-        "--volume", metavar="ID", help=f"the volume's id ({account.VOLUME_ID_VARIABLE})"
-    )
-    common.add_argument(
-        "--datacenter",
-        metavar="NAME",
-        help=f"such as EU-RO-1 ({account.VOLUME_DATACENTER_VARIABLE})",
-    )
-    common.add_argument(
-        "--volume-url", metavar="URL", help=f"of another S3 API ({account.VOLUME_URL_VARIABLE})"
-    )
+    for flag, metavar, text, variable in (
+        ("--volume", "ID", "the volume's id", account.VOLUME_ID_VARIABLE),
+        ("--datacenter", "NAME", "such as EU-RO-1", account.VOLUME_DATACENTER_VARIABLE),
+        ("--volume-url", "URL", "of another S3 API", account.VOLUME_URL_VARIABLE),
+    ):
+        common.add_argument(flag, metavar=metavar, help=f"{text} ({variable})")
     actions = parser.add_subparsers(dest="action", required=True)
     upload = actions.add_parser("upload", parents=[common], help="put a file on the volume")
     upload.add_argument("path", type=Path)
-    upload.add_argument("--key", help=f"its path on the volume (default: {INBOX}/<its name>)")
+    upload.add_argument(
+        "--key", help=f"its path on the volume (default: {DEFAULT_FOLDER}/<its name>)"
+    )
     upload.add_argument("--endpoint", metavar="ID", help="make it a file of this endpoint, too")
     upload.add_argument("--purpose", default="batch", help="of that file (default: batch)")
     upload.add_argument("--base-url", metavar="URL", help="of the platform's API")
@@ -79,7 +76,7 @@ def _upload(volume: "Volume", options: Namespace) -> None:
     transport = (
         RunpodTransport(options.endpoint, None, options.base_url) if options.endpoint else None
     )
-    key = options.key or f"{INBOX}/{options.path.name}"
+    key = options.key or f"{DEFAULT_FOLDER}/{options.path.name}"
     file = volume.upload(options.path, key, progress=not options.quiet)
     if transport is None:
         _print(file.key)

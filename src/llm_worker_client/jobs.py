@@ -33,6 +33,8 @@ MIN_POLL_DELAY, MAX_POLL_DELAY = 0.05, 0.5
 COMPLETED = "COMPLETED"
 ENDED_STATUSES = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
 
+# The platform's report of a job: its id, its status, and its output or error.
+Report = dict[str, Any]
 # Handles one yield of a job; returns True if the caller needs no further yields.
 OutputHandler = Callable[[Any], Steps[bool]]
 # Handles the progress that a running job reports.
@@ -54,16 +56,13 @@ class Job:
     output_count: int = 0
 
 
-def send(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformReply]:
+def send_with_retries(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformReply]:
     """Send a request, retry it after temporary failures, and return the last reply.
 
-    Args:
-        request: The request.
-        is_repeatable: Whether the request may arrive twice.
+    A request that may have arrived is only sent again if ``is_repeatable`` is set.
 
     Raises:
-        PlatformUnreachable: If the platform doesn't respond to the last retry, or to a request that
-            may have arrived and must not arrive twice.
+        PlatformUnreachable: If the platform doesn't respond.
     """
     for delay in RETRY_DELAYS:
         wait_s = delay
@@ -75,15 +74,15 @@ def send(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformRepl
         else:
             if reply.status != 429 and (reply.status < 500 or not is_repeatable):
                 return reply
-            wait_s = _retry_after(reply, delay)
+            wait_s = _retry_delay(reply, delay)
         yield Pause(wait_s)
     reply = yield request
     return reply
 
 
-def cancel(job_id: str) -> Steps[None]:
+def cancel_job(job_id: str) -> Steps[None]:
     """Cancel a job; this has no effect on a job that has ended."""
-    yield from send(PlatformRequest("POST", f"/cancel/{job_id}"), is_repeatable=True)
+    yield from send_with_retries(PlatformRequest("POST", f"/cancel/{job_id}"), is_repeatable=True)
 
 
 class JobRun:
@@ -91,21 +90,20 @@ class JobRun:
 
     Args:
         job: State of the job, which is updated.
-        read_timeout_s: Seconds to wait for new output; None for no timeout.
+        timeout_s: Seconds to wait for new output; None for no timeout.
     """
 
-    def __init__(self, job: Job, read_timeout_s: float | None = None) -> None:
+    def __init__(self, job: Job, timeout_s: float | None = None) -> None:
         self._job = job
-        self._read_timeout_s = read_timeout_s
-        self._last_news_at = time.monotonic()
+        self._timeout_s = timeout_s
+        self._last_output_at = time.monotonic()
 
-    def submit(self, payload: dict[str, Any], *, is_read_only: bool) -> Steps[dict[str, Any]]:
+    def submit(self, payload: dict[str, Any], *, is_read_only: bool) -> Steps[Report]:
         """Submit a job; return the platform's first report, which may already be the last one.
 
         Args:
             payload: Input of the job, and other fields for the platform.
-            is_read_only: Whether the job changes nothing. Such a job needs only one round trip and
-                may run twice.
+            is_read_only: Whether the job changes nothing, so that it may run twice.
 
         Raises:
             Refusal: If the job is too large or the platform rejects it.
@@ -114,29 +112,22 @@ class JobRun:
         content = json.dumps(payload, separators=(",", ":")).encode()
         if len(content) > MAX_JOB_BYTES:
             raise Refusal(413, f"The request has more than {MAX_JOB_BYTES:,} bytes as a job.")
-        request = PlatformRequest(
-            "POST", "/run", content, self._remaining_s(POLL_TIMEOUT_S), starts_job=True
-        )
+        path, timeout_s = "/run", self._remaining_s(POLL_TIMEOUT_S)
         if is_read_only or len(content) > MAX_RUN_BYTES:
             wait_s = self._remaining_s(RUNSYNC_MS / 1000)
             path = f"/runsync?wait={max(1_000, round(wait_s * 1000))}"
-            request = PlatformRequest(
-                "POST", path, content, wait_s + RUNSYNC_DELIVERY_S, starts_job=True
-            )
-        report = _parse_report((yield from send(request, is_repeatable=is_read_only)))
+            timeout_s = wait_s + RUNSYNC_DELIVERY_S
+        request = PlatformRequest("POST", path, content, timeout_s, starts_job=True)
+        report = _parse_report((yield from send_with_retries(request, is_repeatable=is_read_only)))
         if "id" not in report:
             raise Refusal(502, "The platform's answer has no job.")
         self._job.id = str(report["id"])
         return report
 
-    def follow(
-        self, report: dict[str, Any], on_output: OutputHandler
-    ) -> Steps[dict[str, Any] | None]:
+    def follow(self, report: Report, on_output: OutputHandler) -> Steps[Report | None]:
         """Pass each yield to a handler; return the last report, or None if the handler is done.
 
-        Args:
-            report: Report of the submission.
-            on_output: Handler of the yields.
+        ``report`` is the one that ``submit`` returned.
 
         Raises:
             ReadTimedOut: If no output has arrived within the timeout.
@@ -149,24 +140,21 @@ class JobRun:
             return None
         has_no_output = report.get("output") is None and report.get("error") is None
         if has_no_output and (self._job.output_count == 0 or report.get("status") != COMPLETED):
-            # The job's status contains all yields, also those of workers that don't stream, and
-            # yields that were lost with a failed poll.
-            report = yield from self.wait((yield from self._status()))
-        for output in outputs_of(report)[self._job.output_count :]:
-            yield from self._pass_on(output, on_output)
+            # The status has all yields, also of workers that don't stream and of failed polls.
+            report = yield from self.wait_for_end((yield from self._status()))
+        for output in read_outputs(report)[self._job.output_count :]:
+            yield from self._handle_output(output, on_output)
         if self._job.is_over:
             return None
         self._job.is_over = True
         return report
 
-    def wait(
-        self, report: dict[str, Any], on_progress: ProgressHandler = lambda _: None
-    ) -> Steps[dict[str, Any]]:
+    def wait_for_end(
+        self, report: Report, on_progress: ProgressHandler = lambda _: None
+    ) -> Steps[Report]:
         """Wait for the end of a job; return its last report, which contains all yields.
 
-        Args:
-            report: Report of the submission.
-            on_progress: Handler of the progress in each report.
+        ``report`` is the one that ``submit`` returned.
 
         Raises:
             ReadTimedOut: If the job doesn't end within the timeout.
@@ -182,7 +170,7 @@ class JobRun:
             report = yield from self._status()
         return report
 
-    def _poll_stream(self, on_output: OutputHandler) -> Steps[dict[str, Any]]:
+    def _poll_stream(self, on_output: OutputHandler) -> Steps[Report]:
         """Pass on yields as they arrive, until the job has ended and all yields were read.
 
         Returns:
@@ -192,7 +180,9 @@ class JobRun:
         while True:
             started_at = time.monotonic()
             try:
-                reply = yield from send(self._poll_request("stream"), is_repeatable=False)
+                reply = yield from send_with_retries(
+                    self._poll_request("stream"), is_repeatable=False
+                )
             except PlatformUnreachable:
                 self._check_timeout()
                 return {}
@@ -201,7 +191,7 @@ class JobRun:
             report = _parse_report(reply)
             chunks = report.get("stream") or []
             for chunk in chunks:
-                yield from self._pass_on(chunk.get("output"), on_output)
+                yield from self._handle_output(chunk.get("output"), on_output)
             if self._job.is_over or (report.get("status") in ENDED_STATUSES and not chunks):
                 return report
             self._check_timeout()
@@ -209,36 +199,35 @@ class JobRun:
             if not chunks and time.monotonic() - started_at < LONG_POLL_MIN_S:
                 yield Pause(pause)
 
-    def _status(self) -> Steps[dict[str, Any]]:
-        return _parse_report((yield from send(self._poll_request("status"), is_repeatable=True)))
+    def _status(self) -> Steps[Report]:
+        return _parse_report(
+            (yield from send_with_retries(self._poll_request("status"), is_repeatable=True))
+        )
 
-    def _pass_on(self, output: Any, on_output: OutputHandler) -> Steps[None]:
+    def _handle_output(self, output: Any, on_output: OutputHandler) -> Steps[None]:
         if self._job.is_over:
             return
-        self._last_news_at = time.monotonic()
+        self._last_output_at = time.monotonic()
         self._job.output_count += 1
         self._job.is_over = yield from on_output(output)
 
     def _poll_request(self, operation: str) -> PlatformRequest:
-        return PlatformRequest(
-            "GET", f"/{operation}/{self._job.id}", timeout_s=self._remaining_s(POLL_TIMEOUT_S)
-        )
+        timeout_s = self._remaining_s(POLL_TIMEOUT_S)
+        return PlatformRequest("GET", f"/{operation}/{self._job.id}", timeout_s=timeout_s)
 
     def _remaining_s(self, max_s: float) -> float:
         """Return the timeout of a request: the remaining time, at most ``max_s``."""
-        if self._read_timeout_s is None:
+        if self._timeout_s is None:
             return max_s
-        return max(0.001, min(max_s, self._last_news_at + self._read_timeout_s - time.monotonic()))
+        return max(0.001, min(max_s, self._last_output_at + self._timeout_s - time.monotonic()))
 
     def _check_timeout(self) -> None:
-        if (
-            self._read_timeout_s is not None
-            and time.monotonic() - self._last_news_at >= self._read_timeout_s
-        ):
+        waited_s = time.monotonic() - self._last_output_at
+        if self._timeout_s is not None and waited_s >= self._timeout_s:
             raise ReadTimedOut
 
 
-def outputs_of(report: dict[str, Any]) -> list[Any]:
+def read_outputs(report: Report) -> list[Any]:
     """Return the yields in the last report of a job; an output that is not a list is one yield."""
     output = report.get("output")
     if output is None:
@@ -246,12 +235,8 @@ def outputs_of(report: dict[str, Any]) -> list[Any]:
     return output if isinstance(output, list) else [output]
 
 
-def _parse_report(reply: PlatformReply) -> dict[str, Any]:
-    """Return the platform's report of a job.
-
-    Raises:
-        Refusal: If the reply is not a report.
-    """
+def _parse_report(reply: PlatformReply) -> Report:
+    """Return the platform's report of a job; raise ``Refusal`` if the reply is invalid."""
     if reply.status in (401, 403):
         raise Refusal(reply.status, "The platform refuses the account's API key.")
     try:
@@ -262,10 +247,10 @@ def _parse_report(reply: PlatformReply) -> dict[str, Any]:
         return report
     content = reply.content[:500].decode(errors="replace").strip()
     status = reply.status if 400 <= reply.status <= 599 else 502
-    retry_after = _retry_after(reply, 1.0) if status in (429, 502, 503, 504) else None
+    retry_after = _retry_delay(reply, 1.0) if status in (429, 502, 503, 504) else None
     raise Refusal(status, f"The platform answers {reply.status}: {content}", None, retry_after)
 
 
-def _retry_after(reply: PlatformReply, default: float) -> float:
+def _retry_delay(reply: PlatformReply, default: float) -> float:
     value = reply.headers.get("retry-after", "")
     return min(float(value), MAX_RETRY_DELAY) if value.isdecimal() else default

@@ -15,12 +15,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llm_worker_client import callers
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.mapping import Refusal, Request, dialect_of, responses
-from llm_worker_client.mapping.forms import aread
+from llm_worker_client.mapping import Refusal, Request, find_dialect, responses
+from llm_worker_client.mapping.forms import aparse_form
 from llm_worker_client.steps import PlatformUnreachable
 
-# Maximum bytes of a body. A form may be larger if a volume is configured, on which its file is
-# stored.
+# Maximum bytes of a body. A form may be larger if a volume is configured for its file.
 MAX_BODY_BYTES = 64_000_000
 # Seconds between two checks of an idle connection.
 IDLE_CHECK_S = 20.0
@@ -43,16 +42,15 @@ class Proxy:
             await self._handle_lifespan(receive, send)
             return
         incoming = StarletteRequest(scope, receive)
-        bare_request = Request(incoming.method, _target(scope), dict(incoming.headers))
+        request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
         try:
             callers.check_caller(incoming.headers, self._key)
-            request = await self._read(bare_request, incoming.stream())
+            request = await self._read_body(request_head, incoming.stream())
         except ClientDisconnect:
             return
         except Refusal as refusal:
-            head, body = responses.error_response(
-                refusal, dialect_of(bare_request, self._endpoint.id)
-            )
+            dialect = find_dialect(request_head, self._endpoint.id)
+            head, body = responses.error_response(refusal, dialect)
             await Response(body, head.status, head.headers)(scope, receive, send)
             return
         with request.form or nullcontext():
@@ -61,7 +59,7 @@ class Proxy:
                 await self._answer(request, send)
                 group.cancel_scope.cancel()
 
-    async def _read(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
+    async def _read_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
         """Return a request with its body.
 
         Raises:
@@ -70,11 +68,10 @@ class Proxy:
         if not request.is_form:
             parts = _limit_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
-        if missing_settings := await asyncio.to_thread(self._endpoint.lazy_volume.missing_settings):
-            parts = _limit_size(
-                parts, f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing_settings}"
-            )
-        return replace(request, form=await aread(request.header("content-type"), parts))
+        if missing := await asyncio.to_thread(self._endpoint.lazy_volume.missing_settings):
+            message = f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing}"
+            parts = _limit_size(parts, message)
+        return replace(request, form=await aparse_form(request.header("content-type"), parts))
 
     async def _answer(self, request: Request, send: Send) -> None:
         answer = await self._endpoint.answer(request)
@@ -97,11 +94,7 @@ class Proxy:
 
 
 async def _limit_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
-    """Yield the parts of a body.
-
-    Raises:
-        Refusal: If the body has more than ``MAX_BODY_BYTES``; with this message.
-    """
+    """Yield the parts of a body; raise ``Refusal`` if it has more than ``MAX_BODY_BYTES``."""
     size = 0
     async for part in parts:
         size += len(part)
@@ -110,7 +103,7 @@ async def _limit_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterato
         yield part
 
 
-def _target(scope: Scope) -> str:
+def _read_target(scope: Scope) -> str:
     path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
@@ -146,9 +139,8 @@ class ProxyConnection(H11Protocol):
             self._schedule_check()
 
     def _schedule_check(self) -> None:
-        self._check_timer = self.loop.call_later(
-            IDLE_CHECK_S, self._check_idle, self._is_waiting(), self.cycle
-        )
+        arguments = (self._is_waiting(), self.cycle)
+        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._check_idle, *arguments)
 
     def _is_waiting(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -159,8 +151,7 @@ UVICORN_OPTIONS: dict[str, Any] = {
     "http": ProxyConnection,
     # Maximum bytes of a request line and its headers together.
     "h11_max_incomplete_event_size": 32_768,
-    # Maximum concurrent connections. Together with the connections to the platform they stay below
-    # the limit of open files.
+    # Maximum connections; with those to the platform, they stay below the limit of open files.
     "limit_concurrency": 500,
     # Seconds for running requests to finish after a stop signal.
     "timeout_graceful_shutdown": 5,

@@ -1,8 +1,4 @@
-"""The steps of answering a request.
-
-Generators yield these steps without doing any I/O. ``endpoint`` performs them, sync or with
-asyncio.
-"""
+"""The steps of answering a request, which generators yield and ``endpoint`` performs."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
@@ -43,9 +39,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file to upload to the volume because it is too large for a job.
-
-    The generator is resumed with the file's key on the volume.
+    """A file to upload to the volume; the generator is resumed with the file's key there.
 
     Args:
         path: Path of the file on this machine.
@@ -105,6 +99,5 @@ class ReadTimedOut(Exception):
 
 T = TypeVar("T")
 Step = PlatformRequest | Pause | StoreFile | ResponseHead | bytes
-# The generator receives a PlatformReply for a PlatformRequest, a key for a StoreFile, and None for
-# each other step.
+# The generator receives a PlatformReply, the key of a StoreFile, or None after other steps.
 Steps = Generator[Step, Any, T]

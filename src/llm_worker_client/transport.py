@@ -1,7 +1,6 @@
 """Transports for `openai` and other httpx clients, which turn requests into jobs of an endpoint.
 
-Each transport works with `httpx2`, which new clients need, and with `httpx`, which older clients
-need. A response belongs to the same package as its request.
+Each works with `httpx2`, which new clients need, and with `httpx`, which older clients need.
 """
 
 import functools
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from llm_worker_client.endpoint import Answer, AsyncAnswer, AsyncEndpoint, Endpoint
-from llm_worker_client.mapping import Dialect, Refusal, Request, dialect_of, forms, responses
+from llm_worker_client.mapping import Dialect, Refusal, Request, find_dialect, forms, responses
 from llm_worker_client.steps import PlatformUnreachable, ReadTimedOut
 
 if TYPE_CHECKING:
@@ -36,10 +35,8 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
     Args:
         endpoint_id: Id of the deployed endpoint.
         api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
-        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
-            RunPod's.
-        volume: Volume for files that are too large for a job; by default the volume in the
-            environment, if it names one.
+        base_url: Base URL of the platform's API; RUNPOD_ENDPOINT_BASE_URL or RunPod's by default.
+        volume: Volume for files that are too large for a job; the environment's by default.
 
     Attributes:
         endpoint: The endpoint that runs the jobs.
@@ -61,26 +58,20 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         """Answer a request of httpx or httpx2 with a response of the same package.
 
         Raises:
-            ReadTimeout: If no output has arrived within the client's read timeout; of the same
-                package.
+            ReadTimeout: If no output has arrived within the client's read timeout.
         """
-        package, bare_request, read_timeout_s = (
-            _package_of(request),
-            _without_body(request),
-            _read_timeout_s(request),
-        )
+        package, head = _find_package(request), _read_head(request)
+        timeout_s = _read_timeout_s(request)
         try:
-            if bare_request.is_form:
-                with forms.read(bare_request.header("content-type"), request.stream) as form:
-                    answer = self.endpoint.answer(replace(bare_request, form=form), read_timeout_s)
+            if head.is_form:
+                with forms.parse_form(head.header("content-type"), request.stream) as form:
+                    answer = self.endpoint.answer(replace(head, form=form), timeout_s)
             else:
-                answer = self.endpoint.answer(
-                    replace(bare_request, body=request.read()), read_timeout_s
-                )
+                answer = self.endpoint.answer(replace(head, body=request.read()), timeout_s)
         except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _error_response(package, refusal, dialect_of(bare_request, self.endpoint.id))
+            return _error_response(package, refusal, find_dialect(head, self.endpoint.id))
         stream = _stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
@@ -89,10 +80,9 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
 
 
 class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
-    """A transport for asyncio, which answers requests of a client by running jobs on an endpoint.
+    """A transport for asyncio, with the arguments of ``RunpodTransport``.
 
-    Use it as ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``. The arguments
-    are those of ``RunpodTransport``.
+    Use it as ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``.
     """
 
     def __init__(
@@ -105,30 +95,20 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         self.endpoint = AsyncEndpoint(endpoint_id, api_key, base_url, volume)
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Answer a request of httpx or httpx2 with a response of the same package.
-
-        Raises:
-            ReadTimeout: If no output has arrived within the client's read timeout; of the same
-                package.
-        """
-        package, bare_request, read_timeout_s = (
-            _package_of(request),
-            _without_body(request),
-            _read_timeout_s(request),
-        )
+        """Answer a request as ``RunpodTransport.handle_request`` does."""
+        package, head = _find_package(request), _read_head(request)
+        timeout_s = _read_timeout_s(request)
         try:
-            if bare_request.is_form:
-                with await forms.aread(bare_request.header("content-type"), request.stream) as form:
-                    answer = await self.endpoint.answer(
-                        replace(bare_request, form=form), read_timeout_s
-                    )
+            if head.is_form:
+                with await forms.aparse_form(head.header("content-type"), request.stream) as form:
+                    answer = await self.endpoint.answer(replace(head, form=form), timeout_s)
             else:
-                full_request = replace(bare_request, body=await request.aread())
-                answer = await self.endpoint.answer(full_request, read_timeout_s)
+                body = await request.aread()
+                answer = await self.endpoint.answer(replace(head, body=body), timeout_s)
         except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _error_response(package, refusal, dialect_of(bare_request, self.endpoint.id))
+            return _error_response(package, refusal, find_dialect(head, self.endpoint.id))
         stream = _async_stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
@@ -136,11 +116,11 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         await self.endpoint.aclose()
 
 
-def _package_of(request: Any) -> ModuleType:
+def _find_package(request: Any) -> ModuleType:
     return sys.modules[type(request).__module__.partition(".")[0]]
 
 
-def _without_body(request: Any) -> Request:
+def _read_head(request: Any) -> Request:
     headers = {name.lower(): value for name, value in request.headers.items()}
     target = request.url.raw_path.decode("ascii")
     return Request(request.method, target, headers)
@@ -168,7 +148,7 @@ def _stream_class(package: ModuleType) -> Any:
             try:
                 yield from self._answer.parts()
             except (ReadTimedOut, PlatformUnreachable) as error:
-                raise _read_error(package, self._request, error) from None
+                raise _to_package_error(package, self._request, error) from None
             finally:
                 # Some clients don't close a response when they stop reading it.
                 self._answer.close()
@@ -190,7 +170,7 @@ def _async_stream_class(package: ModuleType) -> Any:
                 async for part in self._answer.parts():
                     yield part
             except (ReadTimedOut, PlatformUnreachable) as error:
-                raise _read_error(package, self._request, error) from None
+                raise _to_package_error(package, self._request, error) from None
             finally:
                 self._answer.abandon()
 
@@ -200,7 +180,7 @@ def _async_stream_class(package: ModuleType) -> Any:
     return AsyncStream
 
 
-def _read_error(package: Any, request: Any, error: Exception) -> Exception:
+def _to_package_error(package: Any, request: Any, error: Exception) -> Exception:
     if isinstance(error, ReadTimedOut):
         timeout: Exception = package.ReadTimeout("the job took too long", request=request)
         return timeout

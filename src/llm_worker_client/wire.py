@@ -12,8 +12,7 @@ from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnre
 
 # Seconds of the window in which the platform counts requests.
 WINDOW_S = 10.0
-# Maximum requests per endpoint in this window. Requests above the limit wait in this process, so
-# that the platform doesn't refuse them.
+# Maximum requests per endpoint in this window. More would be refused, so they wait here.
 RATE_LIMITS: Mapping[str, int] = {
     "run": 1000,
     "runsync": 2000,
@@ -21,8 +20,7 @@ RATE_LIMITS: Mapping[str, int] = {
     "status": 2000,
     "cancel": 100,
 }
-# Maximum concurrent connections. The platform allows this many concurrent requests of its slowest
-# operations.
+# Maximum concurrent connections: the platform's limit for its slowest operations.
 MAX_CONNECTIONS = 400
 # Connect timeout in seconds.
 CONNECT_TIMEOUT_S = 10.0
@@ -74,8 +72,9 @@ def read_reply(response: httpx2.Response) -> PlatformReply:
 
 
 def translate_error(error: httpx2.TransportError) -> PlatformUnreachable:
+    may_have_arrived = not isinstance(error, _CONNECT_ERRORS)
     return PlatformUnreachable(
-        str(error) or type(error).__name__, may_have_arrived=not isinstance(error, _CONNECT_ERRORS)
+        str(error) or type(error).__name__, may_have_arrived=may_have_arrived
     )
 
 

@@ -13,18 +13,15 @@ def main(directory: str, attempt: str, *options: str) -> int:
     """Train, or only check the rows, and return the exit status."""
     watcher = SigtermWatcher()
     watcher.watch()
-    # Imported only after the signal handler is installed: the import takes a while, and SIGTERM may
-    # arrive.
+    # Imported after the signal handler is installed: SIGTERM may arrive during the long import.
     from trainer.attempt import run_attempt  # noqa: PLC0415 - see above
 
     return run_attempt(Path(directory), attempt, watcher, only_check=CHECK_OPTION in options)
 
 
-def print_crash(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def print_crash(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
     """Print a crash's traceback, and the error's type and first line in one last line."""
-    traceback.print_exception(kind, error, trace)
+    traceback.print_exception(kind, error, tb)
     reason = next(iter(str(error).splitlines()), "")
     sys.stderr.write(f"{kind.__name__}: {reason}\n")
 

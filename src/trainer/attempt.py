@@ -23,14 +23,14 @@ from trainer.interruptions import (
 )
 from trainer.prepare import TRAINING, VALIDATION, check_in_process
 from trainer.spec import (
-    ATTEMPTS,
-    CHECK_RESULT,
-    EVENTS,
-    OUTCOME,
-    RESULT,
-    SPEC,
-    TOKENS,
-    WRITING,
+    ATTEMPTS_DIR,
+    CHECK_FILE,
+    EVENTS_FILE,
+    OUTCOME_FILE,
+    RESULT_DIR,
+    SCRATCH_DIR,
+    SPEC_FILE,
+    TOKENS_DIR,
     CheckResult,
     ExitStatus,
     Outcome,
@@ -41,31 +41,24 @@ from trainer.spec import (
 def run_attempt(
     directory: Path, name: str, watcher: SigtermWatcher, *, only_check: bool = False
 ) -> int:
-    """Check the rows and, if they have no mistakes, train from the newest checkpoint.
-
-    The checkpoint may be from any attempt of the fine-tune.
+    """Check the rows, train from the newest checkpoint of all attempts, return the exit status.
 
     Args:
         directory: Directory of the fine-tune, with its spec.
         name: Name of the attempt.
         watcher: Watcher for SIGTERM, which stops the attempt.
-        only_check: Whether to stop after the check of the rows. No outcome is then written unless
-            the
-            rows have mistakes.
-
-    Returns:
-        The exit status of the process.
+        only_check: Whether to stop after the check; an outcome is then written only for mistakes.
 
     Raises:
         RuntimeError: The attempt has crashed. Other exceptions of the attempt are crashes, too.
     """
     try:
-        spec = Spec.model_validate_json((directory / SPEC).read_bytes())
-        attempt = directory / ATTEMPTS / name
+        spec = Spec.model_validate_json((directory / SPEC_FILE).read_bytes())
+        attempt = directory / ATTEMPTS_DIR / name
         attempt.mkdir(parents=True, exist_ok=True)
-        checkpoint = copy_newest_checkpoint(directory / ATTEMPTS, attempt)
+        checkpoint = copy_newest_checkpoint(directory / ATTEMPTS_DIR, attempt)
         step = checkpoint.step if checkpoint else 0
-        with EventLog(attempt / EVENTS, step) as events:
+        with EventLog(attempt / EVENTS_FILE, step) as events:
             if step:
                 events.write(f"Resumed at step {step}", step)
             _check_and_train(spec, attempt, events, watcher, only_check=only_check)
@@ -84,7 +77,7 @@ def _check_and_train(
     spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, *, only_check: bool
 ) -> None:
     try:
-        result = _check(spec, attempt, events, quietly=only_check)
+        result = _check(spec, attempt, events, only_check=only_check)
         if only_check:
             return
         outcome = _train(spec, attempt, events, watcher, result)
@@ -93,33 +86,26 @@ def _check_and_train(
         outcome = Outcome(error=str(failure))
     finally:
         # Another attempt doesn't need these files, and may need the disk space.
-        for temporary in (attempt / TOKENS, attempt / WRITING):
+        for temporary in (attempt / TOKENS_DIR, attempt / SCRATCH_DIR):
             shutil.rmtree(temporary, ignore_errors=True)
     events.sync()
-    write_file(attempt / OUTCOME, outcome.model_dump_json())
+    write_file(attempt / OUTCOME_FILE, outcome.model_dump_json())
 
 
-def _check(spec: Spec, attempt: Path, events: EventLog, *, quietly: bool) -> CheckResult:
-    """Check the rows, write them as tokens, and write the result of the check.
-
-    No events are written if the attempt only checks: the attempt that trains will write them.
-
-    Raises:
-        TrainingFailure: The rows have mistakes.
-        VolumeFailure: A file can't be read or written.
-    """
+def _check(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool) -> CheckResult:
     try:
-        result = check_in_process(spec, attempt / TOKENS)
+        result = check_in_process(spec, attempt / TOKENS_DIR)
     except OSError as error:
         raise VolumeFailure(f"the volume fails: {error}") from error
-    write_file(attempt / CHECK_RESULT, result.model_dump_json())
+    write_file(attempt / CHECK_FILE, result.model_dump_json())
     if result.mistakes:
         count = len(result.mistakes) + result.more_mistakes
         first = result.mistakes[0]
         location = f"{first.file}, line {first.line}" if first.line else first.file
         others = f" (and {count - 1} more mistakes)" if count > 1 else ""
         raise TrainingFailure(f"{location}: {first.message}{others}")
-    if not quietly:
+    # After a check without training, another attempt trains and writes these events.
+    if not only_check:
         for warning in result.warnings:
             events.write(warning, level="warn")
         events.write(
@@ -130,10 +116,9 @@ def _check(spec: Spec, attempt: Path, events: EventLog, *, quietly: bool) -> Che
 
 
 def _train(
-    spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, check_result: CheckResult
+    spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, result: CheckResult
 ) -> Outcome:
-    # These modules import torch, which takes seconds. They are imported only after the check, so
-    # that mistakes in the rows are reported sooner.
+    # These modules import torch, which takes seconds. Mistakes in the rows are reported earlier.
     from trainer.batches import TokenRows  # noqa: PLC0415 - see above
     from trainer.loading import load_model  # noqa: PLC0415 - see above
     from trainer.training import Training  # noqa: PLC0415 - see above
@@ -141,9 +126,11 @@ def _train(
     start = time.monotonic()
     model = load_model(spec)
     events.write(f"Model loaded in {time.monotonic() - start:.1f} s")
-    rows = TokenRows(attempt / TOKENS, TRAINING), TokenRows(attempt / TOKENS, VALIDATION)
+    rows = TokenRows(attempt / TOKENS_DIR, TRAINING), TokenRows(attempt / TOKENS_DIR, VALIDATION)
     training = Training(spec, attempt, rows, events, watcher)
     watcher.defer_exit()
     outcome = training.run(model)
-    copy_directory(find_epoch_adapter(attempt.parent, attempt, outcome.best_step), attempt / RESULT)
-    return outcome.model_copy(update={"trained_tokens": check_result.tokens * spec.epochs})
+    copy_directory(
+        find_epoch_adapter(attempt.parent, attempt, outcome.best_step), attempt / RESULT_DIR
+    )
+    return outcome.model_copy(update={"trained_tokens": result.tokens * spec.epochs})

@@ -16,11 +16,11 @@ from worker.process.memory import free_memory
 # Label of a token that is not learned: the loss ignores it.
 IGNORED_LABEL = -100
 # Default number of rows per step: in large files this share of all rows, as in OpenAI's service, up
-# to ``_MAX_BATCH``. In small files up to ``_SMALL_BATCH`` rows, but so few that an epoch has at
-# least ``_MIN_EPOCH_STEPS`` steps.
+# to ``_MAX_BATCH``. In small files up to ``_SMALL_FILE_BATCH`` rows, but so few that an epoch has
+# at least ``_MIN_EPOCH_STEPS`` steps.
 _BATCH_SHARE = 0.002
 _MIN_EPOCH_STEPS = 25
-_SMALL_BATCH, _MAX_BATCH = 8, 64
+_SMALL_FILE_BATCH, _MAX_BATCH = 8, 64
 
 
 class TokenRows(Sequence[TokenRow]):
@@ -32,8 +32,7 @@ class TokenRows(Sequence[TokenRow]):
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row, the positions in the file of its first token and of the token after its
-        # last.
+        # For each row, the positions in the file of its first token and after its last token.
         self._bounds = np.load(directory / f"{name}.npy")
         self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
 
@@ -47,7 +46,7 @@ class TokenRows(Sequence[TokenRow]):
 
 def default_batch_size(rows: int) -> int:
     """Return the number of rows per step, a power of 2, for a training that doesn't set it."""
-    small = min(_SMALL_BATCH, rows // _MIN_EPOCH_STEPS)
+    small = min(_SMALL_FILE_BATCH, rows // _MIN_EPOCH_STEPS)
     size = min(_MAX_BATCH, max(small, int(rows * _BATCH_SHARE), 1))
     return 1 << (size.bit_length() - 1)
 
@@ -81,15 +80,13 @@ class StepPlan:
 
     Args:
         rows: Number of rows per forward pass, a divisor of the rows per step.
-        recompute: Whether the forward pass stores only the input of each layer, and the backward
-            pass
-            computes the other activations again.
+        recompute: Whether the backward pass computes activations again, to save memory.
     """
 
     rows: int
     recompute: bool = False
 
-    def next_smaller(self, batch_size: int) -> "StepPlan | None":
+    def smaller_plan(self, batch_size: int) -> "StepPlan | None":
         """Return the next plan that needs less memory; None if this is the smallest."""
         if self.rows > 1:
             return StepPlan(largest_divisor(batch_size, self.rows / 2), self.recompute)
@@ -97,23 +94,20 @@ class StepPlan:
 
 
 def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Return whether the error means that memory is exhausted."""
     return isinstance(error, MemoryError) or bool(should_reduce_batch_size(error))
 
 
-def choose_step_plan(
-    sizes: ModelSizes, longest: int, batch_size: int, free_bytes: float
-) -> StepPlan:
+def choose_step_plan(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> StepPlan:
     """Return the fastest plan that fits into memory by an estimate, or the smallest if none fits.
 
     Args:
         sizes: Sizes of the base model.
         longest: Number of tokens of the longest row.
         batch_size: Number of rows per step.
-        free_bytes: Bytes that are available for rows.
+        free: Bytes that are available for rows.
     """
     for recompute in (False, True):
-        rows = free_bytes / (longest * sizes.token_bytes(recompute=recompute))
+        rows = free / (longest * sizes.token_bytes(recompute=recompute))
         if rows >= 1:
             return StepPlan(largest_divisor(batch_size, rows), recompute)
     # The smallest plan may still work: the sizes are estimates.
@@ -125,5 +119,5 @@ def free_bytes_for_rows(device: str, trained_parameters: int) -> float:
 
     The optimiser needs space for a gradient and two averages per trained parameter.
     """
-    free_bytes = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
-    return free_bytes * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
+    return free * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters

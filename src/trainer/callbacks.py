@@ -14,14 +14,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trainer import checkpoints
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
-from trainer.spec import CHECKPOINTS, EPOCHS, Hyperparameters, Spec
+from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, Hyperparameters, Spec
 from worker.masking import add_secrets, mask, remove_paths
 
 # Seconds between two checkpoints within an epoch. A process that is killed loses about this much
 # work, and the evaluation in progress.
 CHECKPOINT_INTERVAL_S = 60.0
-_LOSSES = ("loss", "eval_loss")
-_PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
+_LOSS_METRICS = ("loss", "eval_loss")
+_WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
 # Maximum number of characters of an error in the warning that nothing is reported.
 MAX_REASON_CHARACTERS = 300
 
@@ -46,7 +46,7 @@ class MetricsCallback(TrainerCallback):
     ) -> None:
         logs = logs or {}
         self._events.write_metrics(logs, state.global_step)
-        if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSSES):
+        if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSS_METRICS):
             raise TrainingFailure(
                 f"after {state.global_step} steps the loss is no number any more: the learning "
                 f"rate, {args.learning_rate:g}, is too high; try {args.learning_rate / 10:g}"
@@ -59,7 +59,7 @@ class CheckpointCallback(TrainerCallback):
 
     Args:
         attempt: Directory of this attempt.
-        base: Name of the base model.
+        base_name: Name of the base model.
         epoch_steps: Number of steps per epoch.
         events: Log of the attempt's events, which is made durable before each checkpoint.
         watcher: Watcher for SIGTERM.
@@ -67,7 +67,7 @@ class CheckpointCallback(TrainerCallback):
     """
 
     attempt: Path
-    base: str
+    base_name: str
     epoch_steps: int
     events: EventLog
     watcher: SigtermWatcher
@@ -80,9 +80,8 @@ class CheckpointCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         is_due = time.monotonic() - self._saved_at >= self.interval_s
-        # No checkpoint directly after an epoch's last step: an attempt that resumes from it would
-        # skip the epoch's evaluation. ``on_epoch_end`` requests a checkpoint that follows the
-        # evaluation.
+        # An attempt that resumed from a checkpoint directly after an epoch's last step would skip
+        # the evaluation. ``on_epoch_end`` requests a checkpoint that follows the evaluation.
         if (is_due or self.watcher.is_stop_requested) and state.global_step % self.epoch_steps:
             _request_save(control)
 
@@ -94,8 +93,7 @@ class CheckpointCallback(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        # An evaluation of many rows takes too long to finish it after SIGTERM, and can't be
-        # resumed.
+        # An evaluation may take too long to finish it after SIGTERM, and can't be resumed.
         if self.watcher.is_stop_requested:
             raise StoppedBySigterm
 
@@ -106,11 +104,11 @@ class CheckpointCallback(TrainerCallback):
         checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"
         epoch, steps_in_epoch = divmod(step, self.epoch_steps)
         if not steps_in_epoch:
-            adapter = self.attempt / EPOCHS / str(step)
-            checkpoints.copy_adapter(checkpoint, adapter, self.base)
+            adapter = self.attempt / EPOCHS_DIR / str(step)
+            checkpoints.copy_adapter(checkpoint, adapter, self.base_name)
             self.events.write(f"Epoch {epoch} saved", step)
         self.events.sync()
-        checkpoints.publish(checkpoint, self.attempt / CHECKPOINTS / checkpoint.name)
+        checkpoints.publish_directory(checkpoint, self.attempt / CHECKPOINTS_DIR / checkpoint.name)
         checkpoints.prune_checkpoints(self.attempt)
         self._saved_at = time.monotonic()
         if self.watcher.is_stop_requested and step < state.max_steps:
@@ -124,31 +122,25 @@ def _request_save(control: TrainerControl) -> None:
 
 
 def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCallback]:
-    """Start reporting to Weights & Biases if the spec configures it; log a warning if that fails.
+    """Start reporting to Weights & Biases if the spec configures it; return the callbacks for it.
 
-    Args:
-        spec: The training.
-        run_id: The run's id, which is the same for all attempts.
-        events: Log for the warning.
-
-    Returns:
-        A list with the callback that reports; an empty list if nothing is reported.
+    If that fails, the list is empty and the events get a warning. All attempts of a training pass
+    the same run id, and so continue one run.
     """
     if spec.wandb is None:
         return []
-    if find_spec(_PACKAGE) is None:
-        reason = f"the package {_PACKAGE} is not installed"
-    elif not os.environ.get(_KEY, "").strip():
-        reason = f"there is no {_KEY}"
+    if find_spec(_WANDB_PACKAGE) is None:
+        reason = f"the package {_WANDB_PACKAGE} is not installed"
+    elif not os.environ.get(_WANDB_KEY, "").strip():
+        reason = f"there is no {_WANDB_KEY}"
     else:
         import wandb  # noqa: PLC0415 - optional package
 
         try:
             return [WandbCallback(spec, run_id)]
         except wandb.errors.Error as error:
-            # The message may contain the key, which is in this process's environment, or a file's
-            # path.
-            add_secrets([os.environ[_KEY]])
+            # The message may contain the key or a file's path.
+            add_secrets([os.environ[_WANDB_KEY]])
             reason = remove_paths(mask(str(error)))[:MAX_REASON_CHARACTERS]
     events.write(f"Nothing is reported to Weights & Biases: {reason}", level="warn")
     return []
@@ -160,10 +152,10 @@ class WandbCallback(TrainerCallback):
     def __init__(self, spec: Spec, run_id: str) -> None:
         import wandb  # noqa: PLC0415 - optional package
 
-        known = {"project", "name", "entity", "tags"}
+        allowed = {"project", "name", "entity", "tags"}
         arguments: Mapping[str, Any] = spec.wandb or {}
         self._run = wandb.init(
-            **{name: value for name, value in arguments.items() if name in known},
+            **{name: value for name, value in arguments.items() if name in allowed},
             id=run_id,
             resume="allow",
             config=spec.model_dump(mode="json", include=set(Hyperparameters.model_fields)),

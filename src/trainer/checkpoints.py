@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from trainer.spec import CHECKPOINTS, EPOCHS, checkpoint_step
+from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, parse_checkpoint_step
 
 # File names of an adapter, as PEFT writes them.
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -34,10 +34,6 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
     If the checkpoint disappears during the copy, the next newest is copied. This happens if another
     attempt still runs, although its worker counts as dead, and removes its older checkpoints.
 
-    Args:
-        attempts: Directory of all attempts.
-        attempt: Directory of this attempt.
-
     Returns:
         The checkpoint in this attempt; None if no attempt has a checkpoint.
 
@@ -45,16 +41,16 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
         OSError: The volume can't be read or written to.
     """
     removed: set[Path] = set()
-    while found := [
+    while candidates := [
         checkpoint
         for directory in attempts.iterdir()
         for checkpoint in _list_checkpoints(directory)
         if checkpoint.path not in removed
     ]:
-        newest = max(found, key=lambda each: (each.step, each.path.is_relative_to(attempt)))
+        newest = max(candidates, key=lambda each: (each.step, each.path.is_relative_to(attempt)))
         if newest.path.is_relative_to(attempt):
             return newest
-        destination = attempt / CHECKPOINTS / newest.path.name
+        destination = attempt / CHECKPOINTS_DIR / newest.path.name
         try:
             copy_directory(newest.path, destination)
         except FileNotFoundError:
@@ -71,12 +67,10 @@ def find_newest_checkpoint(attempt: Path) -> Checkpoint | None:
 
 def prune_checkpoints(attempt: Path) -> None:
     """Remove all but the newest checkpoints of an attempt."""
-    for checkpoint in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[
-        :-MAX_CHECKPOINTS
-    ]:
+    for old in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[:-MAX_CHECKPOINTS]:
         # Renamed first, so that no attempt resumes from a partly removed checkpoint.
-        hidden_path = _make_hidden_path(checkpoint.path)
-        checkpoint.path.rename(hidden_path)
+        hidden_path = _make_hidden_path(old.path)
+        old.path.rename(hidden_path)
         shutil.rmtree(hidden_path, ignore_errors=True)
 
 
@@ -87,7 +81,7 @@ def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
         FileNotFoundError: No attempt has this adapter.
     """
     for directory in (attempt, *sorted(attempts.iterdir(), reverse=True)):
-        adapter = directory / EPOCHS / str(step)
+        adapter = directory / EPOCHS_DIR / str(step)
         if adapter.is_dir():
             return adapter
     raise FileNotFoundError(f"no attempt has an adapter of step {step}")
@@ -105,15 +99,10 @@ def copy_directory(source: Path, destination: Path) -> None:
             shutil.copyfile(file, hidden_path / file.name)
 
 
-def copy_adapter(checkpoint: Path, destination: Path, base: str) -> None:
-    """Copy a checkpoint's adapter atomically and durably, with the base model's name added.
+def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
+    """Copy a checkpoint's adapter atomically and durably; an existing copy stays as it is.
 
-    An existing destination stays as it is.
-
-    Args:
-        checkpoint: Directory with the adapter's configuration and weights.
-        destination: Directory of the copy.
-        base: Name of the base model to write into the copy's configuration.
+    The base model's name is written into the configuration of the copy.
 
     Raises:
         OSError: The copy failed; no part of it is left.
@@ -121,14 +110,12 @@ def copy_adapter(checkpoint: Path, destination: Path, base: str) -> None:
     with _publish_on_exit(destination) as hidden_path:
         shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, hidden_path / ADAPTER_WEIGHTS)
         config = json.loads((checkpoint / ADAPTER_CONFIG).read_bytes())
-        config["base_model_name_or_path"] = base
+        config["base_model_name_or_path"] = base_name
         (hidden_path / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
-def publish(source: Path, destination: Path) -> None:
-    """Make a directory of files durable and rename it.
-
-    An existing destination stays as it is, and the source is removed.
+def publish_directory(source: Path, destination: Path) -> None:
+    """Make a directory of files durable and rename it; remove it if the destination exists.
 
     Raises:
         OSError: The files can't be made durable or renamed.
@@ -167,15 +154,15 @@ def _publish_on_exit(destination: Path) -> Iterator[Path]:
     try:
         hidden_path.mkdir(parents=True)
         yield hidden_path
-        publish(hidden_path, destination)
+        publish_directory(hidden_path, destination)
     finally:
         shutil.rmtree(hidden_path, ignore_errors=True)
 
 
 def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
-    directory = attempt / CHECKPOINTS
+    directory = attempt / CHECKPOINTS_DIR
     for path in directory.iterdir() if directory.is_dir() else ():
-        if (step := checkpoint_step(path.name)) is not None:
+        if (step := parse_checkpoint_step(path.name)) is not None:
             yield Checkpoint(path, step)
 
 

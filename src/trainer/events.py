@@ -15,16 +15,16 @@ class EventLog:
 
     Args:
         path: Path of the file, to which the events are appended.
-        resumed_at: Step from which the attempt resumes; 0 without a checkpoint.
+        resume_step: Step from which the attempt resumes; 0 without a checkpoint.
 
     Raises:
         OSError: The file can't be written. All methods raise it, too.
     """
 
-    def __init__(self, path: Path, resumed_at: int) -> None:
+    def __init__(self, path: Path, resume_step: int) -> None:
         self._logged_metrics: set[tuple[int, str]] = set()
         self._file = path.open("a", encoding="utf-8")
-        self._append(ResumeEvent(resumed_at=resumed_at))
+        self._append(ResumeEvent(resumed_at=resume_step))
 
     def __enter__(self) -> Self:
         return self
@@ -38,14 +38,10 @@ class EventLog:
         self._append(Event(at=time.time(), level=level, message=message, step=step))
 
     def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write the metrics of a step, unless they are already written.
+        """Write a step's metrics, unless metrics with the same step and first name are written.
 
-        Steps are repeated when a training continues with fewer rows per computation. Metrics are
-        the same if their step and their first name are the same.
-
-        Args:
-            metrics: Metrics by name; values that are not finite appear in the message only.
-            step: Number of completed steps.
+        Steps are repeated when a training continues with fewer rows per computation. Values that
+        are not finite appear in the event's message only.
         """
         key = step, next(iter(metrics), "")
         if key in self._logged_metrics:
@@ -56,10 +52,7 @@ class EventLog:
         self._append(event)
 
     def sync(self) -> None:
-        """Make the events durable.
-
-        Called before each checkpoint, so that no checkpoint is ahead of the durable events.
-        """
+        """Make the events durable, so that the checkpoint that follows is not ahead of them."""
         os.fsync(self._file.fileno())
 
     def _append(self, line: Event | ResumeEvent) -> None:

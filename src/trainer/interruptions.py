@@ -11,8 +11,8 @@ from trainer.spec import ExitStatus
 # Errors of the volume rather than the training: another attempt may succeed later.
 _VOLUME_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
 # Messages of safetensors ("(os error 28)") and torch, whose exceptions have no errno.
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_TORCH_WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|unexpected pos \d+ vs")
+_OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
+_TORCH_ERROR_PATTERN = re.compile(r"PytorchStreamWriter failed|unexpected pos \d+ vs")
 
 
 class TrainingFailure(Exception):
@@ -39,9 +39,9 @@ def describe_volume_failure(error: BaseException) -> str | None:
         if isinstance(cause, OSError) and cause.errno in _VOLUME_ERRNOS:
             return f"the volume fails: {cause.strerror}"
         text = str(cause)
-        if (match := _OS_ERROR.search(text)) and int(match[1]) in _VOLUME_ERRNOS:
+        if (match := _OS_ERROR_PATTERN.search(text)) and int(match[1]) in _VOLUME_ERRNOS:
             return f"the volume fails: {text.splitlines()[0]}"
-        if _TORCH_WRITE_ERROR.search(text):
+        if _TORCH_ERROR_PATTERN.search(text):
             return "the volume fails: a checkpoint can't be written, it may be full"
         cause = cause.__cause__ or cause.__context__
     return None
@@ -60,9 +60,8 @@ class SigtermWatcher:
 
     def watch(self) -> None:
         """Start watching. Must be called in the main thread, before any long operation."""
-        # Python calls a signal handler only between two bytecode instructions of the main thread,
-        # so a long call of C code delays it. The wakeup pipe receives the signal's number
-        # immediately.
+        # A long call of C code in the main thread delays Python's signal handlers. The wakeup pipe
+        # receives the signal's number immediately.
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
@@ -80,7 +79,6 @@ class SigtermWatcher:
             if os.read(read_end, 1)[0] != signal.SIGTERM:
                 continue
             if self.is_stop_requested or not self._defers_exit:
-                # No cleanup is needed: incomplete files and directories have hidden names, which
-                # readers ignore.
+                # No cleanup is needed: readers ignore the hidden names of incomplete files.
                 os._exit(ExitStatus.STOPPED)
             self.is_stop_requested = True

@@ -27,12 +27,12 @@ PROJECTIONS = frozenset(
 _MEDIA_LAYER = re.compile(r"(^|\.)(vision|visual|audio|image|speech)\w*\.")
 # Maximum number of layers that a message lists.
 _MAX_LISTED_LAYERS = 12
-# Directory of a model in the hub's cache: models--org--name/snapshots/<commit>.
-_CACHE_DIRECTORY = re.compile(r"models--(.+)")
+# Name of a model's directory in the hub's cache, with the files in snapshots/<commit> below it.
+_CACHED = re.compile(r"models--(.+)")
 
 
 def load_model(spec: Spec) -> PreTrainedModel:
-    """Load the base model onto the device, with the data type for training.
+    """Load the base model onto the device, in the data type for training.
 
     Raises:
         TrainingFailure: The model can't be trained.
@@ -64,16 +64,13 @@ def load_model(spec: Spec) -> PreTrainedModel:
         raise TrainingFailure(
             "there is not enough memory for the base model: take a machine with more"
         ) from error
-    # The cache is useful for generation only.
+    # The KV cache is useful for generation only.
     model.config.use_cache = False
     return model
 
 
 def weights_dtype(device: str) -> torch.dtype:
-    """Return the data type of the base model's weights; the adapter's weights are float32.
-
-    It is float32 on the CPU, bfloat16 on GPUs that support it, and float16 on other GPUs.
-    """
+    """Return the data type of the base model's weights; the adapter's weights are float32."""
     if device == "cpu":
         return torch.float32
     return (
@@ -129,22 +126,18 @@ def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None)
         TrainingFailure: The model lacks a requested layer, or has no known projections.
     """
     last_parts = {name.rpartition(".")[2] for name in names if not _MEDIA_LAYER.search(name)}
-    listing = f"it has {', '.join(sorted(last_parts)[:_MAX_LISTED_LAYERS])}"
+    has = f"it has {', '.join(sorted(last_parts)[:_MAX_LISTED_LAYERS])}"
     if requested is None:
         if projections := sorted(last_parts & PROJECTIONS):
             return projections
-        raise TrainingFailure(
-            f"the model has no layers that are known to take an adapter: {listing}"
-        )
+        raise TrainingFailure(f"the model has no layers that are known to take an adapter: {has}")
     if missing := sorted(set(requested) - last_parts):
-        raise TrainingFailure(f"target_modules: the model has no layer {missing[0]}: {listing}")
+        raise TrainingFailure(f"target_modules: the model has no layer {missing[0]}: {has}")
     return sorted(set(requested))
 
 
-def model_name(model: Path) -> str:
+def model_name(path: Path) -> str:
     """Return a model's name on the hub if it is in the hub's cache, otherwise its directory's."""
-    if model.parent.name == "snapshots" and (
-        match := _CACHE_DIRECTORY.fullmatch(model.parent.parent.name)
-    ):
+    if path.parent.name == "snapshots" and (match := _CACHED.fullmatch(path.parent.parent.name)):
         return match[1].replace("--", "/")
-    return model.name
+    return path.name

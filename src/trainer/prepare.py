@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # Share of the training file's lines that are used for validation if there is no validation file.
 VALIDATION_SHARE = 0.1
-ADVISED_ROWS = 200
+# Number of rows below which a warning recommends more.
+RECOMMENDED_ROWS = 200
 # Maximum rows and characters per call of the tokenizer: enough for all cores, but little memory.
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
 # Maximum number of line numbers that a warning lists.
@@ -38,30 +39,22 @@ MAX_WARNING_LINES = 10
 ROWS_FILE = "rows"
 # Names of the two selections: the rows to train on, and the validation rows.
 TRAINING, VALIDATION = "training", "validation"
-UNSUPPORTED_TOKENIZER = (
-    "the model's tokenizer is not one of the tokenizers library, which a training needs"
-)
+NO_TOKENIZER = "the model's tokenizer is not one of the tokenizers library, which a training needs"
 
 
 def check_in_process(spec: Spec, directory: Path) -> CheckResult:
     """Check a training's rows and write them as tokens to a directory, in a separate process.
 
-    The process needs little memory because it doesn't import torch, which transformers would
-    otherwise load with the tokenizer. Only if the spec trusts the model's code, torch may be
-    imported.
-
-    Args:
-        spec: The training, with absolute paths.
-        directory: Directory for the rows; created if missing.
+    The process needs little memory because transformers loads the tokenizer without torch there,
+    unless the spec trusts the model's code. Paths in the spec must be absolute.
 
     Raises:
         OSError: A file can't be read or written.
         RuntimeError: The process was killed, or the tokenizer can't be loaded. The process's other
             exceptions are raised, too.
     """
-    with ProcessPoolExecutor(
-        1, get_context("fork"), partial(exit_with_parent, os.getpid())
-    ) as process:
+    initializer = partial(exit_with_parent, os.getpid())
+    with ProcessPoolExecutor(1, get_context("fork"), initializer) as process:
         try:
             return process.submit(_load_tokenizer_and_prepare, spec, directory).result()
         except BrokenProcessPool:
@@ -70,8 +63,7 @@ def check_in_process(spec: Spec, directory: Path) -> CheckResult:
 
 def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
     if not spec.trust_remote_code:
-        # ``None`` makes Python treat torch as missing. It is not hidden from trusted code in the
-        # model's directory, which may need it.
+        # ``None`` makes Python treat torch as missing. Trusted code of the model may need torch.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
     # Otherwise transformers advises to install torch.
     logging.disable(logging.WARNING)
@@ -83,29 +75,19 @@ def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
             spec.tokenizer, local_files_only=True, trust_remote_code=spec.trust_remote_code
         )
     except (OSError, ValueError, ImportError) as error:
-        # An OSError by transformers has no errno, and isn't caused by the volume. The last line of
-        # its message names the missing file.
+        # OSErrors of transformers are not the volume's. Their last line names the missing file.
         reason = f"{type(error).__name__}: {error}".splitlines()[-1]
         raise RuntimeError(f"the check of the rows has crashed: {reason}") from error
     if not isinstance(tokenizer, TokenizersBackend):
-        return CheckResult(
-            mistakes=(Mistake(file="training_file", line=None, message=UNSUPPORTED_TOKENIZER),)
-        )
+        mistake = Mistake(file="training_file", line=None, message=NO_TOKENIZER)
+        return CheckResult(mistakes=(mistake,))
     return prepare_rows(spec, tokenizer, directory)
 
 
 def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) -> CheckResult:
-    """Check a training's rows and write them as tokens to a directory, in two selections.
+    """Check a training's rows, and write their tokens and the two selections to a directory.
 
-    The selections are ``TRAINING`` and ``VALIDATION``.
-
-    Args:
-        spec: The training.
-        tokenizer: Tokenizer of its model.
-        directory: Directory for the rows.
-
-    Returns:
-        The result of the check. If it has mistakes, no selections are written.
+    The selections are ``TRAINING`` and ``VALIDATION``; none is written if the rows have mistakes.
 
     Raises:
         OSError: A file can't be read or written.
@@ -129,7 +111,7 @@ def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) ->
         validation_rows=len(writer.save_selection(VALIDATION, validation)),
         tokens=int(lengths.sum()),
         cut_rows=sum(reader.cut_rows for reader in readers),
-        warnings=tuple(_warnings(readers, encoder, spec)),
+        warnings=tuple(_make_warnings(readers, encoder, spec)),
     )
 
 
@@ -140,21 +122,21 @@ class TokenWriter:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._rows = (directory / ROWS_FILE).open("wb")
-        self._begins = array("q", [0])
+        self._offsets = array("q", [0])
 
     def close(self) -> None:
         self._rows.close()
 
     def __len__(self) -> int:
-        return len(self._begins) - 1
+        return len(self._offsets) - 1
 
     def add(self, row: TokenRow) -> None:
         self._rows.write(row.tobytes())
-        self._begins.append(self._begins[-1] + len(row))
+        self._offsets.append(self._offsets[-1] + len(row))
 
     def save_selection(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
         """Save a selection of rows, which are numbered from 0, and return their lengths."""
-        begins = np.frombuffer(self._begins, np.int64)
+        begins = np.frombuffer(self._offsets, np.int64)
         numbers = np.fromiter(rows, np.int64)
         bounds = np.stack([begins[numbers], begins[numbers + 1]], axis=1)
         np.save(self._directory / f"{name}.npy", bounds)
@@ -162,24 +144,16 @@ class TokenWriter:
 
 
 class _RowsReader:
-    """Reads one file of rows and writes its rows as tokens.
-
-    Args:
-        file: The spec's field for this file.
-        encoder: Encoder that turns rows into tokens.
-        max_length: Maximum number of tokens per row.
-        writer: Writer for the rows.
-    """
+    """Reads one file of rows and writes its rows as up to ``max_length`` tokens each."""
 
     def __init__(
         self, file: FileField, encoder: RowEncoder, max_length: int, writer: TokenWriter
     ) -> None:
         self.mistakes = Mistakes(file)
         self.cut_rows = 0
-        # Line numbers of the rows that are left out, because the cut leaves no token of an answer.
+        # Line numbers of rows that are left out because the cut leaves no token of an answer.
         self.dropped_lines: list[int] = []
-        # The number of this file's first row in the writer, and the line number of each of its
-        # rows.
+        # Number of this file's first row in the writer, and the line number of each of its rows.
         self.first_row = len(writer)
         self.lines = array("q")
         self._encoder = encoder
@@ -192,19 +166,17 @@ class _RowsReader:
         Raises:
             OSError: A file can't be read or written.
         """
-        waiting: deque[tuple[list[int], Future[list[TokenRow]]]] = deque()
+        pending: deque[tuple[list[int], Future[list[TokenRow]]]] = deque()
         # While one thread tokenizes a batch without the GIL, this thread reads the next batch.
         with ThreadPoolExecutor(1) as pool:
             for batch in _make_batches(read_rows(data, self.mistakes)):
                 lines, texts = self._render_batch(batch)
                 if self.mistakes.count:
-                    # After a mistake only further mistakes are searched for; there will be no
-                    # training.
-                    continue
-                waiting.append((lines, pool.submit(list, self._encoder.tokenize(texts))))
-                if len(waiting) > 1:
-                    self._write_rows(*waiting.popleft())
-            for last in waiting:
+                    continue  # a file with a mistake is only searched for others
+                pending.append((lines, pool.submit(list, self._encoder.tokenize(texts))))
+                if len(pending) > 1:
+                    self._write_rows(*pending.popleft())
+            for last in pending:
                 self._write_rows(*last)
         if not (self.lines or self.mistakes.count):
             message = f"no row has any of its answer within {self._max_length:,} tokens"
@@ -213,10 +185,7 @@ class _RowsReader:
     def _render_batch(
         self, batch: Sequence[ParsedRow]
     ) -> tuple[list[int], list[PromptRow | RenderedChat]]:
-        """Return the line number of each rendered text, and the texts; collect mistakes.
-
-        A conversation may have several texts.
-        """
+        """Return each text's line number, and the texts; a conversation may have several texts."""
         lines: list[int] = []
         rendered: list[PromptRow | RenderedChat] = []
         for row in batch:
@@ -256,8 +225,7 @@ def _make_batches(rows: Iterator[ParsedRow]) -> Iterator[list[ParsedRow]]:
 def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return the numbers of the rows to train on, and of the validation rows.
 
-    Without a validation file, the seed determines the validation rows. If the training file has
-    only one line for this, a mistake is added and both sequences are empty.
+    Without a validation file, the seed chooses the latter; a file with one line is a mistake.
     """
     first, *others = readers
     if others:
@@ -275,10 +243,12 @@ def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int
     return np.flatnonzero(~is_validation).tolist(), np.flatnonzero(is_validation).tolist()
 
 
-def _warnings(readers: Sequence[_RowsReader], encoder: RowEncoder, spec: Spec) -> Iterator[str]:
+def _make_warnings(
+    readers: Sequence[_RowsReader], encoder: RowEncoder, spec: Spec
+) -> Iterator[str]:
     count = len(set(readers[0].lines))
-    if count < ADVISED_ROWS:
-        yield f"The training file has {count} rows; {ADVISED_ROWS} or more are advised."
+    if count < RECOMMENDED_ROWS:
+        yield f"The training file has {count} rows; {RECOMMENDED_ROWS} or more are advised."
     for reader in readers:
         if dropped_lines := list(dict.fromkeys(reader.dropped_lines)):
             lines = ", ".join(map(str, dropped_lines[:MAX_WARNING_LINES]))

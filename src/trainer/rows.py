@@ -8,10 +8,10 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from trainer.spec import FileField, Mistake, RowsFile
 from trainer.values import (
-    PAIRS_TEXT,
+    KEY_PAIRS_TEXT,
     InvalidRowError,
     RowValue,
-    find_pair,
+    find_key_pair,
     parse_prompt,
     parse_row,
     quote_key,
@@ -75,15 +75,16 @@ def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
     if not data.path.is_file():
         mistakes.add(None, "there is no such file")
         return
-    form = data.form or _detect_format(data.path)
+    file_format = data.form or _detect_format(data.path)
     with data.path.open("rb") as file:
-        begin = file.read(len(BOM))
-        if begin.startswith(UTF_16):
+        first_bytes = file.read(len(BOM))
+        if first_bytes.startswith(UTF_16):
             mistakes.add(None, "the file is UTF-16, and has to be UTF-8")
             return
-        file.seek(len(BOM) if begin == BOM else 0)
+        file.seek(len(BOM) if first_bytes == BOM else 0)
         count = 0
-        for row in _filter_mistakes((_read_csv if form == "csv" else _read_jsonl)(file), mistakes):
+        rows = _read_csv(file) if file_format == "csv" else _read_jsonl(file)
+        for row in _valid_rows(rows, mistakes):
             count += 1
             if count > MAX_ROWS:
                 mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} rows")
@@ -101,29 +102,26 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
         return "jsonl" if file.read(100).removeprefix(BOM).lstrip()[:1] in b"{[" else "csv"
 
 
-def _filter_mistakes(
-    records: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes
-) -> Iterator[ParsedRow]:
+def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> Iterator[ParsedRow]:
     """Yield the rows and collect the mistakes. Empty lines at the end of a file are no mistakes."""
-    empty: list[_RowMistake] = []
-    for record in records:
-        if isinstance(record, _RowMistake) and record.message == EMPTY_LINE:
-            empty.append(record)
+    empty_lines: list[_RowMistake] = []
+    for row in rows:
+        if isinstance(row, _RowMistake) and row.message == EMPTY_LINE:
+            empty_lines.append(row)
             continue
-        for line in empty:
+        for line in empty_lines:
             mistakes.add(*line)
-        empty.clear()
-        if isinstance(record, _RowMistake):
-            mistakes.add(*record)
+        empty_lines.clear()
+        if isinstance(row, _RowMistake):
+            mistakes.add(*row)
         else:
-            yield record
+            yield row
 
 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
     """Yield each line's number and text, and a message about its flaw or None.
 
-    A line has a flaw if it has a NUL character, is not UTF-8, or is longer than a row may be. Only
-    the end of a line that is too long is yielded.
+    Flaws: a NUL character, no UTF-8, more bytes than ``MAX_ROW_BYTES`` (only the end is yielded).
     """
     number = 0
     while line := file.readline(MAX_ROW_BYTES + 2):
@@ -140,10 +138,7 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _read_jsonl(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
-    """Yield the rows of a JSONL file, and a mistake for each invalid line.
-
-    A row has a prompt and its answer, or messages. All rows must be of the first row's type.
-    """
+    """Yield the rows of a JSONL file, all of one type, and a mistake for each invalid line."""
     row_type: type[RowValue] | None = None
     for number, text, flaw in _read_lines(file):
         if flaw is not None:
@@ -166,9 +161,7 @@ def _read_jsonl(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
 
 def _parse_json(text: str) -> Any:
     try:
-        value = json.loads(
-            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant
-        )
+        value = json.loads(text, object_pairs_hook=_make_dict, parse_constant=_reject_constant)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -178,7 +171,7 @@ def _parse_json(text: str) -> Any:
     return value
 
 
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -192,10 +185,7 @@ def _reject_constant(name: str) -> None:
 
 
 def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
-    """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows.
-
-    The header names the columns of the prompt and its answer.
-    """
+    """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows."""
     # A field may be as long as its row; the default limit of the module is shorter.
     csv.field_size_limit(2 * MAX_ROW_BYTES)
     header: _Header | None = None
@@ -221,8 +211,7 @@ def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
 class _CsvLines:
     """The lines of a file for Python's CSV reader, with the flaws in the current record.
 
-    Raises:
-        InvalidRowError: The current record has too many bytes.
+    Iterating raises ``InvalidRowError`` if the record has too many bytes.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -245,10 +234,7 @@ class _CsvLines:
 
 
 def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
-    """Yield the number of the first line, the fields and the mistakes of each CSV record.
-
-    A record that is too long is the last.
-    """
+    """Yield each record's first line number, fields and mistakes; stop at one that is too long."""
     csv_lines = _CsvLines(file)
     reader = csv.reader(csv_lines, strict=True)
     while True:
@@ -259,7 +245,7 @@ def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMis
         except StopIteration:
             return
         except csv.Error as error:
-            hints = (words for begin, words in CSV_ERRORS.items() if str(error).startswith(begin))
+            hints = (hint for begin, hint in CSV_ERRORS.items() if str(error).startswith(begin))
             yield line, [], csv_lines.flaws or [_RowMistake(line, next(hints, "the row is no CSV"))]
         except InvalidRowError as error:
             yield line, [], [_RowMistake(line, error.message)]
@@ -283,8 +269,8 @@ def _parse_header(fields: list[str]) -> _Header:
     names = [name.strip().lower() for name in fields]
     if len(set(names)) < len(names):
         raise InvalidRowError("the header names a column twice")
-    if (pair := find_pair(names)) is None:
-        separated = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
-        hint = "; columns are separated by commas" if separated else ""
-        raise InvalidRowError(f"the first line has to name the columns {PAIRS_TEXT}{hint}")
+    if (pair := find_key_pair(names)) is None:
+        has_other_separator = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
+        hint = "; columns are separated by commas" if has_other_separator else ""
+        raise InvalidRowError(f"the first line has to name the columns {KEY_PAIRS_TEXT}{hint}")
     return _Header(names, pair)

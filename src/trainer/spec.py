@@ -13,25 +13,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 # Names of the spec's file and of the directory of all attempts, in the directory of a fine-tune.
-SPEC, ATTEMPTS = "spec.json", "attempts"
+SPEC_FILE, ATTEMPTS_DIR = "spec.json", "attempts"
 # Files in an attempt's directory. The events are lines of JSON, appended and flushed one by one: a
 # ``ResumeEvent``, then one ``Event`` per line.
-EVENTS = "events.jsonl"
+EVENTS_FILE = "events.jsonl"
 # Written once, after the check of the rows (``CheckResult``).
-CHECK_RESULT = "checked.json"
+CHECK_FILE = "checked.json"
 # Written once, as the last file, when the training has succeeded or can't succeed (``Outcome``).
-OUTCOME = "outcome.json"
+OUTCOME_FILE = "outcome.json"
 # Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), the adapter
 # of each epoch (``<step>``), and the best adapter. Each appears under its name once it is complete
 # and durable.
-CHECKPOINTS, EPOCHS, RESULT = "checkpoints", "epochs", "result"
+CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR = "checkpoints", "epochs", "result"
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 # Directories for the rows as tokens, which each attempt writes again, and for an incomplete
 # checkpoint. Both are removed at the end of the attempt, unless the process is killed.
-TOKENS, WRITING = "tokens", ".writing"
+TOKENS_DIR, SCRATCH_DIR = "tokens", ".writing"
 
 
-def checkpoint_step(checkpoint: str) -> int | None:
+def parse_checkpoint_step(checkpoint: str) -> int | None:
     """Return the number of steps in the name of a checkpoint; None for other names."""
     match = _CHECKPOINT_NAME.fullmatch(checkpoint)
     return int(match[1]) if match else None
@@ -40,7 +40,7 @@ def checkpoint_step(checkpoint: str) -> int | None:
 class ExitStatus(IntEnum):
     """Exit statuses of the training process."""
 
-    # The training or the check is over. After a training, ``OUTCOME`` describes its outcome.
+    # The training or the check is over. After a training, ``OUTCOME_FILE`` describes its outcome.
     FINISHED = 0
     # A defect, or not enough memory; the last lines of standard error describe it.
     CRASHED = 1
@@ -50,8 +50,8 @@ class ExitStatus(IntEnum):
     STOPPED = 75
 
 
-# Command-line option to check the rows without training. The process writes ``CHECK_RESULT``, and
-# ``OUTCOME`` if there are mistakes.
+# Command-line option to check the rows without training. The process writes ``CHECK_FILE``, and
+# ``OUTCOME_FILE`` if there are mistakes.
 CHECK_OPTION = "--check"
 
 
@@ -80,8 +80,7 @@ class Lora(FrozenModel):
         r: Rank.
         lora_alpha: Factor of the adapter's output, before the division by the rank.
         lora_dropout: Dropout during training.
-        target_modules: Last parts of the names of the layers that get an adapter; None for the
-            projections of attention and MLP.
+        target_modules: Last parts of layers' names; None for the projections of attention and MLP.
         use_rslora: Whether to divide by the square root of the rank instead of the rank.
     """
 
@@ -103,8 +102,7 @@ class Hyperparameters(FrozenModel):
         warmup_ratio: Share of the steps in which the learning rate rises.
         weight_decay: Weight decay of AdamW.
         batch_size: Rows per step; None to choose it by the number of rows.
-        seed: Seed of the validation split, the order of the rows, the adapter's initial weights and
-            the dropout.
+        seed: Seed of the validation split, the rows' order, the initial weights and the dropout.
         lora: Configuration of the adapter.
     """
 
@@ -131,8 +129,7 @@ class Spec(Hyperparameters):
         max_length: Maximum number of tokens per row; longer rows are cut at the end.
         training: Rows to train on.
         validation: Rows for validation; None for a tenth of the training rows, chosen by the seed.
-        wandb: Arguments of ``wandb.init`` for a report to Weights & Biases, whose key is in the
-            environment; None for no report.
+        wandb: Arguments of ``wandb.init``; None for no report to Weights & Biases.
     """
 
     model: Path
@@ -170,8 +167,7 @@ class CheckResult(FrozenModel):
         rows: Number of rows to train on. A conversation may become several rows.
         validation_rows: Number of rows for validation.
         tokens: Number of tokens in the rows to train on, including prompts.
-        cut_rows: Number of rows that were longer than ``max_length``, including rows that are left
-            out because the cut leaves no token of an answer.
+        cut_rows: Number of rows that were cut, or left out because no token of an answer remained.
         warnings: Warnings, in whole sentences.
         mistakes: The first mistakes in the rows. There is no training if there are mistakes.
         more_mistakes: Number of mistakes that are not listed.
@@ -192,8 +188,7 @@ class Event(FrozenModel):
     Args:
         at: Unix time in seconds.
         level: Severity.
-        message: The message. For metrics it is the text of a Python dict, as in LLM Engine's
-            events.
+        message: The message; for metrics, a Python dict as text, as in LLM Engine's events.
         step: Number of completed steps.
         metrics: Metrics by the names of transformers' Trainer: ``loss``, ``grad_norm``,
             ``learning_rate``, ``epoch``, ``eval_loss``; empty for messages.
@@ -213,7 +208,7 @@ class ResumeEvent(FrozenModel):
 
 
 class Outcome(FrozenModel):
-    """The outcome of a training: an adapter in ``RESULT``, or a failure that no retry changes.
+    """The outcome of a training: an adapter in ``RESULT_DIR``, or a failure that no retry changes.
 
     Args:
         steps: Number of completed steps.

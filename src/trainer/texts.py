@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from trainer.values import ChatRow, InvalidRowError, PromptRow, RowValue
 
 if TYPE_CHECKING:
-    # Only for types: transformers may be imported only by a child process that hides torch first
-    # (see ``prepare``).
+    # Only ``prepare`` may import transformers, in a child process without torch.
     from tokenizers import Encoding
     from transformers import TokenizersBackend
 
@@ -26,7 +25,7 @@ TEMPLATE_ERRORS = (
     TypeError,
     ValueError,
 )
-PROBE = "probe"
+PROBE_TEXT = "probe"
 # Maximum characters in all texts of a conversation: each answer with a separate text repeats the
 # messages before it.
 MAX_CHAT_CHARACTERS = 8 << 20
@@ -54,8 +53,7 @@ class ChatTemplate:
 
     Args:
         tokenizer: The model's tokenizer.
-        template: The served template; None for the tokenizer's own, which may have a separate
-            template for tools.
+        template: The served template; None for the tokenizer's own templates.
     """
 
     def __init__(self, tokenizer: "TokenizersBackend", template: str | None) -> None:
@@ -67,34 +65,33 @@ class ChatTemplate:
         self._special_tokens = tuple(token.content for token in added if token.special)
         self._has_developer_role = '"developer"' in self._source or "'developer'" in self._source
         # Find out whether the template takes contents as strings or as lists of parts.
-        as_text = self._render_probe(PROBE)
-        as_list = self._render_probe([{"type": "text", "text": PROBE}])
-        self._takes_strings = PROBE in as_text or PROBE not in as_list
+        as_text = self._render_probe(PROBE_TEXT)
+        as_list = self._render_probe([{"type": "text", "text": PROBE_TEXT}])
+        self._takes_strings = PROBE_TEXT in as_text or PROBE_TEXT not in as_list
         self._takes_lists = not self._takes_strings or as_list == as_text
         # Numbers of conversations with several texts, and of answers that the template doesn't
         # begin with its generation prompt.
-        self.split_chats = 0
-        self.changed_prompts = 0
+        self.split_chat_count = 0
+        self.changed_prompt_count = 0
 
     def render(self, chat: ChatRow) -> list[RenderedChat]:
         """Return a conversation as one text or, for some templates, as several.
 
         The last text ends with the last learned answer. Some templates render an answer differently
         once the conversation continues, for example without its reasoning. Such an answer gets a
-        separate text that ends with it: the model trains on the text that it will read when it is
-        served.
+        separate text that ends with it: the served model will have to continue the same text.
 
         Raises:
             InvalidRowError: The template rejects the conversation, or its texts are too long.
         """
-        whole = self._render_until(chat, chat.learned[-1])
-        answers, others, size = [], [], len(whole.text)
-        for index in chat.learned[:-1]:
+        full = self._render_until(chat, chat.learned_indices[-1])
+        answers, separate, size = [], [], len(full.text)
+        for index in chat.learned_indices[:-1]:
             text = self._render_until(chat, index)
-            if whole.text.startswith(text.text):
+            if full.text.startswith(text.text):
                 answers += text.answers
             else:
-                others.append(text)
+                separate.append(text)
                 size += len(text.text)
                 if size > MAX_CHAT_CHARACTERS:
                     raise InvalidRowError(
@@ -102,8 +99,8 @@ class ChatTemplate:
                         "continues, and the texts of all answers have over "
                         f"{MAX_CHAT_CHARACTERS:,} characters"
                     )
-        self.split_chats += bool(others)
-        return [*others, RenderedChat(whole.text, answers + whole.answers)]
+        self.split_chat_count += bool(separate)
+        return [*separate, RenderedChat(full.text, answers + full.answers)]
 
     def _render_until(self, chat: ChatRow, index: int) -> RenderedChat:
         """Return the text that ends with the answer at an index, and the answer's position."""
@@ -113,29 +110,22 @@ class ChatTemplate:
         begin = len(prompt)
         if not text.startswith(prompt):
             begin = self._find_changed_answer(text, prompt, self._render(messages[:-1], chat.tools))
-        stripped = text.rstrip()
-        # The model never generates the text after the token at which the engine stops.
-        end = (
-            len(stripped)
-            if stripped.endswith(self._special_tokens) and len(stripped) > begin
-            else len(text)
-        )
+        # The model never generates the white space after the token at which the engine stops.
+        trimmed = text.rstrip()
+        has_stop_token = trimmed.endswith(self._special_tokens) and len(trimmed) > begin
+        end = len(trimmed if has_stop_token else text)
         if begin >= end:
             raise InvalidRowError("the chat template omits an answer")
         return RenderedChat(text, [(begin, end)])
 
     def _find_changed_answer(self, text: str, prompt: str, before: str) -> int:
-        """Return the start of an answer in a text that doesn't start with the generation prompt.
-
-        ``before`` is the rendered messages before the answer; ``prompt`` also has a generation
-        prompt.
-        """
+        # ``before`` has the messages before the answer; ``prompt`` also has a generation prompt.
         if not before or not text.startswith(before):
             raise InvalidRowError(
                 "the chat template changes the text before an answer, so that "
                 "the answer can't be separated from it"
             )
-        self.changed_prompts += 1
+        self.changed_prompt_count += 1
         return len(commonprefix([text, prompt]))  # noqa: RUF071 - strings, not paths
 
     def _render(self, messages: Messages, tools: list[Any] | None, *, prompt: bool = False) -> str:
@@ -162,9 +152,8 @@ class ChatTemplate:
 
     def _to_served_messages(self, messages: Messages) -> Messages:
         """Return the messages as vLLM passes them to the template."""
-        if not self._has_developer_role and any(
-            message["role"] == "developer" for message in messages
-        ):
+        roles = {message["role"] for message in messages}
+        if "developer" in roles and not self._has_developer_role:
             messages = _merge_system_messages(messages)
         return [{**message, "content": self._convert_content(message)} for message in messages]
 
@@ -211,11 +200,9 @@ class RowEncoder:
         self._prefix_tokens = self._count_prefix_tokens()
 
     def _count_prefix_tokens(self) -> int | None:
-        """Return the number of tokens of ``ANSWER_PREFIX``.
-
-        Returns None if no prefix is needed, because the tokenizer doesn't put a space before each
-        text, or if the prefix can't be separated from the answer.
-        """
+        """Return the number of tokens of ``ANSWER_PREFIX``; None if answers get no prefix."""
+        # A prefix is needed only if the tokenizer puts a space before each text, and is used only
+        # if its tokens can be separated from the answer's.
         alone, before, after = (
             self._tokenizer.encode(text, add_special_tokens=False).ids
             for text in ("a", ANSWER_PREFIX, f"{ANSWER_PREFIX}a")
@@ -246,15 +233,15 @@ class RowEncoder:
         """Yield warnings about the rendered rows, for the user."""
         if self._end_token is None:
             yield "The tokenizer has no end token, so the model does not learn to end its answers."
-        if self._template is not None and self._template.split_chats:
+        if self._template is not None and self._template.split_chat_count:
             yield (
                 "The chat template renders an answer differently once the conversation continues, "
-                f"so {self._template.split_chats:,} of the conversations become several rows."
+                f"so {self._template.split_chat_count:,} of the conversations become several rows."
             )
-        if self._template is not None and self._template.changed_prompts:
+        if self._template is not None and self._template.changed_prompt_count:
             yield (
                 "The chat template begins an answer differently from its generation prompt, in "
-                f"{self._template.changed_prompts:,} of the answers."
+                f"{self._template.changed_prompt_count:,} of the answers."
             )
 
     def _tokenize_prompts(self, rows: Sequence[PromptRow]) -> Iterator[TokenRow]:
@@ -276,10 +263,9 @@ class RowEncoder:
         )
         for text, encoding in zip(texts, encodings, strict=True):
             row = _make_row(encoding.ids)
-            for begin, end in text.answers:
-                row["learned"][
-                    _find_token(encoding, begin, text) : _find_token(encoding, end, text)
-                ] = True
+            for answer in text.answers:
+                begin, end = (_find_token(encoding, character, text) for character in answer)
+                row["learned"][begin:end] = True
             yield row
 
 

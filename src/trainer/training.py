@@ -30,7 +30,7 @@ from trainer.checkpoints import find_newest_checkpoint
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, TrainingFailure
 from trainer.loading import add_adapter, model_name, weights_dtype
-from trainer.spec import WRITING, Outcome, Spec
+from trainer.spec import SCRATCH_DIR, Outcome, Spec
 from trainer.texts import TokenRow
 from worker.process.estimates import ModelSizes
 
@@ -48,7 +48,7 @@ class Training:
         rows: Rows to train on and rows to evaluate on; the latter may be empty.
         events: Log of the attempt's events.
         watcher: Watcher for SIGTERM.
-        checkpoint_s: Seconds between two checkpoints within an epoch.
+        checkpoint_interval_s: Seconds between two checkpoints within an epoch.
     """
 
     spec: Spec
@@ -56,31 +56,24 @@ class Training:
     rows: tuple[Sequence[TokenRow], Sequence[TokenRow]]
     events: EventLog
     watcher: SigtermWatcher
-    checkpoint_s: float = CHECKPOINT_INTERVAL_S
+    checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S
 
     def __post_init__(self) -> None:
-        self._rows, self._validation = self.rows
-        self._batch_size = min(
-            self.spec.batch_size or default_batch_size(len(self._rows)), len(self._rows)
-        )
-        self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
+        self._rows, self._validation_rows = self.rows
+        count = len(self._rows)
+        self._batch_size = min(self.spec.batch_size or default_batch_size(count), count)
+        self._epoch_steps = math.ceil(count / self._batch_size)
 
     def run(self, base: Any) -> Outcome:
-        """Train from the attempt's newest checkpoint, or from the start without a checkpoint.
+        """Train an adapter for a base model, and return the outcome without the number of tokens.
 
-        If memory runs out, the training continues with fewer rows per forward pass.
-
-        Args:
-            base: The base model, whose weights don't change.
-
-        Returns:
-            The outcome, without the number of tokens.
+        Resumes from the attempt's newest checkpoint, if any. If memory runs out, the training
+        continues with fewer rows per forward pass.
 
         Raises:
             TrainingFailure: The training can't succeed.
             StoppedBySigterm: Another attempt may resume.
-            OSError: The volume fails. A RuntimeError may mean this, too: see
-                ``interruptions.describe_volume_failure``.
+            OSError, RuntimeError: The volume fails (see ``describe_volume_failure``).
         """
         # The fine-tune's id, which all of its attempts share.
         name = self.attempt.parent.parent.name
@@ -94,20 +87,20 @@ class Training:
             f"the adapter has {count:,} parameters"
         )
         while (state := self._run_trainer(model, plan)) is None:
-            smaller_plan = plan.next_smaller(self._batch_size)
-            if smaller_plan is None:
+            smaller = plan.smaller_plan(self._batch_size)
+            if smaller is None:
                 raise TrainingFailure(
-                    f"there is not enough memory for a row of {self._longest_row()} tokens: "
+                    f"there is not enough memory for a row of {self._max_row_length()} tokens: "
                     "shorten the rows, lower the adapter's rank, or take a larger machine"
                 )
             self.events.write(
                 f"There is not enough memory for {plan.rows} rows at a time: "
-                f"continuing with {smaller_plan.rows}",
+                f"continuing with {smaller.rows}",
                 level="warn",
             )
-            plan = smaller_plan
-            # The Trainer continues from the newest checkpoint or starts again. It must find neither
-            # memory of the failed step nor weights that were trained after that checkpoint.
+            plan = smaller
+            # The Trainer continues from the newest checkpoint or starts again: free the memory of
+            # the failed step, and drop the weights that were trained after that checkpoint.
             model = add_adapter(model.unload(), self.spec.lora, self.spec.seed)
             gc.collect()
             if self.spec.device == "cuda":
@@ -117,7 +110,7 @@ class Training:
     def _choose_step_plan(self, model: PeftModel, trained_parameters: int) -> StepPlan:
         free = free_bytes_for_rows(self.spec.device, trained_parameters)
         sizes = ModelSizes.model_validate(model.config.get_text_config())
-        plan = choose_step_plan(sizes, self._longest_row(), self._batch_size, free)
+        plan = choose_step_plan(sizes, self._max_row_length(), self._batch_size, free)
         if (last := find_newest_checkpoint(self.attempt)) is None:
             return plan
         state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
@@ -133,7 +126,7 @@ class Training:
             self._epoch_steps,
             self.events,
             self.watcher,
-            self.checkpoint_s,
+            self.checkpoint_interval_s,
         )
         trainer = Trainer(
             model=model,
@@ -141,7 +134,7 @@ class Training:
             data_collator=collate,
             # The Trainer accepts sequences although its type hints don't.
             train_dataset=cast(Any, self._rows),
-            eval_dataset=cast(Any, self._validation),
+            eval_dataset=cast(Any, self._validation_rows),
             callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
         )
         # This callback prints the metrics to standard output.
@@ -159,7 +152,7 @@ class Training:
         spec, steps = self.spec, self._epoch_steps * self.spec.epochs
         weights_type = weights_dtype(spec.device)
         arguments = TrainingArguments(
-            output_dir=str(self.attempt / WRITING),
+            output_dir=str(self.attempt / SCRATCH_DIR),
             num_train_epochs=spec.epochs,
             per_device_train_batch_size=plan.rows,
             per_device_eval_batch_size=plan.rows,
@@ -177,10 +170,9 @@ class Training:
             bf16=weights_type == torch.bfloat16,
             fp16=weights_type == torch.float16,
             logging_steps=max(1, steps // _LOG_POINTS),
-            # Otherwise the log would hide losses that are not finite, which MetricsCallback has to
-            # detect.
+            # Log losses that are not finite, too: MetricsCallback has to detect them.
             logging_nan_inf_filter=False,
-            eval_strategy="epoch" if len(self._validation) else "no",
+            eval_strategy="epoch" if len(self._validation_rows) else "no",
             # CheckpointCallback decides when to save.
             save_strategy="no",
             prediction_loss_only=True,
@@ -194,8 +186,8 @@ class Training:
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
 
-    def _longest_row(self) -> int:
-        return max(len(row) for rows in (self._rows, self._validation) for row in rows)
+    def _max_row_length(self) -> int:
+        return max(len(row) for rows in (self._rows, self._validation_rows) for row in rows)
 
     def _make_outcome(self, state: TrainerState) -> Outcome:
         losses = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 # Keys of a prompt and its answer: LLM Engine's two pairs, and OpenAI's former pair.
-PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))
-PAIRS_TEXT = "prompt and response, input and output, or prompt and completion"
+KEY_PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))
+KEY_PAIRS_TEXT = "prompt and response, input and output, or prompt and completion"
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Known keys of a row with messages, and of a message.
@@ -36,12 +36,12 @@ class ChatRow:
     Args:
         messages: Messages for a chat template; each content is a string or a list of text parts.
         tools: Tools that the model may call; None without tools.
-        learned: Indices of the assistant's messages that are learned, in ascending order.
+        learned_indices: Indices of the assistant's messages that are learned, in ascending order.
     """
 
     messages: list[dict[str, Any]]
     tools: list[Any] | None
-    learned: tuple[int, ...]
+    learned_indices: tuple[int, ...]
 
 
 RowValue = PromptRow | ChatRow
@@ -55,16 +55,16 @@ class InvalidRowError(Exception):
         self.message = message
 
 
-def find_pair(names: Iterable[str]) -> tuple[str, str] | None:
+def find_key_pair(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the keys of the prompt and the answer; None if there is no known pair.
 
     Raises:
         InvalidRowError: The names contain more than one known pair.
     """
     known = set(names)
-    found = [pair for pair in PAIRS if known.issuperset(pair)]
+    found = [pair for pair in KEY_PAIRS if known.issuperset(pair)]
     if len(found) > 1:
-        raise InvalidRowError(f"there are several answers: it takes either {PAIRS_TEXT}")
+        raise InvalidRowError(f"there are several answers: it takes either {KEY_PAIRS_TEXT}")
     return found[0] if found else None
 
 
@@ -96,27 +96,26 @@ def parse_row(value: Any) -> RowValue:
     if "messages" in value:
         _check_keys(value, ROW_KEYS)
         return _parse_chat(value)
-    if (pair := find_pair(value)) is None:
-        raise InvalidRowError(f"the row has neither messages nor {PAIRS_TEXT}")
+    if (pair := find_key_pair(value)) is None:
+        raise InvalidRowError(f"the row has neither messages nor {KEY_PAIRS_TEXT}")
     _check_keys(value, pair)
     return parse_prompt(value, pair)
 
 
 def _parse_chat(row: dict[str, Any]) -> ChatRow:
-    raw_messages = row["messages"]
-    if not isinstance(raw_messages, list) or not raw_messages:
+    values = row["messages"]
+    if not isinstance(values, list) or not values:
         raise InvalidRowError("messages is no list with messages in it")
-    if len(raw_messages) > MAX_MESSAGES:
+    if len(values) > MAX_MESSAGES:
         raise InvalidRowError(
-            f"the row has {len(raw_messages):,} messages, and at most {MAX_MESSAGES} are taken"
+            f"the row has {len(values):,} messages, and at most {MAX_MESSAGES} are taken"
         )
     messages: list[dict[str, Any]] = []
     learned: list[int] = []
-    for index, message in enumerate(raw_messages):
+    for index, message in enumerate(values):
         try:
             messages.append(_parse_message(message))
-            # A first message of the assistant isn't learned: the model never answers an empty
-            # conversation.
+            # A first message isn't learned: the model never answers an empty conversation.
             if messages[-1]["role"] == "assistant" and _is_learned(message) and index:
                 learned.append(index)
         except InvalidRowError as error:
@@ -143,12 +142,10 @@ def _parse_message(value: Any) -> dict[str, Any]:
     for key in ("name", "tool_call_id"):
         if value.get(key) is not None:
             message[key] = _check_text(key, value[key])
-    return message | (
-        _parse_assistant_keys(value) if role == "assistant" else _check_other_role(value)
-    )
+    return message | (_assistant_keys(value) if role == "assistant" else _check_other_role(value))
 
 
-def _parse_assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
+def _assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
     """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
     calls = _parse_tool_calls(message)
     content = message.get("content") or ""
@@ -156,13 +153,9 @@ def _parse_assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
     if not calls and not any(text.strip() for text in texts):
         raise InvalidRowError("the assistant's message has neither content nor tool_calls")
     # vLLM passes the reasoning to templates under both names.
-    names = ("reasoning", "reasoning_content")
-    reasoning = next((message[name] for name in names if message.get(name) is not None), None)
-    return (
-        calls
-        if reasoning is None
-        else calls | dict.fromkeys(names, _check_text(names[0], reasoning))
-    )
+    keys = ("reasoning", "reasoning_content")
+    text = next((message[key] for key in keys if message.get(key) is not None), None)
+    return calls if text is None else calls | dict.fromkeys(keys, _check_text(keys[0], text))
 
 
 def _check_other_role(message: dict[str, Any]) -> dict[str, Any]:
@@ -205,9 +198,8 @@ def _parse_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
         if not _has_function(call):
             raise InvalidRowError("each of tool_calls needs a function with a name")
         # Templates expect the arguments as an object, as vLLM passes them.
-        calls.append(
-            {**call, "function": {**call["function"], "arguments": _parse_arguments(call)}}
-        )
+        function = {**call["function"], "arguments": _parse_arguments(call)}
+        calls.append({**call, "function": function})
     return {"tool_calls": calls}
 
 

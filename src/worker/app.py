@@ -16,13 +16,13 @@ from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.job import AnyJob, InputLimits, Job, ListJob
 from worker.long_work.kinds import KINDS, LongWork
-from worker.process.concurrency import concurrent_queue_jobs, max_jobs_in_worker
+from worker.process.concurrency import max_jobs_in_worker, max_queue_jobs
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
 from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
-from worker.volume.links import Links
+from worker.volume.links import SignedLinks
 
 # Input keys of jobs that may take long to validate.
 LONG_INPUT_KEYS = ListJob.marker_keys | KINDS.keys()
@@ -50,8 +50,7 @@ class Worker:
             report: Sends the progress of long lists to the platform; None to report no progress.
             yield_limit: Maximum size of a yield, in bytes of JSON.
             start_work: Starts long work; None if callers must send the job that runs it.
-            timeout_s: Seconds that a job may take unless its policy sets a limit; None for
-                EXECUTION_TIMEOUT_S.
+            timeout_s: Seconds for a job whose policy sets no limit; None for EXECUTION_TIMEOUT_S.
         """
         self._engines = engines
         self._settings = settings
@@ -63,14 +62,11 @@ class Worker:
         # The streams that use the engine.
         self._engine_streams: set[Stream[Piece[Any]]] = set()
         slots = engines.base_model.slots
-        self._max_engine_jobs = max_jobs_in_worker(
-            concurrent_queue_jobs(settings.max_concurrency, slots), slots
-        )
+        jobs = max_queue_jobs(settings.max_concurrency, slots)
+        self._max_engine_jobs = max_jobs_in_worker(jobs, slots)
         self._timeout_s = settings.execution_timeout_s if timeout_s is None else timeout_s
-        count_engine_jobs = partial(len, self._engine_streams)
-        self._resources = Resources(
-            engines, settings, count_engine_jobs, start_work, dialects.OUTPUTS
-        )
+        count_jobs = partial(len, self._engine_streams)
+        self._resources = Resources(engines, settings, count_jobs, start_work, dialects.OUTPUTS)
 
     @property
     def running_jobs(self) -> int:
@@ -88,17 +84,17 @@ class Worker:
         return len(self._engine_streams) >= self._max_engine_jobs
 
     @property
-    def links(self) -> Links:
+    def links(self) -> SignedLinks:
         """Signed URLs of files, for the HTTP server that serves them."""
         return self._resources.links
 
     def unfinished_work(self) -> list[LongWork]:
         """Return the unfinished work on the volume; blocks, so call it in a thread."""
-        return self._resources.unfinished_work()
+        return self._resources.list_unfinished_work()
 
     def stop_long_work(self) -> None:
         """Start no further part of long work; another worker continues it."""
-        self._resources.close()
+        self._resources.stop_long_work()
 
     def fail_all(self, error: WorkerError) -> None:
         """Fail every running job with this error, after the output that the engine has produced."""
@@ -120,7 +116,7 @@ class Worker:
         """
         writes_record = record is None
         record = record or JobRecord.from_job(job)
-        with self._count_job(record, writes_record=writes_record):
+        with self._track_job(record, writes_record=writes_record):
             async with contextlib.aclosing(self._answer(job, record)) as yields:
                 async for chunk in yields:
                     if writes_record:
@@ -128,8 +124,8 @@ class Worker:
                     yield chunk
 
     @contextlib.contextmanager
-    def _count_job(self, record: JobRecord, *, writes_record: bool) -> Iterator[None]:
-        """Count a job as running until this block or the job's task ends."""
+    def _track_job(self, record: JobRecord, *, writes_record: bool) -> Iterator[None]:
+        """Count a job as running until this block or its task ends; optionally log it then."""
         cleanup = contextlib.ExitStack()
         if writes_record:
             cleanup.callback(record.write)
@@ -152,7 +148,7 @@ class Worker:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
                 parsed = await self._parse(job.get("input"))
-                record.route, record.streamed = dialects.describe(parsed)
+                record.route, record.streamed = dialects.describe_for_log(parsed)
                 seconds = record.limit_s or self._timeout_s
                 reply = dialects.answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
@@ -166,8 +162,7 @@ class Worker:
         except WorkerError as error:
             record.status = error.status
             body = {**error_keys, **error.body(request_id)}
-            # Clients read an error from the stream's last event; the platform reads it from the
-            # job.
+            # Clients read an error from the stream's last event, the platform from the last yield.
             if render_error:
                 yield render_error(body)
             yield _failure_chunk(body)
@@ -176,8 +171,7 @@ class Worker:
         """Validate an input; validate a list in a thread, since it may take half a second.
 
         Raises:
-            WorkerError: The input is refused, or ``payload`` is the error that occurred on reading
-                it.
+            WorkerError: The input is refused, or ``payload`` is the error of reading it.
         """
         if isinstance(payload, WorkerError):
             raise payload
@@ -201,13 +195,13 @@ class Worker:
             try:
                 while (pieces := await read(wait, chunker.missing_pieces)) is not None:
                     chunker.add(self._check_sizes(pieces))
-                    if chunk := chunker.take_due(time.monotonic()):
+                    if chunk := chunker.take_due_chunk(time.monotonic()):
                         yield reply.render(chunk)
                     wait = chunker.seconds_until_due(time.monotonic())
             except WorkerError as error:
                 failure = error
             # Send the pieces that arrived before a failure.
-            while chunk := chunker.flush(time.monotonic()):
+            while chunk := chunker.take_chunk(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:
                 try:
@@ -230,10 +224,8 @@ class Worker:
             record.submitted_at = time.monotonic()
             return reply.pieces()
 
-        async def read(
-            timeout_s: float | None = None, min_pieces: int = 1
-        ) -> list[Piece[Any]] | None:
-            pieces = await stream.read(timeout_s, min_pieces)
+        async def read(timeout_s: float | None = None, count: int = 1) -> list[Piece[Any]] | None:
+            pieces = await stream.read(timeout_s, count)
             if pieces and record.first_piece_at is None:
                 record.first_piece_at = pieces[0].produced_at
             return pieces
@@ -243,11 +235,11 @@ class Worker:
             self._streams.discard(stream)
             self._engine_streams.discard(stream)
 
-        if not reply.is_by_worker and self.is_full:
+        if not reply.needs_no_slot and self.is_full:
             raise EngineBusy
         stream = Stream(source, self._engines.base_model.loop)
         self._streams.add(stream)
-        if not reply.is_by_worker:
+        if not reply.needs_no_slot:
             self._engine_streams.add(stream)
         with call_at_task_end(close):
             yield read
@@ -266,9 +258,8 @@ class Worker:
         return chunk
 
     def _check_sizes(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
-        if largest := max(
-            (piece.size for piece in pieces if piece.size > self._yield_limit), default=0
-        ):
+        largest = max((piece.size for piece in pieces), default=0)
+        if largest > self._yield_limit:
             raise AnswerTooLarge(
                 f"One event of the stream has {largest:,} bytes and one yield holds "
                 f"{self._yield_limit:,}: ask for fewer log probabilities or a shorter answer."

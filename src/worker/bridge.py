@@ -43,16 +43,14 @@ class Stream(Generic[T]):
         Raises:
             Exception: Any exception of the source, after all its items were returned.
         """
-        # Set this before counting the items, so that an item that arrives in between sends a
-        # signal.
+        # Set before counting the items, so that one that arrives in between sends a signal.
         self._min_items = min_items
         if len(self._items) < min_items and not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._items_arrived.wait()
         self._items_arrived.clear()
-        # Clear this before taking the items, so that an item that arrives in between sends a
-        # signal.
+        # Clear before taking the items, so that one that arrives in between sends a signal.
         self._signalled = False
         ended = self._ended
         items = [self._items.popleft() for _ in range(len(self._items))]

@@ -34,7 +34,7 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """How chunks grow: to ``smallest x growth^k`` pieces, up to ``largest``.
+    """Sizes of a stream's chunks: the k-th has ``smallest * growth**k`` pieces, up to ``largest``.
 
     No piece waits longer than ``max_delay`` seconds; with 0, pieces wait until a chunk is full.
     """
@@ -64,21 +64,14 @@ class Chunker(Generic[T]):
         self._size = 0
 
     def add(self, pieces: list[Piece[T]]) -> None:
-        """Append pieces in the stream's order.
-
-        A piece above ``PIECES_LIMIT_BYTES`` gets its own chunk.
-        """
+        """Append pieces in the stream's order."""
         self._waiting.extend(pieces)
         self._weight += sum(piece.weight for piece in pieces)
         self._size += sum(piece.size for piece in pieces)
 
-    def take_due(self, now: float) -> list[T]:
+    def take_due_chunk(self, now: float) -> list[T]:
         """Return the next chunk that is due at ``now`` (``time.monotonic``), or an empty list."""
-        return (
-            self._pop_chunk(self._weight_limit(now))
-            if self._is_full or now >= self._deadline
-            else []
-        )
+        return self.take_chunk(now) if self._is_full or now >= self._deadline else []
 
     def seconds_until_due(self, now: float) -> float | None:
         """Return the seconds until a chunk is due without further pieces; None if never."""
@@ -88,16 +81,13 @@ class Chunker(Generic[T]):
 
     @property
     def missing_pieces(self) -> int:
-        """Number of pieces to wait for: they fill the chunk if each has weight 1.
-
-        The number is 1 without a deadline, since pieces may weigh more or be large.
-        """
+        """Number of pieces that fill the chunk if each has weight 1; 1 without a deadline."""
         if self._deadline == math.inf:
             return 1
         return max(1, math.ceil(self._target - self._weight))
 
-    def flush(self, now: float) -> list[T]:
-        """Return the next chunk after the stream has ended, or an empty list."""
+    def take_chunk(self, now: float) -> list[T]:
+        """Return the next chunk, full or not, or an empty list; for the end of the stream."""
         return self._pop_chunk(self._weight_limit(now))
 
     def _weight_limit(self, now: float) -> float:
@@ -116,16 +106,13 @@ class Chunker(Generic[T]):
         return self._waiting[0].produced_at + self._policy.max_delay
 
     def _pop_chunk(self, limit: float) -> list[T]:
-        """Remove and return pieces up to the weight ``limit``; always at least the first one."""
+        """Remove and return pieces up to a weight and the size limit; at least the first one."""
         chunk: list[T] = []
         weight = size = 0
         while self._waiting and weight < limit:
             piece = self._waiting[0]
-            is_over_limit = (
-                weight + piece.weight > self._policy.largest
-                or size + piece.size > PIECES_LIMIT_BYTES
-            )
-            if chunk and is_over_limit:
+            is_too_heavy = weight + piece.weight > self._policy.largest
+            if chunk and (is_too_heavy or size + piece.size > PIECES_LIMIT_BYTES):
                 break
             self._waiting.popleft()
             chunk.append(piece.value)

@@ -79,12 +79,12 @@ class WorkerError(Exception):
 
 
 # Matches one of vLLM's options in a message.
-_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
 
 
 def options_to_settings(message: str) -> str:
     """Replace vLLM's options in a message by settings: --max-model-len by MAX_MODEL_LEN."""
-    return _FLAG.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
+    return _OPTION.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
 
 
 def _sanitize(text: str) -> str:
@@ -170,11 +170,7 @@ class EngineError(WorkerError):
 
 
 class StartFailed(EngineError):
-    """The worker failed to start.
-
-    If ``affects_all_workers`` is true, every other worker of the endpoint would fail in the same
-    way, so this worker answers the callers with the error.
-    """
+    """The worker failed to start; if the cause affects all workers, callers get the error."""
 
     status = 503
     affects_all_workers = True

@@ -11,13 +11,11 @@ from worker.record import JobRecord
 from worker.settings.values import equals_boolean
 
 SETTING = "ANSWER_FAILED_START"
-# Seconds without a job after which a worker that failed to start exits: waiting jobs arrive within
-# a second.
+# Seconds without a job until a worker that failed to start exits; waiting jobs take under a second.
 IDLE_TIMEOUT_S = 5.0
-# Seconds after which such a worker exits even if jobs arrive. The platform's load balancer lets a
-# request wait this long for a worker, so all requests that waited at the failure have been
-# answered. Exiting then saves money, and leaves the next jobs to workers that may be able to run
-# them.
+# Seconds until such a worker exits even if jobs arrive. The platform's load balancer lets a request
+# wait this long for a worker, so all requests that waited at the failure have been answered. The
+# exit saves money, and leaves the next jobs to workers that may be able to run them.
 MAX_LIFETIME_S = 120.0
 # Maximum number of concurrent jobs; each is answered immediately.
 CONCURRENCY = 100

@@ -12,14 +12,12 @@ from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Seconds that such a job may run, and may wait. The work stops earlier, and continues in another
-# job.
+# Seconds that a job may run, and may wait. Longer work continues in another job.
 MAX_RUNTIME_S = 24 * 3600
 # Number of attempts to post a job, and seconds before the second one; each further pause doubles.
 ATTEMPTS = 5
 FIRST_PAUSE_S = 0.25
-# Statuses other than 5xx, and exceptions, after which the post is retried. Sending a job twice does
-# no harm.
+# Statuses other than 5xx, and errors, after which a post is retried. A second job does no harm.
 RETRIED_STATUSES = {408, 429}
 RETRIED_ERRORS = {aiohttp.ClientError, TimeoutError}
 TIMEOUT = aiohttp.ClientTimeout(total=30)
@@ -39,14 +37,14 @@ class JobSender:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "JobSender | None":
-        """Return a sender, or None unless the operator set a key and the platform an endpoint."""
+        """Return a sender; None without a key (BATCH_API_KEY) or outside an endpoint."""
         if settings.batch_api_key is None or settings.runpod_endpoint_id is None:
             return None
         url = f"{settings.runpod_endpoint_base_url}/{settings.runpod_endpoint_id}/run"
         return cls(url, settings.batch_api_key)
 
-    async def start(self, work: LongWork) -> bool:
-        """Send the job that runs some work; return whether the platform accepted it."""
+    async def send_job(self, work: LongWork) -> bool:
+        """Send the job that runs long work; return whether the platform accepted it."""
         job = work.job_input(max_runtime_sec=MAX_RUNTIME_S)
         policy = {"executionTimeout": MAX_RUNTIME_S * 1000, "ttl": 2 * MAX_RUNTIME_S * 1000}
         headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"}

@@ -20,16 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_job(text: str | None) -> dict[str, Any]:
-    """Read a job from a JSON string, or from test_input.json here or in the repository.
+    """Read a job from a JSON string; without one, from test_input.json here or in the repository.
 
     Raises:
         InvalidInput: The string is not JSON, or the worker refuses the input.
     """
     source = "--test_input"
     if text is None:
-        path = next(
-            (path for path in (Path(TEST_INPUT), ROOT / TEST_INPUT) if path.is_file()), None
-        )
+        paths = (Path(TEST_INPUT), ROOT / TEST_INPUT)
+        path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise InvalidInput(
                 f"There is no {TEST_INPUT} here; write one or pass --test_input JSON."
@@ -105,7 +104,7 @@ def make_fitness_check(
     job = fitness_job(engines)
 
     async def check_engine() -> None:
-        # Pass a record, which is not logged: this is no job of a caller.
+        # This job's own record is never logged: no caller has sent the job.
         async for chunk in worker.handle(job, JobRecord(job["id"])):
             if "error" in chunk:
                 raise RuntimeError(chunk["error"])

@@ -26,7 +26,7 @@ def add_secrets(secrets: Iterable[str]) -> None:
 
 
 def mask(text: str) -> str:
-    """Replace the secrets in a string."""
+    """Replace the secrets in a string by ``MASK``."""
     for secret in _secrets:
         if secret in text:
             text = text.replace(secret, MASK)
@@ -34,7 +34,7 @@ def mask(text: str) -> str:
 
 
 def remove_paths(text: str) -> str:
-    """Replace the absolute paths in a string."""
+    """Replace the absolute paths in a string by an ellipsis."""
     return _PATH.sub("...", text)
 
 
@@ -58,8 +58,7 @@ class _MaskedStream:
 def mask_output() -> None:
     """Mask secrets in the output of this process and of the processes forked from it.
 
-    Covers logs, tracebacks and ``print``, which write to Python's streams, but not the output of
-    C++ libraries.
+    Output of C++ libraries is not masked: they don't write to Python's streams.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

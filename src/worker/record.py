@@ -13,11 +13,9 @@ UNANSWERED = 499
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts of an answer so far, updated on the engine's loop.
+    """Token counts of an answer so far, or None if not counted; updated on the engine's loop.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt; None if tokens are not counted.
-        output_tokens: Tokens of the output; None if tokens are not counted.
         is_truncated: Whether the answer ended at DEFAULT_MAX_TOKENS because the job set no limit.
     """
 
@@ -75,7 +73,6 @@ class JobRecord:
 
     def write(self) -> None:
         """Log the record; call this when the job has ended."""
-        total_ms = _milliseconds(self.received_at, time.monotonic())
         values = {
             "job": self.id,
             "route": self.route,
@@ -84,15 +81,13 @@ class JobRecord:
             "output_tokens": self.usage.output_tokens,
             "queue_ms": _milliseconds(self.received_at, self.submitted_at),
             "first_token_ms": _milliseconds(self.received_at, self.first_piece_at),
-            "total_ms": total_ms,
+            "total_ms": _milliseconds(self.received_at, time.monotonic()),
             "chunks": self.chunks,
             "posts_retried": self.posts_retried,
         }
         if self.usage.is_truncated:
             values["cut_by"] = "DEFAULT_MAX_TOKENS"
-        text = " ".join(
-            f"{name}={'-' if value is None else value}" for name, value in values.items()
-        )
+        text = " ".join(f"{key}={'-' if value is None else value}" for key, value in values.items())
         log.info("%s", text, extra={"fields": values})
 
 

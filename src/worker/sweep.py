@@ -28,7 +28,7 @@ def start_sweeping(settings: Settings) -> None:
 def sweep(settings: Settings) -> int:
     """Remove expired objects unless a worker did so within the last hour; return their number.
 
-    Objects that the volume fails to remove stay until the next sweep.
+    Objects that can't be removed stay until the next sweep.
 
     Raises:
         VolumeError: The volume fails before it is known whether a worker has swept.
@@ -36,7 +36,7 @@ def sweep(settings: Settings) -> int:
     volume = Volume.from_settings(settings)
     with translate_os_errors():
         # There is nothing to do without a volume, or if the worker stored nothing on it.
-        directory = volume.root.is_dir() and volume.directory("")
+        directory = volume.root.is_dir() and volume.worker_directory("")
         if not directory or not directory.is_dir() or not _claim_sweep(directory / MARK_NAME):
             return 0
 
@@ -44,12 +44,8 @@ def sweep(settings: Settings) -> int:
         # If the files in use are unknown, remove none.
         return Files.from_settings(settings).sweep(kinds.inputs_in_use(settings))
 
-    return sum(
-        map(
-            _sweep_part,
-            (sweep_files, *(records.sweep for records in kinds.existing_records(settings))),
-        )
-    )
+    parts = (sweep_files, *(records.sweep for records in kinds.existing_records(settings)))
+    return sum(map(_sweep_part, parts))
 
 
 def _sweep_part(part: Callable[[], int]) -> int:

@@ -47,7 +47,7 @@ Metadata = Annotated[dict[Text, Text], AfterValidator(_check_metadata)]
 
 
 class StrictModel(BaseModel):
-    """A frozen model without unknown keys, type conversions, or values in its messages."""
+    """A frozen model that rejects unknown keys and other types, and hides values in its errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -62,7 +62,7 @@ class StrictModel(BaseModel):
             return cls.model_validate(drop_nulls(values))
         except ValidationError as error:
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise invalid_fields(error, known, container=container) from None
+            raise to_invalid_input(error, known, container=container) from None
 
 
 class QueryModel(BaseModel):
@@ -81,10 +81,10 @@ class QueryModel(BaseModel):
         try:
             return cls.model_validate({name: value for name, value in query.items() if value})
         except ValidationError as error:
-            raise invalid_fields(error) from None
+            raise to_invalid_input(error) from None
 
 
-def invalid_fields(
+def to_invalid_input(
     error: ValidationError,
     known_keys: Iterable[str] = (),
     aliases: Mapping[str, str] | None = None,
@@ -106,7 +106,7 @@ def invalid_fields(
         parts[0] = (aliases or {}).get(parts[0], parts[0])
         fields.append(".".join(parts))
         messages.append(
-            unknown_key(fields[-1], known_keys, key_hints)
+            unknown_key_message(fields[-1], known_keys, key_hints)
             if mistake["type"] == "extra_forbidden"
             else f"{fields[-1]}: {mistake['msg'].removeprefix('Value error, ')}"
         )
@@ -115,7 +115,7 @@ def invalid_fields(
 
 @contextlib.contextmanager
 def prefix_field_name(name: str) -> Iterator[None]:
-    """Name the field in the refusals that the block raises."""
+    """Put the field's name in front of the messages of the block's request errors."""
     try:
         yield
     except RequestError as error:
@@ -123,23 +123,20 @@ def prefix_field_name(name: str) -> Iterator[None]:
         raise
 
 
-def invalid_param(
-    name: str, message: str, container: str, *, add_name: bool = True
-) -> InvalidInput:
+def param_error(name: str, message: str, container: str, *, add_name: bool = True) -> InvalidInput:
     """Return the error for a sampling parameter.
 
     Args:
         name: Name of the parameter.
         message: Description of the mistake.
-        container: Name of the object that contains the parameter, which precedes its name; empty
-            for the body itself.
+        container: Name of the object with the parameter, which precedes it; empty for the body.
         add_name: Whether to put the name in front of the message, which otherwise contains it.
     """
     path = ".".join(filter(None, (container, name if add_name else "")))
     return InvalidInput(f"{path}: {message}" if path else message, param=name)
 
 
-def unknown_key(
+def unknown_key_message(
     key: str, known_keys: Iterable[str], key_hints: Mapping[str, str] | None = None
 ) -> str:
     """Return the message that refuses a key; it suggests the nearest known key, if any is near.

@@ -18,7 +18,7 @@ from support.processes.emulated_endpoint import EmulatedEndpoint
 from chaos.report import Report
 from chaos.watch import start_watched_endpoint
 from chaos.workload import Ending, ending_of, job_input, long_job, wait_until_running
-from emulator import Action, Call, Fault, Job, Status, slow_link
+from emulator import Action, Call, Fault, Job, Status, slow_link_faults
 
 POST_DELAYS_S = (0.0, 0.05)
 GOAL_S = 0.1
@@ -72,7 +72,7 @@ async def _cancel_one(
 ) -> None:
     moment, delay_s = rng.choice(list(Moment)), rng.choice(POST_DELAYS_S)
     faults, queue = endpoint.emulator.faults, endpoint.emulator.queue
-    for fault in slow_link(delay_s):
+    for fault in slow_link_faults(delay_s):
         faults.add(fault)
     job = await _start_job(moment, rng, endpoint)
     next_job = endpoint.submit(job_input("Hi", SHORT_PARAMS, raw=True, stream=False))
@@ -106,7 +106,7 @@ async def _start_job(moment: Moment, rng: random.Random, endpoint: EmulatedEndpo
         job = endpoint.submit(long_job(rng, stream=streams))
     chunks = rng.randint(1, 6) if moment is Moment.STREAMING else 0
     await wait_until_running(job, chunks)
-    while any(fault.do is Action.HANG for fault in faults.active()):
+    while any(fault.do is Action.HANG for fault in faults.list_active()):
         await asyncio.sleep(0.001)  # until the job's POST hangs
     longest_s = {Moment.TAKEN: 0.01, Moment.COMPUTING: 0.3}.get(moment, 0.1)
     await asyncio.sleep(rng.uniform(0, longest_s))

@@ -90,7 +90,7 @@ async def _run_round(round_: Round, rng: random.Random, log: Path) -> None:
         "MAX_CONCURRENCY": str(SLOTS),
         "SHUTDOWN_GRACE_S": str(round_.grace_s),
     }
-    async with emulated_endpoint(environ, log, take_poll_s=20) as endpoint:
+    async with emulated_endpoint(environ, log, long_poll_s=20) as endpoint:
         load = asyncio.create_task(_submit_jobs(round_, rng, endpoint))
         await asyncio.sleep(rng.uniform(0, MAX_SIGNAL_DELAY_S))
         round_.signalled_at = time.monotonic()

@@ -131,7 +131,9 @@ def test_the_client_refuses_no_value_that_the_worker_accepts() -> None:
 def test_the_client_reads_each_route_in_the_format_of_the_worker() -> None:
     for route in ROUTES:
         rule, _ = _find_rule(re.sub(r"{[^}]*}", "a", route.path), route.method)
-        dialect = Dialect.ANTHROPIC if route.error_format is events.ANTHROPIC else Dialect.OPENAI
+        dialect = (
+            Dialect.ANTHROPIC if route.error_format is events.ANTHROPIC_ERRORS else Dialect.OPENAI
+        )
         dialect = Dialect.LLM_ENGINE if route in llm_engine.ROUTES else dialect
         assert rule.dialect is dialect, route.path
         assert (rule.kind is OutputKind.CONTENT) == (route.path == files.CONTENT_PATH)

@@ -32,7 +32,7 @@ from worker.job import RawJob
 from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64, ListBound, NumberMapBound
 from worker.limits.table import CHECKS
 from worker.media import MediaLimits, MediaLoader
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.routes.vllm import ROUTES as VLLM_ROUTES
 
 SWITCH = "a switch, or one of few words: vLLM checks it"
@@ -87,7 +87,7 @@ def keys_by_route() -> dict[str, frozenset[str]]:
     )
     found: dict[str, frozenset[str]] = {}
     arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
-    media = MediaLoader(MediaLimits(), Fetcher(), ["image"])
+    media = MediaLoader(MediaLimits(), WebFetcher(), ["image"])
     for config, tasks in ((None, ("generate",)), (pooling, get_args(PoolingTask))):
         client: Any = SimpleNamespace(model_config=config, errored=False)
         server = VllmServer(client, arguments, tasks, media)

@@ -14,9 +14,9 @@ from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.run.requests.media import UNREACHABLE_HOST, VARIABLES, disable_fetching
+from worker.engine.run.requests.media import ENVIRONMENT, UNREACHABLE_HOST, disable_fetching
 from worker.engine.seam.locations import import_from_vllm
-from worker.media.walker import DENIED_PART_KEYS, REQUIRED_KEYS, URL_KEYS
+from worker.media.walker import DENIED_PART_KEYS, URL_KEYS, URL_KINDS
 from worker.settings.environment import set_defaults
 
 # The map is in the same module as this exception. The module has another name before vLLM 0.32.
@@ -39,8 +39,8 @@ def test_the_worker_knows_every_type_of_part_that_vllm_reads() -> None:
     known = (
         PARTS_WITHOUT_MEDIA
         | DENIED_PART_KEYS.keys()
+        | URL_KINDS.keys()
         | URL_KEYS.keys()
-        | REQUIRED_KEYS.keys()
         | {"input_audio"}
     )
     assert MM_PARSER_MAP.keys() <= known
@@ -82,7 +82,7 @@ def is_open(port: int) -> bool:
 
 
 def test_a_session_description_sent_as_a_video_opens_no_port() -> None:
-    set_defaults(VARIABLES)
+    set_defaults(ENVIRONMENT)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -31,7 +31,7 @@ from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, TOP_LEVEL_PARAMETERS
 from worker.limits.shapes import EMPTY_SHAPE
 from worker.media import MediaLimits, MediaLoader
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.record import Usage
 from worker.routes.vllm import ROUTES
 
@@ -45,7 +45,7 @@ CLIENT: Any = SimpleNamespace(model_config=None, errored=False, renderer=RENDERE
 def module_server() -> VllmServer:
     """Create the server of a model that generates text."""
     arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
-    media = MediaLoader(MediaLimits(), Fetcher(), ["image"])
+    media = MediaLoader(MediaLimits(), WebFetcher(), ["image"])
     server = VllmServer(CLIENT, arguments, ("generate",), media)
     CLIENT.model_config = SimpleNamespace(max_model_len=10_000)
     return server
@@ -110,7 +110,7 @@ def test_routes_may_have_several_bodies_none_or_be_absent(module_server: VllmSer
     assert module_server.body_keys("/v1/embeddings") is None
     # A key may have two names.
     renamed = create_model("Renamed", b=(int, Field(alias="bee")))
-    assert {*module._keys(renamed)} == {"b", "bee"}
+    assert {*module._model_keys(renamed)} == {"b", "bee"}
 
 
 def test_the_openapi_document_describes_known_routes(module_server: VllmServer) -> None:
@@ -124,9 +124,9 @@ def test_a_local_model_is_listed_by_the_name_of_its_directory(tmp_path: Path) ->
     arguments = (
         Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
     )
-    assert module._hide_directory(arguments).model == tmp_path.name
+    assert module._hide_model_path(arguments).model == tmp_path.name
     arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
-    assert module._hide_directory(arguments) is arguments
+    assert module._hide_model_path(arguments) is arguments
 
 
 # Calls:
@@ -329,4 +329,4 @@ def test_vllms_sanitize_function_is_replaced_in_every_module(module_server: Vllm
     modules = [module for path, module in sys.modules.items() if path.startswith("vllm.")]
     used = [vars(module)[name] for module in modules if name in vars(module)]
     assert len(used) > 1
-    assert set(used) == {refusals.sanitize}
+    assert set(used) == {refusals.sanitize_message}

@@ -251,7 +251,7 @@ async def test_an_adapter_with_the_name_of_the_model_is_not_served(
 
 def test_copies_of_adapters_are_deleted_with_their_engine() -> None:
     copies = AdapterCopies()
-    copy = copies.create("mine", size=1)
+    copy = copies.create_directory("mine", size=1)
     assert copy.exists()
     del copies
     assert not copy.parent.exists()

@@ -30,7 +30,7 @@ from worker.logs.reader import ObjectConverter
 from worker.process.estimates import GIB
 from worker.settings import Settings
 from worker.store import Artifact, Places
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
@@ -236,7 +236,7 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
 
 def candidate(settings: Settings, **options: str) -> Candidate:
     name = settings.model_name
-    snapshot = locate(Artifact(name), Places(Path("/nowhere")))
+    snapshot = find_snapshot(Artifact(name), Places(Path("/nowhere")))
     return Candidate.from_snapshot(Options().parse({"MODEL": name, **options}).arguments, snapshot)
 
 
@@ -265,7 +265,7 @@ def test_the_doctor_accepts_only_contexts_that_fit_the_cache_of_vllm(
     # The core reserves one block.
     for context, expected in ((tokens - block, Level.OK), (tokens + 1, Level.FAIL)):
         model = candidate(settings, MAX_MODEL_LEN=str(context))
-        findings = this_machine.check([model], Machine(cpu=True), 1024, 64 * GIB)
+        findings = this_machine.check_memory([model], Machine(cpu=True), 1024, 64 * GIB)
         assert {finding.topic: finding.level for finding in findings} == {
             "memory": Level.OK,
             "cache": expected,

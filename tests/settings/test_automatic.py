@@ -11,10 +11,10 @@ from support.settings import machine_with_gpus
 
 from worker.engine.description import chosen_defaults
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
+from worker.engine.options.automatic import CPU_EXPORTS, choose_tensor_parallel_size
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start import StartupPlan
-from worker.engine.start.steps import with_fitting_tensor_parallel_size
+from worker.engine.start.steps import with_tensor_parallel_size
 
 ONE_GPU = machine_with_gpus(1)
 
@@ -131,7 +131,7 @@ def test_an_embedder_shares_one_of_the_models_gpus(
 def test_attention_heads_are_split_across_as_many_gpus_as_possible(
     gpu_count: int, heads: int, size: int
 ) -> None:
-    assert fitting_tensor_parallel_size(gpu_count, heads) == size
+    assert choose_tensor_parallel_size(gpu_count, heads) == size
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_only_an_unset_size_is_reduced_to_fit_the_two_heads_of_the_model(
     settings: dict[str, str], size: int, choice: str | None, demo_model: Path, read: Read
 ) -> None:
     result = read(machine_with_gpus(3), MODEL_NAME=str(demo_model), **settings)
-    arguments = with_fitting_tensor_parallel_size(result.arguments, result.context)
+    arguments = with_tensor_parallel_size(result.arguments, result.context)
     assert arguments.vllm_args.tensor_parallel_size == size
     shown = {one.name: f"{one.value}: {one.reason}" for one in arguments.defaults}
     assert shown.get("TENSOR_PARALLEL_SIZE") == choice

@@ -15,7 +15,7 @@ from table import LIBRARIES, ROWS, Row
 from worker.engine.arguments import StartupContext
 from worker.engine.machine import Machine
 from worker.engine.options import Options
-from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, REQUIRED_OPTIONS
+from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
 from worker.engine.start import loading
 from worker.engine.start.configuring import configure_engine
 from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
@@ -114,8 +114,8 @@ EXAMPLES = [row for row in ROWS if row.example and row.section != LIBRARIES]
 @pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: row.name)
 def test_an_example_of_the_table_is_accepted_and_has_an_effect(row: Row, tmp_path: Path) -> None:
     needed = (
-        {REQUIRED_OPTIONS[row.name]: "1"}
-        if row.name in REQUIRED_OPTIONS
+        {PREREQUISITES[row.name]: "1"}
+        if row.name in PREREQUISITES
         else REQUIRED_SETTINGS.get(row.name, {})
     )
     value = row.example
@@ -181,7 +181,7 @@ def test_weights_on_a_network_disk_are_read_ahead(
     known = Options()
     parsed = known.parse({"MODEL": str(demo_model)})
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-    monkeypatch.setattr(loading, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(loading, "page_cache_capacity", lambda: 1 << 40)
     changed, config = configure_engine(parsed.arguments, StartupContext(known.machine))
     assert config.load_config.safetensors_load_strategy == "prefetch"
     assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -11,8 +11,8 @@ from support.models.minilm import MODEL
 from support.settings import machine_with_gpus
 
 from worker.engine import start
-from worker.engine.options.declarations import has_plugins
-from worker.engine.start import Bootstrap
+from worker.engine.options.declarations import has_vllm_plugins
+from worker.engine.start import BootstrapSettings
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather_settings
 
@@ -76,19 +76,19 @@ def test_a_parser_may_come_from_a_file(tmp_path: Path, read: Read) -> None:
 def test_a_vllm_plugin_may_add_values_that_vllm_does_not_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, refuse: Refuse
 ) -> None:
-    assert not has_plugins()
+    assert not has_vllm_plugins()
     assert "LOAD_FORMAT" in refuse(LOAD_FORMAT="mine").message
     about = tmp_path / "a_plugin-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
     monkeypatch.syspath_prepend(tmp_path)
-    has_plugins.cache_clear()
+    has_vllm_plugins.cache_clear()
     try:
         assert read(LOAD_FORMAT="mine").arguments.vllm_args.load_format == "mine"
     finally:
         monkeypatch.undo()
-        has_plugins.cache_clear()
+        has_vllm_plugins.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def read_sources(tmp_path: Path) -> ReadSources:
         config.write_text(file)
         if image is not None:
             baked.write_text(json.dumps(image))
-        raw_settings = gather_settings({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
-        return start.plan_startup(Bootstrap.from_raw_settings(raw_settings), machine_with_gpus(1))
+        raw = gather_settings({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
+        return start.plan_startup(BootstrapSettings.from_raw_settings(raw), machine_with_gpus(1))
 
     return read
 

@@ -11,7 +11,15 @@ from typing import Any
 import psutil
 
 from support.engine.scripted import settings
-from trainer.spec import ATTEMPTS, EVENTS, Event, Hyperparameters, ResumeEvent, RowsFile, Spec
+from trainer.spec import (
+    ATTEMPTS_DIR,
+    EVENTS_FILE,
+    Event,
+    Hyperparameters,
+    ResumeEvent,
+    RowsFile,
+    Spec,
+)
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
@@ -65,7 +73,7 @@ def write_events(
     fine_tune: FineTune, events: Iterable[Event], attempt: str = "000001.aa", resumed_at: int = 0
 ) -> Path:
     """Write the events of an attempt; return the path of their file."""
-    path = fine_tune.directory / ATTEMPTS / attempt / EVENTS
+    path = fine_tune.directory / ATTEMPTS_DIR / attempt / EVENTS_FILE
     path.parent.mkdir(parents=True)
     lines = [ResumeEvent(resumed_at=resumed_at), *events]
     path.write_text("".join(f"{line.model_dump_json()}\n" for line in lines))

@@ -12,7 +12,7 @@ from PIL import Image
 from support.network import TableResolver
 from worker.errors import InvalidInput
 from worker.media import MediaLimits, MediaLoader
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.media.walker import MediaKind
 
 MESSAGES = ("messages",)
@@ -51,7 +51,7 @@ def media_loader(
 ) -> MediaLoader:
     """Return a loader that fetches from two hosts at 127.0.0.9, and from no others."""
     names = TableResolver({"host.example": [["127.0.0.9"]], "other.example": [["127.0.0.9"]]})
-    fetcher = Fetcher(
+    fetcher = WebFetcher(
         domains, create_resolver=lambda: names, is_allowed=lambda address: address == "127.0.0.9"
     )
     return MediaLoader(limits or MediaLimits(), fetcher, kinds)
@@ -65,7 +65,7 @@ def chat_body(*urls: str, kind: str = "image") -> dict[str, Any]:
 
 async def inlined_urls(loader: MediaLoader, request: dict[str, Any]) -> list[str]:
     """Return the URLs in a chat request after the loader has inlined its media."""
-    inlined, has_media = await loader.inline(request, MESSAGES)
+    inlined, has_media = await loader.inline_media(request, MESSAGES)
     assert has_media
     parts = inlined["messages"][0]["content"]
     return [part[part["type"]]["url"] for part in parts]
@@ -74,7 +74,7 @@ async def inlined_urls(loader: MediaLoader, request: dict[str, Any]) -> list[str
 async def refusal_message(loader: MediaLoader, request: dict[str, Any]) -> str:
     """Return the message that refuses a chat request, without the field that it names."""
     with pytest.raises(InvalidInput) as caught:
-        await loader.inline(request, MESSAGES)
+        await loader.inline_media(request, MESSAGES)
     assert caught.value.param is not None
     assert caught.value.message.startswith(f"{caught.value.param}: ")
     return caught.value.message.removeprefix(f"{caught.value.param}: ")

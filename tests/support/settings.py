@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from worker.engine import start
 from worker.engine.machine import Gpu, Machine
-from worker.engine.start import Bootstrap
+from worker.engine.start import BootstrapSettings
 from worker.settings.sources import gather_settings
 
 
@@ -14,4 +14,6 @@ def machine_with_gpus(count: int) -> Machine:
 
 def read_settings(environ: Mapping[str, str], machine: Machine | None = None) -> start.StartupPlan:
     """Read and check all settings, with vLLM's own parser, without starting an engine."""
-    return start.plan_startup(Bootstrap.from_raw_settings(gather_settings(environ)), machine)
+    return start.plan_startup(
+        BootstrapSettings.from_raw_settings(gather_settings(environ)), machine
+    )

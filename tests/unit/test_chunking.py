@@ -34,8 +34,8 @@ def chunk_sizes(chunks: Chunker[str], count: int) -> list[int]:
     sent = []
     for piece in pieces(count):
         chunks.add([piece])
-        sent.append(chunks.take_due(now=0))
-    while rest := chunks.flush(now=0):
+        sent.append(chunks.take_due_chunk(now=0))
+    while rest := chunks.take_chunk(now=0):
         sent.append(rest)
     return [len(chunk) for chunk in sent if chunk]
 
@@ -68,9 +68,9 @@ def test_chunks_grow_by_the_factor_or_all_have_the_largest_size(
 def test_the_sizes_are_the_same_for_pieces_that_arrive_together() -> None:
     chunks = chunker()
     chunks.add(pieces(150))
-    sizes = [len(chunk) for chunk in iter(lambda: chunks.take_due(now=0), [])]
+    sizes = [len(chunk) for chunk in iter(lambda: chunks.take_due_chunk(now=0), [])]
     assert sizes == [1, 3, 9, 27, 50, 50]
-    assert len(chunks.flush(now=0)) == 10
+    assert len(chunks.take_chunk(now=0)) == 10
 
 
 # The maximum delay:
@@ -79,38 +79,38 @@ def test_the_sizes_are_the_same_for_pieces_that_arrive_together() -> None:
 def test_without_a_maximum_delay_a_chunk_waits_until_it_is_full() -> None:
     chunks = chunker(smallest=2)
     chunks.add(pieces(1))
-    assert chunks.take_due(now=1e12) == []
+    assert chunks.take_due_chunk(now=1e12) == []
     assert chunks.seconds_until_due(now=1e12) is None
     chunks.add(pieces(1))
     assert chunks.seconds_until_due(now=0) == 0
-    assert chunks.take_due(now=1e12) == ["x", "x"]
+    assert chunks.take_due_chunk(now=1e12) == ["x", "x"]
 
 
 def test_all_waiting_pieces_are_sent_when_the_oldest_is_overdue() -> None:
     chunks = chunker(smallest=10, delay=0.1)
     chunks.add(pieces(2, produced_at=5.0) + pieces(1, produced_at=5.09))
-    assert chunks.take_due(now=5.0999) == []
-    assert chunks.take_due(now=5.1) == ["x"] * 3
+    assert chunks.take_due_chunk(now=5.0999) == []
+    assert chunks.take_due_chunk(now=5.1) == ["x"] * 3
 
 
 def test_chunks_also_grow_when_they_are_sent_because_of_the_delay() -> None:
     chunks = chunker(delay=0.1)
     for _ in range(2):  # a chunk of one and a chunk of three pieces, both sent early
         chunks.add(pieces(1))
-        assert len(chunks.take_due(now=1)) == 1
+        assert len(chunks.take_due_chunk(now=1)) == 1
     chunks.add(pieces(8, produced_at=2))
-    assert chunks.take_due(now=2) == []
+    assert chunks.take_due_chunk(now=2) == []
     chunks.add(pieces(1, produced_at=2))
-    assert len(chunks.take_due(now=2)) == 9
+    assert len(chunks.take_due_chunk(now=2)) == 9
 
 
 def test_chunks_do_not_grow_while_no_chunk_is_due() -> None:
     chunks = chunker(smallest=2, delay=0.1)
-    assert chunks.take_due(now=99) == []
+    assert chunks.take_due_chunk(now=99) == []
     chunks.add(pieces(1, produced_at=100))
-    assert chunks.take_due(now=100) == []
+    assert chunks.take_due_chunk(now=100) == []
     chunks.add(pieces(1, produced_at=100))
-    assert len(chunks.take_due(now=100)) == 2
+    assert len(chunks.take_due_chunk(now=100)) == 2
 
 
 def test_a_chunk_is_due_when_its_oldest_piece_is_overdue() -> None:
@@ -137,8 +137,8 @@ def test_missing_pieces_are_those_that_still_fit_into_the_chunk() -> None:
 def test_a_chunk_does_not_exceed_the_size_limit_of_a_yield() -> None:
     chunks = chunker(smallest=10, growth=1)
     chunks.add(pieces(3, size=PIECES_LIMIT_BYTES // 2))
-    assert [len(chunks.take_due(now=0)) for _ in range(2)] == [2, 0]
-    assert len(chunks.flush(now=0)) == 1
+    assert [len(chunks.take_due_chunk(now=0)) for _ in range(2)] == [2, 0]
+    assert len(chunks.take_chunk(now=0)) == 1
 
 
 def test_the_size_limit_of_a_yield_includes_its_envelope() -> None:
@@ -159,7 +159,7 @@ HUGE = pieces(1, size=PIECES_LIMIT_BYTES * 2)
 def test_flushing_sends_every_piece(waiting: list[Piece[str]], lengths: list[int]) -> None:
     chunks = chunker(largest=3, growth=1)
     chunks.add(waiting)
-    assert [len(chunks.flush(now=0)) for _ in lengths] == lengths
+    assert [len(chunks.take_chunk(now=0)) for _ in lengths] == lengths
 
 
 # Any stream, over any connection, where every POST takes some time:
@@ -189,7 +189,7 @@ def simulate_posts(policy: ChunkPolicy, stream: list[Piece[int]], post_s: float)
         chunks.add(arrivals)
         arrived += len(arrivals)
         all_arrived = arrived == len(stream)
-        if chunk := chunks.flush(now) if all_arrived else chunks.take_due(now):
+        if chunk := chunks.take_chunk(now) if all_arrived else chunks.take_due_chunk(now):
             sent += len(chunk)
             posts.append(Post(now, [stream[number] for number in chunk], arrived - sent))
             now += post_s

@@ -43,7 +43,7 @@ class Endpoint:
         return web.json_response({"id": "a", "status": "IN_QUEUE"}, status=max(status, 200))
 
     async def start(self, work: LongWork = BATCH) -> bool:
-        return await JobSender(self.url, SecretStr(KEY)).start(work)
+        return await JobSender(self.url, SecretStr(KEY)).send_job(work)
 
 
 @pytest.fixture

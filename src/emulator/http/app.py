@@ -83,7 +83,7 @@ async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.Strea
     checked, too.
     """
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host is not None and not _is_local(host):
+    if host is not None and not _is_local_host(host):
         raise web.HTTPForbidden(text="the Host is none of this machine")
     is_foreign = origin is not None and origin.partition("://")[2] != host
     if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -91,7 +91,7 @@ async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.Strea
     return await handler(request)
 
 
-def _is_local(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
     if not (match := _HOST_HEADER.fullmatch(host)):
         return False
     name = (match[1] or match[2]).lower()
@@ -147,8 +147,7 @@ def _open_log(path: Path) -> Iterator[logging.Logger]:
         OSError: The file can't be written.
     """
     path.open("a").close()
-    # Not overwritten at startup: if the port is taken, another emulator may be writing to this
-    # file.
+    # Not overwritten at startup: if the port is taken, another emulator may be writing to it.
     handler = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
     # Not registered in the logging hierarchy because it belongs to a single emulator.
     logger = logging.Logger("emulator.requests")
@@ -166,10 +165,7 @@ def read_platform_keys(request: web.Request) -> list[str]:
 
 
 def read_llm_engine_keys(request: web.Request) -> list[str]:
-    """Return the API keys in all headers that LLM Engine's client can use.
-
-    Absent keys are empty.
-    """
+    """Return the API keys in all headers of LLM Engine's client; absent keys are empty."""
     keys = [*read_platform_keys(request), request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":
@@ -178,23 +174,21 @@ def read_llm_engine_keys(request: web.Request) -> list[str]:
 
 
 def require_key(
-    key: str | None,
-    handler: Handler,
-    read_keys: Callable[[web.Request], list[str]] = read_platform_keys,
+    key: str | None, handler: Handler, read: Callable[[web.Request], list[str]] = read_platform_keys
 ) -> Handler:
     """Return a handler that answers 401 to requests without the key.
 
     Args:
         key: The expected key; None if no key is required.
         handler: Handler for requests with the key.
-        read_keys: Function that returns the keys in a request, one of which must match.
+        read: Function that returns the keys in a request, one of which must match.
     """
     if key is None:
         return handler
     expected = _to_bytes(key)
 
     async def check_key(request: web.Request) -> web.StreamResponse:
-        if not any(hmac.compare_digest(_to_bytes(sent), expected) for sent in read_keys(request)):
+        if not any(hmac.compare_digest(_to_bytes(sent), expected) for sent in read(request)):
             raise web.HTTPUnauthorized(text="the API key is missing or wrong")
         return await handler(request)
 

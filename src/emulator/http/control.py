@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from emulator.faults import Fault, Faults
 from emulator.http.wire import find_job, parse_object, read_body, validate
-from emulator.http.worker_port import WorkerPort, freeze
+from emulator.http.worker_port import WorkerPort, freeze_worker
 from emulator.options import MAX_CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
@@ -59,7 +59,7 @@ class ControlApi:
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
-        faults = [fault.model_dump(exclude_defaults=True) for fault in self._faults.active()]
+        faults = [fault.model_dump(exclude_defaults=True) for fault in self._faults.list_active()]
         return web.json_response({"faults": faults})
 
     async def add_fault(self, request: web.Request) -> web.Response:
@@ -92,7 +92,7 @@ class ControlApi:
 
     async def freeze_worker(self, request: web.Request) -> web.Response:
         worker, _ = self._find_process(request)
-        freeze(worker, await _read_seconds(request))
+        freeze_worker(worker, await _read_seconds(request))
         return web.json_response(_describe_worker(worker))
 
     async def begin_outage(self, request: web.Request) -> web.Response:
@@ -115,10 +115,7 @@ async def _read_seconds(request: web.Request) -> float:
 
 
 def _reject_web_pages(handler: Handler) -> Handler:
-    """Return a handler that rejects requests of web pages, which have an Origin header.
-
-    Any page in a browser on this machine could send requests.
-    """
+    """Return a handler that rejects requests of web pages, which have an Origin header."""
 
     async def check_origin(request: web.Request) -> web.StreamResponse:
         if "Origin" in request.headers:

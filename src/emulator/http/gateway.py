@@ -11,7 +11,7 @@ from aiohttp import web
 from pydantic_core import from_json
 
 from emulator.http.app import CLIENT_CLOSED_REQUEST
-from emulator.http.wire import parse_parts, read_body, refuse_when_closed
+from emulator.http.wire import parse_raw_values, read_body, refuse_when_closed
 from emulator.options import MAX_RUNSYNC_BYTES, FailedJobHandling, Options
 from emulator.state.job import Job, Status
 from emulator.state.job_queue import Queue
@@ -31,10 +31,7 @@ class JobResponder(ABC):
     async def _run_job(
         self, request: web.Request, job_input: dict[str, Any], *, stream: bool
     ) -> web.StreamResponse:
-        """Respond with the outputs of a job.
-
-        If the client hangs up, the job is cancelled, unless ``cancel_on_disconnect`` is off.
-        """
+        """Respond with a job's outputs; cancel the job if the client hangs up, unless disabled."""
         refuse_when_closed(self._queue)
         payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
         job = self._queue.submit(payload, sync=True)
@@ -69,7 +66,7 @@ class JobResponder(ABC):
 
     def _encode_chunk(self, output: Any) -> bytes:
         """Return a chunk as bytes of a stream: strings are SSE already, others become an event."""
-        return encode_text(output) if isinstance(output, str) else encode_event(output)
+        return to_utf8(output) if isinstance(output, str) else encode_sse_event(output)
 
     @abstractmethod
     def _ends_stream(self, events: bytes) -> bool:
@@ -106,23 +103,21 @@ class Gateway(JobResponder):
     async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
         # The limit of the real gateway is not public; the caller waits, as with /runsync.
         body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
-        return parse_parts(body)
+        return parse_raw_values(body)
 
     def _ends_stream(self, events: bytes) -> bool:
         return events.endswith(_DONE_EVENT)
 
     def _encode_error(self, job: Job) -> bytes:
-        return encode_event(job_error(job))
+        return encode_sse_event(to_openai_error(job))
 
     def _complete_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
-            body = job_error(job)
+            body = to_openai_error(job)
             return web.json_response(body, status=self._error_status(body))
         output = job_output(job)
         if isinstance(output, str):
-            return web.Response(
-                body=encode_text(output), content_type="text/plain", charset="utf-8"
-            )
+            return web.Response(body=to_utf8(output), content_type="text/plain", charset="utf-8")
         return web.json_response(output)
 
     def _error_status(self, body: dict[str, Any]) -> int:
@@ -144,11 +139,8 @@ def job_output(job: Job) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs or job.output
 
 
-def job_error(job: Job) -> dict[str, Any]:
-    """Return the job's error in OpenAI's shape.
-
-    The worker's own error is returned unchanged if it has this shape.
-    """
+def to_openai_error(job: Job) -> dict[str, Any]:
+    """Return a job's error in OpenAI's shape, unchanged if the worker's error has this shape."""
     if job.status is Status.CANCELLED:
         return _openai_error(f"job {job.id} was cancelled", "cancelled", CLIENT_CLOSED_REQUEST)
     if job.status is Status.TIMED_OUT:
@@ -163,11 +155,11 @@ def job_error(job: Job) -> dict[str, Any]:
     return _openai_error(text, "job_failed", 500)
 
 
-def encode_event(data: Any) -> bytes:
+def encode_sse_event(data: Any) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def encode_text(text: str) -> bytes:
+def to_utf8(text: str) -> bytes:
     # JSON can have lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="replace")
 

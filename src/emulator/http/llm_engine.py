@@ -11,8 +11,8 @@ from aiohttp.typedefs import Handler
 from pydantic_core import from_json
 
 from emulator.http.app import CLIENT_CLOSED_REQUEST, read_llm_engine_keys, require_key
-from emulator.http.gateway import JobResponder, encode_event, job_error, job_output
-from emulator.http.wire import parse_parts, read_body
+from emulator.http.gateway import JobResponder, encode_sse_event, job_output, to_openai_error
+from emulator.http.wire import parse_raw_values, read_body
 from emulator.options import MAX_RUNSYNC_BYTES
 from emulator.state.job import Job, Status
 
@@ -33,8 +33,8 @@ class LLMEngineGateway(JobResponder):
     """Serves LLM Engine's unmodified client. Path, query, method and body reach the worker."""
 
     def routes(self) -> list[web.RouteDef]:
-        answer = self._adapt_to_client(self.answer)
-        file_content = self._adapt_to_client(self.file_content)
+        answer = self._wrap_for_client(self.answer)
+        file_content = self._wrap_for_client(self.file_content)
         return [
             web.get("/v1/files/{id}/content", file_content),
             *(web.route(method, _PATHS, answer) for method in _METHODS),
@@ -55,12 +55,12 @@ class LLMEngineGateway(JobResponder):
         if request.content_type == _FORM_TYPE:
             return await _read_form(request)
         body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
-        return parse_parts(body) if body else None
+        return parse_raw_values(body) if body else None
 
     def _encode_chunk(self, output: Any) -> bytes:
         # The worker yields a list of events if the job asks it to decode them.
         if isinstance(output, list):
-            return b"".join(map(encode_event, output))
+            return b"".join(map(encode_sse_event, output))
         return super()._encode_chunk(output)
 
     def _ends_stream(self, events: bytes) -> bool:
@@ -73,22 +73,22 @@ class LLMEngineGateway(JobResponder):
         return isinstance(event, dict) and bool(event.get("error"))
 
     def _encode_error(self, job: Job) -> bytes:
-        error = job_error(job)
+        error = to_openai_error(job)
         content = {"error": _error_message(error), "timestamp": datetime.now(UTC).isoformat()}
-        details = {"status_code": _client_status(error["error"].get("code")), "content": content}
-        return encode_event({"request_id": job.id, "error": details})
+        details = {"status_code": _map_status(error["error"].get("code")), "content": content}
+        return encode_sse_event({"request_id": job.id, "error": details})
 
     def _complete_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
-            error = job_error(job)
-            status = _client_status(error["error"].get("code"))
+            error = to_openai_error(job)
+            status = _map_status(error["error"].get("code"))
             return web.json_response({"detail": _error_message(error), **error}, status=status)
         output = job_output(job)
         if "id" in request.match_info:
             output = {"id": request.match_info["id"], "content": _join_content(output)}
         return web.json_response(output)
 
-    def _adapt_to_client(self, handler: Handler) -> Handler:
+    def _wrap_for_client(self, handler: Handler) -> Handler:
         """Return a handler that reads the API key and shapes errors as the client expects."""
         handler = require_key(self._options.api_key, handler, read_llm_engine_keys)
 
@@ -96,9 +96,7 @@ class LLMEngineGateway(JobResponder):
             try:
                 return await handler(request)
             except web.HTTPException as error:
-                return web.json_response(
-                    {"detail": error.text}, status=_client_status(error.status)
-                )
+                return web.json_response({"detail": error.text}, status=_map_status(error.status))
 
         return adapt
 
@@ -156,7 +154,7 @@ def _error_message(error: dict[str, Any]) -> str:
     return str(error["error"].get("message", error["error"]))
 
 
-def _client_status(code: Any) -> int:
+def _map_status(code: Any) -> int:
     """Return the nearest status for which the client has an exception; 500 for other values."""
     if code in _CLIENT_ERROR_STATUSES:
         return int(code)

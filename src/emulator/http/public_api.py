@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from emulator.http.wire import (
     find_job,
-    parse_parts,
+    parse_raw_values,
     read_body,
     read_number,
     refuse_when_closed,
@@ -118,30 +118,25 @@ class PublicApi:
         wait_ms = read_number(request, "wait", WAIT_BOUNDS_MS)
         return self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000
 
-    async def _submit(self, request: web.Request, limit_bytes: int, sync: bool = False) -> Job:
-        body = await read_body(request, limit_bytes, self._options.oversize_status)
-        # The input stays unparsed for the worker: parsing a large one would block all other
-        # requests.
-        parts = parse_parts(body)
+    async def _submit(self, request: web.Request, max_bytes: int, sync: bool = False) -> Job:
+        body = await read_body(request, max_bytes, self._options.oversize_status)
+        # The input stays unparsed: parsing a large one would block all other requests.
+        parts = parse_raw_values(body)
         if "input" not in parts:
             raise web.HTTPBadRequest(text="the body must have an `input`")
-        checked_keys = parts.keys() & JobRequest.model_fields.keys()
-        payload = validate(JobRequest, {key: from_json(bytes(parts[key])) for key in checked_keys})
+        keys = parts.keys() & JobRequest.model_fields.keys()
+        job_request = validate(JobRequest, {key: from_json(bytes(parts[key])) for key in keys})
         refuse_when_closed(self._queue)
-        webhook = None if payload.webhook is None else str(payload.webhook)
-        return self._queue.submit(parts, payload.policy, webhook, sync=sync)
+        webhook = None if job_request.webhook is None else str(job_request.webhook)
+        return self._queue.submit(parts, job_request.policy, webhook, sync=sync)
 
 
 class Webhooks:
-    """Posts to webhooks in the background.
+    """Posts to webhooks until status 200, up to ``WEBHOOK_ATTEMPTS`` times, in the background."""
 
-    A post that doesn't get status 200 is repeated after ``retry_s`` seconds, up to
-    ``WEBHOOK_ATTEMPTS`` attempts in all.
-    """
-
-    def __init__(self, retry_s: float) -> None:
+    def __init__(self, retry_delay_s: float) -> None:
         self._retry = ListRetry(
-            [retry_s] * WEBHOOK_ATTEMPTS,
+            [retry_delay_s] * WEBHOOK_ATTEMPTS,
             exceptions={aiohttp.ClientError, TimeoutError},
             evaluate_response_callback=_is_acknowledged,
         )

@@ -15,12 +15,11 @@ from emulator.state.job_queue import Queue
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
+async def read_body(request: web.Request, max_bytes: int, oversize_status: int = 400) -> bytes:
     """Return the body of a request.
 
     Raises:
-        web.HTTPBadRequest: The body is unreadable, or larger than the limit; in the latter case the
-            error has the status ``oversize_status``.
+        web.HTTPBadRequest: The body is unreadable, or too large (with ``oversize_status``).
     """
     try:
         body = await request.read()
@@ -29,17 +28,15 @@ async def read_body(request: web.Request, limit_bytes: int, oversize_status: int
     except web.RequestPayloadError as error:
         raise web.HTTPBadRequest(text=f"the body can't be read: {error}") from error
     else:
-        if len(body) <= limit_bytes:
+        if len(body) <= max_bytes:
             return body
         size = f"{len(body):,}"
-    too_large = web.HTTPBadRequest(
-        text=f"the body has {size} bytes, and {limit_bytes:,} is the most"
-    )
+    too_large = web.HTTPBadRequest(text=f"the body has {size} bytes, and {max_bytes:,} is the most")
     too_large.set_status(oversize_status)
     raise too_large
 
 
-def parse_parts(body: bytes) -> dict[str, msgspec.Raw]:
+def parse_raw_values(body: bytes) -> dict[str, msgspec.Raw]:
     """Parse a body as ``parse_object`` does, but leave each value as unparsed JSON.
 
     Raises:
@@ -60,8 +57,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         web.HTTPBadRequest: The body is not a JSON object.
     """
     try:
-        # Unlike Python's own parser, this one rejects NaN and nesting that is too deep to serialize
-        # again.
+        # Unlike Python's parser, this one rejects NaN and nesting too deep to serialize again.
         parsed = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error

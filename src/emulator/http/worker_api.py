@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 from emulator.faults import Action, ActiveFault, Call, Faults
 from emulator.http.app import FAULT_KEY
 from emulator.http.wire import find_job, parse_object, read_body, read_number
-from emulator.http.worker_port import is_closed, reset_connection
+from emulator.http.worker_port import is_closed_by_peer, reset_connection
 from emulator.options import MAX_CHUNK_BYTES, MAX_RUNSYNC_BYTES, Options
 from emulator.state.job import Condition, Job, Status
 from emulator.state.job_queue import Queue
@@ -46,14 +46,11 @@ class WorkerApi:
         ]
 
     def _with_faults(self, call: Call, handler: Handler) -> Handler:
-        """Return a handler that first applies the faults that keep a call from taking effect.
-
-        It also resets the connections of frozen workers, and logs calls that the emulator refuses.
-        """
+        """Return a handler that applies faults, resets frozen workers' calls and logs refusals."""
 
         async def apply_faults(request: web.Request) -> web.StreamResponse:
-            active = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
-            if active is None:
+            active_fault = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
+            if active_fault is None:
                 try:
                     return await handler(request)
                 except web.HTTPException as error:
@@ -61,12 +58,12 @@ class WorkerApi:
                     # as COMPLETED.
                     log.warning("a worker's %s was refused: %s", request.raw_path, error.text)
                     raise
-            fault = active.fault
+            fault = active_fault.fault
             if fault.do is Action.RESET:
                 return _reset_connection(request)
             await request.read()
             if fault.do is Action.HANG:
-                await active.wait_until_over()
+                await active_fault.wait_until_over()
                 return _reset_connection(request)
             return web.json_response({"error": "a fault on demand"}, status=fault.status)
 
@@ -75,7 +72,7 @@ class WorkerApi:
     def _reset_if_frozen(self, handler: Handler) -> Handler:
         """Return a handler that resets the connections of frozen workers."""
 
-        async def check_frozen(request: web.Request) -> web.StreamResponse:
+        async def reset_if_frozen(request: web.Request) -> web.StreamResponse:
             worker = self._get_worker(request)
             if request.transport is not None:
                 worker.connections.add(request.transport)
@@ -84,7 +81,7 @@ class WorkerApi:
                 return _reset_connection(request)
             return await handler(request)
 
-        return check_frozen
+        return reset_if_frozen
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         jobs = await self._wait_for_jobs(request, limit=1)
@@ -167,16 +164,13 @@ class WorkerApi:
         await self._poll(queue.changed, lambda: queue.has_available_jobs)
         return [] if queue.is_closed else queue.take(worker, limit)
 
-    async def _poll(self, changed: Condition, has_news: Callable[[], bool]) -> None:
-        """Wait until there is something for the worker, or until the timeout of a long poll.
-
-        A closed queue only delays the poll.
-        """
+    async def _poll(self, changed: Condition, has_work: Callable[[], bool]) -> None:
+        """Wait until ``has_work`` or a long poll's timeout; a closed queue only delays the poll."""
         queue = self._queue
         if queue.is_closed:
             await asyncio.sleep(_CLOSED_POLL_S)
         else:
-            await changed.wait_for(lambda: has_news() or queue.is_closed, self._options.take_poll_s)
+            await changed.wait_for(lambda: has_work() or queue.is_closed, self._options.long_poll_s)
 
     async def _deliver_jobs(
         self, request: web.Request, jobs: list[Job], body: Any
@@ -205,7 +199,7 @@ class WorkerApi:
             return _reset_connection(request)
         response = web.Response(body=msgspec.json.encode(body), content_type="application/json")
         transport = request.transport
-        if transport is None or is_closed(transport):
+        if transport is None or is_closed_by_peer(transport):
             raise ConnectionResetError("the worker hung up")
         # With a limit of 0, ``write_eof`` waits until the whole response has left the write buffer.
         transport.set_write_buffer_limits(0)
@@ -221,15 +215,15 @@ class WorkerApi:
         return web.json_response({})
 
     async def _delay(self, request: web.Request, call: Call) -> None:
-        if active := self._trigger(request, call, Action.DELAY):
-            await asyncio.sleep(active.fault.delay_s)
+        if active_fault := self._trigger(request, call, Action.DELAY):
+            await asyncio.sleep(active_fault.fault.delay_s)
 
     def _trigger(self, request: web.Request, call: Call, *actions: Action) -> ActiveFault | None:
         """Return the fault that the request triggers, if any, and store it for the request log."""
-        active = self._faults.trigger(call, *actions)
-        if active is not None:
-            request[FAULT_KEY] = active.fault.do
-        return active
+        active_fault = self._faults.trigger(call, *actions)
+        if active_fault is not None:
+            request[FAULT_KEY] = active_fault.fault.do
+        return active_fault
 
 
 def _to_message(job: Job) -> dict[str, Any]:

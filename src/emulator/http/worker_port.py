@@ -10,7 +10,7 @@ from aiohttp import web
 from emulator.state.worker import Worker
 
 
-def is_closed(transport: asyncio.BaseTransport | None) -> bool:
+def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
     """Return whether the peer has closed the connection, though the event loop may not know yet."""
     if transport is None or transport.is_closing():
         return True
@@ -31,7 +31,7 @@ def reset_connection(transport: asyncio.BaseTransport | None) -> None:
         transport.abort()
 
 
-def freeze(worker: Worker, seconds: float) -> None:
+def freeze_worker(worker: Worker, seconds: float) -> None:
     """Pause all of a worker's processes for some seconds with SIGSTOP, and reset its connections.
 
     Its jobs stay in progress. If the worker is already frozen, the time starts again.
@@ -47,10 +47,10 @@ def freeze(worker: Worker, seconds: float) -> None:
         reset_connection(transport)
     if worker.thaw_timer is not None:
         worker.thaw_timer.cancel()
-    worker.thaw_timer = asyncio.get_running_loop().call_later(seconds, thaw, worker)
+    worker.thaw_timer = asyncio.get_running_loop().call_later(seconds, thaw_worker, worker)
 
 
-def thaw(worker: Worker) -> None:
+def thaw_worker(worker: Worker) -> None:
     """Resume a frozen worker; do nothing if the worker isn't frozen."""
     if worker.thaw_timer is not None:
         worker.thaw_timer.cancel()

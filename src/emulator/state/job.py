@@ -29,10 +29,7 @@ class Status(StrEnum):
 
 
 class Condition:
-    """A minimal ``asyncio.Condition`` without a lock, but with a timeout.
-
-    It costs nothing while no task waits.
-    """
+    """A minimal ``asyncio.Condition`` without a lock, but with a timeout."""
 
     def __init__(self) -> None:
         # A dict because it is ordered: the task that has waited longest wakes first.
@@ -106,7 +103,7 @@ class Job:
     changed: Condition = field(default_factory=Condition)
     timer: asyncio.TimerHandle | None = None  # of the deadline, later of the retention
     attempt: int = 1
-    forget_at: float | None = None  # time of expiry or removal that a caller has set
+    ttl_ends_at: float | None = None  # time of expiry or removal that a caller has set
     is_redelivered: bool = False  # a fault delivered it twice, so two workers may run it
     _read_count: int = 0  # number of chunks that read_chunks has returned
 
@@ -121,7 +118,7 @@ class Job:
 
     @property
     def expires_at(self) -> float:
-        return self.queued_at + self.ttl_s if self.forget_at is None else self.forget_at
+        return self.queued_at + self.ttl_s if self.ttl_ends_at is None else self.ttl_ends_at
 
     @property
     def deadline(self) -> float:
@@ -141,16 +138,13 @@ class Job:
         return unread
 
     async def follow_chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield every chunk of this attempt as it arrives, until the job ends or is retried.
-
-        The chunks remain unread for ``read_chunks``.
-        """
+        """Yield this attempt's chunks as they arrive; they remain unread for ``read_chunks``."""
         position, attempt = 0, self.attempt
 
-        def has_news() -> bool:
+        def has_chunk_or_end() -> bool:
             return position < len(self.chunks) or self.has_ended or self.attempt != attempt
 
-        while await self.changed.wait_for(has_news):
+        while await self.changed.wait_for(has_chunk_or_end):
             if self.attempt != attempt or position == len(self.chunks):
                 return
             yield self.chunks[position]
@@ -162,7 +156,7 @@ class Job:
     def reset(self) -> None:
         """Turn the job into a newly queued job without outputs."""
         self.attempt += 1
-        self.is_redelivered, self.forget_at = False, None
+        self.is_redelivered, self.ttl_ends_at = False, None
         self.status = Status.IN_QUEUE
         self.worker_id = self.progress = self.output = self.error = None
         self.chunks, self._read_count = [], 0
@@ -170,10 +164,7 @@ class Job:
         self.started_at = self.ended_at = None
 
     def status_object(self) -> dict[str, Any]:
-        """Return the job's status object, as sent by /status, /runsync and webhooks.
-
-        While the job is in progress, its last progress update takes the place of its output.
-        """
+        """Return the body of /status, /runsync and webhooks, with the progress of a running job."""
         body: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker_id is not None:
             body["workerId"] = self.worker_id
@@ -189,12 +180,9 @@ class Job:
         return body
 
     def timings(self) -> dict[str, Any]:
-        """Return the times of the job's events, and the sizes of its chunks.
+        """Return ``queued_at`` in Unix time, seconds from then to each event, and chunk sizes."""
 
-        ``queued_at`` is in Unix time; the others are in seconds since then.
-        """
-
-        def seconds_since_queued(at: float | None) -> float | None:
+        def since_queued(at: float | None) -> float | None:
             return None if at is None else round(at - self.queued_at, 6)
 
         return {
@@ -202,13 +190,11 @@ class Job:
             "status": self.status,
             "worker": self.worker_id,
             "queued_at": round(self.queued_at + _MONOTONIC_TO_UNIX_S, 6),
-            "taken_s": seconds_since_queued(self.started_at),
-            "first_chunk_s": seconds_since_queued(
-                self.chunks[0].arrived_at if self.chunks else None
-            ),
-            "done_s": seconds_since_queued(self.ended_at),
+            "taken_s": since_queued(self.started_at),
+            "first_chunk_s": since_queued(self.chunks[0].arrived_at if self.chunks else None),
+            "done_s": since_queued(self.ended_at),
             "chunks": [
-                {"at_s": seconds_since_queued(chunk.arrived_at), "bytes": chunk.size}
+                {"at_s": since_queued(chunk.arrived_at), "bytes": chunk.size}
                 for chunk in self.chunks
             ],
         }

@@ -28,14 +28,14 @@ class Queue:
         self.is_closed = False  # workers get no more jobs
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
-        self._waiting: deque[Job] = deque()
+        self._waiting_jobs: deque[Job] = deque()
         self._redeliveries: deque[Job] = deque()  # jobs in progress, to deliver a second time
-        self._running: dict[str, Job] = {}
+        self._running_jobs: dict[str, Job] = {}
         self._counts: Counter[str] = Counter()
 
     @property
     def has_available_jobs(self) -> bool:
-        return bool(self._waiting or self._redeliveries)
+        return bool(self._waiting_jobs or self._redeliveries)
 
     def submit(
         self,
@@ -57,15 +57,13 @@ class Queue:
         job = Job(
             f"{'sync-' if sync else ''}{uuid4()}-e1",
             {key: _to_json(value) for key, value in payload.items()},
-            ttl_s=_to_seconds(policy.ttl_ms, options.ttl_s),
-            execution_timeout_s=_to_seconds(
-                policy.execution_timeout_ms, options.execution_timeout_s
-            ),
+            ttl_s=_seconds(policy.ttl_ms, options.ttl_s),
+            execution_timeout_s=_seconds(policy.execution_timeout_ms, options.execution_timeout_s),
             retention_s=options.runsync_retention_s if sync else options.run_retention_s,
             webhook=webhook,
         )
         self.jobs[job.id] = job
-        self._waiting.append(job)
+        self._waiting_jobs.append(job)
         self._set_timer(job)
         self.changed.notify_all()
         return job
@@ -84,13 +82,13 @@ class Queue:
         """
         redelivered = _pop(self._redeliveries, limit)
         redelivered = [job for job in redelivered if job.status is Status.IN_PROGRESS]
-        new_jobs = _pop(self._waiting, limit - len(redelivered))
+        new_jobs = _pop(self._waiting_jobs, limit - len(redelivered))
         now = time.monotonic()
         for job in new_jobs:
             job.status = Status.IN_PROGRESS
             job.worker_id = worker.id
             job.started_at = now
-            self._running[job.id] = job
+            self._running_jobs[job.id] = job
             self._set_timer(job)
             job.changed.notify_all()
             if job.id in worker.pending_stops:  # a cancel of an earlier attempt
@@ -101,10 +99,10 @@ class Queue:
         """Put jobs in progress back to the front of the queue, except redelivered jobs."""
         for job in reversed(jobs):
             if job.status is Status.IN_PROGRESS and not job.is_redelivered:
-                del self._running[job.id]
+                del self._running_jobs[job.id]
                 job.status = Status.IN_QUEUE
                 job.worker_id = job.started_at = job.progress = None
-                self._waiting.appendleft(job)
+                self._waiting_jobs.appendleft(job)
                 self._set_timer(job)
                 job.changed.notify_all()
         self.changed.notify_all()
@@ -117,10 +115,7 @@ class Queue:
         self.changed.notify_all()
 
     def accepts_posts(self, job: Job, worker_id: str) -> bool:
-        """Return whether to accept the worker's posts for the job.
-
-        The job may have been handed to another worker meanwhile.
-        """
+        """Return whether the job is still this worker's, or a fault delivered it twice."""
         return job.worker_id == worker_id or job.is_redelivered
 
     def add_chunk(self, job: Job, output: Any, size: int = 0) -> None:
@@ -151,7 +146,7 @@ class Queue:
         """Queue an ended job again, under the same id and without its outputs."""
         self._counts["retried"] += 1
         job.reset()
-        self._waiting.append(job)
+        self._waiting_jobs.append(job)
         self._set_timer(job)
         job.changed.notify_all()
         self.changed.notify_all()
@@ -161,14 +156,14 @@ class Queue:
 
         The real platform's handling of these jobs is not public.
         """
-        waiting = list(self._waiting)
+        waiting = list(self._waiting_jobs)
         for job in waiting:
             self.cancel(job)
         return len(waiting)
 
     def set_ttl(self, job: Job, seconds: float) -> None:
         """Let the job expire, or remove its result, this many seconds from now."""
-        job.forget_at = time.monotonic() + seconds
+        job.ttl_ends_at = time.monotonic() + seconds
         self._set_timer(job)
 
     def handle_worker_exit(self, worker: Worker) -> None:
@@ -177,7 +172,7 @@ class Queue:
         worker.process = None
         worker.frozen = False
         worker.pending_stops.clear()
-        lost = [job for job in self._running.values() if job.worker_id == worker.id]
+        lost = [job for job in self._running_jobs.values() if job.worker_id == worker.id]
         if self._options.lost_as is LostJobHandling.FAILED:
             for job in lost:
                 self.fail(job, f"{worker.id} exited while it ran this job")
@@ -197,22 +192,21 @@ class Queue:
 
     def health(self) -> dict[str, dict[str, int]]:
         """Return the body of /health. Ended jobs are counted since the emulator's startup."""
-        busy = {job.worker_id for job in self._running.values()}
+        busy = {job.worker_id for job in self._running_jobs.values()}
         states = Counter(worker.state(busy=worker.id in busy) for worker in self.workers.values())
         counts = self._counts
         return {
             "jobs": {
                 "completed": counts[Status.COMPLETED],
                 "failed": counts[Status.FAILED] + counts[Status.TIMED_OUT],
-                "inProgress": len(self._running),
-                "inQueue": len(self._waiting),
+                "inProgress": len(self._running_jobs),
+                "inQueue": len(self._waiting_jobs),
                 "retried": counts["retried"],
             },
             "workers": {
                 "idle": states["idle"],
                 "initializing": states["initializing"],
-                # The meaning of this count is not documented: here it is the workers that are free
-                # to take a job.
+                # Undocumented: here, the number of workers that are free to take a job.
                 "ready": states["idle"],
                 "running": states["running"],
                 "throttled": 0,
@@ -225,40 +219,37 @@ class Queue:
         if job.timer is not None:
             job.timer.cancel()
         if job.ended_at is None:
-            at, action = job.deadline, self._time_out
+            due_at, action = job.deadline, self._handle_deadline
         else:
-            at, action = job.ended_at + job.retention_s, self._forget
-            if job.forget_at is not None and job.forget_at > job.ended_at:
-                at = job.forget_at
-        delay = at - time.monotonic()
+            due_at, action = job.ended_at + job.retention_s, self._remove
+            if job.ttl_ends_at is not None and job.ttl_ends_at > job.ended_at:
+                due_at = job.ttl_ends_at
+        delay = due_at - time.monotonic()
         job.timer = asyncio.get_running_loop().call_later(delay, action, job)
 
-    def _time_out(self, job: Job) -> None:
+    def _handle_deadline(self, job: Job) -> None:
         is_expired = job.deadline == job.expires_at
         limit_name = "ttl" if is_expired else "executionTimeout"
         self._end_early(job, Status.TIMED_OUT, f"the job's {limit_name} is over")
         if is_expired and self._options.expired_as is ExpiredJobHandling.DELETED:
-            self._forget(job)
+            self._remove(job)
 
-    def _forget(self, job: Job) -> None:
+    def _remove(self, job: Job) -> None:
         if job.timer is not None:
             job.timer.cancel()
         del self.jobs[job.id]
 
     def _end_early(self, job: Job, status: Status, error: str | None = None) -> None:
-        """End a job before its worker has posted a result; a running job's worker is notified.
-
-        Nothing happens if the job has already ended.
-        """
+        """End a job unless it has ended, and notify the worker that runs it."""
         if job.status is Status.IN_QUEUE:
-            self._waiting.remove(job)
+            self._waiting_jobs.remove(job)
         elif job.status is Status.IN_PROGRESS and job.worker_id is not None:
             self.get_worker(job.worker_id).add_stops([job.id])
         if not job.has_ended:
             self._end(job, status, error)
 
     def _end(self, job: Job, status: Status, error: str | None = None) -> None:
-        self._running.pop(job.id, None)
+        self._running_jobs.pop(job.id, None)
         self._counts[status] += 1
         job.status = status
         job.error = error
@@ -279,5 +270,5 @@ def _to_json(value: Any) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(value).encode())
 
 
-def _to_seconds(milliseconds: int | None, default_s: float) -> float:
+def _seconds(milliseconds: int | None, default_s: float) -> float:
     return default_s if milliseconds is None else milliseconds / 1000

@@ -35,11 +35,10 @@ _RETRIABLE_METHODS = frozenset({"GET", "DELETE"})
 # The characters that an HTTP header allows in a key.
 _KEY_PATTERN = re.compile(r"[!-~]+")
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
-# The platform adds this suffix to an endpoint's name if FlashBoot is enabled by other means than
-# this API.
+# Suffix of an endpoint's name if FlashBoot was enabled by other means than this API.
 _FLASHBOOT_SUFFIX = " -fb"
 
-Body = dict[str, Any]
+Json = dict[str, Any]
 
 
 class Api:
@@ -83,7 +82,7 @@ class Api:
 
     # The account's endpoints.
 
-    def find(self, name: str) -> Body | None:
+    def find_endpoint(self, name: str) -> Json | None:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
@@ -91,7 +90,7 @@ class Api:
         """
         return _find_by_name(name, self._list_endpoints())
 
-    def get(self, name: str) -> Body:
+    def get_endpoint(self, name: str) -> Json:
         """Return the endpoint with this name or id.
 
         Raises:
@@ -105,38 +104,36 @@ class Api:
             raise NoEndpoint(f"there is no endpoint named {name}; those of the account: {names}")
         return found
 
-    def create(self, body: Body) -> Body:
+    def create_endpoint(self, body: Json) -> Json:
         """Create an endpoint and return it; if no response arrives, look for it by its name."""
         try:
-            return self._send("POST", self.url(), body)
+            return self._send("POST", self.endpoint_url(), body)
         except NoResponse:
-            if (found := self.find(body["name"])) is None:
+            if (found := self.find_endpoint(body["name"])) is None:
                 raise
             return found
 
-    def update(self, endpoint_id: str, body: Body, *, can_retry: bool = False) -> None:
-        self._send("PATCH", self.url(endpoint_id), body, can_retry=can_retry)
+    def update_endpoint(self, endpoint_id: str, body: Json, *, can_retry: bool = False) -> None:
+        self._send("PATCH", self.endpoint_url(endpoint_id), body, can_retry=can_retry)
 
-    def delete(self, endpoint_id: str) -> None:
+    def delete_endpoint(self, endpoint_id: str) -> None:
         """Delete an endpoint; do nothing if it no longer exists."""
         try:
-            self._send("DELETE", self.url(endpoint_id))
+            self._send("DELETE", self.endpoint_url(endpoint_id))
         except ApiError as error:
             if error.status != 404:
                 raise
 
-    def workers(self, endpoint_id: str) -> Body:
-        return self._send("GET", self.url(endpoint_id, "workers"))
+    def workers(self, endpoint_id: str) -> Json:
+        return self._send("GET", self.endpoint_url(endpoint_id, "workers"))
 
-    def releases(self, endpoint_id: str) -> Body:
-        return self._send("GET", self.url(endpoint_id, "releases"))
+    def releases(self, endpoint_id: str) -> Json:
+        return self._send("GET", self.endpoint_url(endpoint_id, "releases"))
 
-    def volumes(self) -> list[Body]:
+    def volumes(self) -> list[Json]:
         """Return the account's network volumes."""
-        volumes: list[Body] = self._send("GET", f"{self._api_url}/network-volumes")[
-            "networkVolumes"
-        ]
-        return volumes
+        response = self._send("GET", f"{self._api_url}/network-volumes")
+        return list(response["networkVolumes"])
 
     @contextmanager
     def stream_log(
@@ -151,7 +148,7 @@ class Api:
             last_id: The id of the last event that was received; empty if there was none.
             idle_s: Seconds without a line after which the iterator ends.
         """
-        url = self.url(endpoint_id, "workers", worker_id, "logs")
+        url = self.endpoint_url(endpoint_id, "workers", worker_id, "logs")
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         timeout = httpx2.Timeout(idle_s, connect=CONNECT_TIMEOUT_S)
         request = f"GET {urlsplit(url).path}"
@@ -168,37 +165,35 @@ class Api:
 
     # An endpoint's queue.
 
-    def run(self, endpoint_id: str, job_input: Body) -> str:
+    def submit_job(self, endpoint_id: str, job_input: Json) -> str:
         """Submit a job to the endpoint and return the job's id."""
-        # If only the response is lost, a retry submits the job a second time, which does no harm to
-        # a test job.
+        # If only the response is lost, a retry submits the (test) job again, which does no harm.
         url = _join_url(self._queue_url, endpoint_id, "run")
         return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
 
-    def get_job(self, endpoint_id: str, job_id: str) -> Body:
+    def get_job(self, endpoint_id: str, job_id: str) -> Json:
         return self._send("GET", _join_url(self._queue_url, endpoint_id, "status", job_id))
 
-    def cancel(self, endpoint_id: str, job_id: str) -> None:
-        self._send(
-            "POST", _join_url(self._queue_url, endpoint_id, "cancel", job_id), can_retry=True
-        )
+    def cancel_job(self, endpoint_id: str, job_id: str) -> None:
+        url = _join_url(self._queue_url, endpoint_id, "cancel", job_id)
+        self._send("POST", url, can_retry=True)
 
-    def health(self, endpoint_id: str) -> Body:
+    def health(self, endpoint_id: str) -> Json:
         return self._send("GET", _join_url(self._queue_url, endpoint_id, "health"))
 
     def openai_url(self, endpoint_id: str) -> str:
         """Return the base URL for OpenAI's clients."""
         return _join_url(self._queue_url, endpoint_id, "openai", "v1")
 
-    def url(self, *parts: str) -> str:
+    def endpoint_url(self, *parts: str) -> str:
         """Return the URL of all endpoints, of one endpoint, or of a resource of an endpoint."""
         return _join_url(self._api_url, "serverless", *parts)
 
-    def _list_endpoints(self) -> list[Body]:
-        endpoints: list[Body] = self._send("GET", self.url())["endpoints"]
+    def _list_endpoints(self) -> list[Json]:
+        endpoints: list[Json] = self._send("GET", self.endpoint_url())["endpoints"]
         return endpoints
 
-    def _send(self, method: str, url: str, body: object = None, *, can_retry: bool = False) -> Body:
+    def _send(self, method: str, url: str, body: object = None, *, can_retry: bool = False) -> Json:
         """Send a request and return the JSON object of the response; {} if the body is empty.
 
         A GET, a DELETE, and any request with ``can_retry`` are retried if the platform is busy or
@@ -218,7 +213,7 @@ class Api:
                 self.sleep(pause_s)
         return self._send_once(method, url, body)
 
-    def _send_once(self, method: str, url: str, body: object) -> Body:
+    def _send_once(self, method: str, url: str, body: object) -> Json:
         request = f"{method} {urlsplit(url).path}"
         try:
             response = self._http.request(method, url, json=body)
@@ -240,13 +235,9 @@ class Api:
             body = json.loads(self._secrets.mask(response.text))
         except ValueError:
             body = None
-        retry_after = response.headers.get("retry-after", "")
-        return ApiError(
-            request,
-            response.status_code,
-            body,
-            float(retry_after) if retry_after.isdecimal() else None,
-        )
+        delay = response.headers.get("retry-after", "")
+        delay_s = float(delay) if delay.isdecimal() else None
+        return ApiError(request, response.status_code, body, delay_s)
 
 
 def _check_url(url: str) -> str:
@@ -265,12 +256,9 @@ def strip_flashboot_suffix(name: str) -> str:
     return name.removesuffix(_FLASHBOOT_SUFFIX)
 
 
-def _find_by_name(name: str, endpoints: list[Body]) -> Body | None:
-    matches = [
-        endpoint
-        for endpoint in endpoints
-        if strip_flashboot_suffix(endpoint["name"]) == strip_flashboot_suffix(name)
-    ]
+def _find_by_name(name: str, endpoints: list[Json]) -> Json | None:
+    name_stem = strip_flashboot_suffix(name)
+    matches = [each for each in endpoints if strip_flashboot_suffix(each["name"]) == name_stem]
     if len(matches) > 1:
         ids = ", ".join(sorted(endpoint["id"] for endpoint in matches))
         raise EndpointExists(
@@ -298,14 +286,12 @@ def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
 
 
 def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
-    kind = (
-        "no answer in time" if isinstance(error, httpx2.TimeoutException) else type(error).__name__
-    )
-    return NoResponse(f"{request}: {kind}")
+    is_timeout = isinstance(error, httpx2.TimeoutException)
+    return NoResponse(f"{request}: {'no answer in time' if is_timeout else type(error).__name__}")
 
 
 def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
-    """Return the seconds to wait before a retry; None if useless or above ``MAX_PAUSE_S``."""
+    """Return the seconds before a retry; None if it is useless or due after ``MAX_PAUSE_S``."""
     backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
     if isinstance(error, NoResponse):
         return backoff_s

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from llm_worker_client.deploy.api import Api, Body
-from llm_worker_client.deploy.changes import Step
+from llm_worker_client.deploy.api import Api, Json
+from llm_worker_client.deploy.changes import DeployStep
 from llm_worker_client.deploy.errors import ApiError, DeployError, EndpointUnhealthy
 from llm_worker_client.deploy.workers import WorkerLog, format_worker_counts
 
@@ -17,15 +17,14 @@ RESPONSE_WAIT_S = 1800.0
 # Seconds between two polls of the job and the workers.
 POLL_S = 3.0
 # Body of a request that stops all workers, so that the endpoint costs nothing.
-NO_WORKERS: Body = {"workers": {"min": 0, "max": 0}}
+NO_WORKERS: Json = {"workers": {"min": 0, "max": 0}}
 
 # Consecutive polls with only unhealthy workers after which the deployment fails.
 _MAX_UNHEALTHY_POLLS = 20
-# Maximum number of a worker's log lines to print after a failure, and seconds to wait for each
-# line.
+# Maximum number of log lines to print after a failure, and seconds to wait for each line.
 _MAX_LOG_LINES = 30
 _LOG_IDLE_S = 3.0
-_MAX_TEXT_LENGTH = 200
+_MAX_OUTPUT_LENGTH = 200
 
 _READY_STATES = frozenset({"IDLE", "RUNNING"})
 _FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
@@ -47,14 +46,12 @@ class Deployment:
     warn: Callable[[str], None]
     wait_s: float = RESPONSE_WAIT_S
 
-    def execute(self, step: Step) -> str:
+    def execute(self, step: DeployStep) -> str:
         """Execute a step, wait for the endpoint's first response, and return the endpoint's id.
 
-        A step without a request changes nothing, and nothing waits for a response. After a failure
-        or
-        an interruption, a new endpoint is limited to zero workers, and an existing endpoint gets
-        its
-        previous state back; if this fails, too, ``warn`` names the endpoint.
+        A step without a request does nothing. After a failure or an interruption, a new endpoint is
+        limited to zero workers, and an existing endpoint gets its previous state back; if this
+        fails, too, ``warn`` names the endpoint.
 
         Raises:
             DeployError: If the deployment failed.
@@ -74,33 +71,31 @@ class Deployment:
             rollback.pop_all()
             rollback.callback(self._roll_back, endpoint_id, step)
             if step.existing is None:
-                # Raise EndpointExists if someone else has created an endpoint with this name
-                # meanwhile: both would cost money.
-                self.api.find(step.body["name"])
+                # Raise if someone else has also created this endpoint: both would cost.
+                self.api.find_endpoint(step.body["name"])
             if self.wait_s:
                 env = step.body.get("env", existing.get("env")) or {}
                 ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).wait(env)
             rollback.pop_all()
         return endpoint_id
 
-    def _send(self, step: Step) -> str:
+    def _send(self, step: DeployStep) -> str:
         if step.existing is None:
-            endpoint_id = str(self.api.create(step.body)["id"])
-            self.report(
-                f"created: {endpoint_id}, for OpenAI's clients {self.api.openai_url(endpoint_id)}"
-            )
+            endpoint_id = str(self.api.create_endpoint(step.body)["id"])
+            url = self.api.openai_url(endpoint_id)
+            self.report(f"created: {endpoint_id}, for OpenAI's clients {url}")
         else:
             endpoint_id = str(step.existing["id"])
-            self.api.update(endpoint_id, step.body)
+            self.api.update_endpoint(endpoint_id, step.body)
             self.report(f"changed: {endpoint_id}")
         return endpoint_id
 
-    def _roll_back(self, endpoint_id: str | None, step: Step) -> None:
+    def _roll_back(self, endpoint_id: str | None, step: DeployStep) -> None:
         """Revert a step; without an id, look for an endpoint with the name in the request."""
         if endpoint_id is None:
             name, endpoint = step.body["name"], None
             with suppress(DeployError):
-                endpoint = self.api.find(name)
+                endpoint = self.api.find_endpoint(name)
             if endpoint is None:
                 self.warn(
                     f"look in the console whether there is an endpoint {name} now, and stop it"
@@ -109,7 +104,7 @@ class Deployment:
             endpoint_id = str(endpoint["id"])
         body = NO_WORKERS if step.undo is None else step.undo
         try:
-            self.api.update(endpoint_id, body, can_retry=True)
+            self.api.update_endpoint(endpoint_id, body, can_retry=True)
         except (DeployError, KeyboardInterrupt) as error:
             reason = str(error) or "interrupted"
             self.warn(f"endpoint {endpoint_id} may cost: stop or mend it in the console: {reason}")
@@ -135,34 +130,30 @@ class ReadinessCheck:
         """Wait until a worker of the endpoint's newest version has answered a small job.
 
         Args:
-            env: The environment variables of the endpoint.
+            env: The endpoint's environment variables, which determine the job.
 
         Raises:
-            EndpointUnhealthy: If no worker answers in time, all workers stay unhealthy, or the
-                response
-                is an error.
+            EndpointUnhealthy: If no worker answers in time or becomes healthy, or the job fails.
             DeployError: If the platform refuses a request or can't be reached.
         """
         deadline = time.monotonic() + self.wait_s
-        job, job_id = _test_job(env), None
+        job_input, job_id = _create_test_job(env), None
         try:
             while True:
                 workers = self._poll_workers()
                 if job_id is None and _can_answer(workers):
-                    job_id = self.api.run(self.endpoint_id, job)
+                    job_id = self.api.submit_job(self.endpoint_id, job_input)
                 if job_id is not None:
-                    job_state = self.api.get_job(self.endpoint_id, job_id)
-                    if job_state.get("status") in _FINAL_STATES:
+                    job = self.api.get_job(self.endpoint_id, job_id)
+                    if job.get("status") in _FINAL_STATES:
                         job_id = None
-                        self.report(f"answered: {_truncate(_response_text(job_state))}")
-                        if not self._is_stale(job_state.get("workerId")):
+                        self.report(f"answered: {_truncate(_read_answer(job))}")
+                        if not self._is_stale(job.get("workerId")):
                             return
                 if time.monotonic() >= deadline:
                     hint = "; no GPU is free: name more pools"
-                    hint = hint if "throttled" in self._last_line else ""
-                    raise EndpointUnhealthy(
-                        f"no answer within {self.wait_s:g} s ({self._last_line}{hint})"
-                    )
+                    state = self._last_line + (hint if "throttled" in self._last_line else "")
+                    raise EndpointUnhealthy(f"no answer within {self.wait_s:g} s ({state})")
                 self.api.sleep(POLL_S)
         except DeployError:
             with suppress(DeployError):
@@ -172,18 +163,14 @@ class ReadinessCheck:
             if job_id is not None:
                 # A job that stays in the queue would start workers again.
                 with suppress(DeployError):
-                    self.api.cancel(self.endpoint_id, job_id)
+                    self.api.cancel_job(self.endpoint_id, job_id)
 
     def _is_stale(self, worker_id: object) -> bool:
         workers = self.api.workers(self.endpoint_id)["workers"]
         return any(worker["id"] == worker_id and worker["isStale"] for worker in workers)
 
-    def _poll_workers(self) -> list[Body]:
-        """Return the workers; report their numbers if they have changed.
-
-        Raises:
-            EndpointUnhealthy: If all workers were unhealthy in many consecutive polls.
-        """
+    def _poll_workers(self) -> list[Json]:
+        """Return the workers and report their changed numbers; raise if all stay unhealthy."""
         response = self.api.workers(self.endpoint_id)
         summary, line = response["summary"], format_worker_counts(response["summary"])
         if line != self._last_line:
@@ -193,7 +180,7 @@ class ReadinessCheck:
         self._unhealthy_polls = self._unhealthy_polls + 1 if all_unhealthy else 0
         if self._unhealthy_polls == _MAX_UNHEALTHY_POLLS:
             raise EndpointUnhealthy("no worker becomes healthy")
-        workers: list[Body] = response["workers"]
+        workers: list[Json] = response["workers"]
         return workers
 
     def _report_log(self) -> None:
@@ -201,22 +188,18 @@ class ReadinessCheck:
             self.report(f"the last lines of worker {worker['id']}:")
             log = WorkerLog(self.api, self.endpoint_id, worker["id"], {"tail": str(_MAX_LOG_LINES)})
             # Limit the lines, as the log of a running worker does not end.
-            for line in islice(log.read(_LOG_IDLE_S), _MAX_LOG_LINES):
+            for line in islice(log.read_until_idle(_LOG_IDLE_S), _MAX_LOG_LINES):
                 self.report(f"  {line}")
 
 
-def _can_answer(workers: list[Body]) -> bool:
-    """Return whether a worker of the newest version is likely to answer the next job.
-
-    This is likely if such a worker is ready, or if there are no workers of earlier versions.
-    """
+def _can_answer(workers: list[Json]) -> bool:
+    """Return whether the newest version has a ready worker, or there is no earlier version."""
     current = [worker for worker in workers if not worker["isStale"]]
-    return len(current) == len(workers) or any(
-        worker["status"] in _READY_STATES for worker in current
-    )
+    is_ready = any(worker["status"] in _READY_STATES for worker in current)
+    return is_ready or len(current) == len(workers)
 
 
-def _test_job(env: Mapping[str, str]) -> Body:
+def _create_test_job(env: Mapping[str, str]) -> Json:
     """Return the input of a small job that an endpoint with these settings can answer."""
     if env.get("RUNNER", "").strip() == "pooling":
         return {"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello!"}}
@@ -224,22 +207,20 @@ def _test_job(env: Mapping[str, str]) -> Body:
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _response_text(job_state: Body) -> Any:
+def _read_answer(job: Json) -> Any:
     """Return the text of a chat response, or the unchanged output of another job.
 
     Raises:
         EndpointUnhealthy: If the job failed or its output is an error.
     """
-    output = job_state.get("output")
+    output = job.get("output")
     outputs: list[Any] = output if isinstance(output, list) else [output]
-    failed_output = next(
-        (part for part in outputs if isinstance(part, dict) and part.get("error")), None
-    )
-    if job_state["status"] != "COMPLETED":
-        reason = f"{job_state['status']}: {_truncate(job_state.get('error'))}"
+    errors = [part["error"] for part in outputs if isinstance(part, dict) and part.get("error")]
+    if job["status"] != "COMPLETED":
+        reason = f"{job['status']}: {_truncate(job.get('error'))}"
         raise EndpointUnhealthy(f"the first request failed: {reason}")
-    if failed_output is not None:
-        raise EndpointUnhealthy(f"the first request failed: {_truncate(failed_output['error'])}")
+    if errors:
+        raise EndpointUnhealthy(f"the first request failed: {_truncate(errors[0])}")
     try:
         return outputs[0]["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
@@ -248,4 +229,4 @@ def _response_text(job_state: Body) -> Any:
 
 def _truncate(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _MAX_TEXT_LENGTH else text[:_MAX_TEXT_LENGTH] + "…"
+    return text if len(text) <= _MAX_OUTPUT_LENGTH else text[:_MAX_OUTPUT_LENGTH] + "…"

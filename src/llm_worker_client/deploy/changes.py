@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from llm_worker_client.deploy.api import Api, Body, strip_flashboot_suffix
+from llm_worker_client.deploy.api import Api, Json, strip_flashboot_suffix
 from llm_worker_client.deploy.errors import ApiError, PlanError
 from llm_worker_client.deploy.settings import MASK, is_secret
 
@@ -15,7 +15,7 @@ _UNORDERED_LISTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Step:
+class DeployStep:
     """The request that brings an endpoint to the state of a plan.
 
     Attributes:
@@ -29,13 +29,13 @@ class Step:
 
     method: str | None
     url: str
-    body: Body
+    body: Json
     changes: tuple[str, ...]
-    existing: Body | None = None
-    undo: Body | None = None
+    existing: Json | None = None
+    undo: Json | None = None
 
 
-def next_step(desired: Body, existing: Body | None, url: str) -> Step:
+def plan_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
     """Compare an endpoint with a plan and return the step that is needed.
 
     Only fields of the plan's request are compared. The platform replaces variables, pools, workers
@@ -50,11 +50,11 @@ def next_step(desired: Body, existing: Body | None, url: str) -> Step:
         PlanError: If the existing endpoint is of another type, which can't be changed.
     """
     if existing is None:
-        return Step("POST", url, desired, tuple(_diff_lines({}, desired)))
+        return DeployStep("POST", url, desired, tuple(_diff_lines({}, desired)))
     if existing.get("type", "QUEUE") != desired["type"] or not existing.get("gpu"):
         kind = f"{existing.get('type')}{'' if existing.get('gpu') else ' without GPUs'}"
         raise PlanError([f"name: {desired['name']} is an endpoint of another kind ({kind})"])
-    current = as_request(existing)
+    current = to_request_body(existing)
     new = {key: value for key, value in desired.items() if key != "type"}
     if strip_flashboot_suffix(existing["name"]) == new["name"]:
         new["name"] = existing["name"]
@@ -62,23 +62,17 @@ def next_step(desired: Body, existing: Body | None, url: str) -> Step:
     if current["gpu"]["allowedCudaVersions"] and new["gpu"].get("minCudaVersion"):
         # The platform refuses a minimum version together with a list of versions.
         new["gpu"]["allowedCudaVersions"] = []
-    body = {
-        key: value
-        for key, value in new.items()
-        if _diff_lines({key: current.get(key)}, {key: value})
-    }
+    changed = {key for key in new if _diff_lines({key: current.get(key)}, {key: new[key]})}
+    body = {key: value for key, value in new.items() if key in changed}
     if "scaling" in body or "workers" in body:
-        # The scaling type decides which fields of the workers are allowed, so both are sent
-        # together.
+        # The scaling type decides which fields of the workers are allowed: send both together.
         body |= {key: new[key] for key in ("scaling", "workers")}
     undo = {key: current[key] for key in body if key in current}
-    method = "PATCH" if body else None
-    return Step(
-        method, f"{url}/{existing['id']}", body, tuple(_diff_lines(undo, body)), existing, undo
-    )
+    method, url = "PATCH" if body else None, f"{url}/{existing['id']}"
+    return DeployStep(method, url, body, tuple(_diff_lines(undo, body)), existing, undo)
 
 
-def as_request(endpoint: Body) -> Body:
+def to_request_body(endpoint: Json) -> Json:
     """Return an endpoint in the format of a request, with defaults for missing fields."""
     gpu = {key: endpoint["gpu"][key] for key in ("pools", "count") if key in endpoint["gpu"]}
     gpu.setdefault("count", 1)
@@ -88,11 +82,10 @@ def as_request(endpoint: Body) -> Body:
     return {**endpoint, "gpu": gpu, "env": endpoint.get("env") or {}}
 
 
-def check_volumes(api: Api, desired: Body) -> None:
+def check_volumes(api: Api, desired: Json) -> None:
     """Check that the volumes exist and are in the plan's data centers, if it names any.
 
-    A worker whose volume does not exist would never start. An account key that may not list volumes
-    skips the check.
+    A worker whose volume does not exist would never start.
 
     Raises:
         PlanError: If a volume does not exist or is in another data center.
@@ -110,7 +103,7 @@ def check_volumes(api: Api, desired: Body) -> None:
     data_centers = {volume["id"]: volume["dataCenter"] for volume in volumes}
     allowed = desired.get("dataCenterIds") or data_centers.values()
     available = ", ".join(
-        f"{volume['id']} ({volume['name']}, {volume['dataCenter']})" for volume in volumes
+        f"{each['id']} ({each['name']}, {each['dataCenter']})" for each in volumes
     )
     mistakes = [
         f"volumes: {id} lies in {data_centers[id]}, which data_centers leaves out"
@@ -126,11 +119,8 @@ def check_volumes(api: Api, desired: Body) -> None:
         raise PlanError(mistakes)
 
 
-def _diff_lines(old: Body, new: Body, group: str = "") -> list[str]:
-    """Return a line for each value that differs, with secrets masked.
-
-    Removed environment variables count; other keys that only ``old`` has don't.
-    """
+def _diff_lines(old: Json, new: Json, group: str = "") -> list[str]:
+    """Return a line, without secrets, for each new or changed value and removed variable."""
     lines: list[str] = []
     removed = old.keys() - new.keys() if group == "env." else set()
     for name in sorted({*new, *removed}):

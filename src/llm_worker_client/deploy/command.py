@@ -16,11 +16,11 @@ from typing import Any, get_args
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
 from llm_worker_client.deploy.apply import RESPONSE_WAIT_S, Deployment
-from llm_worker_client.deploy.changes import Step, check_volumes, next_step
+from llm_worker_client.deploy.changes import DeployStep, check_volumes, plan_step
 from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.plan import Plan, read_file, read_plan
 from llm_worker_client.deploy.settings import Secrets
-from llm_worker_client.deploy.workers import WorkerLog, choose_worker, format_status, get_status
+from llm_worker_client.deploy.workers import WorkerLog, format_status, get_status, only_worker_id
 
 # Exit statuses for an invalid command line or plan, and for an interruption.
 USAGE_ERROR = 2
@@ -57,59 +57,54 @@ class Command:
         with closing(Api(key, self.options.api_url, self.options.queue_url, self._sleep)) as api:
             yield api
 
-    def plan(self) -> None:
+    def run_plan(self) -> None:
         request = self._read_request()
         if self.options.offline:
-            step = next_step(request, None, f"{self.options.api_url.rstrip('/')}/serverless")
+            step = plan_step(request, None, f"{self.options.api_url.rstrip('/')}/serverless")
         else:
             with self.open_api() as api:
-                step = self._next_step(api, request)
-        content = {
-            "method": step.method,
-            "url": step.url,
-            "body": step.body,
-            "changes": step.changes,
-        }
+                step = self._plan_step(api, request)
+        content = {"method": step.method, "url": step.url, "body": step.body}
         # The keys are sorted, so that the same step prints the same bytes.
-        self.print(_to_json(content))
+        self.print(_to_json(content | {"changes": step.changes}))
 
-    def apply(self) -> None:
+    def run_apply(self) -> None:
         request = self._read_request()
         with self.open_api() as api:
-            step = self._next_step(api, request)
+            step = self._plan_step(api, request)
             for line in step.changes or ("nothing to change",):
                 self.report(line)
             wait_s = 0.0 if self.options.no_wait else self.options.wait_s
             self.print(Deployment(api, self.report, self.report, wait_s).execute(step))
 
-    def status(self) -> None:
+    def run_status(self) -> None:
         with self.open_api() as api:
-            endpoint_status = get_status(api, self._get_endpoint(api))
-        for line in (
-            [_to_json(endpoint_status)] if self.options.json else format_status(endpoint_status)
-        ):
+            status = get_status(api, self._get_endpoint(api))
+        for line in [_to_json(status)] if self.options.json else format_status(status):
             self.print(line)
 
-    def logs(self) -> None:
+    def run_logs(self) -> None:
         options = self.options
         with self.open_api() as api:
             endpoint = self._get_endpoint(api)
-            worker = options.worker or choose_worker(api, endpoint)
+            worker = options.worker or only_worker_id(api, endpoint)
             query = {"tail": str(options.tail), "since": options.since, "source": options.source}
             query = {key: value for key, value in query.items() if value}
             # Limit the lines, as the log of a running worker does not end.
             max_lines = None if options.since else options.tail
             log = WorkerLog(api, endpoint["id"], worker, query)
-            lines = islice(log.read(_LOG_IDLE_S), max_lines) if options.no_follow else log.follow()
+            lines = log.follow()
+            if options.no_follow:
+                lines = islice(log.read_until_idle(_LOG_IDLE_S), max_lines)
             for line in lines:
                 self.print(line)
 
-    def delete(self) -> None:
+    def run_delete(self) -> None:
         with self.open_api() as api:
             endpoint = self._get_endpoint(api)
             if not self.options.yes and not self._confirm_deletion(endpoint):
                 raise DeployError("not deleted")
-            api.delete(endpoint["id"])
+            api.delete_endpoint(endpoint["id"])
             self.print(f"deleted: {endpoint['id']}")
 
     def _read_request(self) -> dict[str, Any]:
@@ -118,25 +113,23 @@ class Command:
         pairs = flags.pop("settings")
         fields |= {name: value for name, value in flags.items() if value is not None}
         if pairs:
-            file_settings = fields.get("settings")
-            fields["settings"] = (file_settings if isinstance(file_settings, dict) else {}) | dict(
-                pairs
-            )
-        plan, remarks = read_plan(fields, unknown_settings=self.options.unknown_settings)
+            settings = fields.get("settings")
+            fields["settings"] = (settings if isinstance(settings, dict) else {}) | dict(pairs)
+        plan, remarks = read_plan(fields, allow_unknown=self.options.unknown_settings)
         for line in remarks:
             self.report(line)
         return plan.to_request()
 
-    def _next_step(self, api: Api, request: dict[str, Any]) -> Step:
-        if existing := api.find(request["name"]):
+    def _plan_step(self, api: Api, request: dict[str, Any]) -> DeployStep:
+        if existing := api.find_endpoint(request["name"]):
             self.secrets.add_from_env(existing.get("env") or {})
-        step = next_step(request, existing, api.url())
+        step = plan_step(request, existing, api.endpoint_url())
         if {"networkVolumes", "dataCenterIds"} & step.body.keys():
             check_volumes(api, request)
         return step
 
     def _get_endpoint(self, api: Api) -> dict[str, Any]:
-        endpoint = api.get(self.options.name)
+        endpoint = api.get_endpoint(self.options.name)
         self.secrets.add_from_env(endpoint.get("env") or {})
         return endpoint
 
@@ -155,11 +148,7 @@ PLAN_FLAGS: Flags = {
 }
 APPLY_FLAGS: Flags = {
     "--no-wait": {"action": "store_true", "help": "don't wait for the first response"},
-    "--wait-s": {
-        "type": float,
-        "default": RESPONSE_WAIT_S,
-        "help": "seconds to wait for the first response",
-    },
+    "--wait-s": {"type": float, "default": RESPONSE_WAIT_S, "help": "seconds to wait at most"},
 }
 STATUS_FLAGS: Flags = NAME_FLAGS | {"--json": {"action": "store_true", "help": "print JSON"}}
 LOGS_FLAGS: Flags = NAME_FLAGS | {
@@ -172,19 +161,11 @@ LOGS_FLAGS: Flags = NAME_FLAGS | {
 DELETE_FLAGS: Flags = NAME_FLAGS | {"--yes": {"action": "store_true", "help": "do not ask"}}
 
 COMMANDS: dict[str, tuple[Callable[[Command], None], str, Flags]] = {
-    "plan": (
-        Command.plan,
-        "print the request that apply would send, and what it changes",
-        PLAN_FLAGS,
-    ),
-    "apply": (
-        Command.apply,
-        "create or change the endpoint, and wait for its first response",
-        APPLY_FLAGS,
-    ),
-    "status": (Command.status, "print the status of its workers and jobs", STATUS_FLAGS),
-    "logs": (Command.logs, "follow a worker's log", LOGS_FLAGS),
-    "delete": (Command.delete, "delete the endpoint", DELETE_FLAGS),
+    "plan": (Command.run_plan, "print the request of apply, and what it changes", PLAN_FLAGS),
+    "apply": (Command.run_apply, "create or change the endpoint; wait for a response", APPLY_FLAGS),
+    "status": (Command.run_status, "print the status of its workers and jobs", STATUS_FLAGS),
+    "logs": (Command.run_logs, "follow a worker's log", LOGS_FLAGS),
+    "delete": (Command.run_delete, "delete the endpoint", DELETE_FLAGS),
 }
 
 
@@ -221,8 +202,7 @@ def run(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe. Without this, Python would report an error when it flushes
-        # the rest of the output.
+        # Python would report the closed pipe again when it flushes the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:

@@ -38,13 +38,13 @@ class EndpointUnhealthy(DeployError):
 
 
 class ApiError(DeployError):
-    """An error response of the platform. The message has the response's details (RFC 9457).
+    """An error response of the platform, with its details (RFC 9457) in the message.
 
     Args:
-        request: The method and the path of the request.
-        status: The HTTP status.
-        body: The JSON of the response, or None if it is not JSON.
-        retry_after_s: Seconds after which the platform accepts a retry; None if it doesn't say so.
+        request: Method and path of the request.
+        status: HTTP status.
+        body: JSON of the response; None if it is not JSON.
+        retry_after_s: Seconds after which the platform accepts a retry; None if unknown.
     """
 
     def __init__(self, request: str, status: int, body: Any, retry_after_s: float | None) -> None:

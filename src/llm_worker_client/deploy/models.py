@@ -7,11 +7,16 @@ from copy import deepcopy
 from logging import getLogger
 from typing import Any
 
-from llm_worker_client.deploy.api import Api, Body
+from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.apply import Deployment
-from llm_worker_client.deploy.changes import as_request, next_step
+from llm_worker_client.deploy.changes import plan_step, to_request_body
 from llm_worker_client.deploy.errors import ApiError, EndpointExists, PlanError
-from llm_worker_client.deploy.plan import KV_CACHE_FACTOR, read_plan, smallest_pools, weights_gb
+from llm_worker_client.deploy.plan import (
+    KV_CACHE_FACTOR,
+    estimate_weights_gb,
+    read_plan,
+    smallest_pools,
+)
 from llm_worker_client.deploy.settings import LISTING
 
 log = getLogger(__name__)
@@ -29,15 +34,14 @@ GPU_TYPES = {
 QUANTIZATIONS = ("awq", "fp8")
 # The message names a replacement that vLLM also applies to any weights while it loads them.
 _NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
-# Environment variable that marks the endpoints that `create` created, with their names. `delete`
-# only deletes these.
+# Environment variable of the endpoints that `create` created; `delete` deletes no others.
 NAME_VARIABLE = "LLM_ENGINE_MODEL"
 
-MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
-MINIMUMS |= {"min_workers": 0, "max_workers": 0}
+ARGUMENT_MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
+ARGUMENT_MINIMUMS |= {"min_workers": 0, "max_workers": 0}
 
 # The worker's setting for each of LLM Engine's arguments.
-SETTING_OF_ARGUMENT = {
+SETTING_BY_ARGUMENT = {
     "num_shards": "TENSOR_PARALLEL_SIZE",
     "quantize": "QUANTIZATION",
     "max_model_len": "MAX_MODEL_LEN",
@@ -49,7 +53,7 @@ DEFAULT_TAG = "stable"
 _STORAGE_SIZE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
 
 # Unsupported arguments: the reason, and the values that are accepted because they have no effect.
-UNSUPPORTED: dict[str, tuple[str, tuple[Any, ...]]] = {
+UNSUPPORTED_ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "nodes_per_worker": ("a worker is one machine: use more GPUs (num_shards)", (None, 1)),
     "post_inference_hooks": ("a worker calls nobody: a job can name a webhook", (None, [])),
     "source": ("weights come from the Hugging Face hub", (None, "hugging_face")),
@@ -57,7 +61,7 @@ UNSUPPORTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "request_headers": ("the platform takes no headers", (None, {})),
 }
 # Arguments that only cause a warning.
-IGNORED = {
+IGNORED_ARGUMENTS = {
     "default_callback_url": "callbacks are per job here: send each job its own webhook",
     "cpus": "the platform gives each GPU its CPUs",
     "memory": "the platform gives each GPU its memory",
@@ -84,7 +88,7 @@ class ModelEndpoints:
             EndpointExists: If an endpoint with this name exists.
             DeployError: If the platform refuses the request or can't be reached.
         """
-        values: Body = {"max_workers": 1, "per_worker": 2} | _check_arguments(arguments)
+        values: Json = {"max_workers": 1, "per_worker": 2} | _check_arguments(arguments)
         gpu_type = values.get("gpu_type")
         tag = values.pop("inference_framework_image_tag", "latest")
         fields = {
@@ -95,7 +99,7 @@ class ModelEndpoints:
         request = read_plan(fields)[0].to_request()
         request["env"][NAME_VARIABLE] = values["name"]
         _apply_arguments(request, values)
-        if self._api.find(values["name"]) is not None:
+        if self._api.find_endpoint(values["name"]) is not None:
             raise EndpointExists(f"there is an endpoint named {values['name']}")
         return self._send(request, None)
 
@@ -108,8 +112,8 @@ class ModelEndpoints:
             DeployError: If the platform refuses the request or can't be reached.
         """
         arguments = _check_arguments(arguments)
-        existing = self._api.get(arguments["name"])
-        request = {"type": "QUEUE", **deepcopy(as_request(existing))}
+        existing = self._api.get_endpoint(arguments["name"])
+        request = {"type": "QUEUE", **deepcopy(to_request_body(existing))}
         _apply_arguments(request, arguments)
         changed_keys = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
         return self._send({key: request[key] for key in changed_keys & request.keys()}, existing)
@@ -122,7 +126,7 @@ class ModelEndpoints:
             DeployError: If the platform refuses the request or can't be reached.
         """
         try:
-            endpoint = self._api.find(name)
+            endpoint = self._api.find_endpoint(name)
         except ApiError as error:
             if error.status in {401, 403}:
                 # A key that may not list the account's endpoints can't have created one.
@@ -130,18 +134,16 @@ class ModelEndpoints:
             raise
         if endpoint is None or (endpoint.get("env") or {}).get(NAME_VARIABLE) != name:
             return False
-        self._api.delete(str(endpoint["id"]))
+        self._api.delete_endpoint(str(endpoint["id"]))
         return True
 
-    def _send(self, request: Body, existing: Body | None) -> str:
-        step = next_step(request, existing, self._api.url())
+    def _send(self, request: Json, existing: Json | None) -> str:
+        step = plan_step(request, existing, self._api.endpoint_url())
         return Deployment(self._api, log.info, log.warning, wait_s=0).execute(step)
 
 
-def _check_arguments(arguments: Mapping[str, Any]) -> Body:
-    """Return the arguments that are not None; enum members are replaced with their values.
-
-    Arguments that have no effect cause a warning.
+def _check_arguments(arguments: Mapping[str, Any]) -> Json:
+    """Return the arguments that are not None; warn of those that have no effect.
 
     Raises:
         PlanError: If arguments are unsupported or invalid.
@@ -150,13 +152,13 @@ def _check_arguments(arguments: Mapping[str, Any]) -> Body:
     if mistakes := [*_find_mistakes(values)]:
         raise PlanError(mistakes)
     values = {key: value for key, value in values.items() if value is not None}
-    for name in IGNORED.keys() & values.keys():
-        warnings.warn(f"{name} has no effect: {IGNORED[name]}", stacklevel=4)
+    for name in IGNORED_ARGUMENTS.keys() & values.keys():
+        warnings.warn(f"{name} has no effect: {IGNORED_ARGUMENTS[name]}", stacklevel=4)
     return values
 
 
-def _find_mistakes(arguments: Body) -> Iterator[str]:
-    for name, (reason, neutral) in UNSUPPORTED.items():
+def _find_mistakes(arguments: Json) -> Iterator[str]:
+    for name, (reason, neutral) in UNSUPPORTED_ARGUMENTS.items():
         if arguments.get(name) not in neutral:
             yield f"{name}: {reason}"
     if arguments.get("quantize") == "bitsandbytes":
@@ -168,8 +170,8 @@ def _find_mistakes(arguments: Body) -> Iterator[str]:
     yield from _find_number_mistakes(arguments)
 
 
-def _find_number_mistakes(arguments: Body) -> Iterator[str]:
-    for name, minimum in MINIMUMS.items():
+def _find_number_mistakes(arguments: Json) -> Iterator[str]:
+    for name, minimum in ARGUMENT_MINIMUMS.items():
         value = arguments.get(name)
         if value is not None and (not isinstance(value, int) or value < minimum):
             yield f"{name}: a whole number of at least {minimum}"
@@ -178,12 +180,8 @@ def _find_number_mistakes(arguments: Body) -> Iterator[str]:
         yield "gpus: fewer than num_shards"
 
 
-def _apply_arguments(request: Body, arguments: Body) -> None:
-    """Change a request according to the arguments.
-
-    Raises:
-        PlanError: If an argument is invalid or contradicts the request.
-    """
+def _apply_arguments(request: Json, arguments: Json) -> None:
+    """Change a request according to the arguments; raise ``PlanError`` for invalid ones."""
     env, workers = request["env"], request["workers"]
     env |= _to_settings(arguments)
     if tag := arguments.get("inference_framework_image_tag"):
@@ -205,54 +203,46 @@ def _apply_arguments(request: Body, arguments: Body) -> None:
         request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
 
 
-def _to_settings(arguments: Body) -> dict[str, str]:
-    """Return the worker's settings for the arguments.
-
-    Raises:
-        PlanError: If the model is neither a repository nor a directory.
-    """
+def _to_settings(arguments: Json) -> dict[str, str]:
+    """Return the worker's settings for the arguments; raise ``PlanError`` for a bad model."""
     env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
     if model := arguments.get("checkpoint_path") or arguments.get("model"):
         if "/" not in model or LISTING.value_error("MODEL_NAME", model):
             raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
         env["MODEL_NAME"] = model
     env |= {
-        name: str(arguments[key]) for key, name in SETTING_OF_ARGUMENT.items() if key in arguments
+        name: str(arguments[key]) for key, name in SETTING_BY_ARGUMENT.items() if key in arguments
     }
     if "per_worker" in arguments:
-        # Twice the number, so that as many jobs can wait in the worker while the platform starts
-        # another worker.
+        # Twice the number: as many jobs can wait while the platform starts another worker.
         env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
 
-def _image_with_tag(image: str, tag: str, arguments: Body) -> str:
-    """Return the worker's image for an image tag of LLM Engine.
+def _image_with_tag(image: str, tag: str, arguments: Json) -> str:
+    """Return the worker's image with LLM Engine's tag, or with the default instead of ``latest``.
 
-    Another inference framework than vLLM causes a warning, and its tag is replaced with the
-    default.
+    Another inference framework than vLLM causes a warning and also gets the default tag.
     """
     repository, colon, last = image.rpartition(":")
     untagged = repository if colon and "/" not in last else image
     if arguments.get("inference_framework", "vllm") != "vllm":
-        warnings.warn(
-            f"inference_framework: vLLM serves it, the image is {DEFAULT_TAG}", stacklevel=4
-        )
+        message = f"inference_framework: vLLM serves it, the image is {DEFAULT_TAG}"
+        warnings.warn(message, stacklevel=4)
         tag = DEFAULT_TAG
     return f"{untagged}:{DEFAULT_TAG if tag == 'latest' else tag}"
 
 
-def _choose_pools(arguments: Body) -> list[str]:
+def _choose_pools(arguments: Json) -> list[str]:
     """Choose the smallest GPUs that fit a model, by the size in its name, such as 7b.
 
     Raises:
         PlanError: If the name has no size, or no GPU is large enough.
     """
     names = f"{arguments['model']} {arguments.get('checkpoint_path', '')}"
-    if (weights := weights_gb(names, arguments.get("quantize", ""))) is None:
-        raise PlanError(
-            [f"gpu_type: the model's name does not say its size: one of {', '.join(GPU_TYPES)}"]
-        )
+    if (weights := estimate_weights_gb(names, arguments.get("quantize", ""))) is None:
+        message = f"the model's name does not say its size: one of {', '.join(GPU_TYPES)}"
+        raise PlanError([f"gpu_type: {message}"])
     needed = weights * KV_CACHE_FACTOR / (arguments.get("gpus") or arguments.get("num_shards") or 1)
     if not (pools := smallest_pools(needed)):
         raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])

@@ -35,8 +35,7 @@ _CUDA_TAG = re.compile(r"-cu(\d+)(\d)$")
 _TIMEOUT_SETTING = "EXECUTION_TIMEOUT_S"
 # GB of a container's disk for caches and for a download's temporary files.
 _SPARE_DISK_GB = 5
-# By default the platform gives up on a worker's startup after 420 s, which is too short if the
-# worker downloads a model.
+# The platform's default for a worker's startup, 420 s, is too short for a model's download.
 _INIT_TIMEOUT_ENV = {"RUNPOD_INIT_TIMEOUT": "1200"}
 _FLASHBOOT_MODES = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
 
@@ -48,12 +47,12 @@ def _to_setting_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _to_switch(value: object) -> object:
+def _to_on_off(value: object) -> object:
     """Convert YAML's ``on`` and ``off``, which it parses as booleans, back to strings."""
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-NonEmptyText = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 Setting = Annotated[str, BeforeValidator(_to_setting_text)]
 CudaVersion = Annotated[str, BeforeValidator(_to_setting_text), Field(pattern=r"^\d+\.\d+$")]
 
@@ -66,39 +65,29 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    name: NonEmptyText = Field(description="the endpoint's name, which identifies it")
-    image: NonEmptyText = Field(description="the worker's image, with its tag")
-    settings: dict[NonEmptyText, Setting] = Field(
-        default={}, description="the worker's settings, as NAME=VALUE"
-    )
-    gpu_pools: list[NonEmptyText] | None = Field(
-        None,
-        min_length=1,
-        description=f"GPU pools; by default chosen by the model's size ({_POOLS_TEXT})",
+    name: Text = Field(description="the endpoint's name, which identifies it")
+    image: Text = Field(description="the worker's image, with its tag")
+    settings: dict[Text, Setting] = Field({}, description="the worker's settings, as NAME=VALUE")
+    gpu_pools: list[Text] | None = Field(
+        None, min_length=1, description=f"GPU pools; default: by the model's size ({_POOLS_TEXT})"
     )
     gpu_count: int = Field(1, ge=1, description="GPUs per worker")
-    exclude_gpus: list[NonEmptyText] = Field(
-        default=[], description="GPU types of the pools to exclude"
-    )
+    exclude_gpus: list[Text] = Field([], description="GPU types of the pools to exclude")
     min_cuda: CudaVersion | None = Field(
         None, description="minimum CUDA version of hosts; by default the image's requirement"
     )
     disk_gb: int = Field(60, ge=1, description="GB of disk per container")
-    volumes: list[NonEmptyText] | None = Field(None, description="ids of network volumes")
-    data_centers: list[NonEmptyText] | None = Field(None, description="ids of data centers")
-    registry: NonEmptyText | None = Field(
-        None, description="id of a private registry's credentials"
-    )
+    volumes: list[Text] | None = Field(None, description="ids of network volumes")
+    data_centers: list[Text] | None = Field(None, description="ids of data centers")
+    registry: Text | None = Field(None, description="id of a private registry's credentials")
     args: str | None = Field(None, description="the container's start command")
     workers_min: int = Field(0, ge=0, description="workers that always run, at your cost")
-    workers_max: int = Field(
-        3, ge=1, description="maximum number of workers, which limits the cost"
-    )
+    workers_max: int = Field(3, ge=1, description="maximum number of workers: limits the cost")
     idle_timeout_s: int = Field(
         60,
         ge=1,
         le=3600,
-        description="seconds that an idle worker waits for jobs; not with --request-count",
+        description="seconds until an idle worker stops; not with --request-count",
     )
     queue_delay_s: float | None = Field(
         None, ge=0.5, description="seconds in the queue after which a worker is added (default: 4)"
@@ -107,7 +96,7 @@ class Plan(BaseModel):
         None, ge=1, description="jobs per worker, instead of --queue-delay-s"
     )
     timeout_s: int = Field(600, ge=1, description="seconds that a job may run")
-    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_to_switch)] = Field(
+    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_to_on_off)] = Field(
         "on", description="whether stopped workers resume fast"
     )
 
@@ -155,47 +144,41 @@ class Plan(BaseModel):
         return gpu | {"minCudaVersion": self.min_cuda or image_cuda}
 
 
-def read_plan(fields: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
+def read_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tuple[Plan, list[str]]:
     """Validate a plan, and choose its GPU pools by the model's size if it names none.
 
     Args:
         fields: The fields of the plan, as read from flags and a file.
-        unknown_settings: Whether to allow settings whose names or values look wrong.
+        allow_unknown: Whether to allow settings whose names or values look wrong.
 
     Returns:
         The plan, and remarks about it for the user.
 
     Raises:
-        PlanError: If the plan is invalid. The message lists all mistakes and quotes no values of
-            settings.
+        PlanError: If the plan is invalid. The message lists all mistakes and no settings' values.
     """
     try:
         plan = Plan.model_validate(fields)
     except ValidationError as exc:
         raise PlanError([_describe_error(error) for error in exc.errors()]) from None
-    model_settings = [
+    model, quantization = (
         plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")
-    ]
-    weights = weights_gb(*model_settings)
+    )
+    weights = estimate_weights_gb(model, quantization)
     pools = plan.gpu_pools
     if pools is None:
-        pools = (
-            [] if weights is None else smallest_pools(weights * KV_CACHE_FACTOR / plan.gpu_count)
-        )
+        gb = None if weights is None else weights * KV_CACHE_FACTOR / plan.gpu_count
+        pools = [] if gb is None else smallest_pools(gb)
     mistakes = [*_find_contradictions(plan, pools), *_find_secrets(plan)]
     problems = {
         name: LISTING.name_error(name) or LISTING.value_error(name, value)
         for name, value in sorted(plan.settings.items())
     }
-    if not unknown_settings:
+    if not allow_unknown:
         mistakes += [f"settings: {problem}" for problem in problems.values() if problem]
     if mistakes:
         raise PlanError(mistakes)
-    unknown = [
-        name
-        for name, problem in problems.items()
-        if not problem and name not in LISTING.known_names
-    ]
+    unknown = [key for key in problems if not problems[key] and key not in LISTING.known_names]
     remarks = [problem for problem in problems.values() if problem]
     remarks += [f"{name} is no setting of the worker: passed on" for name in unknown]
     remarks += [f"gpu_pools: {name} is not known here" for name in pools if name not in POOLS]
@@ -203,7 +186,7 @@ def read_plan(fields: dict[str, Any], *, unknown_settings: bool = False) -> tupl
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
         remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
-    if not model_settings[0]:
+    if not model:
         remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
     return plan.model_copy(update={"gpu_pools": pools}), remarks
 
@@ -228,16 +211,13 @@ def read_file(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def weights_gb(model: str, quantization: str) -> float | None:
+def estimate_weights_gb(model: str, quantization: str) -> float | None:
     """Estimate the size of a model's weights in GB; None if the model's name doesn't show it."""
     if (size := _PARAMETER_COUNT.search(model)) is None:
         return None
     billions = float(size[1]) / (1000 if size[2] in "mM" else 1)
-    return billions * (
-        _GB_PER_BILLION_QUANTIZED
-        if quantization.lower().startswith(_QUANTIZED_PREFIXES)
-        else _GB_PER_BILLION
-    )
+    is_quantized = quantization.lower().startswith(_QUANTIZED_PREFIXES)
+    return billions * (_GB_PER_BILLION_QUANTIZED if is_quantized else _GB_PER_BILLION)
 
 
 def smallest_pools(gb: float) -> list[str]:
@@ -249,10 +229,9 @@ def _describe_error(error: Any) -> str:
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         similar = difflib.get_close_matches(field, Plan.model_fields, n=1)
-        suggestion = (
-            f"; did you mean {similar[0]}?" if similar else f": {', '.join(Plan.model_fields)}"
-        )
-        return f"{field}: a plan has no such field{suggestion}"
+        names = ", ".join(Plan.model_fields)
+        hint = f"; did you mean {similar[0]}?" if similar else f": {names}"
+        return f"{field}: a plan has no such field{hint}"
     if error["type"] == "missing":
         return f"{field}: it is required, as --{field} or in the file"
     advice = "; write a text, in quotes" if error["type"] == "string_type" else ""

@@ -1,7 +1,4 @@
-"""The worker's settings and their allowed values, from a list that ships with the client.
-
-Also recognises and masks secrets.
-"""
+"""The worker's settings and their allowed values, from a JSON file; also masks secrets."""
 
 import difflib
 import json
@@ -48,8 +45,7 @@ class AllowedValues(BaseModel):
         kind: The type of the value.
         bounds: The bounds of a number, by pydantic's names of constraints.
         also: Additional allowed strings, in lower case.
-        choices: The allowed values, compared case-insensitively. The import path of a custom class,
-            which contains a dot or a colon, is also allowed.
+        choices: The allowed values, in any case. A path with a dot or a colon is also allowed.
         pattern: A regular expression for the whole string.
         accepted: A description of the allowed values, for error messages.
         example: An allowed value.
@@ -146,8 +142,7 @@ class Listing(BaseModel):
         """Return an error message for a value, without quoting it; None if no error is found."""
         allowed = self.values.get(name) or self.values.get(name.removeprefix(self.embedder))
         text = value.strip()
-        # Blank values and vLLM's None count as unset. A value with ``{{`` refers to a secret that
-        # only the platform knows.
+        # Blank values and vLLM's None count as unset; ``{{`` refers to a secret of the platform.
         if allowed is None or text in {"", "None"} or "{{" in text or allowed.accepts(text):
             return None
         example = f", for example {name}={allowed.example}" if allowed.example else ""
@@ -161,9 +156,8 @@ class Listing(BaseModel):
             return self.meant[upper]
         if (without_prefix := upper.removeprefix("VLLM_")) in self.settings:
             return without_prefix
-        similar = difflib.get_close_matches(
-            upper, sorted(self.settings), n=1, cutoff=MIN_SIMILARITY
-        )
+        names = sorted(self.settings)
+        similar = difflib.get_close_matches(upper, names, n=1, cutoff=MIN_SIMILARITY)
         return similar[0] if similar else None
 
 
@@ -179,10 +173,7 @@ class Secrets:
         self._values: set[str] = set()
 
     def add(self, values: Iterable[str]) -> None:
-        """Add secrets to mask, including their JSON and ``repr`` spellings.
-
-        Ignore values shorter than ``MIN_SECRET_LENGTH``.
-        """
+        """Mask these values and their JSON and ``repr`` forms from now on; ignore short values."""
         for value in values:
             if len(value) >= MIN_SECRET_LENGTH:
                 self._values |= {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
@@ -205,9 +196,8 @@ def is_secret(name: str, value: str) -> bool:
         return True
     if not rest.strip() or rest != value:
         return False
-    return setting in LISTING.secrets or (
-        setting not in LISTING.settings and bool(_SECRET_NAME.search(setting))
-    )
+    has_secret_name = setting not in LISTING.settings and bool(_SECRET_NAME.search(setting))
+    return has_secret_name or setting in LISTING.secrets
 
 
 def _may_be_json(value: str) -> bool:

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llm_worker_client.deploy.api import Api, Body
+from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
 
-# Seconds without a line after which ``follow`` closes a stream, and seconds until it opens a new
-# one.
+# Seconds without a line until ``follow`` closes a stream, and then until it opens a new one.
 _RECONNECT_AFTER_S = 60.0
 _RECONNECT_PAUSE_S = 1.0
 # Consecutive streams that break off without a new line, after which ``follow`` raises the error.
@@ -18,26 +17,18 @@ _MAX_FAILURES = 5
 
 @dataclass
 class WorkerLog:
-    """A worker's log, read as a stream from the platform.
-
-    Args:
-        api: The client for the account's endpoints.
-        endpoint: The id of the endpoint.
-        worker: The id of the worker.
-        query: The platform's options ``tail``, ``since`` and ``source``.
-    """
+    """A worker's log; ``query`` has the platform's options ``tail``, ``since`` and ``source``."""
 
     api: Api
-    endpoint: str
-    worker: str
+    endpoint_id: str
+    worker_id: str
     query: dict[str, str]
     _last_id: str = ""
-    # Number of received lines with the last id. An id is a timestamp, which several lines may
-    # share.
+    # Number of received lines with the last id, a timestamp that several lines may share.
     _seen_count: int = 0
     _failures: int = 0
 
-    def read(self, idle_s: float) -> Iterator[str]:
+    def read_until_idle(self, idle_s: float) -> Iterator[str]:
         """Yield new lines until the stream ends or no line has arrived for ``idle_s`` seconds.
 
         Raises:
@@ -45,7 +36,7 @@ class WorkerLog:
             NoResponse: If the stream breaks off.
         """
         with self.api.stream_log(
-            self.endpoint, self.worker, self.query, self._last_id, idle_s
+            self.endpoint_id, self.worker_id, self.query, self._last_id, idle_s
         ) as lines:
             repeated, repeated_id = self._seen_count, self._last_id
             for event_id, text in _parse_events(lines):
@@ -62,13 +53,12 @@ class WorkerLog:
         """Yield lines until the worker no longer exists; reopen the stream when it ends.
 
         Raises:
-            ApiError: If the platform refuses a request, for example because there is no such
-                worker.
+            ApiError: If the platform refuses a request, such as for an unknown worker.
             NoResponse: If several consecutive streams break off.
         """
         while True:
             try:
-                yield from self.read(_RECONNECT_AFTER_S)
+                yield from self.read_until_idle(_RECONNECT_AFTER_S)
             except NoResponse:
                 self._failures += 1
                 if self._failures == _MAX_FAILURES:
@@ -80,7 +70,7 @@ class WorkerLog:
             self.api.sleep(_RECONNECT_PAUSE_S)
 
 
-def choose_worker(api: Api, endpoint: Body) -> str:
+def only_worker_id(api: Api, endpoint: Json) -> str:
     """Return the id of the endpoint's only worker.
 
     Raises:
@@ -95,25 +85,21 @@ def choose_worker(api: Api, endpoint: Body) -> str:
     return str(workers[0]["id"])
 
 
-def get_status(api: Api, endpoint: Body) -> Body:
-    """Return an endpoint's id, name, image, workers, rollout and jobs, in the platform's format.
-
-    The key ``jobs`` is missing if the platform can't provide the numbers of jobs.
-    """
+def get_status(api: Api, endpoint: Json) -> Json:
+    """Return an endpoint's id, name, image, workers, rollout and, if known, numbers of jobs."""
     endpoint_id = endpoint["id"]
     status = {key: endpoint.get(key) for key in ("id", "name", "image")}
     status["bounds"] = {key: endpoint["workers"][key] for key in ("min", "max")}
     workers = api.workers(endpoint_id)
     status |= {key: workers[key] for key in ("summary", "workers")}
     status["rollout"] = api.releases(endpoint_id).get("rollout") or {}
-    # Another service of the platform provides the numbers of jobs. It learns of a new endpoint a
-    # little later, and refuses the request until then.
+    # Another service, which learns of a new endpoint a little later, provides the job counts.
     with suppress(ApiError):
         status["jobs"] = api.health(endpoint_id).get("jobs") or {}
     return status
 
 
-def format_status(status: Body) -> Iterator[str]:
+def format_status(status: Json) -> Iterator[str]:
     """Yield the lines that display an endpoint's status."""
     yield f"{status['name']} ({status['id']}): {status['image'] or ''}"
     bounds = status["bounds"]
@@ -131,9 +117,8 @@ def format_status(status: Body) -> Iterator[str]:
 
 def format_worker_counts(summary: Mapping[str, int]) -> str:
     """Return a line with the number of workers in each state."""
-    return (
-        f"workers: {_format_counts({state: n for state, n in summary.items() if state != 'total'})}"
-    )
+    counts = {state: count for state, count in summary.items() if state != "total"}
+    return f"workers: {_format_counts(counts)}"
 
 
 def _format_counts(counts: Mapping[str, int]) -> str:

@@ -22,7 +22,7 @@ from llm_worker_client.llm.outputs import (
 from llm_worker_client.llm.prompts import (
     Item,
     create_items,
-    encode,
+    encode_json,
     parse_conversations,
     parse_prompts,
 )
@@ -55,8 +55,7 @@ class LLM:
         endpoint_id: Id of the endpoint; RUNPOD_ENDPOINT_ID by default.
         model: Served name of the model or of an adapter; the endpoint's model by default.
         api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
-        base_url: Base URL of the platform's API; by default from RUNPOD_ENDPOINT_BASE_URL, or
-            RunPod's.
+        base_url: Base URL of the platform's API; RUNPOD_ENDPOINT_BASE_URL or RunPod's by default.
         jobs_at_once: Maximum number of concurrent jobs.
         execution_timeout_s: Time limit of each job in seconds.
         engine_args: Other arguments of TACO-LLM's and vLLM's class. Arguments that only affect how
@@ -79,17 +78,15 @@ class LLM:
         execution_timeout_s: float = JOB_TIMEOUT_S,
         **engine_args: Any,
     ) -> None:
-        arguments.check(engine_args)
+        arguments.check_arguments(engine_args)
         id = endpoint_id or account.endpoint_id()
         if id is None:
-            raise ValueError(
-                f"LLM: the endpoint's id, or {account.ENDPOINT_VARIABLE} in the environment"
-            )
-        self._transport = RunpodTransport(id, api_key, base_url)
+            variable = account.ENDPOINT_VARIABLE
+            raise ValueError(f"LLM: the endpoint's id, or {variable} in the environment")
+        options = (id, api_key, base_url)
+        self._transport = RunpodTransport(*options)
         # Use a closure because the repr of an attribute could print the key.
-        self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(
-            id, api_key, base_url
-        )
+        self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(*options)
         self._shared = {} if model is None else {"model": model}
         self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": JOB_TTL_MS}
         self._jobs_at_once = max(1, jobs_at_once)
@@ -121,14 +118,11 @@ class LLM:
                 or ``prompt_token_ids``.
             sampling_params: Parameters for all prompts, or a list with one item for each prompt:
                 ``SamplingParams``, dicts or vLLM's objects.
-            prompt_token_ids: The prompts as token ids, which older code passes instead of
-                ``prompts``.
+            prompt_token_ids: The prompts as token ids, which older code passes.
             use_tqdm: Whether to show a progress bar.
-            lora_request: Adapter for all prompts, or a list with an adapter or None for each
-                prompt: served names or vLLM's ``LoRARequest`` objects, of which only the name is
-                used.
-            prompt_adapter_request: Only causes a warning, because vLLM no longer supports prompt
-                adapters.
+            lora_request: Adapter for all prompts, or a list with an adapter or None for each:
+                served names, or vLLM's ``LoRARequest`` objects, whose names are used.
+            prompt_adapter_request: Ignored with a warning; vLLM no longer has prompt adapters.
             guided_options_request: Constraints for the output (``guided_json`` and so on).
 
         Returns:
@@ -202,9 +196,7 @@ class LLM:
         lora_request: Any = None,
         guided_options_request: Any = None,
     ) -> Batch:
-        """Start a batch of prompts; this needs an endpoint with a network volume.
-
-        The arguments are those of ``generate``.
+        """Start a batch on an endpoint with a network volume, with the arguments of ``generate``.
 
         Raises:
             ValueError, TypeError: If an argument is wrong; nothing has been sent.
@@ -237,10 +229,9 @@ class LLM:
         call_fields = {name: value for name, value in shared.items() if value is not None}
         common = {**self._shared, **call_fields, "return_token_ids": True, "use_tqdm": use_tqdm}
         template = JobTemplate(items_key, common, self._policy, self._jobs_at_once)
-        encode(common, "chat")
+        encode_json(common, "chat")
         runner = ItemRunner(self._open_endpoint(), items, template, use_tqdm)
-        # Run in a separate thread because the caller's thread may run an event loop, as in
-        # notebooks. Ctrl-C cancels the jobs and waits until they are cancelled; a second Ctrl-C
-        # doesn't wait.
+        # Run in another thread because the caller's may run an event loop, as in notebooks. Ctrl-C
+        # cancels the jobs and waits until they are cancelled; a second Ctrl-C doesn't wait.
         with start_blocking_portal() as portal:
             return portal.call(runner.run)

@@ -39,11 +39,8 @@ _MACHINE_ARGUMENTS = frozenset(
 _SETTING_NAMES = {"tokenizer": "TOKENIZER_NAME"}
 
 
-def check(arguments: Mapping[str, Any]) -> None:
+def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
-
-    Args:
-        arguments: The script's arguments except those for the endpoint and its key.
 
     Raises:
         ValueError: If an argument would change the output, because the endpoint's engine is fixed.
@@ -51,11 +48,8 @@ def check(arguments: Mapping[str, Any]) -> None:
     """
     for name, value in arguments.items():
         setting = _SETTING_NAMES.get(name, name.upper())
-        if (
-            name not in DEFAULTS
-            and name not in _MACHINE_ARGUMENTS
-            and setting not in LISTING.known_names
-        ):
+        is_known = name in DEFAULTS or name in _MACHINE_ARGUMENTS
+        if not is_known and setting not in LISTING.known_names:
             name_error = LISTING.name_error(setting)
             raise TypeError(f"LLM: {name_error or f'there is no argument {name!r}'}")
         if name in DEFAULTS and value in (DEFAULTS[name], None):

@@ -50,13 +50,10 @@ class Batch:
         _request(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
-        """Submit a job that continues the batch, unless the batch has ended.
-
-        If another job is already running the batch, both share the work.
+        """Submit a job that continues the batch unless it has ended; several jobs share the work.
 
         Raises:
-            EndpointError: If the batch doesn't exist, or the platform rejects the job or doesn't
-                respond.
+            EndpointError: If the batch doesn't exist, or the platform refuses or doesn't respond.
         """
         if self._retrieve()["status"] in _ENDED_STATUSES:
             return
@@ -64,7 +61,7 @@ class Batch:
         try:
             self._transport.endpoint.advance(JobRun(Job()).submit(payload, is_read_only=False))
         except Refusal as refusal:
-            raise EndpointError.of(refusal) from None
+            raise EndpointError.from_refusal(refusal) from None
         except PlatformUnreachable as error:
             raise EndpointError(502, f"The platform can't be reached: {error}") from None
 
@@ -75,27 +72,24 @@ class Batch:
 
         Raises:
             PromptError: If a prompt failed. It also contains the outputs of the other prompts.
-            EndpointError: If the batch failed, expired or was cancelled, an output is missing, or
-                the platform can't be reached.
+            EndpointError: If the batch did not complete, an output is missing, or a request failed.
         """
         batch = self._wait(use_tqdm)
         status, output, errors = batch["status"], batch["output_file_id"], batch["error_file_id"]
         if status == "failed":
             mistakes = (batch.get("errors") or {}).get("data") or [{}]
             raise EndpointError(400, f"{self.id} has failed: {mistakes[0].get('message')}")
-        output_lines = self._read_lines(output)
+        output_lines = self._download_lines(output)
         items = self._items
         if items is None:
             # Another script created the batch.
-            input_lines = self._read_lines(batch["input_file_id"])
+            input_lines = self._download_lines(batch["input_file_id"])
             items = [lines.read_item(input_lines[index]) for index in sorted(input_lines)]
         outputs = [
-            create_output(item, lines.read_result(output_lines[index]))
-            if index in output_lines
-            else None
-            for index, item in enumerate(items)
+            create_output(item, lines.read_result(output_lines[i])) if i in output_lines else None
+            for i, item in enumerate(items)
         ]
-        if error_lines := self._read_lines(errors):
+        if error_lines := self._download_lines(errors):
             index = min(error_lines)
             raise PromptError(index, lines.read_error(error_lines[index]), outputs)
         if status != "completed":
@@ -105,13 +99,11 @@ class Batch:
         return [output for output in outputs if output is not None]
 
     def _retrieve(self) -> dict[str, Any]:
-        batch: dict[str, Any] = _request(
-            self._transport, "GET", f"/batches/{quote(self.id)}"
-        ).json()
+        response = _request(self._transport, "GET", f"/batches/{quote(self.id)}")
+        batch: dict[str, Any] = response.json()
         return batch
 
     def _wait(self, use_tqdm: bool) -> dict[str, Any]:
-        """Poll until the batch has ended."""
         pause = MIN_POLL_DELAY
         with tqdm(desc=self.id, disable=not use_tqdm) as bar:
             while True:
@@ -124,24 +116,17 @@ class Batch:
                 time.sleep(pause)
                 pause = min(1.5 * pause, MAX_POLL_DELAY)
 
-    def _read_lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
+    def _download_lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
         if file_id is None:
             return {}
-        return lines.read_lines(
-            _request(self._transport, "GET", f"/files/{quote(file_id)}/content").content
-        )
+        response = _request(self._transport, "GET", f"/files/{quote(file_id)}/content")
+        return lines.lines_by_index(response.content)
 
 
 def create_batch(
     transport: RunpodTransport, items: Sequence[Item], url: str, shared: Mapping[str, Any]
 ) -> Batch:
-    """Create and start a batch.
-
-    Args:
-        transport: Transport for the endpoint.
-        items: Items of the batch.
-        url: Route for all lines.
-        shared: Fields for all request bodies.
+    """Create and start a batch on a route (``url``), with ``shared`` fields in all bodies.
 
     Raises:
         ValueError, TypeError: If an item can't be in a batch, or the input file would be too large.
@@ -149,10 +134,8 @@ def create_batch(
     """
     content = lines.encode_lines(items, url, shared)
     if len(content) > MAX_FILE_BYTES:
-        message = (
-            f"the prompts have {len(content):,} bytes as a batch, and one has {MAX_FILE_BYTES:,}"
-        )
-        raise ValueError(f"{message}: make several")
+        message = f"the prompts have {len(content):,} bytes as a batch, and one has"
+        raise ValueError(f"{message} {MAX_FILE_BYTES:,}: make several")
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
     file = _request(transport, "POST", "/files", **form).json()
     body = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}

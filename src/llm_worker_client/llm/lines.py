@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_worker_client.llm.prompts import Item, encode
+from llm_worker_client.llm.prompts import Item, encode_json
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-# Default parameters of raw jobs, the jobs in the worker's own format. A batch's lines contain them
-# because otherwise the defaults in the model's generation config would apply.
-DEFAULTS: Mapping[str, Any] = {
+# Default parameters of raw jobs (jobs in the worker's own format). A batch's lines contain them, as
+# otherwise the defaults in the model's generation config would apply.
+RAW_JOB_DEFAULTS: Mapping[str, Any] = {
     "max_tokens": 16,
     "temperature": 1.0,
     "top_p": 1.0,
@@ -18,7 +18,7 @@ DEFAULTS: Mapping[str, Any] = {
     "repetition_penalty": 1.0,
 }
 # Parameters that only raw jobs support, with the default values that a batch may omit.
-RAW_ONLY: Mapping[str, Any] = {
+RAW_ONLY_PARAMETERS: Mapping[str, Any] = {
     "detokenize": True,
     "flat_logprobs": False,
     "prompt_logprobs": None,
@@ -32,39 +32,36 @@ _TOKEN_ID_OPTIONS = {"return_token_ids": True, "return_tokens_as_token_ids": Tru
 
 
 def encode_lines(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
-    """Return items as the input file of a batch; the custom ids are their indexes.
-
-    Args:
-        items: Items of the batch.
-        url: Route for all lines.
-        shared: Fields for all request bodies.
+    """Return items as the input file of a batch on a route (``url``); custom ids are the indexes.
 
     Raises:
         ValueError, TypeError: If a parameter can't be in a batch.
     """
-    bodies = {id(item.params): _body_params(item.params, url) for item in items}
+    bodies = {id(item.params): _to_body_params(item.params, url) for item in items}
     lines = []
     for index, item in enumerate(items):
         prompt = {"messages" if url == CHATS else "prompt": item.content}
         adapter = {} if item.adapter is None else {"model": item.adapter}
         body = {**shared, **prompt, **bodies[id(item.params)], **adapter}
         line = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
-        lines.append(encode(line, f"prompt {index}") + "\n")
+        lines.append(encode_json(line, f"prompt {index}") + "\n")
     return "".join(lines).encode()
 
 
-def _body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
+def _to_body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
     remaining = dict(params)
     if remaining.pop("return_token_log_probs", False):
         remaining.setdefault("logprobs", 0)
-    for name in remaining.keys() & RAW_ONLY.keys():
-        if remaining.pop(name) != RAW_ONLY[name]:
+    for name in remaining.keys() & RAW_ONLY_PARAMETERS.keys():
+        if remaining.pop(name) != RAW_ONLY_PARAMETERS[name]:
             raise ValueError(f"sampling_params.{name}: batches don't support it")
-    body = {**DEFAULTS, **remaining, **_TOKEN_ID_OPTIONS}
+    body = {**RAW_JOB_DEFAULTS, **remaining, **_TOKEN_ID_OPTIONS}
     if params.get("use_beam_search"):
         # Beam search rejects these parameters even with their default values.
-        body = {name: body[name] for name in body.keys() - (DEFAULTS.keys() - params.keys())}
-        body.setdefault("max_tokens", DEFAULTS["max_tokens"])
+        body = {
+            name: body[name] for name in body.keys() - (RAW_JOB_DEFAULTS.keys() - params.keys())
+        }
+        body.setdefault("max_tokens", RAW_JOB_DEFAULTS["max_tokens"])
     if url == CHATS and (count := body.pop("logprobs", None)) is not None:
         body |= {"logprobs": True, "top_logprobs": count}
     return body
@@ -116,19 +113,17 @@ def _convert_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
     for (token, logprob), top in zip(chosen, tops, strict=True):
         # The chosen token may not be among the likeliest ones.
         candidates = {**(top or {}), token: logprob}
+        names = sorted(candidates, key=candidates.__getitem__, reverse=True)
+        ids = [int(name.removeprefix(_TOKEN_ID_PREFIX)) for name in names]
         ranked = [
-            {
-                "id": int(name.removeprefix(_TOKEN_ID_PREFIX)),
-                "logprob": candidates[name],
-                "token": None,
-            }
-            for name in sorted(candidates, key=candidates.__getitem__, reverse=True)
+            {"id": id, "logprob": candidates[name], "token": None}
+            for id, name in zip(ids, names, strict=True)
         ]
         entries.append({"logprob": logprob, "top": ranked})
     return entries
 
 
-def read_lines(content: bytes) -> dict[int, dict[str, Any]]:
+def lines_by_index(content: bytes) -> dict[int, dict[str, Any]]:
     """Return the parsed lines of a batch's file by the index of their prompt."""
     lines = map(json.loads, content.splitlines())
     return {int(line["custom_id"]): line for line in lines}

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from anyio import CancelScope
@@ -15,7 +16,7 @@ from llm_worker_client.jobs import COMPLETED, Job, JobRun
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
 from llm_worker_client.llm.parts import Part, split_items
 from llm_worker_client.llm.prompts import Item
-from llm_worker_client.mapping import Refusal, refusal_of
+from llm_worker_client.mapping import Refusal, refusal_from_report
 from llm_worker_client.steps import PlatformUnreachable, Steps
 
 # Minimum seconds before each retry of a retryable failure.
@@ -71,14 +72,13 @@ class ItemRunner:
         # The last error of each failed item, by index. A successful retry removes the error.
         self._errors: dict[int, dict[str, Any]] = {}
         # Number of finished items in each running job, by the index of the job's first item.
-        self._running: dict[int, int] = {}
+        self._done_counts: dict[int, int] = {}
         self._bar = tqdm(total=len(items), desc="Processed prompts", disable=not use_tqdm)
 
     async def run(self) -> list[RequestOutput]:
         """Run all items and return their outputs in order.
 
-        The first failure that is not retryable, or that remains after all retries, cancels all
-        jobs.
+        The first failure that is not retryable or remains after all retries cancels all jobs.
 
         Raises:
             PromptError: If an item failed.
@@ -100,43 +100,33 @@ class ItemRunner:
     async def _run_parts(self) -> None:
         """Run parts sequentially until the queue of parts is empty."""
         while self._parts:
-            # Retry a part before other parts, so that a prompt that always fails is detected after
-            # few jobs.
+            # Retry a part before other parts, so that a prompt that always fails is found early.
             self._parts.extendleft(reversed(await self._run_part(self._parts.popleft())))
 
     async def _run_part(self, part: Part) -> list[Part]:
         """Run a part, wait for the retry delay if necessary, and return the parts to retry."""
         refusal = await self._run_job(part)
         unanswered = [index for index in part.indexes if self._outputs[index] is None]
-        remaining_part = replace(part, indexes=unanswered, attempts=part.attempts + 1)
+        retry_part = replace(part, indexes=unanswered, failures=part.failures + 1)
         if refusal is not None and refusal.retry_after_s is None:
-            raise EndpointError.of(refusal)
+            raise EndpointError.from_refusal(refusal)
         if refusal is None and not any(index in self._errors for index in unanswered):
             if unanswered == [*part.indexes][:1]:
-                message = (
-                    f"There is no result of prompt {unanswered[0]}: "
-                    "the platform stores no result above 20 MB"
-                )
-                raise EndpointError(502, message)
-            # Together, the results of these items may have been too large for the platform, so
-            # retry them in two parts.
+                message = f"There is no result of prompt {unanswered[0]}"
+                raise EndpointError(502, f"{message}: the platform stores no result above 20 MB")
+            # These results may have been too large together, so retry the items in two parts.
             middle = math.ceil(len(unanswered) / 2)
             halves = unanswered[:middle], unanswered[middle:]
-            return [replace(remaining_part, indexes=half) for half in halves if half]
+            return [replace(retry_part, indexes=half) for half in halves if half]
         retry_delays = self._template.retry_delays
-        if part.attempts >= len(retry_delays):
-            raise EndpointError.of(refusal) if refusal else self._prompt_error(unanswered)
+        if part.failures >= len(retry_delays):
+            raise EndpointError.from_refusal(refusal) if refusal else self._prompt_error(unanswered)
         retry_after_s = refusal.retry_after_s if refusal else None
-        await asyncio.sleep(max(retry_delays[part.attempts], retry_after_s or 0.0))
-        return [remaining_part]
+        await asyncio.sleep(max(retry_delays[part.failures], retry_after_s or 0.0))
+        return [retry_part]
 
     async def _run_job(self, part: Part) -> Refusal | None:
-        """Run a part in one job; return the job's error, or None if it completed.
-
-        Raises:
-            PromptError: If an item failed and a retry would not help.
-            EndpointError: If the worker doesn't support lists.
-        """
+        """Run a part in one job and store its results; return the job's error, if it failed."""
         job, first_index = Job(), part.indexes[0]
         report: dict[str, Any] = {}
 
@@ -145,9 +135,8 @@ class ItemRunner:
             run = JobRun(job)
             payload = self._template.payload(part, self._items)
             submitted = yield from run.submit(payload, is_read_only=False)
-            report = yield from run.wait(
-                submitted, lambda progress: self._on_progress(first_index, progress)
-            )
+            on_progress = partial(self._handle_progress, first_index)
+            report = yield from run.wait_for_end(submitted, on_progress)
             job.is_over = True
 
         try:
@@ -157,11 +146,11 @@ class ItemRunner:
         except PlatformUnreachable as error:
             return Refusal(502, f"The platform can't be reached: {error}", None, 1.0)
         finally:
-            self._running.pop(first_index, None)
+            self._done_counts.pop(first_index, None)
             if job.id is not None and not job.is_over:
                 self._endpoint.cancel_soon(job.id)
         self._store_results(part, report.get("output"))
-        return None if report.get("status") == COMPLETED else refusal_of(report)
+        return None if report.get("status") == COMPLETED else refusal_from_report(report)
 
     def _store_results(self, part: Part, outputs: Any) -> None:
         """Store the results and errors in a job's yields, and update the progress bar.
@@ -190,11 +179,11 @@ class ItemRunner:
         index = min(index for index in indexes if index in self._errors)
         return PromptError(index, self._errors[index], self._outputs)
 
-    def _on_progress(self, first_index: int, progress: Any) -> None:
+    def _handle_progress(self, first_index: int, progress: Any) -> None:
         if isinstance(progress, dict) and isinstance(done := progress.get("done"), int):
-            self._running[first_index] = done
+            self._done_counts[first_index] = done
             self._update_bar()
 
     def _update_bar(self) -> None:
         answered_count = sum(output is not None for output in self._outputs)
-        self._bar.update(answered_count + sum(self._running.values()) - self._bar.n)
+        self._bar.update(answered_count + sum(self._done_counts.values()) - self._bar.n)

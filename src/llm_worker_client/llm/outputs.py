@@ -80,7 +80,7 @@ class EndpointError(Exception):
         self.error = error
 
     @classmethod
-    def of(cls, refusal: Refusal) -> "EndpointError":
+    def from_refusal(cls, refusal: Refusal) -> "EndpointError":
         return cls(refusal.status, str(refusal), refusal.error)
 
 
@@ -105,22 +105,16 @@ class PromptError(EndpointError, ValueError):
 
 def create_output(item: Item, result: dict[str, Any]) -> RequestOutput:
     """Return the output for an item from its result, which has the format of raw jobs."""
-    prompt_logprobs = result.get("prompt_logprobs")
+    entries, count = result.get("prompt_logprobs"), item.params.get("prompt_logprobs")
     token_ids = result.get("prompt_token_ids")
     return RequestOutput(
         request_id=result.get("request_id", ""),
         prompt=item.prompt,
         prompt_token_ids=item.token_ids if token_ids is None else token_ids,
         prompt_logprobs=None
-        if prompt_logprobs is None
-        else [
-            entry and _read_candidates(entry, item.params.get("prompt_logprobs"))
-            for entry in prompt_logprobs
-        ],
-        outputs=[
-            _create_completion(index, choice, item)
-            for index, choice in enumerate(result["choices"])
-        ],
+        if entries is None
+        else [entry and _read_candidates(entry, count) for entry in entries],
+        outputs=[_create_completion(i, choice, item) for i, choice in enumerate(result["choices"])],
         lora_request=item.adapter,
         num_prompt_tokens=(result.get("usage") or {}).get("input", 0),
     )

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from operator import gt
 from typing import Any
 
-from llm_worker_client.llm.prompts import Item, encode
+from llm_worker_client.llm.prompts import Item, encode_json
 
 # Limits of a job: bytes of the items (jobs above 10 MB can't be cancelled), values and token ids (a
 # worker accepts 100,000 and 1,500,000), and bytes of the results (the platform stores 20 MB).
 MAX_BYTES = 8_000_000
-LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
+JOB_LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
 # Estimated bytes of a result, of each token in it (text and id), and of each candidate.
 RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
 # Tokens of an output if the parameters contain no limit.
 DEFAULT_TOKENS = 16
-# Bounds for the maximum number of prompts in a job: small enough to distribute the prompts over
-# several workers, large enough to fill one worker.
+# Bounds for the maximum number of prompts in a job, to use several workers but fill each.
 MIN_PROMPTS, MAX_PROMPTS = 50, 500
 
 
@@ -28,12 +27,12 @@ class Part:
     Args:
         indexes: Indexes of the items in the call's list.
         adapter: Served name of the adapter of all items; None if they use the call's model.
-        attempts: Number of failed jobs with these items.
+        failures: Number of failed jobs with these items.
     """
 
     indexes: Sequence[int]
     adapter: str | None
-    attempts: int = 0
+    failures: int = 0
 
 
 def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
@@ -47,17 +46,17 @@ def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
         TypeError: If an item can't be encoded.
     """
     max_prompts = min(MAX_PROMPTS, max(MIN_PROMPTS, math.ceil(len(items) / jobs)))
-    sizes = {id(item.params): len(encode(item.params, "sampling_params")) for item in items}
+    sizes = {id(item.params): len(encode_json(item.params, "sampling_params")) for item in items}
     parts: list[Part] = []
     for adapter in dict.fromkeys(item.adapter for item in items):
         indexes: list[int] = []
-        part_load = [0] * len(LIMITS)
+        part_load = [0] * len(JOB_LIMITS)
         for index, item in enumerate(items):
             if item.adapter != adapter:
                 continue
-            item_load = _item_load(item, index, sizes[id(item.params)])
+            item_load = _estimate_load(item, index, sizes[id(item.params)])
             new_load = [*map(sum, zip(part_load, item_load, strict=True))]
-            if indexes and (len(indexes) == max_prompts or any(map(gt, new_load, LIMITS))):
+            if indexes and (len(indexes) == max_prompts or any(map(gt, new_load, JOB_LIMITS))):
                 parts.append(Part(indexes, adapter))
                 indexes, new_load = [], item_load
             indexes.append(index)
@@ -66,12 +65,17 @@ def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
     return parts
 
 
-def _item_load(item: Item, index: int, params_bytes: int) -> list[int]:
-    """Return the amount that an item uses of each limit in ``LIMITS``."""
+def _estimate_load(item: Item, index: int, params_bytes: int) -> list[int]:
+    """Return the amount that an item uses of each limit in ``JOB_LIMITS``."""
     ids = item.token_ids
-    size = len(encode(item.content, f"prompt {index}"))
+    size = len(encode_json(item.content, f"prompt {index}"))
     values = 2 + _count_values(item.params) + (0 if ids else _count_values(item.content))
-    return [size + params_bytes + 2, values, len(ids or ()), _result_bytes(item.params, size)]
+    return [
+        size + params_bytes + 2,
+        values,
+        len(ids or ()),
+        _estimate_result_bytes(item.params, size),
+    ]
 
 
 def _count_values(value: Any) -> int:
@@ -81,21 +85,18 @@ def _count_values(value: Any) -> int:
     return 1 + sum(map(_count_values, value)) if isinstance(value, list | tuple) else 1
 
 
-def _result_bytes(params: dict[str, Any], prompt_bytes: int) -> int:
-    """Return the approximate maximum bytes of a result.
+def _estimate_result_bytes(params: dict[str, Any], prompt_bytes: int) -> int:
+    """Estimate the maximum bytes of a result."""
 
-    A parameter with a wrong value counts with its default, because the worker rejects the value.
-    """
-
-    def number(name: str, default: int) -> int:
+    def read_count(name: str, default: int) -> int:
+        # The default replaces a wrong value, which the worker rejects.
         value = params.get(name)
         return value if isinstance(value, int) and value >= 0 else default
 
-    candidates = number("logprobs", 0 if params.get("return_token_log_probs") else -2)
+    candidates = read_count("logprobs", 0 if params.get("return_token_log_probs") else -2)
     choice_token_bytes = TOKEN_BYTES + (2 + candidates) * CANDIDATE_BYTES
-    output_bytes = (
-        RESULT_BYTES + number("n", 1) * number("max_tokens", DEFAULT_TOKENS) * choice_token_bytes
-    )
+    tokens = read_count("n", 1) * read_count("max_tokens", DEFAULT_TOKENS)
+    output_bytes = RESULT_BYTES + tokens * choice_token_bytes
     # Most prompt tokens have at least three characters.
-    prompt_token_bytes = (2 + number("prompt_logprobs", -2)) * CANDIDATE_BYTES
+    prompt_token_bytes = (2 + read_count("prompt_logprobs", -2)) * CANDIDATE_BYTES
     return output_bytes + prompt_bytes * prompt_token_bytes // 3

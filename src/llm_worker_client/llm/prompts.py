@@ -65,10 +65,7 @@ def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
 
 
 def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return each conversation as a list of messages, and None instead of a prompt's text.
-
-    Args:
-        messages: One conversation, or a list of them.
+    """Return one or several conversations as lists of messages, with None as a prompt's text.
 
     Raises:
         TypeError: If an item is not a list of messages.
@@ -84,33 +81,29 @@ def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
 def create_items(
     contents: list[tuple[Any, str | None]], params: Any, adapters: Any, guided: Any = None
 ) -> list[Item]:
-    """Create items from contents, with parameters and adapters for all or for each of them.
+    """Create items from the pairs of ``parse_prompts`` or ``parse_conversations``.
 
-    Args:
-        contents: Pairs of ``parse_prompts`` or ``parse_conversations``.
-        params: Sampling parameters for all items, or a list with those of each item.
-        adapters: Adapter for all items, or a list with an adapter or None for each item.
-        guided: Constraints for all outputs.
+    Pass one value for all items or a list of values as ``params`` and ``adapters``; ``guided`` are
+    constraints for all outputs.
 
     Raises:
-        ValueError: If a list of parameters or adapters has a different length, or jobs don't
-            support a parameter.
+        ValueError: If a list has another length, or jobs don't support a parameter.
         TypeError: If a value has the wrong type or can't be encoded.
     """
     count = len(contents)
-    params_list = _one_per_prompt(params, count, "sampling_params")
+    params_list = _expand_per_prompt(params, count, "sampling_params")
     # Shared parameters are converted once and remain shared.
     job_params = {id(value): to_job_params(value, guided) for value in params_list}
-    names = map(_adapter_name, _one_per_prompt(adapters, count, "lora_request"))
+    names = map(_read_adapter_name, _expand_per_prompt(adapters, count, "lora_request"))
     for value_params in job_params.values():
-        encode(value_params, "sampling_params")
+        encode_json(value_params, "sampling_params")
     return [
         Item(value, job_params[id(prompt_params)], name, text)
         for (value, text), prompt_params, name in zip(contents, params_list, names, strict=True)
     ]
 
 
-def _one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
+def _expand_per_prompt(value: Any, count: int, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
@@ -118,23 +111,15 @@ def _one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
     return list(value)
 
 
-def encode(value: Any, name: str) -> str:
-    """Return a value as JSON.
-
-    Args:
-        value: The value.
-        name: Name of the value for errors.
-
-    Raises:
-        TypeError: If the value can't be encoded.
-    """
+def encode_json(value: Any, name: str) -> str:
+    """Return a value as JSON; raise ``TypeError`` with its name if it can't be encoded."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
 
 
-def _adapter_name(request: Any) -> str | None:
+def _read_adapter_name(request: Any) -> str | None:
     """Return the served name of an adapter, because workers don't find adapters by path."""
     if not request:
         return None

@@ -7,9 +7,8 @@ from typing import Any
 
 # Internal fields of vLLM's class, which have no effect because outputs are always complete.
 INTERNAL_FIELDS = frozenset({"output_kind", "output_text_buffer_length", "skip_clone"})
-# Parameter that is sent even with vLLM's default, because the endpoint's default may differ
-# (DEFAULT_MAX_TOKENS).
-_ENDPOINT_DEFAULT = "max_tokens"
+# Sent even with vLLM's default, because the endpoint's may differ (DEFAULT_MAX_TOKENS).
+_ALWAYS_SENT = "max_tokens"
 GUIDED_OPTIONS = "guided_options_request"
 
 
@@ -81,8 +80,7 @@ def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
 
     Raises:
         TypeError: If a value has another type.
-        ValueError: If an object has a parameter that jobs don't support, or ``params`` already
-            contains constraints in addition to ``guided``.
+        ValueError: If jobs don't support a parameter, or both arguments contain constraints.
     """
     job_params = _read_params(params)
     if guided is not None:
@@ -97,26 +95,26 @@ def _read_params(params: Any) -> dict[str, Any]:
         return {}
     if isinstance(params, Mapping):
         return {name: value for name, value in params.items() if value is not None}
-    values = dict(_attributes(params))
+    values = dict(_public_fields(params))
     if not values:
         raise TypeError(f"sampling_params: SamplingParams or a dict, not {params!r}")
     if isinstance(params, SamplingParams):
         return {name: value for name, value in values.items() if value is not None}
     defaults: dict[str, Any] = {}
     with suppress(TypeError, ValueError):
-        defaults = dict(_attributes(type(params)()))
+        defaults = dict(_public_fields(type(params)()))
     changed = {
         name: value
         for name, value in values.items()
         if value not in (None, [])
-        and (name == _ENDPOINT_DEFAULT or name not in defaults or value != defaults[name])
+        and (name == _ALWAYS_SENT or name not in defaults or value != defaults[name])
     }
     if unknown := sorted(changed.keys() - PARAMETER_NAMES - INTERNAL_FIELDS):
         raise ValueError(f"sampling_params.{unknown[0]}: a job has no such parameter")
     return {name: value for name, value in changed.items() if name in PARAMETER_NAMES}
 
 
-def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+def _public_fields(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield the public fields of a msgspec struct, a dataclass or any other object."""
     names = getattr(owner, "__struct_fields__", getattr(owner, "__dict__", ()))
     for name in names:
@@ -125,15 +123,10 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _to_dict(value: Any) -> Any:
-    """Return JSON values unchanged, and another object as a dict of its fields.
-
-    Leave out the fields that are unset or false.
-    """
+    """Return JSON values unchanged, and another object as a dict without None and False."""
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value
-    fields = dict(_attributes(value))
+    fields = dict(_public_fields(value))
     if not fields:
         raise TypeError(f"sampling_params: {value!r} can't be sent")
-    return {
-        name: field for name, field in fields.items() if field is not None and field is not False
-    }
+    return {name: each for name, each in fields.items() if each is not None and each is not False}

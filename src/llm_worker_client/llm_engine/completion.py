@@ -19,9 +19,9 @@ from llm_worker_client.llm_engine.data_types import (
     ToolConfig,
 )
 
-BATCHES = "/v2/batch-completions"
+BATCHES_PATH = "/v2/batch-completions"
 # Arguments of ``create`` that are not fields of the request's body.
-_NOT_IN_BODY = {"cls", "model", "timeout", "stream", "request_headers", "more"}
+_ARGUMENTS_NOT_IN_BODY = {"cls", "model", "timeout", "stream", "request_headers", "more"}
 # Arguments that only version 2 of the batch API has.
 _V2_ARGUMENTS = {"labels", "priority", "cpus", "gpus", "memory", "gpu_type", "storage"}
 
@@ -52,28 +52,10 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | Iterator[CompletionStreamResponse]:
-        """Complete a prompt.
+        """Complete a prompt, with the arguments of LLM Engine's reference.
 
-        Args:
-            model: The name of the model.
-            prompt: The text to complete.
-            max_new_tokens: Maximum number of tokens to generate.
-            temperature: The sampling temperature; 0 for greedy sampling.
-            stop_sequences: Strings that end the completion.
-            return_token_log_probs: Whether to return each token with its log probability.
-            presence_penalty: The penalty for tokens that the text already contains.
-            frequency_penalty: The penalty for tokens by their frequency in the text.
-            top_k: The number of most likely tokens to sample from.
-            top_p: The cumulative probability of the tokens to sample from.
-            include_stop_str_in_output: Whether the output includes the stop string.
-            guided_json: A JSON schema for the output.
-            guided_regex: A regular expression for the output.
-            guided_choice: The allowed outputs.
-            guided_grammar: A grammar for the output.
-            timeout: Seconds to wait for new output, after which the job is cancelled.
-            stream: Whether to return an iterator over the pieces of the output.
-            request_headers: Must be empty, as a job has no headers.
-            more: Arguments that LLM Engine's reference leaves out: ``skip_special_tokens``.
+        The job is cancelled if no output arrives for ``timeout`` seconds. ``request_headers`` must
+        be empty. ``more`` may have ``skip_special_tokens``, which LLM Engine accepts as well.
 
         Raises:
             BadRequestError: If the request is invalid or too large for a job.
@@ -112,10 +94,7 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
-        """Complete a prompt as ``create`` does, with asyncio.
-
-        Cancelling the task cancels the job.
-        """
+        """Complete a prompt as ``create`` does; cancelling the task cancels the job."""
         path, body = _build_request(locals())
         if stream:
             return connection.astream(path, body, timeout)
@@ -141,18 +120,14 @@ class Completion:
         storage: str | float | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> CreateBatchCompletionsV1Response | CreateBatchCompletionsV2Response:
-        """Create a batch and submit the job that runs it.
-
-        Raises:
-            The errors of ``create``.
-        """
+        """Create a batch and submit the job that runs it. Errors are those of ``create``."""
         arguments = {name: _to_json(value) for name, value in locals().items()}
         connection.refuse_headers(request_headers)
         excluded = {"cls", "use_v2", "request_headers"} | (set() if use_v2 else _V2_ARGUMENTS)
         body = {name: value for name, value in arguments.items() if name not in excluded}
         if use_v2:
             body["labels"] = labels or model_config.labels
-            created = connection.call("POST", BATCHES, body)
+            created = connection.call("POST", BATCHES_PATH, body)
             return CreateBatchCompletionsV2Response.model_validate(created)
         created = connection.call("POST", "/v1/llm/batch-completions", body)
         return CreateBatchCompletionsV1Response.model_validate(created)
@@ -181,13 +156,13 @@ def _build_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     connection.refuse_headers(arguments["request_headers"])
     kind = "stream" if arguments["stream"] else "sync"
     model = quote(arguments["model"], safe="")
-    body = {name: value for name, value in arguments.items() if name not in _NOT_IN_BODY}
+    body = {name: value for name, value in arguments.items() if name not in _ARGUMENTS_NOT_IN_BODY}
     path = f"/v1/llm/completions-{kind}?model_endpoint_name={model}"
     return path, {**body, **arguments["more"]}
 
 
 def _batch_path(job_id: str) -> str:
-    return f"{BATCHES}/{quote(job_id, safe='')}"
+    return f"{BATCHES_PATH}/{quote(job_id, safe='')}"
 
 
 def _to_json(value: Any) -> Any:

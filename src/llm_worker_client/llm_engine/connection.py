@@ -27,8 +27,7 @@ _CLIENT_OPTIONS: dict[str, Any] = {
 class _LoopClient:
     """The HTTP client of one event loop, which reuses connections between calls.
 
-    Enter it with ``async with`` for each call. It is closed when the loop ends or when it is
-    garbage-collected.
+    Enter it with ``async with`` for each call. The loop's end or garbage collection closes it.
     """
 
     def __init__(self, transport: AsyncRunpodTransport) -> None:
@@ -66,43 +65,41 @@ class Connection:
     api_url: str | None = None
     image: str | None = None
     _client: httpx2.Client | None = None
-    _loops: dict[asyncio.AbstractEventLoop, _LoopClient] = field(default_factory=dict)
+    _loop_clients: dict[asyncio.AbstractEventLoop, _LoopClient] = field(default_factory=dict)
 
     @property
     def client(self) -> httpx2.Client:
         if self._client is None:
-            self._client = httpx2.Client(
-                transport=RunpodTransport(*self._transport_arguments()), **_CLIENT_OPTIONS
-            )
+            transport = RunpodTransport(*self._transport_arguments())
+            self._client = httpx2.Client(transport=transport, **_CLIENT_OPTIONS)
         return self._client
 
     async def loop_client(self) -> _LoopClient:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._loops:
-            self._loops = {
-                key: client for key, client in self._loops.items() if not key.is_closed()
-            }
+        if loop not in self._loop_clients:
+            clients = self._loop_clients.items()
+            self._loop_clients = {key: each for key, each in clients if not key.is_closed()}
             client = _LoopClient(AsyncRunpodTransport(*self._transport_arguments()))
             await client.start()
-            self._loops[loop] = client
-        return self._loops[loop]
+            self._loop_clients[loop] = client
+        return self._loop_clients[loop]
 
     def configure(self, **options: str | None) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
         # Event loops close the clients that are dropped here.
-        self._loops = {}
+        self._loop_clients = {}
         for name, value in options.items():
             setattr(self, name, value)
 
     def _transport_arguments(self) -> tuple[str, str | None, str | None]:
         if endpoint_id := self.endpoint_id or account.endpoint_id():
             return endpoint_id, self.api_key, self.base_url
+        variable = account.ENDPOINT_VARIABLE
         raise BadRequestError(
-            f"There is no endpoint: set {account.ENDPOINT_VARIABLE}, "
-            "or call configure(endpoint_id=…)."
+            f"There is no endpoint: set {variable}, or call configure(endpoint_id=…)."
         )
 
 
@@ -121,8 +118,7 @@ def configure(
 
     Args:
         endpoint_id: The id of the endpoint. Default: RUNPOD_ENDPOINT_ID.
-        api_key: The key of the account. Default: RUNPOD_API_KEY, or the key in the platform's own
-            file.
+        api_key: The key of the account. Default: RUNPOD_API_KEY, or ~/.runpod/config.toml.
         base_url: The URL of the platform's queues. Default: RunPod's.
         api_url: The URL of the platform's REST API, which creates endpoints. Default: RunPod's.
         image: The worker's image without a tag, for ``Model.create``.
@@ -133,11 +129,6 @@ def configure(
 
 
 def refuse_headers(request_headers: dict[str, str] | None) -> None:
-    """Refuse custom headers, as a job has no headers.
-
-    Raises:
-        BadRequestError: If headers are passed.
-    """
     if request_headers:
         raise BadRequestError("request_headers: a job has no headers")
 
@@ -180,10 +171,7 @@ def stream(
 ) -> Iterator[CompletionStreamResponse]:
     """Yield the events of a stream; the job is cancelled if the caller stops before the last event.
 
-    After the first event, an error of the worker is an event with the field ``error``.
-
-    Raises:
-        The errors of ``call``.
+    Errors are those of ``call``; after the first event, an event with ``error`` reports an error.
     """
     options: Any = {"method": "POST", "json": _drop_none(body), "timeout": timeout_s}
     with _translate_errors(), CONNECTION.client.sse(path, **options) as events:
@@ -200,8 +188,7 @@ async def astream(
     """Yield the events of a stream as ``stream`` does, with asyncio."""
     with _translate_errors():
         async with await CONNECTION.loop_client() as client:
-            # Don't use client.sse: an event loop that ends would close the generator of client.sse
-            # before this one.
+            # An event loop that ends would close the generator of client.sse before this one.
             request = client.build_request("POST", path, json=_drop_none(body), timeout=timeout_s)
             response = await client.send(request, stream=True)
             try:

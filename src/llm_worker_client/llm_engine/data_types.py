@@ -59,8 +59,7 @@ class CompletionSyncResponse(DataModel):
 class CompletionStreamOutput(DataModel):
     """A piece of the text, with the number of tokens generated so far.
 
-    ``token`` is set if log probabilities were requested. The last output also has the number of
-    prompt tokens.
+    ``token`` is set if log probabilities were requested, ``num_prompt_tokens`` in the last piece.
     """
 
     text: str

@@ -13,7 +13,7 @@ from llm_worker_client.llm_engine.data_types import (
     UploadFileResponse,
 )
 
-FILES = "/v1/files"
+FILES_PATH = "/v1/files"
 
 
 class File:
@@ -21,15 +21,13 @@ class File:
 
     @classmethod
     def upload(cls, file: BufferedReader) -> UploadFileResponse:
-        """Upload an open file, opened in text or binary mode.
+        """Upload a file that is open in text or binary mode.
 
-        Files above 14 MB are too large for a job. They are uploaded to the volume through its S3
-        API
-        if the environment configures the volume (RUNPOD_VOLUME_ID, …).
+        Files above 14 MB need the volume's S3 API in the environment (RUNPOD_VOLUME_ID, …).
         """
         # A file in memory has no name and is uploaded as "file".
         name = Path(str(getattr(file, "name", "file"))).name
-        response = call("POST", FILES, files={"file": (name, _read_rest(file))})
+        response = call("POST", FILES_PATH, files={"file": (name, _read_rest(file))})
         return UploadFileResponse.model_validate(response)
 
     @classmethod
@@ -45,7 +43,7 @@ class File:
     @classmethod
     def list(cls) -> ListFilesResponse:
         """Return all files."""
-        return ListFilesResponse.model_validate(call("GET", FILES))
+        return ListFilesResponse.model_validate(call("GET", FILES_PATH))
 
     @classmethod
     def delete(cls, file_id: str) -> DeleteFileResponse:
@@ -54,10 +52,7 @@ class File:
 
 
 def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
-    """Return a binary file at its beginning unread, so that it can be sent in parts.
-
-    Read other files, and return their remaining bytes; text is encoded as UTF-8.
-    """
+    """Return the remaining bytes, or an unread binary file itself, which is sent in parts."""
     if isinstance(file, BufferedReader) and file.seekable() and file.tell() == 0:
         return file
     content: str | bytes = file.read()
@@ -65,4 +60,4 @@ def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
 
 
 def _file_path(file_id: str) -> str:
-    return f"{FILES}/{quote(file_id, safe='')}"
+    return f"{FILES_PATH}/{quote(file_id, safe='')}"

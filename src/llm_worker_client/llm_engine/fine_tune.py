@@ -12,7 +12,7 @@ from llm_worker_client.llm_engine.data_types import (
     ListFineTunesResponse,
 )
 
-FINE_TUNES = "/v1/llm/fine-tunes"
+FINE_TUNES_PATH = "/v1/llm/fine-tunes"
 
 
 class FineTune:
@@ -30,7 +30,7 @@ class FineTune:
     ) -> CreateFineTuneResponse:
         """Train an adapter for the endpoint's model, in a job that this call submits."""
         body = {name: value for name, value in locals().items() if name != "cls"}
-        return CreateFineTuneResponse.model_validate(call("POST", FINE_TUNES, body))
+        return CreateFineTuneResponse.model_validate(call("POST", FINE_TUNES_PATH, body))
 
     @classmethod
     def get(cls, fine_tune_id: str) -> GetFineTuneResponse:
@@ -46,7 +46,7 @@ class FineTune:
     @classmethod
     def list(cls) -> ListFineTunesResponse:
         """Return all fine-tunes."""
-        return ListFineTunesResponse.model_validate(call("GET", FINE_TUNES))
+        return ListFineTunesResponse.model_validate(call("GET", FINE_TUNES_PATH))
 
     @classmethod
     def cancel(cls, fine_tune_id: str) -> CancelFineTuneResponse:
@@ -56,4 +56,4 @@ class FineTune:
 
 
 def _fine_tune_path(fine_tune_id: str) -> str:
-    return f"{FINE_TUNES}/{quote(fine_tune_id, safe='')}"
+    return f"{FINE_TUNES_PATH}/{quote(fine_tune_id, safe='')}"

@@ -38,7 +38,7 @@ from llm_worker_client.llm_engine.errors import (
     error_for_status,
 )
 
-MODELS = "/v1/llm/model-endpoints"
+MODELS_PATH = "/v1/llm/model-endpoints"
 Hooks = list[PostInferenceHooks]
 
 
@@ -77,22 +77,18 @@ class Model:
         labels: dict[str, str] | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> CreateLLMEndpointResponse:
-        """Create an endpoint on the platform.
-
-        Returns:
-            The id of the endpoint, as ``endpoint_creation_task_id``.
+        """Create an endpoint on the platform and return its id as ``endpoint_creation_task_id``.
 
         Raises:
-            BadRequestError: If an argument is not supported, ``configure`` has set no image, or an
-                endpoint with this name exists.
+            BadRequestError: If an argument is unsupported, no image is configured, or the endpoint
+                exists.
         """
         arguments = _without_cls(locals())
         if connection.CONNECTION.image is None:
             raise BadRequestError("image: call configure(image=…) with the worker's image")
         with _open_endpoints() as endpoints:
-            return CreateLLMEndpointResponse(
-                endpoint_creation_task_id=endpoints.create(**arguments)
-            )
+            endpoint_id = endpoints.create(**arguments)
+        return CreateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
     @classmethod
     def update(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -120,16 +116,11 @@ class Model:
         labels: dict[str, str] | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> UpdateLLMEndpointResponse:
-        """Change the passed options of an endpoint on the platform.
-
-        Returns:
-            The id of the endpoint, as ``endpoint_creation_task_id``.
-        """
+        """Change the passed options of an endpoint on the platform and return its id."""
         arguments = _without_cls(locals())
         with _open_endpoints() as endpoints:
-            return UpdateLLMEndpointResponse(
-                endpoint_creation_task_id=endpoints.update(**arguments)
-            )
+            endpoint_id = endpoints.update(**arguments)
+        return UpdateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
     @classmethod
     def get(
@@ -143,16 +134,13 @@ class Model:
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
         """Return the models that the endpoint serves."""
         connection.refuse_headers(request_headers)
-        return ListLLMEndpointsResponse.model_validate(connection.call("GET", MODELS))
+        return ListLLMEndpointsResponse.model_validate(connection.call("GET", MODELS_PATH))
 
     @classmethod
     def delete(
         cls, model_endpoint_name: str, request_headers: dict[str, str] | None = None
     ) -> DeleteLLMEndpointResponse:
-        """Delete the endpoint that ``create`` created under this name, or otherwise an adapter.
-
-        Without such an endpoint, the configured endpoint deletes its adapter of this name.
-        """
+        """Delete the endpoint that ``create`` gave this name, or else the adapter of this name."""
         connection.refuse_headers(request_headers)
         if _delete_endpoint(model_endpoint_name):
             return DeleteLLMEndpointResponse(deleted=True)
@@ -165,25 +153,21 @@ class Model:
     def download(
         cls, model_name: str, download_format: str = "hugging_face"
     ) -> DownloadModelResponse:
-        """Return the URLs of a base model's files on the Hugging Face hub.
-
-        An adapter raises an error that names the location of its files, as a job can't carry them.
-        """
+        """Return the URLs of a base model's files on the Hugging Face hub; adapters have none."""
         body = {"model_name": model_name, "download_format": download_format}
-        response = connection.call("POST", f"{MODELS}/download", body)
+        response = connection.call("POST", f"{MODELS_PATH}/download", body)
         return DownloadModelResponse.model_validate(response)
 
 
 def _model_path(name: str) -> str:
-    return f"{MODELS}/{quote(name)}"
+    return f"{MODELS_PATH}/{quote(name)}"
 
 
 def _delete_endpoint(name: str) -> bool:
     """Delete the endpoint that ``create`` created under a name; return whether it existed."""
     config = connection.CONNECTION
     if config.api_url is None and (config.base_url or account.base_url()) != account.PLATFORM_URL:
-        # If the queues are not the platform's, such as those of a local emulator, ``create`` has
-        # created no endpoint there.
+        # ``create`` creates no endpoints behind other queues, such as an emulator's.
         return False
     with _open_endpoints() as endpoints:
         return endpoints.delete(name)

@@ -5,14 +5,14 @@ contain a whole request: its method, its path with the query string, and its bod
 stored on disk in the meantime; otherwise this package does no I/O.
 """
 
-from llm_worker_client.mapping.errors import Dialect, Refusal, refusal_of
+from llm_worker_client.mapping.errors import Dialect, Refusal, refusal_from_report
 from llm_worker_client.mapping.requests import (
     ForwardedRequest,
     JobRequest,
     OutputKind,
     Request,
-    dialect_of,
-    read_request,
+    convert_request,
+    find_dialect,
 )
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "OutputKind",
     "Refusal",
     "Request",
-    "dialect_of",
-    "read_request",
-    "refusal_of",
+    "convert_request",
+    "find_dialect",
+    "refusal_from_report",
 ]

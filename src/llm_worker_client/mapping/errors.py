@@ -45,11 +45,8 @@ class Refusal(Exception):
         }
         self.retry_after_s = retry_after_s
 
-    def in_dialect(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status and the body in the format of a client.
-
-        LLM Engine's client gets another status if it has no exception for this one.
-        """
+    def to_response(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
+        """Return a status that the client's library has an exception for, and the body."""
         if dialect is Dialect.ANTHROPIC:
             return self.status, {"type": "error", "error": self.error}
         if dialect is Dialect.OPENAI:
@@ -62,12 +59,8 @@ class Refusal(Exception):
         return status, {"detail": self.error.get("message"), "error": self.error}
 
 
-def refusal_of(report: dict[str, Any]) -> Refusal:
-    """Return the error of a failed job.
-
-    Args:
-        report: Platform's report of a job that has ended with a status other than ``COMPLETED``.
-    """
+def refusal_from_report(report: dict[str, Any]) -> Refusal:
+    """Return the error of a job that has ended with a status other than ``COMPLETED``."""
     id, status, error = report.get("id"), report.get("status"), report.get("error")
     if status == "CANCELLED":
         return Refusal(CLIENT_CLOSED_REQUEST, f"The job {id} was cancelled.")

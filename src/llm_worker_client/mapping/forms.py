@@ -77,7 +77,7 @@ class Form:
         self._file.file_object.seek(0)
         return self._file.file_object.read()
 
-    def write(self, part: bytes) -> None:
+    def feed(self, part: bytes) -> None:
         try:
             self._parser.write(part)
         except OSError as error:
@@ -87,7 +87,7 @@ class Form:
             raise _form_error(error) from None
 
     def finish(self) -> None:
-        self.write(b"")
+        self.feed(b"")
         if not self._is_complete:
             raise _form_error(FormParserError("it breaks off before its end"))
 
@@ -172,12 +172,8 @@ class Form:
         self._is_complete = True
 
 
-def read(content_type: str, parts: Iterable[bytes]) -> Form:
-    """Parse a form; the caller must close it.
-
-    Args:
-        content_type: Content type of the request, which contains the boundary.
-        parts: Parts of the body.
+def parse_form(content_type: str, parts: Iterable[bytes]) -> Form:
+    """Parse the parts of a body as a form, which the caller must close.
 
     Raises:
         Refusal: If the form is broken or the disk is full.
@@ -185,7 +181,7 @@ def read(content_type: str, parts: Iterable[bytes]) -> Form:
     form = Form(content_type)
     try:
         for part in parts:
-            form.write(part)
+            form.feed(part)
         form.finish()
     except BaseException:
         form.close()
@@ -193,16 +189,16 @@ def read(content_type: str, parts: Iterable[bytes]) -> Form:
     return form
 
 
-async def aread(content_type: str, parts: AsyncIterable[bytes]) -> Form:
+async def aparse_form(content_type: str, parts: AsyncIterable[bytes]) -> Form:
     """Parse a form like ``read``, but with asyncio: threads write to the disk."""
     form, block = Form(content_type), bytearray()
     try:
         async for part in parts:
             block += part
             if len(block) >= _BLOCK_BYTES:
-                await asyncio.to_thread(form.write, bytes(block))
+                await asyncio.to_thread(form.feed, bytes(block))
                 block.clear()
-        await asyncio.to_thread(form.write, bytes(block))
+        await asyncio.to_thread(form.feed, bytes(block))
         await asyncio.to_thread(form.finish)
     except BaseException:
         form.close()

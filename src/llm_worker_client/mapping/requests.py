@@ -76,8 +76,7 @@ class JobRequest:
         input: Input of the job.
         kind: Kind of the job's yields.
         is_read_only: Whether the job changes nothing and may be sent again.
-        json_file_id: Id of the file if its content is requested as JSON (LLM Engine); otherwise
-            None.
+        json_file_id: Id of a file whose content is requested as JSON (by LLM Engine's client).
         range_header: Value of the ``Range`` header in a request for a file's content.
         large_form: Form whose file is too large for a job; see ``with_stored_file``.
     """
@@ -89,29 +88,19 @@ class JobRequest:
     range_header: str = ""
     large_form: forms.Form | None = None
 
-    def content_part(self, offset: int, size: int = CONTENT_PART_BYTES) -> "JobRequest":
-        """Return the job for a part of a file's content.
-
-        Args:
-            offset: Position of the part in bytes.
-            size: Size of the part in bytes.
-        """
+    def for_content_part(self, offset: int, size: int = CONTENT_PART_BYTES) -> "JobRequest":
+        """Return the job for ``size`` bytes of a file's content from an offset."""
         route = self.input["openai_route"]
         separator = "&" if "?" in route else "?"
         return self._with_route(f"{route}{separator}offset={offset}&limit={size}")
 
-    def file_details(self) -> "JobRequest":
+    def for_file_details(self) -> "JobRequest":
         """Return the job that reads the file's metadata, which include its size."""
-        return self._with_route(
-            self.input["openai_route"].partition("?")[0].removesuffix("/content")
-        )
+        path = self.input["openai_route"].partition("?")[0]
+        return self._with_route(path.removesuffix("/content"))
 
     def with_stored_file(self, key: str) -> "JobRequest":
-        """Return the job for a large file that was stored on the volume.
-
-        Args:
-            key: Path of the file on the volume.
-        """
+        """Return the job that registers the large file, which has this key on the volume."""
         name = "openai_input" if "openai_input" in self.input else "body"
         body = {**self.input[name], "path": key}
         return replace(self, input={**self.input, name: body}, large_form=None)
@@ -122,13 +111,9 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
-    """Special handling of some routes.
+    """Special handling of the routes whose path without ``/v1`` matches a pattern.
 
-    Args:
-        path: Pattern that matches the whole path without ``/v1``.
-        method: Method of the requests; None for all methods.
-        kind: Kind of the job's yields; None if it depends on ``stream`` in the body.
-        dialect: Dialect of the responses.
+    Without ``method``, all methods match. Without ``kind``, ``stream`` in the body determines it.
     """
 
     path: re.Pattern[str]
@@ -146,14 +131,14 @@ ROUTE_RULES = (
     RouteRule(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
     RouteRule(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
 )
-PLATFORM_PATH = re.compile(
+PLATFORM_PATH_PATTERN = re.compile(
     r"(run|runsync|purge-queue|health)|(status|status-sync|stream|cancel|retry)/[\w-]+"
 )
 _VERSION = re.compile(r"^(/v1)+(?=/)")
 _READ_METHODS = ("GET", "HEAD")
 
 
-def read_request(request: Request, endpoint: str) -> JobRequest | ForwardedRequest:
+def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRequest:
     """Return the job or the forwarded request that answers a request.
 
     The paths are those of the worker. They may be prefixed with ``/v2/<endpoint>`` or
@@ -164,18 +149,17 @@ def read_request(request: Request, endpoint: str) -> JobRequest | ForwardedReque
     """
     path, separator, query = request.target.partition("?")
     prefix = f"/v2/{endpoint}/"
-    if path.startswith(prefix) and PLATFORM_PATH.fullmatch(path.removeprefix(prefix)):
+    if path.startswith(prefix) and PLATFORM_PATH_PATTERN.fullmatch(path.removeprefix(prefix)):
         return ForwardedRequest(f"/{path.removeprefix(prefix)}{separator}{query}")
     path = _worker_path(path, endpoint)
     rule, path_values = _find_rule(path, request.method)
     accepts_json = request.has_basic_auth or "application/json" in request.header("accept")
     form = request.form
     if form is None and request.is_form and request.body:
-        form = forms.read(request.header("content-type"), (request.body,))
+        form = forms.parse_form(request.header("content-type"), (request.body,))
     body = None if request.method in _READ_METHODS else _read_body(request, form)
-    kind = rule.kind or (
-        OutputKind.EVENTS if body and body.get("stream") is True else OutputKind.WHOLE
-    )
+    is_stream = bool(body and body.get("stream") is True)
+    kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
     return JobRequest(
         input=_job_input(request.method, f"{path}{separator}{query}", body),
         kind=kind,
@@ -186,7 +170,7 @@ def read_request(request: Request, endpoint: str) -> JobRequest | ForwardedReque
     )
 
 
-def dialect_of(request: Request, endpoint: str) -> Dialect:
+def find_dialect(request: Request, endpoint: str) -> Dialect:
     """Return the API whose client sent a request."""
     path = _worker_path(request.target.partition("?")[0], endpoint)
     dialect = _find_rule(path, request.method)[0].dialect
@@ -202,15 +186,11 @@ def _worker_path(path: str, endpoint: str) -> str:
 
 
 def _find_rule(path: str, method: str) -> tuple[RouteRule, dict[str, str]]:
-    """Return the rule for a path and the named values in the path.
-
-    If no rule matches, return a rule without special handling.
-    """
+    """Return the rule for a path, by default an empty one, and the named values in the path."""
     path = _VERSION.sub("", path)
+    method = "GET" if method == "HEAD" else method
     for rule in ROUTE_RULES:
-        if rule.method in (None, "GET" if method == "HEAD" else method) and (
-            match := rule.path.fullmatch(path)
-        ):
+        if rule.method in (None, method) and (match := rule.path.fullmatch(path)):
             return rule, match.groupdict()
     return RouteRule(re.compile("")), {}
 

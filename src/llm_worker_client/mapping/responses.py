@@ -23,7 +23,7 @@ _LAST_EVENT = re.compile(
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def head(status: int, media_type: str, job_id: str | None, **extra: str) -> ResponseHead:
+def create_head(status: int, media_type: str, job_id: str | None, **extra: str) -> ResponseHead:
     request_id = {} if job_id is None else {"x-request-id": job_id}
     return ResponseHead(status, {"content-type": media_type, **request_id, **extra})
 
@@ -31,19 +31,19 @@ def head(status: int, media_type: str, job_id: str | None, **extra: str) -> Resp
 def whole_response(output: Any, job_id: str | None) -> tuple[ResponseHead, bytes]:
     """Return the response for a job with a single yield."""
     if isinstance(output, str):
-        return head(200, TEXT, job_id), _utf8(output)
-    return head(200, JSON, job_id), _utf8(_encode(output))
+        return create_head(200, TEXT, job_id), _utf8(output)
+    return create_head(200, JSON, job_id), _utf8(_encode(output))
 
 
 def error_response(
     refusal: Refusal, dialect: Dialect, job_id: str | None = None
 ) -> tuple[ResponseHead, bytes]:
     """Return the response for a refused request or a failed job."""
-    status, body = refusal.in_dialect(dialect)
+    status, body = refusal.to_response(dialect)
     retry_after = {}
     if refusal.retry_after_s is not None:
         retry_after = {"retry-after": f"{refusal.retry_after_s:g}"}
-    return head(status, JSON, job_id, **retry_after), _utf8(_encode(body))
+    return create_head(status, JSON, job_id, **retry_after), _utf8(_encode(body))
 
 
 def is_events(output: Any) -> bool:
@@ -85,7 +85,7 @@ def has_error(events: bytes) -> bool:
 
 def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes:
     """Return the event that reports a failed job within a stream."""
-    _, body = refusal.in_dialect(dialect)
+    _, body = refusal.to_response(dialect)
     if dialect is Dialect.LLM_ENGINE:
         content = {"error": body["detail"]}
         error = {"status_code": refusal.status, "content": content}

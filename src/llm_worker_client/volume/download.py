@@ -16,29 +16,22 @@ from llm_worker_client.volume import s3 as s3_module
 from llm_worker_client.volume.errors import FileChanged, FileCorrupted
 from llm_worker_client.volume.local_file import LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, STOP_EVENT, VolumeFile
+from llm_worker_client.volume.s3 import STOP_EVENT, S3Api, VolumeFile
 
 _BLOCK_SIZE = 2**18
 
 
-def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size: int) -> None:
-    """Download a file, except for bytes that an earlier download stored, and move it to its path.
+def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_size: int) -> None:
+    """Download a file or the missing rest of it, check it, and move it to its path.
 
-    Args:
-        s3: The API of the volume.
-        file: The file on the volume.
-        path: Path of the local file. An existing file is replaced.
-        progress: Counts the bytes.
-        part_size: Size of the parts that files are uploaded in, in bytes. The checksum may depend
-            on it.
+    The ETag may depend on ``part_size``, the bytes of each part in which the file was uploaded.
 
     Raises:
         FileChanged: If the file on the volume has changed since the download began.
         FileCorrupted: If the downloaded bytes have another size or checksum.
         OSError: If the file can't be written.
     """
-    # The name depends on the content, so that a download never continues from the bytes of another
-    # file.
+    # The name depends on the content, so that no download continues with another file's bytes.
     digest = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
     partial = path.with_name(f".{path.name}.{digest}.part")
     with partial.open("ab") as out:
@@ -47,7 +40,7 @@ def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size
         out.flush()
         os.fsync(out.fileno())
     local_file = LocalFile.from_path(partial, part_size)
-    if local_file.size != file.size or local_file.matches(file.etag) is False:
+    if local_file.size != file.size or local_file.matches_etag(file.etag) is False:
         partial.unlink()
         raise FileCorrupted(f"{file.key} has arrived with other bytes: try again.")
     partial.replace(path)
@@ -55,11 +48,8 @@ def download(s3: S3, file: VolumeFile, path: Path, progress: Progress, part_size
         leftover.unlink(missing_ok=True)
 
 
-def _download_rest(out: BinaryIO, s3: S3, file: VolumeFile, progress: Progress) -> None:
-    """Download to the end of the file, and retry after errors.
-
-    Every received byte resets the number of tries. After the last try its error is raised.
-    """
+def _download_rest(out: BinaryIO, s3: S3Api, file: VolumeFile, progress: Progress) -> None:
+    """Download to the end of the file, with retries; received bytes reset the number of tries."""
     tries = 0
     while (offset := out.seek(0, os.SEEK_END)) < file.size:
         size, error = _read_once(out, offset, s3, file, progress)
@@ -75,20 +65,15 @@ def _download_rest(out: BinaryIO, s3: S3, file: VolumeFile, progress: Progress) 
 
 
 def _read_once(
-    out: BinaryIO, offset: int, s3: S3, file: VolumeFile, progress: Progress
+    out: BinaryIO, offset: int, s3: S3Api, file: VolumeFile, progress: Progress
 ) -> tuple[int, BotoCoreError | None]:
-    """Request the missing bytes once; return the number of bytes written and the error, if any.
-
-    If the server sends the whole file instead, discard the bytes that are already stored.
-
-    Raises:
-        FileChanged: If the file on the volume has another ETag.
-    """
+    """Request the missing bytes once; return the number of bytes written and the error, if any."""
     size = 0
     response = s3.read(file, offset)
     with closing(response["Body"]) as body:
         if response["ETag"].strip('"') != file.etag:
             raise FileChanged("The file on the volume has changed meanwhile: start again.")
+        # The server may send the whole file instead.
         if not str(response.get("ContentRange", "")).startswith(f"bytes {offset}-"):
             progress.add_transferred(-offset)
             out.truncate(0)

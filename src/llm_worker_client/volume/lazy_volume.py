@@ -11,21 +11,14 @@ if TYPE_CHECKING:
 
 
 class LazyVolume:
-    """A volume that is opened at its first use; threads may share it.
-
-    Args:
-        volume: The volume. If None, the environment's volume is opened when it is first needed.
-    """
+    """A volume, by default the environment's, which is opened at its first use; thread-safe."""
 
     def __init__(self, volume: "Volume | None") -> None:
         self._volume = volume
         self._lock = threading.Lock()
 
     def missing_settings(self) -> str | None:
-        """Return a message that names missing settings or a missing package, or else None.
-
-        Open the volume if nothing is missing.
-        """
+        """Open the volume; return a message if settings or a package are missing, else None."""
         try:
             self._open()
         except VolumeNotConfigured as error:
@@ -33,11 +26,7 @@ class LazyVolume:
         return None
 
     def upload(self, file: StoreFile, stop: threading.Event) -> str:
-        """Upload a file to the volume and return its key.
-
-        Args:
-            file: The file to upload.
-            stop: Set by another thread to stop the upload.
+        """Upload a file and return its key; another thread can set ``stop``.
 
         Raises:
             NotStored: If the file could not be uploaded.

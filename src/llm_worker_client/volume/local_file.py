@@ -22,8 +22,7 @@ class LocalFile:
     Args:
         path: Path of the file.
         size: Size in bytes.
-        fingerprint: Inode, size and time of the last change, which differ after a change of the
-            file.
+        fingerprint: Inode, size and time of the last change, to detect changes.
         part_size: Size in bytes of every part except the last.
     """
 
@@ -34,11 +33,7 @@ class LocalFile:
 
     @classmethod
     def from_path(cls, path: Path, part_size: int) -> "LocalFile":
-        """Read the size and the fingerprint of a file, and choose the size of its parts.
-
-        Args:
-            path: Path of the file.
-            part_size: Size of the parts in bytes. A file with too many such parts gets larger ones.
+        """Return the state of a file; a file with too many parts of this size gets larger ones.
 
         Raises:
             OSError: If the file can't be read.
@@ -57,7 +52,7 @@ class LocalFile:
         """The numbers of the file's parts, starting at 1. An empty file has one part."""
         return range(1, max(1, -(-self.size // self.part_size)) + 1)
 
-    def span(self, part: int) -> tuple[int, int]:
+    def part_span(self, part: int) -> tuple[int, int]:
         """Return the offset and the size of a part."""
         offset = (part - 1) * self.part_size
         return offset, min(self.part_size, self.size - offset)
@@ -72,16 +67,12 @@ class LocalFile:
                 size -= len(block)
         return digest.digest()
 
-    def matches(self, etag: str) -> bool | None:
-        """Return whether an ETag belongs to this content.
-
-        Return None if they can't be compared: the ETag has another format or another number of
-        parts.
-        """
+    def matches_etag(self, etag: str) -> bool | None:
+        """Return whether an ETag belongs to the content; None if they can't be compared."""
         match = _ETAG.fullmatch(etag)
         if not match or (match[2] and int(match[2]) != len(self.parts)):
             return None
         if not match[2]:
             return self.md5(0, self.size).hex() == match[1]
-        md5s = b"".join(self.md5(*self.span(part)) for part in self.parts)
+        md5s = b"".join(self.md5(*self.part_span(part)) for part in self.parts)
         return hashlib.md5(md5s, usedforsecurity=False).hexdigest() == match[1]

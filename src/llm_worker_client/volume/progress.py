@@ -25,7 +25,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         """Count transferred bytes; a negative number takes back bytes that must be sent again.
 
         Raises:
-            TransferStopped: If the caller has stopped the transfer, unless the number is negative.
+            TransferStopped: If the caller has stopped the transfer and the number is positive.
         """
         with self.get_lock():
             self.transferred += max(bytes_transferred, 0)
@@ -35,11 +35,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
             _raise_if_stopped()
 
     def add_existing(self, size: int) -> None:
-        """Count bytes that did not have to be transferred.
-
-        Raises:
-            TransferStopped: If the caller has stopped the transfer.
-        """
+        """Count bytes that need no transfer; raise ``TransferStopped`` if the caller stopped it."""
         with self.get_lock():
             self.existing += size
             self.update(size)

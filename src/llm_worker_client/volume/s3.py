@@ -40,7 +40,7 @@ STOP_EVENT: ContextVar[threading.Event] = ContextVar("stop")
 _TRANSIENT_ERRORS = (exceptions.ConnectionError, exceptions.HTTPClientError)
 # Error codes of a request that was interrupted, and of temporary refusals.
 _TRANSIENT_CODES = ("BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "InternalError")
-_FULL_CODES = ("InsufficientStorage", "NoSpaceLeft", "QuotaExceeded", "EntityTooLarge")
+_NO_SPACE_CODES = ("InsufficientStorage", "NoSpaceLeft", "QuotaExceeded", "EntityTooLarge")
 _KEY_VARIABLES = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 _ERROR_BY_CODE = {
     "InvalidAccessKeyId": (
@@ -81,7 +81,7 @@ class VolumeFile:
     modified: datetime
 
 
-class S3:
+class S3Api:
     """The S3 API of one volume. Call its methods within ``transfer``.
 
     Args:
@@ -101,17 +101,15 @@ class S3:
         self.url = url
         self._has_response = False
         session = boto3.session.Session(access_key, secret, region_name=region)
-        self.quick_client, self.patient_client = (
-            self._create_client(session, read_timeout_s)
-            for read_timeout_s in (READ_TIMEOUT_S, SLOW_READ_TIMEOUT_S)
-        )
+        self.quick_client = self._create_client(session, READ_TIMEOUT_S)
+        self.patient_client = self._create_client(session, SLOW_READ_TIMEOUT_S)
 
     def close(self) -> None:
         self.quick_client.close()
         self.patient_client.close()
 
     @contextmanager
-    def transfer(self, stop: threading.Event | None = None) -> Iterator[None]:
+    def transfer_context(self, stop: threading.Event | None = None) -> Iterator[None]:
         """Set the stop event of a transfer, and raise the clients' errors as ``VolumeError``.
 
         Args:
@@ -139,15 +137,11 @@ class S3:
 
     def list_files(self, prefix: str) -> Iterator[VolumeFile]:
         for item in self.list_items("list_objects_v2", "Contents", Prefix=prefix):
-            yield VolumeFile(
-                item["Key"], item["Size"], item["ETag"].strip('"'), item["LastModified"]
-            )
+            etag = item["ETag"].strip('"')
+            yield VolumeFile(item["Key"], item["Size"], etag, item["LastModified"])
 
     def read(self, file: VolumeFile, offset: int) -> Any:
-        """Request a file's bytes from an offset to the end, and return boto3's response.
-
-        The server refuses the request if the file no longer has the ETag.
-        """
+        """Request a file from an offset; the server refuses if the file's ETag has changed."""
         return self.patient_client.get_object(
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
         )
@@ -157,9 +151,8 @@ class S3:
 
     def list_items(self, operation: str, name: str, **filters: str) -> Iterator[Any]:
         """Yield the items under this key of the responses, from all pages of a list operation."""
-        for page in self.patient_client.get_paginator(operation).paginate(
-            Bucket=self.volume, **filters
-        ):
+        paginator = self.patient_client.get_paginator(operation)
+        for page in paginator.paginate(Bucket=self.volume, **filters):
             yield from page.get(name, ())
 
     def unfinished_uploads(self, key: str) -> list[str]:
@@ -174,9 +167,8 @@ class S3:
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Delete an unfinished upload; do nothing if it no longer exists."""
         try:
-            self.quick_client.abort_multipart_upload(
-                Bucket=self.volume, Key=key, UploadId=upload_id
-            )
+            arguments = {"Bucket": self.volume, "Key": key, "UploadId": upload_id}
+            self.quick_client.abort_multipart_upload(**arguments)
         except ClientError as error:
             if error_code(error.response) != "NoSuchUpload":
                 raise
@@ -244,13 +236,11 @@ class S3:
             error_class, message = _ERROR_BY_CODE[code]
             return error_class(message)
         if status in (401, 403):
-            return VolumeError(
-                f"The keys are refused for the volume {self.volume} ({_KEY_VARIABLES})."
-            )
+            message = f"The keys are refused for the volume {self.volume} ({_KEY_VARIABLES})."
+            return VolumeError(message)
         # The server's message may quote parts of the request.
-        return VolumeError(
-            f"The volume's S3 API answers {status} {code} to {error.operation_name}."
-        )
+        operation = error.operation_name
+        return VolumeError(f"The volume's S3 API answers {status} {code} to {operation}.")
 
 
 def error_code(response: Any) -> str:
@@ -263,12 +253,11 @@ def http_status(response: Any) -> int:
 
 
 def _is_full(code: str, status: int) -> bool:
-    return code in _FULL_CODES or status == 507
+    return code in _NO_SPACE_CODES or status == 507
 
 
 def _is_transient(response: Any) -> bool:
     """Return whether a response is an error that may not recur on a retry."""
     code, status = error_code(response), http_status(response)
-    return not _is_full(code, status) and (
-        status == 429 or status >= 500 or code in _TRANSIENT_CODES
-    )
+    is_temporary = status == 429 or status >= 500 or code in _TRANSIENT_CODES
+    return is_temporary and not _is_full(code, status)

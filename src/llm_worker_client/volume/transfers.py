@@ -14,7 +14,7 @@ from llm_worker_client.volume.download import download
 from llm_worker_client.volume.errors import NoSpace, NoSuchFile, VolumeError, VolumeNotConfigured
 from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE, MAX_PART_SIZE, LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, VolumeFile
+from llm_worker_client.volume.s3 import S3Api, VolumeFile
 from llm_worker_client.volume.upload import Upload, UploadResult
 
 _URL_TEMPLATE = "https://s3api-{}.runpod.io/"
@@ -72,9 +72,7 @@ class Volume:
     ) -> UploadResult:
         """Upload a local file, which appears on the volume only when it is complete.
 
-        Bytes that are already on the volume are not sent again, if the volume has the same file or
-        an
-        interrupted upload has left parts of it. Any S3 client may have sent them.
+        Bytes of the same file or of an unfinished upload on the volume are not sent again.
 
         Args:
             path: The path of the local file.
@@ -86,20 +84,15 @@ class Volume:
             VolumeError: If the upload failed. Another call resumes it.
         """
         path, key = Path(path), _check_key(key)
-        with _translate_local_errors(path), self._s3.transfer(stop):
+        with _translate_local_errors(path), self._s3.transfer_context(stop):
             file = LocalFile.from_path(path, self._part_size)
             with Progress(file.size, path.name, visible=progress) as progress_bar:
                 return Upload(self._s3, key, file, progress_bar).send()
 
     def upload_by_digest(self, path: Path, name: str | None, stop: threading.Event) -> str:
-        """Upload a file under a key that depends only on its content, and return the key.
+        """Upload a file under a key of its digest and its name's extension; return the key.
 
         The same file is therefore sent only once, and an interrupted upload is resumed.
-
-        Args:
-            path: The path of the local file.
-            name: The caller's name for the file; the key only has its extension.
-            stop: Set by another thread to stop the upload.
         """
         suffix = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name or "")
         with path.open("rb") as file:
@@ -120,7 +113,7 @@ class Volume:
             VolumeError: If the download failed. Another call resumes it.
         """
         path, key = Path(path), _check_key(key)
-        with _translate_local_errors(path), self._s3.transfer():
+        with _translate_local_errors(path), self._s3.transfer_context():
             if (file := self._s3.find(key)) is None:
                 raise NoSuchFile(f"There is no {key} on the volume.")
             with Progress(file.size, path.name, visible=progress) as progress_bar:
@@ -129,7 +122,7 @@ class Volume:
 
     def list(self, prefix: str = "") -> Iterator[VolumeFile]:
         """Yield the files whose keys begin with a prefix."""
-        with self._s3.transfer():
+        with self._s3.transfer_context():
             files = [*self._s3.list_files(prefix)]
         yield from files
 
@@ -140,7 +133,7 @@ class Volume:
             NoSuchFile: If there is neither a file nor an unfinished upload.
         """
         key = _check_key(key)
-        with self._s3.transfer():
+        with self._s3.transfer_context():
             unfinished = self._s3.unfinished_uploads(key)
             for upload_id in unfinished:
                 self._s3.abort_upload(key, upload_id)
@@ -160,11 +153,7 @@ class Volume:
 
 
 def _check_key(key: str) -> str:
-    """Return the key if it is a valid path of a file on the volume.
-
-    Raises:
-        VolumeError: If the key is invalid.
-    """
+    """Return a valid path of a file on the volume; raise ``VolumeError`` for others."""
     parts = key.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
         raise VolumeError(f"{key!r} is no path of a file from the volume's root, such as inbox/a.")
@@ -183,12 +172,8 @@ def _translate_local_errors(path: Path) -> Iterator[None]:
         raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
 
 
-def _open_s3(variables: dict[str, str]) -> S3:
-    """Return a client for the S3 API of the volume that the environment variables describe.
-
-    Raises:
-        VolumeNotConfigured: If variables are missing, or the data center's name is malformed.
-    """
+def _open_s3(variables: dict[str, str]) -> S3Api:
+    """Return a client for the S3 API of the volume that the environment variables describe."""
     required = [account.VOLUME_ID_VARIABLE, account.S3_KEY_VARIABLE, account.S3_SECRET_VARIABLE]
     if account.VOLUME_URL_VARIABLE not in variables:
         required.insert(1, account.VOLUME_DATACENTER_VARIABLE)
@@ -199,9 +184,8 @@ def _open_s3(variables: dict[str, str]) -> S3:
         )
     datacenter = variables.get(account.VOLUME_DATACENTER_VARIABLE, "")
     if datacenter and not _DATACENTER.fullmatch(datacenter):
-        raise VolumeNotConfigured(
-            f"{account.VOLUME_DATACENTER_VARIABLE}: a name such as EU-RO-1, not {datacenter!r}"
-        )
+        message = f"a name such as EU-RO-1, not {datacenter!r}"
+        raise VolumeNotConfigured(f"{account.VOLUME_DATACENTER_VARIABLE}: {message}")
     url = variables.get(account.VOLUME_URL_VARIABLE) or _URL_TEMPLATE.format(datacenter.lower())
     keys = (variables[account.S3_KEY_VARIABLE], variables[account.S3_SECRET_VARIABLE])
-    return S3(variables[account.VOLUME_ID_VARIABLE], url, datacenter or "us-east-1", *keys)
+    return S3Api(variables[account.VOLUME_ID_VARIABLE], url, datacenter or "us-east-1", *keys)

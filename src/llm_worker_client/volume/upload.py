@@ -12,7 +12,7 @@ from s3transfer.utils import ReadFileChunk
 from llm_worker_client.volume.errors import FileChanged, FileCorrupted
 from llm_worker_client.volume.local_file import LocalFile
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, STOP_EVENT, error_code
+from llm_worker_client.volume.s3 import STOP_EVENT, S3Api, error_code
 
 # Number of parts that are uploaded concurrently.
 CONCURRENT_PARTS = 4
@@ -42,10 +42,10 @@ class Upload:
     checksums.
     """
 
-    def __init__(self, s3: S3, key: str, file: LocalFile, progress: Progress) -> None:
+    def __init__(self, s3: S3Api, key: str, file: LocalFile, progress: Progress) -> None:
         self._s3 = s3
         self._key = key
-        self._local_file = file
+        self._file = file
         self._progress = progress
         self._object = {"Bucket": s3.volume, "Key": key}
 
@@ -54,14 +54,13 @@ class Upload:
 
         Raises:
             FileChanged: If the local file has changed since the upload began.
-            FileCorrupted: If the file on the volume has another size or checksum than the local
-                file.
+            FileCorrupted: If the volume's file then has another size or checksum.
             OSError: If the file can't be read.
         """
         unfinished = self._s3.unfinished_uploads(self._key)
-        parts = self._local_file.parts
+        parts = self._file.parts
         if not unfinished and self._matches_volume() is True:
-            self._progress.add_existing(self._local_file.size)
+            self._progress.add_existing(self._file.size)
         else:
             if not unfinished and len(parts) == 1:
                 self._send_bytes(1, self._s3.quick_client.put_object, self._object)
@@ -70,9 +69,8 @@ class Upload:
             self._raise_if_changed()
             if self._matches_volume() is False:
                 raise FileCorrupted(f"{self._key} has arrived with other bytes: try again.")
-        return UploadResult(
-            self._key, self._local_file.size, self._progress.existing, self._progress.transferred
-        )
+        progress = self._progress
+        return UploadResult(self._key, self._file.size, progress.existing, progress.transferred)
 
     def _send_parts(self, parts: range, unfinished: list[str]) -> None:
         upload_id, etags = self._open_upload(unfinished, len(parts))
@@ -107,8 +105,7 @@ class Upload:
         for upload_id in unfinished:
             items = self._s3.list_items("list_parts", "Parts", Key=self._key, UploadId=upload_id)
             etags = {part["PartNumber"]: part["ETag"].strip('"') for part in items}
-            # Parts with other bytes are replaced, but a part beyond the end of the file would
-            # remain.
+            # Parts with other bytes are replaced, but a part beyond the file's end would remain.
             if max(etags, default=0) <= count:
                 return upload_id, etags
             self._s3.abort_upload(self._key, upload_id)
@@ -116,8 +113,8 @@ class Upload:
 
     def _send_part(self, upload_id: str, part: int, etag: str | None) -> str:
         """Send a part unless the volume has it with the same bytes; return its ETag."""
-        offset, size = self._local_file.span(part)
-        if etag is not None and etag == self._local_file.md5(offset, size).hex():
+        offset, size = self._file.part_span(part)
+        if etag is not None and etag == self._file.md5(offset, size).hex():
             self._progress.add_existing(size)
             return etag
         arguments = {**self._object, "UploadId": upload_id, "PartNumber": part}
@@ -125,26 +122,20 @@ class Upload:
 
     def _send_bytes(self, part: int, put: Callable[..., Any], arguments: dict[str, Any]) -> str:
         """Send the bytes of a part and return their ETag."""
-        offset, size = self._local_file.span(part)
-        md5, path = self._local_file.md5(offset, size), str(self._local_file.path)
-        with ReadFileChunk.from_filename(
-            path, offset, size, [self._progress.add_transferred]
-        ) as body:
+        offset, size = self._file.part_span(part)
+        md5, path = self._file.md5(offset, size), str(self._file.path)
+        callbacks = [self._progress.add_transferred]
+        with ReadFileChunk.from_filename(path, offset, size, callbacks) as body:
             response = put(**arguments, Body=body, ContentMD5=base64.b64encode(md5).decode())
         return str(response.get("ETag", "")).strip('"')
 
     def _matches_volume(self) -> bool | None:
         """Return whether the volume has the same bytes; None if the ETag doesn't show it."""
         stored = self._s3.find(self._key)
-        if stored is None or stored.size != self._local_file.size:
+        if stored is None or stored.size != self._file.size:
             return False
-        return self._local_file.matches(stored.etag)
+        return self._file.matches_etag(stored.etag)
 
     def _raise_if_changed(self) -> None:
-        if (
-            LocalFile.from_path(self._local_file.path, self._local_file.part_size)
-            != self._local_file
-        ):
-            raise FileChanged(
-                f"{self._local_file.path} has changed while it was sent: start again."
-            )
+        if LocalFile.from_path(self._file.path, self._file.part_size) != self._file:
+            raise FileChanged(f"{self._file.path} has changed while it was sent: start again.")

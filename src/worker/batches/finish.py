@@ -56,7 +56,7 @@ class ExtraOutput(Protocol):
         """Release the file that was reserved for the output, unless the output was written."""
 
 
-ExtraOutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
+OutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
 
 
 def finish_batch(
@@ -79,20 +79,18 @@ def finish_batch(
     """
     ending, plan = batch.decide_ending(status), batch.plan
     with translate_os_errors():
-        finished_lines = read_finished(batch.parts, ending.cut, check_texts=True)
-    result = count_lines(finished_lines.values(), plan.total if plan else 0)
+        lines = read_finished(batch.parts_directory, ending.cut, check_texts=True)
+    result = count_lines(lines.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
     if ending.status == "failed":
         result.mistakes = [INPUT_CHANGED]
     if plan is not None:
-        unanswered = _unanswered_lines(
-            files, batch, plan, finished_lines, ending.status, max_line_bytes
-        )
+        unanswered = _unanswered_lines(files, batch, plan, lines, ending.status, max_line_bytes)
         result.output_file_id, result.error_file_id = _write_result_files(
-            files, batch.request, finished_lines, ending, unanswered
+            files, batch.request, lines, ending, unanswered
         )
         if output is not None:
-            _write_extra_output(output, plan, finished_lines, result)
+            _write_extra_output(output, plan, lines, result)
     elif output is not None:
         output.release()
     batch.write(RESULT, result)
@@ -122,57 +120,47 @@ def find_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
 def _write_result_files(
     files: Files,
     request: StoredBatch,
-    finished_lines: dict[int, FinishedLine],
+    lines: dict[int, FinishedLine],
     ending: BatchEnding,
     unanswered: list[bytes],
 ) -> tuple[str | None, str | None]:
     """Write the output file and the error file, and return their ids; None for an empty file."""
-    expires_after = request.output_expires_after
-    numbers = sorted(finished_lines)
+    expiry = request.output_expires_after
+    numbers = sorted(lines)
 
-    def write_lines(
-        kind: str, file_id: str, lines: list[FinishedLine], extra_lines: list[bytes]
-    ) -> str | None:
-        if not (lines or extra_lines):
+    def write(kind: str, file_id: str, numbers: list[int], errors: list[bytes]) -> str | None:
+        if not (numbers or errors):
             return None
-        name, lifetime_s = (
-            f"{request.id}_{kind}.jsonl",
-            expires_after.seconds if expires_after else None,
-        )
+        name, lifetime_s = f"{request.id}_{kind}.jsonl", expiry.seconds if expiry else None
         with files.create(file_id, name, "batch_output", lifetime_s) as write_text:
-            for line in lines:
-                write_text(read_line(line))
-            for text in extra_lines:
+            for number in numbers:
+                write_text(read_line(lines[number]))
+            for text in errors:
                 write_text(text)
         return file_id
 
-    with translate_os_errors(), _open_texts() as read_line:
-        successes = [
-            finished_lines[number] for number in numbers if not finished_lines[number].failed
-        ]
-        failures = [finished_lines[number] for number in numbers if finished_lines[number].failed]
+    with translate_os_errors(), _line_reader() as read_line:
+        successes = [number for number in numbers if not lines[number].failed]
+        failures = [number for number in numbers if lines[number].failed]
         return (
-            write_lines("output", ending.output_file_id, successes, []),
-            write_lines("error", ending.error_file_id, failures, unanswered),
+            write("output", ending.output_file_id, successes, []),
+            write("error", ending.error_file_id, failures, unanswered),
         )
 
 
 def _write_extra_output(
-    output: ExtraOutput,
-    plan: BatchPlan,
-    finished_lines: dict[int, FinishedLine],
-    result: BatchResult,
+    output: ExtraOutput, plan: BatchPlan, lines: dict[int, FinishedLine], result: BatchResult
 ) -> None:
     """Write the additional output of a batch.
 
-    If that is impossible because the volume was changed, the batch fails. The output file contains
-    the responses nevertheless.
+    If that is impossible because the volume was changed, the batch fails, although its output file
+    contains the responses.
     """
-    with translate_os_errors(), _open_texts() as read_line:
+    with translate_os_errors(), _line_reader() as read_line:
 
         def results() -> Iterator[bytes | None]:
             for number in range(1, plan.total + 1):
-                yield read_line(finished_lines[number]) if number in finished_lines else None
+                yield read_line(lines[number]) if number in lines else None
 
         try:
             output.write(results)
@@ -188,25 +176,22 @@ def _unanswered_lines(
     status: EndStatus,
     max_line_bytes: int,
 ) -> list[bytes]:
-    """Return an error line for each unanswered line.
-
-    The list is empty if the batch has failed or its input has changed.
-    """
+    """Return error lines for unanswered lines; none if the batch failed or its input changed."""
     path = find_input(files, batch, plan)
     if path is None or status == "failed" or len(finished_lines) >= plan.total:
         return []
     code, message = UNANSWERED_ERRORS[status]
     request = batch.request
-    encoded = []
+    errors = []
     for line in read_lines(path, max_line_bytes):
         if line.number in finished_lines:
             continue
         with contextlib.suppress(InvalidLine):
             custom_id = parse_request(line, request.endpoint)["custom_id"]
             error = {"code": code, "message": message}
-            encoded.append(encode_result_line(request.id, line.number, custom_id, error=error))
-    # The input may have changed while it was read: then the lines are not those of the batch.
-    return encoded if find_input(files, batch, plan) else []
+            errors.append(encode_result_line(request.id, line.number, custom_id, error=error))
+    # If the input has changed while it was read, the lines are not those of the batch.
+    return errors if find_input(files, batch, plan) else []
 
 
 def encode_result_line(
@@ -233,7 +218,7 @@ def request_id(batch_id: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def _open_texts() -> Iterator[Callable[[FinishedLine], bytes]]:
+def _line_reader() -> Iterator[Callable[[FinishedLine], bytes]]:
     """Yield a function that reads the text of a finished line from its part."""
     files: dict[Path, BinaryIO] = {}
     with contextlib.ExitStack() as stack:

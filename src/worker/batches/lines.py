@@ -61,12 +61,8 @@ class Shard(StrictModel):
 class BatchPlan(StrictModel):
     """The shards of a valid input, and the input's size and modification time to detect changes.
 
-    Args:
-        total: Number of lines that are not blank.
-        shards: Shards that together contain all lines.
-        size: Size of the input in bytes.
-        mtime_ns: Modification time of the input in nanoseconds since 1970.
-        made_at: Time when the validation of the input began, in seconds since 1970.
+    ``total`` is the number of lines that are not blank. The validation of the input began at
+    ``made_at``, in seconds since 1970.
     """
 
     total: int
@@ -102,9 +98,7 @@ class BatchLimits:
 
 
 def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[Line]:
-    """Yield the lines of a file or of one shard, without blank lines.
-
-    A line of more than ``max_bytes`` has no text.
+    """Yield the non-blank lines of a file or shard; a line of more than ``max_bytes`` has no text.
 
     Raises:
         OSError: The file can't be read.
@@ -122,11 +116,9 @@ def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterat
                 offset += len(rest)
                 raw = rest
                 is_complete = False
-            content = raw.removeprefix(BOM if start == 0 else b"").strip()
-            if content or not is_complete:
-                yield Line(
-                    number, start, content if is_complete and len(content) <= max_bytes else None
-                )
+            text = raw.removeprefix(BOM if start == 0 else b"").strip()
+            if text or not is_complete:
+                yield Line(number, start, text if is_complete and len(text) <= max_bytes else None)
             number += 1
 
 
@@ -160,7 +152,7 @@ def parse_request(line: Line, endpoint: str) -> dict[str, Any]:
 def plan_input(
     path: Path, endpoint: str, limits: BatchLimits, jobs: int, now: int
 ) -> BatchPlan | list[dict[str, Any]]:
-    """Read an input once and divide it into shards; if it is invalid, return its mistakes.
+    """Divide an input into shards; if it is invalid, return its first ``MAX_MISTAKES`` mistakes.
 
     Args:
         path: Path of the input.
@@ -168,9 +160,6 @@ def plan_input(
         limits: Limits of the input.
         jobs: Number of jobs that share the input.
         now: Current time in seconds since 1970.
-
-    Returns:
-        The plan, or the first ``MAX_MISTAKES`` mistakes.
 
     Raises:
         OSError: The input can't be read.

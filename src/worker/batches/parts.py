@@ -30,17 +30,10 @@ _CHECKED_BYTES = _RECORD.size - 4
 
 @dataclass(frozen=True, slots=True)
 class FinishedLine:
-    """A durable line.
+    """A durable response to the line ``number`` of the input; it ``failed`` if it is an error.
 
-    Args:
-        number: Number of the line in the input.
-        failed: Whether the response is an error.
-        prompt_tokens: Prompt tokens of the response's usage.
-        output_tokens: Output tokens of the response's usage.
-        offset: Offset of the text in the part, in bytes.
-        length: Length of the text in bytes, with its line feed.
-        checksum: CRC-32 of the text.
-        part: File with the text.
+    Its text, with a line feed, has ``length`` bytes from ``offset`` in the file ``part``.
+    ``checksum`` is the CRC-32 of the text.
     """
 
     number: int
@@ -64,10 +57,8 @@ class PendingLine:
     text: bytes
 
 
-class Part:
-    """The two files of one attempt at a shard.
-
-    Use it on one event loop; only ``_write`` runs in a thread.
+class PartWriter:
+    """Writes the part of one attempt at a shard. Use on one event loop.
 
     Args:
         directory: Directory of all parts of the batch.
@@ -86,9 +77,7 @@ class Part:
         self._commit_due = False
 
     async def add(self, line: PendingLine) -> None:
-        """Add a line, which is committed with others within about ``GROUP_S``.
-
-        This waits for the disk while more than ``MAX_PENDING_BYTES`` are not committed.
+        """Add a line; before that, wait while more than ``MAX_PENDING_BYTES`` are uncommitted.
 
         Raises:
             VolumeError: An earlier commit has failed.
@@ -173,7 +162,7 @@ class Part:
 
 
 def read_finished(
-    directory: Path, cut: Mapping[str, int] | None = None, *, check_texts: bool = False
+    directory: Path, max_bytes: Mapping[str, int] | None = None, *, check_texts: bool = False
 ) -> dict[int, FinishedLine]:
     """Return the finished lines of all parts by number.
 
@@ -182,8 +171,8 @@ def read_finished(
 
     Args:
         directory: Directory of the parts.
-        cut: Number of bytes to read of each file of records, by file name; 0 for a file without an
-            entry. None to read all files completely.
+        max_bytes: Number of bytes to read of each file of records, by file name; 0 for a file
+            without an entry. None to read all files completely.
         check_texts: Whether to read the texts and leave out damaged ones.
 
     Raises:
@@ -191,10 +180,8 @@ def read_finished(
     """
     best: dict[int, FinishedLine] = {}
     for path in sorted(directory.glob(f"*{RECORDS}")):
-        max_bytes = None if cut is None else cut.get(path.name, 0)
-        for line in (
-            _read_intact(path, max_bytes) if check_texts else _read_records(path, max_bytes)
-        ):
+        limit = None if max_bytes is None else max_bytes.get(path.name, 0)
+        for line in _read_intact_lines(path, limit) if check_texts else _read_records(path, limit):
             if line.number not in best or (best[line.number].failed and not line.failed):
                 best[line.number] = line
     return best
@@ -211,7 +198,7 @@ def read_text(line: FinishedLine, file: BinaryIO) -> bytes:
     return file.read(line.length)
 
 
-def _read_intact(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
+def _read_intact_lines(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
     """Yield the lines with undamaged texts."""
     with records.with_suffix(LINES).open("rb") as file:
         for line in _read_records(records, max_bytes):
@@ -220,10 +207,7 @@ def _read_intact(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]
 
 
 def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
-    """Yield the lines with an intact record and a text of full length.
-
-    Records and texts may be truncated when a machine crashes.
-    """
+    """Yield lines with an intact record and a text of full length; a crash may truncate both."""
     part = records.with_suffix(LINES)
     try:
         content = records.read_bytes()[:max_bytes]
@@ -232,20 +216,17 @@ def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine
         # The batch is being removed.
         return
     for start in range(0, len(content) - _RECORD.size + 1, _RECORD.size):
-        *values, checksum = _RECORD.unpack_from(content, start)
+        *fields, checksum = _RECORD.unpack_from(content, start)
         if zlib.crc32(content[start : start + _CHECKED_BYTES]) == checksum:
-            number, failed, prompt, output, offset, length, text_checksum = values
+            number, failed, prompt, output, offset, length, crc = fields
             if offset + length <= size:
-                yield FinishedLine(
-                    number, bool(failed), prompt, output, offset, length, text_checksum, part
-                )
+                yield FinishedLine(number, bool(failed), prompt, output, offset, length, crc, part)
 
 
 def _write_all(file: FileIO, content: bytearray) -> None:
     """Write the whole content and make it durable."""
     remaining = memoryview(content)
     while remaining:
-        # A disk without enough space may write a part of the content; the next call raises the
-        # error.
+        # A full disk may write a part of the content; then the next call raises the error.
         remaining = remaining[file.write(remaining) or 0 :]
     os.fsync(file.fileno())

@@ -47,16 +47,14 @@ class StoredBatch(BatchRequest, StoredRequest):
         return self.created_at + (self.lasts_s or self.window_s)
 
     @property
-    def inputs(self) -> Mapping[str, str]:
+    def input_file_ids(self) -> Mapping[str, str]:
         return {"input_file_id": self.input_file_id}
 
     @classmethod
-    def from_request(
-        cls, request: BatchRequest, batch_id: str, input_file_id: str
-    ) -> "StoredBatch":
+    def from_request(cls, request: BatchRequest, id: str, input_file_id: str) -> "StoredBatch":
         """Return a request as stored on the volume; its creation time is the current time."""
         shared = {name: getattr(request, name) for name in BatchRequest.model_fields}
-        return cls(**shared, id=batch_id, input_file_id=input_file_id)
+        return cls(**shared, id=id, input_file_id=input_file_id)
 
 
 class BatchEnding(Timestamped):
@@ -78,15 +76,9 @@ class BatchEnding(Timestamped):
 class BatchResult(Timestamped):
     """How a batch ended, or only the counts of its lines.
 
-    An empty output or error file is not written and has no id.
-
-    Args:
-        mistakes: Reasons for a failure: OpenAI's ``errors``.
-        total: Number of lines in the input.
-        completed: Number of lines with a successful response.
-        failed: Number of lines whose response is an error; unanswered lines are in neither number.
-        prompt_tokens: Prompt tokens of all responses.
-        output_tokens: Output tokens of all responses.
+    Of ``total`` lines, ``completed`` have a successful response, ``failed`` have an error, and the
+    others are unanswered. An empty output or error file is not written and has no id. ``mistakes``
+    are OpenAI's ``errors``: the reasons why the batch failed.
     """
 
     status: EndStatus = "completed"
@@ -104,17 +96,9 @@ class BatchResult(Timestamped):
 class BatchSnapshot:
     """The state of a batch at one moment.
 
-    Times are in seconds since 1970; None for an event that has not happened.
-
-    Args:
-        request: Request for the batch.
-        status: Current or final status.
-        counts: Counts of durable lines; after the end, also the ids of the result files.
-        planned_at: Time when the validation of the input began; None until its plan exists.
-        cancelled_at: Time when a caller cancelled the batch.
-        ending_at: Time when the ending was decided.
-        ended_at: Time when the batch had ended.
-        mistakes: Reasons for a failure.
+    Times are in seconds since 1970; None for an event that has not happened. ``planned_at`` is the
+    time when the validation of the input began. The ending was decided at ``ending_at``. After the
+    end, ``counts`` also has the ids of the result files.
     """
 
     request: StoredBatch
@@ -135,7 +119,7 @@ class Batch(Record):
 
     @property
     def request(self) -> StoredBatch:
-        return self.require(REQUEST, StoredBatch)
+        return self.read_required(REQUEST, StoredBatch)
 
     @property
     def retention_start(self) -> int:
@@ -154,7 +138,7 @@ class Batch(Record):
         return self.read(DECISION, BatchEnding)
 
     @property
-    def parts(self) -> Path:
+    def parts_directory(self) -> Path:
         return self.directory / PARTS
 
     def stop_reason(self) -> EndStatus | None:
@@ -172,7 +156,7 @@ class Batch(Record):
     def check_complete(self, plan: BatchPlan) -> bool:
         """Return whether all lines have responses; reopen shards that have lost lines."""
         with translate_os_errors():
-            finished = read_finished(self.parts, check_texts=True)
+            finished = read_finished(self.parts_directory, check_texts=True)
             first_numbers = [shard.first for shard in plan.shards]
             line_counts = Counter(bisect_right(first_numbers, number) - 1 for number in finished)
             for index, shard in enumerate(plan.shards):
@@ -187,7 +171,7 @@ class Batch(Record):
     def decide_ending(self, status: EndStatus) -> BatchEnding:
         """Decide how the batch ends; return the earlier decision if there is one."""
         with translate_os_errors():
-            cut = record_sizes(self.parts)
+            cut = record_sizes(self.parts_directory)
         output, errors = (ids.new_id("file-") for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
         return self.write_or_read(DECISION, ending)
@@ -211,10 +195,9 @@ class Batch(Record):
         plan, ending = self.plan, self.ending
         with translate_os_errors():
             cut = ending.cut if ending else None
-            lines = read_finished(self.parts, cut).values() if plan else []
+            lines = read_finished(self.parts_directory, cut).values() if plan else []
         if ending is None and self.has_file(DECISION):
-            # The ending was decided meanwhile: lines that don't count may be among those that were
-            # read.
+            # The ending was decided meanwhile: some of the lines may not count.
             return self.counts()
         return count_lines(lines, plan.total if plan else 0)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from worker.batches.finish import encode_result_line, request_id
 from worker.batches.lines import BatchPlan, InvalidLine, Line, Shard, parse_request, read_lines
-from worker.batches.parts import Part, PendingLine, read_finished
+from worker.batches.parts import PartWriter, PendingLine, read_finished
 from worker.batches.record import Batch
 from worker.batches.window import Window
 from worker.errors import EngineDead, EngineSuspended, InternalError, WorkerError, hide_defects
@@ -26,7 +26,7 @@ POLL_S = 1.0
 # Seconds between two checks of the window for free slots.
 WINDOW_POLL_S = 0.02
 # Seconds after the deadline until running lines are aborted.
-GRACE_S = 20.0
+ABORT_GRACE_S = 20.0
 # Seconds before each retry of a line with a retryable error.
 RETRY_DELAYS_S = (1.0, 2.0, 4.0)
 # Number of lines, and bytes of their texts, after which a read from the disk stops.
@@ -87,17 +87,13 @@ class ShardRun:
         Raises:
             WorkerError: The engine is dead, the volume fails, or a line is no longer valid.
         """
+        directory = self.batch.parts_directory
         with translate_os_errors():
-            finished = set(
-                await asyncio.to_thread(read_finished, self.batch.parts, check_texts=True)
-            )
-        unanswered = (
-            line
-            for line in read_lines(self.input_path, self.max_line_bytes, self.shard)
-            if line.number not in finished
-        )
+            finished = set(await asyncio.to_thread(read_finished, directory, check_texts=True))
+        all_lines = read_lines(self.input_path, self.max_line_bytes, self.shard)
+        unanswered = (line for line in all_lines if line.number not in finished)
         endpoint = (await asyncio.to_thread(lambda: self.batch.request)).endpoint
-        part = Part(self.batch.parts, self.part_name)
+        part = PartWriter(directory, self.part_name)
         next_lines: list[Line] = []
         is_exhausted = False
         polled_at = time.monotonic()
@@ -154,10 +150,10 @@ class ShardRun:
         if await asyncio.to_thread(self.batch.stop_reason):
             return StopReason.BATCH_STOPPED
         now = time.monotonic()
-        is_over = now >= deadline and (not self._running or now >= deadline + GRACE_S)
+        is_over = now >= deadline and (not self._running or now >= deadline + ABORT_GRACE_S)
         return StopReason.OUT_OF_TIME if is_over else None
 
-    def _start_line(self, line: Line, endpoint: str, part: Part) -> None:
+    def _start_line(self, line: Line, endpoint: str, part: PartWriter) -> None:
         self.window.running += 1
         task = asyncio.create_task(self._process_line(line, endpoint, part))
         self._running[task] = line
@@ -194,17 +190,15 @@ class ShardRun:
         if self._failure is not None:
             raise self._failure
 
-    async def _process_line(self, line: Line, endpoint: str, part: Part) -> None:
+    async def _process_line(self, line: Line, endpoint: str, part: PartWriter) -> None:
         try:
             request = parse_request(line, endpoint)
         except InvalidLine as error:
             # The input was valid when it was planned, so it has changed since then.
             raise InternalError from error
-        line_request_id = request_id(self.batch.id, line.number)
-        status, body, usage = await self._answer_with_retries(
-            endpoint, request["body"], line_request_id
-        )
-        response = {"status_code": status, "request_id": line_request_id, "body": body}
+        id = request_id(self.batch.id, line.number)
+        status, body, usage = await self._answer_with_retries(endpoint, request["body"], id)
+        response = {"status_code": status, "request_id": id, "body": body}
         text = encode_result_line(
             self.batch.id, line.number, request["custom_id"], response=response
         )
@@ -212,13 +206,13 @@ class ShardRun:
         await part.add(PendingLine(line.number, status >= 400, *counts, text.rstrip(b"\n")))
 
     async def _answer_with_retries(
-        self, endpoint: str, body: dict[str, Any], line_request_id: str
+        self, endpoint: str, body: dict[str, Any], id: str
     ) -> tuple[int, Any, Usage]:
         delays = iter(RETRY_DELAYS_S)
         while True:
             try:
-                with hide_defects(line_request_id):
-                    answer, usage = await self.answer_request(endpoint, body, line_request_id)
+                with hide_defects(id):
+                    answer, usage = await self.answer_request(endpoint, body, id)
                     return 200, _encode_answer(answer), usage
             except WorkerError as error:
                 # A line waits for a suspended engine without a time limit.
@@ -228,7 +222,7 @@ class ShardRun:
                     continue
                 if isinstance(error, EngineDead):
                     raise
-                return error.status, error.body(line_request_id), Usage()
+                return error.status, error.body(id), Usage()
 
 
 def _encode_answer(answer: Any) -> Any:

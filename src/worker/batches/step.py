@@ -29,7 +29,7 @@ class BatchStep:
     Args:
         batches: Batches of the volume.
         batch: Batch to run.
-        answer_request: Answers a line.
+        answer_request: Answers the request in a line.
         window: Limits the lines that run concurrently.
         progress: Progress that this step updates; any thread may read it.
     """
@@ -54,28 +54,26 @@ class BatchStep:
         Raises:
             WorkerError: The engine is dead, or the volume fails.
         """
-        done = await self._do_part(attempt)
+        done = await self._do_next_part(attempt)
         await self._update_progress()
         return done
 
-    async def _do_part(self, attempt: Attempt) -> bool:
+    async def _do_next_part(self, attempt: Attempt) -> bool:
         plan = await asyncio.to_thread(lambda: self._batch.plan)
         if plan is None:
             return await self._run_exclusively(attempt, "plan", self._make_plan)
         unfinished = await asyncio.to_thread(self._batch.unfinished_shards, plan)
         if status := await asyncio.to_thread(self._batch.stop_reason):
-            # Before the batch ends, other workers still write the lines that they have finished.
-            # They begin no new lines.
+            # Other workers still write the lines that they have finished, but begin no new lines.
             idle = [await self._is_idle(attempt, f"shard-{index}") for index in unfinished]
             end = partial(self._end_batch, plan, status)
             return all(idle) and await self._run_exclusively(attempt, "end", end)
         if not unfinished:
-            return await self._run_exclusively(
-                attempt, "end", partial(self._end_batch, plan, "completed")
-            )
+            end = partial(self._end_batch, plan, "completed")
+            return await self._run_exclusively(attempt, "end", end)
         for index in unfinished:
             async with attempt.lease(f"shard-{index}") as lease:
-                if lease is not None and await asyncio.to_thread(self._is_shard_open, plan, index):
+                if lease is not None and await asyncio.to_thread(self._needs_answers, plan, index):
                     await self._run_shard(attempt, plan, index, lease)
                     return True
         return False
@@ -94,11 +92,8 @@ class BatchStep:
         async with attempt.lease(name) as lease:
             return lease is not None
 
-    def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
-        """Return whether a shard still has to be answered.
-
-        Another worker may have answered it before this one acquired the lease.
-        """
+    def _needs_answers(self, plan: BatchPlan, index: int) -> bool:
+        """Return whether a shard is unfinished: another worker may have just answered it."""
         return self._batch.stop_reason() is None and index in self._batch.unfinished_shards(plan)
 
     def _end_batch(self, plan: BatchPlan, status: EndStatus) -> None:

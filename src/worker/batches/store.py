@@ -5,13 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from worker.batches.finish import (
-    ExtraOutput,
-    ExtraOutputFactory,
-    fail_batch,
-    find_input,
-    finish_batch,
-)
+from worker.batches.finish import ExtraOutput, OutputFactory, fail_batch, find_input, finish_batch
 from worker.batches.lines import BatchLimits, BatchPlan
 from worker.batches.record import Batch, BatchResult, EndStatus, StoredBatch
 from worker.long_work.records import Records
@@ -23,7 +17,7 @@ class Batches(Records[Batch, StoredBatch]):
 
     Args:
         settings: Settings of the worker.
-        output_factories: Factories of additional outputs, by the names in ``StoredBatch.output``.
+        factories: Factories of additional outputs, by the names in ``StoredBatch.output``.
     """
 
     record_type = Batch
@@ -33,17 +27,12 @@ class Batches(Records[Batch, StoredBatch]):
     input_purpose: ClassVar[str] = "batch"
 
     def __init__(
-        self,
-        settings: Settings,
-        output_factories: Mapping[str, ExtraOutputFactory] = MappingProxyType({}),
+        self, settings: Settings, factories: Mapping[str, OutputFactory] = MappingProxyType({})
     ) -> None:
         super().__init__(settings)
-        max_line_bytes = round(settings.max_input_mb * 1_000_000)
-        # Limits of an input.
-        self.limits = BatchLimits(
-            settings.batch_max_requests, max_line_bytes, settings.max_input_values
-        )
-        self._output_factories = output_factories
+        max_bytes = round(settings.max_input_mb * 1_000_000)
+        self.limits = BatchLimits(settings.batch_max_requests, max_bytes, settings.max_input_values)
+        self._factories = factories
 
     def end(self, batch: Batch, status: EndStatus) -> BatchResult:
         """End a batch; see ``finish_batch``."""
@@ -59,7 +48,6 @@ class Batches(Records[Batch, StoredBatch]):
         return find_input(self.files, batch, plan)
 
     def _make_extra_output(self, request: StoredBatch) -> ExtraOutput | None:
-        """Return the additional output of a batch, if it has one."""
         if request.output is None:
             return None
-        return self._output_factories[request.output](request, self.files)
+        return self._factories[request.output](request, self.files)

@@ -32,6 +32,5 @@ class Window:
         now = time.monotonic()
         if self._count_other_requests():
             self._busy_at = now
-        return (
-            self._busy_capacity if now - self._busy_at < QUIET_S else self._capacity
-        ) - self.running
+        capacity = self._busy_capacity if now - self._busy_at < QUIET_S else self._capacity
+        return capacity - self.running

@@ -1,8 +1,8 @@
 """Child processes of this process: how they are started and stopped.
 
 A child exits when its parent exits, by a signal from the kernel (``with_parent``), whatever either
-of them is doing. ``StopMode`` lists the variants. ``stop_all`` stops the children of a process that
-is about to exit.
+of them is doing. ``StopMode`` lists the variants. ``stop_descendants`` is for a process
+that is about to exit.
 """
 
 import asyncio
@@ -28,15 +28,14 @@ from worker.children.with_parent import exit_with_parent
 _SOURCES = Path(__file__).parents[2]
 # Options of the interpreter for a script: no site-packages, and no variables like PYTHONPATH.
 ISOLATED = ["-I", "-S"]
-# Seconds for the cleanup of a child before it is killed, and for the exit of a killed child. This
-# is also enough on a very busy machine.
+# Seconds for the cleanup of a child before it is killed, and for the exit of a killed child.
 GRACE_S = 5.0
 # Signals that reach the whole process group.
 _GROUP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopMode(Enum):
-    """How a child stops when its parent exits, and how ``stop_all`` stops it."""
+    """How a child stops when its parent exits, and how ``stop_descendants`` stops it."""
 
     # By SIGKILL: the child needs no cleanup.
     KILL = auto()
@@ -44,11 +43,11 @@ class StopMode(Enum):
     TERMINATE = auto()
     # At the end of its pipes: the child reads the output of other processes, and exits when all of
     # them have exited, so that the last lines are not lost. Only SIGKILL stops it earlier, and
-    # ``stop_all`` leaves it running.
+    # ``stop_descendants`` leaves it running.
     WAIT_FOR_WRITERS = auto()
 
 
-# Children of this process with their stop modes, for ``stop_all``.
+# Children of this process with their stop modes, for ``stop_descendants``.
 _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
@@ -58,8 +57,7 @@ class Child(subprocess.Popen[bytes]):
     Args:
         command: Command from ``script_command`` or ``module_command``.
         stop_mode: How the child stops.
-        environ: Complete environment of the child, by default empty: most children need no
-            variables, and must not know secrets.
+        environ: Complete environment, by default empty: most children must not know secrets.
         options: Options of ``subprocess.Popen``; by default, standard input is empty.
     """
 
@@ -115,12 +113,12 @@ def script_command(file: str, *arguments: str | Path) -> list[str]:
 
 
 def module_command(name: str, *arguments: str | Path) -> list[str]:
-    """Return the command for a module of the worker; its environment needs ``add_sources``."""
+    """Return the command for a module of the worker; its environment needs ``add_source_path``."""
     # -P: Python imports nothing from the current directory.
     return [sys.executable, "-P", "-m", name, *map(str, arguments)]
 
 
-def add_sources(environ: Mapping[str, str]) -> dict[str, str]:
+def add_source_path(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds the modules of the worker."""
     path = filter(None, [str(_SOURCES), environ.get("PYTHONPATH")])
     return {**environ, "PYTHONPATH": ":".join(path)}
@@ -168,11 +166,11 @@ def end_forks_with_parent() -> Iterator[None]:
         parents.clear()
 
 
-def stop_all(spared: Collection[subprocess.Popen[bytes]] = ()) -> None:
+def stop_descendants(spared_children: Collection[subprocess.Popen[bytes]] = ()) -> None:
     """Stop all descendants of this process, also those of other code. Safe in a signal handler.
 
     Args:
-        spared: Children that are left running, in addition to those that wait for their writers.
+        spared_children: Children to leave running, like those that wait for their writers.
     """
     terminated = [child for child in tuple(_children) if child.stop_mode is StopMode.TERMINATE]
     for child in terminated:
@@ -180,9 +178,8 @@ def stop_all(spared: Collection[subprocess.Popen[bytes]] = ()) -> None:
     for child in terminated:
         child.stop()
     readers = [child for child in tuple(_children) if child.stop_mode is StopMode.WAIT_FOR_WRITERS]
-    spared_pids = {child.pid for child in (*readers, *spared)}
-    # The system is queried, because multiprocessing doesn't yet list a core that was forked a
-    # moment ago.
+    spared_pids = {child.pid for child in (*readers, *spared_children)}
+    # The system is queried, because multiprocessing doesn't yet list a core that was just forked.
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.pid not in spared_pids:

@@ -66,12 +66,8 @@ _EXTRACT_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_
 def prepare(base: Path) -> "CompileCache | None":
     """Set the directories for compiled code; call this before vLLM is imported.
 
-    Args:
-        base: Root of the volume.
-
-    Returns:
-        The compile cache; None if there is no volume, if the directories can't be created, or if
-        the operator has set other directories.
+    Return None if ``base``, the root of the volume, doesn't exist, if the local directory can't be
+    created, or if the operator has set other directories.
     """
     if not base.is_dir():
         return None
@@ -81,26 +77,22 @@ def prepare(base: Path) -> "CompileCache | None":
     except (OSError, RuntimeError) as error:
         log.warning("compile cache: none, because there is no place for it here: %s", error)
         return None
-    directories = {name: str(local / folder) for name, folder in VARIABLES.items()}
+    paths = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()
     # A variable with this value was not set by the operator: a child of a worker inherits the
     # variables that the worker exported.
-    overridden = [
-        name for name in directories if is_set(name) and environ[name] != directories[name]
-    ]
+    overridden = [name for name in paths if is_set(name) and environ[name] != paths[name]]
     if overridden:
         log.info("compile cache: not kept on the volume, because %s is set", ", ".join(overridden))
         return None
-    set_defaults(directories)
+    set_defaults(paths)
     return CompileCache(base / SHARED_DIRECTORY, local)
 
 
 class CompileCache:
     """The compile cache of one startup: unpacks existing archives and publishes missing ones.
 
-    Args:
-        shared: Directory of the archives on the volume.
-        local: Directory for compiled code on the container's disk.
+    ``shared`` has the archives on the volume, ``local`` the compiled code on the container's disk.
     """
 
     def __init__(self, shared: Path, local: Path) -> None:
@@ -112,45 +104,34 @@ class CompileCache:
     def restore_models(self, key: str) -> bool:
         """Unpack vLLM's information about models, before vLLM creates their configurations.
 
-        Args:
-            key: Key of the models and of the vLLM release.
-
-        Returns:
-            Whether an archive was unpacked.
+        Return whether there was an archive for the key of the models and of the vLLM release.
         """
         return self._restore(f"{key}.models", _MODEL_PARTS)
 
     def restore(self, key: str) -> bool:
         """Unpack compiled code, after the configuration is created and before the engine starts.
 
-        If this succeeds, also unpack the plan of vLLM's memory, if there is one, and let vLLM write
-        and
-        follow plans. A startup that compiles must not write one: it has less memory for the KV
-        cache,
-        and with its plan, every later startup would have as little.
-
-        Args:
-            key: Key of everything that the code depends on.
-
-        Returns:
-            Whether an archive with compiled code was unpacked.
+        Return whether there was an archive for the key of everything that the code depends on. If
+        so, also unpack vLLM's memory plan, if there is one, and let vLLM write and follow plans. A
+        startup that compiles must not write a plan: compilation takes memory from the KV cache, and
+        the plan would give every later startup the same small KV cache.
         """
         if not self._restore(key, _COMPILED_PARTS):
             return False
-        self._unpacked = self._graphs()
-        # An earlier startup in this container may have compiled, written a plan with a small KV
-        # cache, and crashed before ``publish`` removed that plan.
-        self._remove(_PLAN_PARTS)
+        self._unpacked = self._graph_versions()
+        # An earlier startup in this container may have left such a plan: it compiled code that its
+        # archive lacked, let vLLM write a plan, and crashed before ``publish`` removed that.
+        self._remove_parts(_PLAN_PARTS)
         self._restore(f"{key}.plan", _PLAN_PARTS)
         set_defaults({STARTUP_PLAN: "1"})
         return True
 
     def publish(self) -> threading.Thread:
         """Publish the missing archives in a thread; call this once the worker is healthy."""
-        if self._graphs() != self._unpacked:
+        if self._graph_versions() != self._unpacked:
             # This startup compiled something: its plan is useless to other workers.
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
-            self._remove(_PLAN_PARTS)
+            self._remove_parts(_PLAN_PARTS)
         self._relax_plans()
         thread = threading.Thread(target=self._publish, name="compile-cache", daemon=True)
         thread.start()
@@ -158,7 +139,8 @@ class CompileCache:
 
     def _publish(self) -> None:
         for name, parts in self._missing:
-            command = script_command(publishing.__file__, self._archive(name), self.local, *parts)
+            archive = self._archive_path(name)
+            command = script_command(publishing.__file__, archive, self.local, *parts)
             # On SIGTERM, the publisher removes its unfinished archive.
             with Child(
                 command, StopMode.TERMINATE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -169,12 +151,8 @@ class CompileCache:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Unpack an archive and return whether that succeeded.
-
-        An archive that doesn't exist or is damaged is noted as missing, so that it is published
-        later.
-        """
-        archive = self._archive(name)
+        """Unpack an archive and return whether that succeeded; note a missing or damaged one."""
+        archive = self._archive_path(name)
         started_at = time.monotonic()
         try:
             size = _unpack(archive, self.local)
@@ -183,7 +161,7 @@ class CompileCache:
             return False
         except (*_DAMAGE_ERRORS, OSError) as error:
             log.warning("compile cache: %s can't be unpacked: %s", archive, error)
-            self._remove(parts)
+            self._remove_parts(parts)
             if isinstance(error, _DAMAGE_ERRORS):
                 self._missing.append((name, parts))
                 # The damaged archive would prevent the publication of a complete one.
@@ -195,10 +173,7 @@ class CompileCache:
         return True
 
     def _relax_plans(self) -> None:
-        """Change the plans of this startup so that they also apply with a little less memory.
-
-        Nothing is changed if the volume already has the plan.
-        """
+        """Let plans that the volume lacks also apply if slightly less memory is free."""
         if all(parts != _PLAN_PARTS for _, parts in self._missing):
             return
         for path in [file for part in _PLAN_PARTS for file in (self.local / part).glob("*.json")]:
@@ -207,18 +182,15 @@ class CompileCache:
                 plan[_FREE_MEMORY_KEY] = max(0, plan[_FREE_MEMORY_KEY] - PLAN_SLACK_BYTES)
                 path.write_text(json.dumps(plan))
 
-    def _remove(self, parts: tuple[str, ...]) -> None:
+    def _remove_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             shutil.rmtree(self.local / part, ignore_errors=True)
 
-    def _archive(self, name: str) -> Path:
+    def _archive_path(self, name: str) -> Path:
         return self.shared / f"{name}{publishing.SUFFIX}"
 
-    def _graphs(self) -> frozenset[tuple[str, int, int]]:
-        """Return path, size and modification time of each file of vLLM's compiled graphs.
-
-        They change when a graph is compiled again.
-        """
+    def _graph_versions(self) -> frozenset[tuple[str, int, int]]:
+        """Return path, size and mtime of vLLM's compiled graphs; each compilation changes them."""
         paths = (self.local / _GRAPHS).rglob("*")
         # Inductor's own directory grows even if no graph is compiled.
         graphs = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
@@ -231,8 +203,7 @@ def _unpack(archive: Path, folder: Path) -> int:
     size = archive.stat().st_size
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
         packed.extractall(folder, **_EXTRACT_OPTIONS)
-        # The checksum is at the end of the archive, after the last member: reading it detects
-        # damage.
+        # The checksum is at the end of the archive: reading to there detects damage.
         while opened.read(2**20):
             pass
     # Mark the archive as used. The volume may be read-only.

@@ -33,7 +33,7 @@ FORMATTERS: dict[str, MakeFormatter] = {
 }
 # Functions that convert an input to the input of a raw job, by the value of the same key.
 CONVERTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    completions.FORMAT: completions.to_raw
+    completions.FORMAT: completions.convert_to_raw
 }
 
 ACCEPTED_INPUTS = """\
@@ -52,23 +52,16 @@ accepted inputs:
 def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
     """Validate a job's ``input``; null values count as absent.
 
-    Args:
-        payload: The input as it was received.
-        limits: Limits for the input, or None for the defaults.
-
     Raises:
         InputTooLarge: The input has too many bytes.
-        InvalidInput: The input is invalid. The message names the field or lists the accepted
-            shapes.
+        InvalidInput: The message names the invalid field or lists the accepted inputs.
     """
     (limits or InputLimits()).check(payload)
     values = drop_nulls(payload) if isinstance(payload, dict) else {}
     if convert := CONVERTERS.get(str(values.get("format"))):
         del values["format"]
         values = convert(values)
-    job_type = next(
-        (job_type for job_type in JOB_TYPES if job_type.marker_keys & values.keys()), None
-    )
+    job_type = next((cls for cls in JOB_TYPES if cls.marker_keys & values.keys()), None)
     if job_type is None:
         raise InvalidInput(
             f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
@@ -80,13 +73,7 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
 
 
 def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
-    """Return the answer to a job, without starting it.
-
-    Args:
-        job: The parsed job.
-        request_id: The job's id.
-        resources: The worker's engines and settings.
-        time_limit: Seconds that the job may take.
+    """Return the answer to a job that may take ``time_limit`` seconds, without starting it.
 
     Raises:
         WorkerError: No route or model serves the job, or the job exceeds a limit.
@@ -106,17 +93,14 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
                 job, request_id, engines.main, settings, FORMATTERS[job.shared.format]
             )
         case LongJob():
-            long_answer: Answer[Any] = KINDS[job.kind].load_answer()(
+            long_answer: Answer[Any] = KINDS[job.kind].load_answer_function()(
                 job, request_id, resources, time_limit
             )
             return long_answer
 
 
-def describe(job: AnyJob) -> tuple[str, bool]:
-    """Return the route or kind of a job for the log, and whether the job streams.
-
-    The route is returned as a template, so that it contains no text of the caller.
-    """
+def describe_for_log(job: AnyJob) -> tuple[str, bool]:
+    """Return a job's kind or route template, without text of the caller, and whether it streams."""
     match job:
         case OpenAIJob():
             route = table.find_route(job)

@@ -21,8 +21,7 @@ from worker.routes.resources import Resources
 from worker.validation import prefix_field_name
 from worker.volume import ids
 
-# Scheduling priority of batch lines, if the engine schedules by priority. Requests of callers have
-# priority 0 and run first.
+# Priority of batch lines for the engine's scheduler, where callers' requests (0) come first.
 LINE_PRIORITY = 100
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -31,15 +30,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
     """Return the answer to a job that runs a batch: OpenAI's object for the batch.
 
-    The answer comes when the batch ends or when the time is over. In the latter case, another job
-    is started to continue the batch; if that fails, the answer contains its input (``run_with``).
-
-    Args:
-        job: The job with the batch.
-        request_id: The job's id. The batch's id is derived from it, so that the same job continues
-            the same batch.
-        resources: The engines and settings that answer the lines.
-        time_limit: Seconds that the job may take, unless the job has its own limit.
+    The answer comes when the batch ends or when the time is over: after the job's own limit, or
+    else ``time_limit`` seconds. In the latter case, another job is started to continue the batch;
+    if that fails, the answer contains that job's input (``run_with``). The batch's id is derived
+    from ``request_id``, so that the same job continues the same batch.
 
     Raises:
         RequestError: The worker has no engine, or no line could be answered on the batch's route.
@@ -55,9 +49,9 @@ def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: flo
     async def run() -> dict[str, Any]:
         batch, other_jobs = await asyncio.to_thread(_find_or_create, job, request_id, resources)
         await resources.start_jobs(batch.work, other_jobs)
-        attempt = resources.attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
+        attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
         step = BatchStep(batches, batch, _make_line_answerer(resources), resources.window, progress)
-        outcome = await runner.run(batches, batch, attempt, step)
+        outcome = await runner.run_steps(batches, batch, attempt, step)
         response = {"batch": await asyncio.to_thread(objects.batch, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
@@ -84,7 +78,7 @@ def _find_or_create(job: BatchJob, request_id: str, resources: Resources) -> tup
             (_encode(line) + "\n").encode(errors="surrogatepass") for line in spec.requests or ()
         )
         batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
-    other_jobs = 0 if batches.has(batch_id) else spec.data_parallelism - 1
+    other_jobs = 0 if batches.exists(batch_id) else spec.data_parallelism - 1
     return batches.create(StoredBatch.from_request(spec, batch_id, file_id)), other_jobs
 
 
@@ -96,11 +90,9 @@ def _make_line_answerer(resources: Resources) -> AnswerRequest:
         limits.check(body)
         if has_priorities:
             body = {"priority": LINE_PRIORITY, **body}
-        line_answer = table.answer(
-            BatchLine(route=url, method="POST", body=body), request_id, resources
-        )
-        async with contextlib.aclosing(line_answer.pieces()) as pieces:
+        result = table.answer(BatchLine(route=url, method="POST", body=body), request_id, resources)
+        async with contextlib.aclosing(result.pieces()) as pieces:
             values = [piece.value async for piece in pieces]
-        return line_answer.render(values), line_answer.usage
+        return result.render(values), result.usage
 
     return answer_line

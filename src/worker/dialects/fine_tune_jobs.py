@@ -18,20 +18,15 @@ def answer(
 ) -> Answer[Any]:
     """Return the answer to a job that runs a fine-tune: OpenAI's object for the fine-tuning job.
 
-    The answer comes when the fine-tune ends or when the time is over. In the latter case, another
-    job is started to continue it; if that fails, the answer contains its input (``run_with``).
-
-    Args:
-        job: The job with the fine-tune.
-        request_id: The job's id. The fine-tune's id is derived from it, so that the same job
-            continues the same fine-tune.
-        resources: The engines, settings and files for the training.
-        time_limit: Seconds that the job may take, unless the job has its own limit.
+    The answer comes when the fine-tune ends or when the time is over: after the job's own limit, or
+    else ``time_limit`` seconds. In the latter case, another job is started to continue it; if that
+    fails, the answer contains that job's input (``run_with``). The fine-tune's id is derived from
+    ``request_id``, so that the same job continues the same fine-tune.
 
     Raises:
         InvalidInput: This worker does not train.
     """
-    training_setup = resources.training_setup
+    setup = resources.training_setup
     progress: dict[str, float] = {"step": 0, "epochs": 0}
 
     async def run() -> dict[str, Any]:
@@ -40,14 +35,10 @@ def answer(
         fine_tune = await _find_or_create(job, request_id, resources)
         await asyncio.to_thread(check_base, fine_tune, resources.engines.base_model.model)
         remaining = (job.fine_tune.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
-        attempt = resources.attempt(fine_tune, remaining - WIND_DOWN_S)
-        outcome = await run_fine_tune(
-            resources.fine_tunes, fine_tune, training_setup, attempt, progress
-        )
-        response = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
-        return (
-            response | await resources.start_jobs(fine_tune.work) if outcome == "left" else response
-        )
+        attempt = resources.make_attempt(fine_tune, remaining - WIND_DOWN_S)
+        outcome = await run_fine_tune(resources.fine_tunes, fine_tune, setup, attempt, progress)
+        body = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
+        return body | await resources.start_jobs(fine_tune.work) if outcome == "left" else body
 
     return answer_by_worker(run, progress=progress.copy)
 

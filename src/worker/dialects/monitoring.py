@@ -66,7 +66,7 @@ class _MergedRegistries:
         families: dict[str, Metric] = {}
         for registry in self._registries:
             for family in registry.collect():
-                known = families.setdefault(family.name, family)
-                if known is not family:
-                    known.samples += family.samples
+                merged = families.setdefault(family.name, family)
+                if merged is not family:
+                    merged.samples += family.samples
         yield from families.values()

@@ -28,7 +28,7 @@ from worker.settings import Settings
 TITLE = "LLM worker"
 
 
-async def openapi(request: RouteRequest) -> dict[str, Any]:
+async def openapi_document(request: RouteRequest) -> dict[str, Any]:
     """Describe ``ROUTES``: those of vLLM's server in full, the others with a summary.
 
     Raises:
@@ -40,13 +40,13 @@ async def openapi(request: RouteRequest) -> dict[str, Any]:
     documents = [
         await asyncio.to_thread(getattr, engine, "openapi_schema") for engine in request.engines
     ]
-    enabled_routes = _enabled_routes(request.settings)
+    routes = _enabled_routes(request.settings)
     paths: dict[str, Any] = {}
-    for route in enabled_routes:
+    for route in routes:
         if route.handler or route.generate:
             paths.setdefault(route.template, {}).update(_path_item(route))
     schemas: dict[str, Any] = {}
-    known_paths = {route.path for route in enabled_routes}
+    known_paths = {route.path for route in routes}
     for document in documents:
         paths |= {path: item for path, item in document["paths"].items() if path in known_paths}
         schemas |= document["components"]["schemas"]
@@ -74,7 +74,7 @@ ROUTES = (
     Route("GET", "/version"),
     Route("GET", "/health", monitoring.health),
     Route("GET", "/metrics", monitoring.metrics),
-    Route("GET", "/openapi.json", openapi),
+    Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/chat", monitoring.status),
 )
 
@@ -102,14 +102,12 @@ def _enabled_routes(settings: Settings) -> list[Route]:
 
 
 def _suggest_routes(path: str, settings: Settings) -> str:
-    """Return the end of an error message: the most similar route of vLLM's, or else all routes."""
-    enabled_routes = _enabled_routes(settings)
-    vllm_routes = {
-        route.template: _describe_route(route) for route in enabled_routes if route.handler is None
-    }
-    for similar in difflib.get_close_matches(path, vllm_routes, n=1, cutoff=0.75):
-        return f": did you mean {vllm_routes[similar]}?"
-    return f"; this worker serves {', '.join(map(_describe_route, enabled_routes))}."
+    """Return the end of an error message: a similar route that an engine answers, or all routes."""
+    routes = _enabled_routes(settings)
+    names = {route.template: _describe_route(route) for route in routes if route.handler is None}
+    for similar in difflib.get_close_matches(path, names, n=1, cutoff=0.75):
+        return f": did you mean {names[similar]}?"
+    return f"; this worker serves {', '.join(map(_describe_route, routes))}."
 
 
 def _describe_route(route: Route) -> str:

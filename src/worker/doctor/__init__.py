@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from worker.doctor.findings import Finding, Level, has_failure, render
 from worker.engine import start
-from worker.engine.start import Bootstrap
+from worker.engine.start import BootstrapSettings
 from worker.errors import WorkerError
 from worker.settings.environment import set_defaults, unset_variable
 from worker.settings.mistakes import SettingsError
@@ -56,15 +56,13 @@ def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
 
 
 def examine(
-    raw_settings: RawSettings,
-    machine: "Machine | None" = None,
-    judge_gpus: "JudgeGpus | None" = None,
+    raw_settings: RawSettings, machine: "Machine | None" = None, judge: "JudgeGpus | None" = None
 ) -> Iterator[Finding]:
     """Run all checks, and yield the findings.
 
-    ``judge_gpus`` judges whether the models fit on a machine other than this one.
+    ``judge`` judges whether the models fit on ``machine`` if that is not this machine.
     """
-    bootstrap = Bootstrap.from_raw_settings(raw_settings)
+    bootstrap = BootstrapSettings.from_raw_settings(raw_settings)
     lookups, hub_findings = None, list[Finding]()
     if bootstrap.settings:
         set_defaults(_QUIET_LIBRARIES)
@@ -76,48 +74,47 @@ def examine(
             hub_findings = [Finding(Level.FAIL, "hub", text, change)]
         else:
             lookups = Lookups(raw_settings)
-    read, findings = _read_startup(bootstrap, machine)
+    plan, findings = _plan_startup(bootstrap, machine)
     yield from [*findings, *hub_findings]
     if lookups and _is_vllm_imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.examine(lookups, read, judge_gpus)
+        yield from engines.check(lookups, plan, judge)
 
 
-def _read_startup(
-    bootstrap: Bootstrap, machine: "Machine | None"
+def _plan_startup(
+    bootstrap: BootstrapSettings, machine: "Machine | None"
 ) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Return the data that a worker reads at startup, or None, and findings on the settings."""
+    """Return the plan of a worker's startup, or None, and findings on the settings."""
     try:
-        read = start.plan_startup(bootstrap, machine)
+        plan = start.plan_startup(bootstrap, machine)
     except SettingsError as error:
-        return _read_without_mistakes(bootstrap.raw_settings, error, machine)
+        return _plan_without_mistakes(bootstrap.raw_settings, error, machine)
     except WorkerError as error:
         return None, [Finding(Level.FAIL, "vLLM", error.message)]
-    accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted_settings)}: accepted")
-    return read, [accepted, *_warnings(read.warnings)]
+    accepted = Finding(Level.OK, "settings", f"{', '.join(plan.accepted_settings)}: accepted")
+    return plan, [accepted, *_warnings(plan.warnings)]
 
 
-def _read_without_mistakes(
-    raw_settings: RawSettings, error: SettingsError, machine: "Machine | None"
+def _plan_without_mistakes(
+    raw: RawSettings, error: SettingsError, machine: "Machine | None"
 ) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Report the mistakes, and read the other settings as if the wrong ones were unset."""
+    """Report the mistakes, and plan the startup as if the wrong settings were unset."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # A setting that consists of several variables is named after all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     for name in names:
         # vLLM reads some of the variables itself.
         unset_variable(name)
-    read = None
+    plan = None
     if _is_vllm_imported():
         with contextlib.suppress(WorkerError):
-            read = start.plan_startup(
-                Bootstrap.from_raw_settings(raw_settings.exclude(names)), machine
-            )
-    if read:
+            bootstrap = BootstrapSettings.from_raw_settings(raw.exclude(names))
+            plan = start.plan_startup(bootstrap, machine)
+    if plan:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
-    return read, [*wrong, *_warnings(error.warnings)]
+    return plan, [*wrong, *_warnings(error.warnings)]
 
 
 def _is_vllm_imported() -> bool:

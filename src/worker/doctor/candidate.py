@@ -15,7 +15,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
 from worker.engine.machine import Gpu
 from worker.engine.model_config import ModelShape, ModelSupport, find_support, read_model_shape
-from worker.engine.options.automatic import fitting_tensor_parallel_size
+from worker.engine.options.automatic import choose_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.settings.values import is_directory
 from worker.store import Artifact, ArtifactKind, Snapshot
@@ -32,12 +32,10 @@ class Candidate:
         engine: The engine's arguments.
         snapshot: The model's files, on the disk or on the hub.
         config: The model's config.json, with the operator's overrides.
-        architectures: The architectures that config.json names.
+        architectures: The architectures in ``config``.
         support: How vLLM supports the model's architecture.
-        parts: Results of the look-ups of everything that the engine loads in addition to its model:
-            a snapshot, or the finding that explains the failure.
-        shape: The properties that vLLM reads from the configuration; None if vLLM was not called or
-            refuses the configuration.
+        parts: Snapshots of the engine's other artifacts, or findings on why they are missing.
+        shape: The properties that vLLM reads from the configuration; None if it can't read them.
     """
 
     engine: EngineArguments
@@ -93,49 +91,44 @@ class Candidate:
     @property
     def has_tokenizer(self) -> bool:
         """Whether the tokenizer that the engine would load is on the disk."""
-        results = [
-            result for part, result in self.parts.items() if part.kind is ArtifactKind.TOKENIZER
-        ]
-        if not results:
+        items = [item for part, item in self.parts.items() if part.kind is ArtifactKind.TOKENIZER]
+        if not items:
             return self.is_local and not self.snapshot.not_downloaded
-        return all(isinstance(result, Snapshot) and not result.not_downloaded for result in results)
+        return all(isinstance(item, Snapshot) and not item.not_downloaded for item in items)
 
     @property
     def quantization(self) -> str:
         """The method by which the checkpoint is quantized; empty if it is not quantized."""
         # A multimodal model nests the language model's configuration in its own.
-        parts = [
-            self.config,
-            *(value for value in self.config.values() if isinstance(value, Mapping)),
-        ]
-        for part in parts:
+        configs = [self.config, *(one for one in self.config.values() if isinstance(one, Mapping))]
+        for config in configs:
             for key in ("quantization_config", "compression_config"):
-                if isinstance(section := part.get(key), Mapping):
+                if isinstance(section := config.get(key), Mapping):
                     method = str(section.get("quant_method") or "unknown")
                     return method.replace("_tensors", "-tensors")
         return ""
 
     @property
-    def pipeline_parts(self) -> int:
-        """Number of parts into which the layers are divided, each on its own GPUs."""
+    def pipeline_stages(self) -> int:
+        """Number of groups into which the layers are divided, each on its own GPUs."""
         return int(self.arguments.pipeline_parallel_size)
 
     def gpu_count(self, tensor_parallel: int) -> int:
         """Return the number of GPUs if ``tensor_parallel`` of them share every layer."""
-        return tensor_parallel * self.pipeline_parts * int(self.arguments.data_parallel_size)
+        return tensor_parallel * self.pipeline_stages * int(self.arguments.data_parallel_size)
 
     def tensor_parallel_size(self, gpus: int = 1) -> int:
         """Return how many GPUs share every layer: as set, or as the attention heads allow."""
         if "TENSOR_PARALLEL_SIZE" in self.engine.operator_options:
             return int(self.arguments.tensor_parallel_size)
         heads = self.shape.attention_heads if self.shape else 0
-        return fitting_tensor_parallel_size(max(1, gpus // self.gpu_count(1)), heads)
+        return choose_tensor_parallel_size(max(1, gpus // self.gpu_count(1)), heads)
 
     def cache_plan(self, tensor_parallel: int = 1, gpu: Gpu | None = None) -> CachePlan:
         """Return vLLM's cache plan for the model; it is computed once for GPUs of the same kind.
 
         Args:
-            tensor_parallel: Number of GPUs that share every layer, or of parts of a CPU.
+            tensor_parallel: Number of GPUs, or of processes on a CPU, that share every layer.
             gpu: One of the GPUs; None for this machine's.
 
         Raises:
@@ -144,10 +137,8 @@ class Candidate:
         key = tensor_parallel, gpu and batch_defaults(gpu)
         if key not in self._plans:
             try:
-                with self._use_local_model() as arguments:
-                    self._plans[key] = plan_cache(
-                        arguments, self.architectures, tensor_parallel, gpu
-                    )
+                with self._use_local_model() as engine:
+                    self._plans[key] = plan_cache(engine, self.architectures, tensor_parallel, gpu)
             except StartFailed as error:
                 self._plans[key] = error
         cache_plan = self._plans[key]
@@ -169,10 +160,8 @@ class Candidate:
     @contextlib.contextmanager
     def _use_local_model(self) -> Iterator[EngineArguments]:
         """Yield the arguments with the model's directory, or a temporary one with config.json."""
-        with model_directory(self.snapshot) as directory:
-            yield self.engine.with_options(
-                model=directory, tokenizer=directory, **self.offline_options
-            )
+        with model_directory(self.snapshot) as path:
+            yield self.engine.with_options(model=path, tokenizer=path, **self.offline_options)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ TIMEOUT_MARGIN = 1.5
 ROUND_S = 60
 
 
-def origin(snapshot: Snapshot) -> Iterator[Finding]:
+def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield findings on where the model comes from and whether it is accessible."""
     commit = f" at commit {snapshot.commit[:12]}" if snapshot.commit else ""
     total_size = sum(file.size for file in (*snapshot.weights, *snapshot.others))
@@ -53,7 +53,7 @@ def origin(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
+def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
     """Check that the model's files are complete and include weights."""
     remedy = "download the model again, or name another one"
     if snapshot.damage:
@@ -70,17 +70,15 @@ def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
         yield Finding(Level.UNKNOWN, "architecture", text)
 
 
-def disk(snapshot: Snapshot) -> Iterator[Finding]:
+def check_disk(snapshot: Snapshot) -> Iterator[Finding]:
     """Check that the disk has enough space for the download."""
     if not snapshot.not_downloaded:
         return
     folders = (snapshot.directory, *snapshot.directory.parents)
     existing = next(folder for folder in folders if folder.is_dir())
     free, needed = shutil.disk_usage(existing).free, snapshot.download_size
-    sizes = readable_size(needed), readable_size(free)
-    text = (
-        f"{sizes[0]} are to be downloaded to {snapshot.directory.parent}, where {sizes[1]} are free"
-    )
+    cache, sizes = snapshot.directory.parent, (readable_size(needed), readable_size(free))
+    text = f"{sizes[0]} are to be downloaded to {cache}, where {sizes[1]} are free"
     if needed > free:
         change = "take a larger volume or container disk, or set BASE_PATH to where there is room"
         yield Finding(Level.FAIL, "disk", text, change)
@@ -89,7 +87,7 @@ def disk(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(Level.WARN if close else Level.OK, "disk", text)
 
 
-def architecture(model: Candidate) -> Iterator[Finding]:
+def check_architecture(model: Candidate) -> Iterator[Finding]:
     """Check that vLLM supports the model's architecture."""
     names = model.architectures
     if not names:
@@ -103,10 +101,10 @@ def architecture(model: Candidate) -> Iterator[Finding]:
     elif model.support is ModelSupport.NONE:
         yield _report_unsupported(names)
     elif model.is_runnable:
-        code_owner = (
+        owner = (
             "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
         )
-        text = f"{named} is not vLLM's own: it runs by {code_owner} code, if that fits vLLM"
+        text = f"{named} is not vLLM's own: it runs by {owner} code, if that fits vLLM"
         yield Finding(Level.WARN, "architecture", text)
     else:
         text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
@@ -117,7 +115,7 @@ def architecture(model: Candidate) -> Iterator[Finding]:
 def _report_unsupported(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
     removals = [last for name in names if (last := history.find_removal("architectures", name))]
-    later = [first for name in names if (first := history.first_release("architectures", name))]
+    later = [new for name in names if (new := history.find_first_release("architectures", name))]
     if removals:
         change = f"take an image with vLLM {removals[0].last}, the last release known to have it"
     elif later:
@@ -127,7 +125,7 @@ def _report_unsupported(names: Sequence[str]) -> Finding:
     return Finding(Level.FAIL, "architecture", text, change)
 
 
-def context(model: Candidate) -> Iterator[Finding]:
+def check_context(model: Candidate) -> Iterator[Finding]:
     """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
     if (shape := model.shape) is None:
         return
@@ -145,18 +143,16 @@ def context(model: Candidate) -> Iterator[Finding]:
         change = f"set {name}={shape.max_length}, or leave it unset"
         yield Finding(Level.WARN, "context", text, change)
     else:
-        yield Finding(
-            Level.OK, "context", f"{requested} of the model's {shape.max_length or 'any'} tokens"
-        )
+        text = f"{requested} of the model's {shape.max_length or 'any'} tokens"
+        yield Finding(Level.OK, "context", text)
 
 
-def quantization(model: Candidate) -> Iterator[Finding]:
+def check_quantization(model: Candidate) -> Iterator[Finding]:
     """Check that vLLM supports the checkpoint's quantization method."""
     method = model.quantization
     if not method:
         return
-    # vLLM knows some methods under other names, and recognizes them when it reads the model's
-    # shape.
+    # vLLM knows some methods under other names, which it recognizes when it reads the shape.
     if supports_quantization(method) or model.shape:
         yield Finding(Level.OK, "quantization", method)
         return
@@ -167,27 +163,25 @@ def quantization(model: Candidate) -> Iterator[Finding]:
     yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
 
 
-def parsers(model: Candidate) -> Iterator[Finding]:
+def report_parsers(model: Candidate) -> Iterator[Finding]:
     """Report which parsers ``auto`` selects; a model without a parser is served, too."""
     options = model.arguments
-    automatic = [
-        name for name in (TOOL_PARSER, REASONING_PARSER) if getattr(options, name.lower()) == AUTO
-    ]
-    if not automatic:
+    auto = [key for key in (TOOL_PARSER, REASONING_PARSER) if getattr(options, key.lower()) == AUTO]
+    if not auto:
         return
     if model.is_local:
         directory = str(model.snapshot.directory)
         options = model.engine.with_options(model=directory).vllm_args
     choice = choose_parsers(options, model.architectures)
     level = Level.OK if choice.family else Level.WARN
-    yield Finding(level, "parsers", choice.describe(automatic))
+    yield Finding(level, "parsers", choice.describe(auto))
 
 
 # All checks of an engine and its model, except the memory check.
-MODEL_CHECKS = (architecture, quantization, parsers, context)
+MODEL_CHECKS = (check_architecture, check_quantization, report_parsers, check_context)
 
 
-def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the platform waits as long as the startup may take."""
     value = environ.get(INIT_TIMEOUT, "").strip()
     if value and not value.isdecimal():

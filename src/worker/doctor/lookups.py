@@ -1,7 +1,6 @@
 """Look-ups of models and other artifacts, on the disk and on the hub.
 
-Models are looked up while vLLM is imported; adapters, draft models and other tokenizers follow,
-with checks that their files exist.
+Models are looked up while vLLM is imported; adapters, draft models and other tokenizers follow.
 """
 
 import time
@@ -11,12 +10,12 @@ from dataclasses import replace
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
 from worker.engine.start.artifacts import find_places
-from worker.engine.start.needs import artifacts_in_settings, is_found_by_store
+from worker.engine.start.needs import artifacts_in_settings, is_located_by_store
 from worker.settings.environment import process_environ
 from worker.settings.sources import RawSettings
 from worker.store import ACCESS_REASONS, Artifact, ArtifactKind, ModelUnavailable, Origin, Snapshot
 from worker.store.files import can_load
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 from worker.volume.adapters import CONFIG, WEIGHTS
 
 # Seconds that the hub may take in total, about as long as the import of vLLM.
@@ -38,9 +37,9 @@ class Lookups:
         self._pending: dict[Artifact, tuple[Future[Snapshot], float]] = {}
         self._places = find_places(process_environ())
         self.models = {
-            wanted.setting.removesuffix(_MODEL_SETTING): wanted
-            for wanted in artifacts_in_settings(raw_settings)
-            if wanted.setting.endswith(_MODEL_SETTING)
+            artifact.setting.removesuffix(_MODEL_SETTING): artifact
+            for artifact in artifacts_in_settings(raw_settings)
+            if artifact.setting.endswith(_MODEL_SETTING)
         }
         for model in self.models.values():
             self.start(model)
@@ -49,11 +48,12 @@ class Lookups:
         """Start to look up an artifact, unless its look-up has already been started."""
         if artifact not in self._pending:
             deadline = time.monotonic() + HUB_TIMEOUT_S
-            self._pending[artifact] = (self._pool.submit(locate, artifact, self._places), deadline)
+            future = self._pool.submit(find_snapshot, artifact, self._places)
+            self._pending[artifact] = (future, deadline)
 
     def result(self, artifact: Artifact) -> Snapshot | Finding:
         """Wait for a look-up; return the snapshot, or a finding that explains the failure."""
-        if not is_found_by_store(artifact):
+        if not is_located_by_store(artifact):
             text = f"{artifact.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
         self.start(artifact)
@@ -71,14 +71,13 @@ class Lookups:
             return Finding(Level.FAIL, "model", f"{artifact.model} can't be read: {reason}")
 
 
-def check_part(
-    artifact: Artifact, result: Snapshot | Finding, arguments: EngineArguments
+def check_artifact(
+    artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments
 ) -> Finding:
     """Check that an adapter, draft model or tokenizer of an engine exists and has its files."""
     topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
-    # An adapter is reported under its name in the setting, everything else under the setting's
-    # name.
-    names = {module.path: module.name for module in arguments.vllm_args.lora_modules or ()}
+    # An adapter is reported under its name in the setting, others under the setting's name.
+    names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}
     name = names.get(artifact.model, artifact.setting)
     if isinstance(result, Finding):
         return replace(result, topic=topic, text=f"{name}: {result.text}")

@@ -16,8 +16,7 @@ from worker.errors import MachineUnfit, StartFailed
 from worker.process.estimates import CUDA_GRAPHS_RESERVE, EAGER_RESERVE, ERROR_MARGIN, GIB
 from worker.settings import Settings
 
-# Types, by safetensors' names, that are converted on loading to the type in which the model
-# computes.
+# Types, by safetensors' names, that loading converts to the type in which the model computes.
 _FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
 # Bytes of an element of the other types; 1 for types that are missing here.
 _ELEMENT_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
@@ -47,7 +46,7 @@ class GpuJudge:
     min_model_len: int = DEFAULT_MIN_MODEL_LEN
 
     def verdict(self, choice: GpuChoice) -> Verdict:
-        """Judge GPUs: return the worst verdict of all engines, or else the first engine's."""
+        """Return the worst verdict of all engines, or the first engine's if all models fit."""
         verdicts = [judge(model, choice, self.min_model_len) for model in self.models]
         worst = (one for bad in _WORST_FIRST for one in verdicts if one.fit is bad)
         return next(worst, verdicts[0])
@@ -55,24 +54,17 @@ class GpuJudge:
     def verdicts(self, choice: GpuChoice) -> list[Verdict]:
         """Judge GPUs, and larger numbers of them if the whole context does not fit.
 
-        Returns the verdict on the requested number of GPUs, and the one on the smallest number on
-        which the whole context fits. The first is omitted if the model does not fit at all and a
-        larger number helps.
+        Return verdicts on the requested number, unless the model fits only on a larger one, and on
+        the smallest number on which the whole context fits.
         """
-        requested = self.verdict(choice)
+        verdict = self.verdict(choice)
         # The operator may have set how the model is divided.
         is_divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.operator_options
-        if requested.fit in (Fit.FITS, Fit.UNKNOWN) or is_divided:
-            return [requested]
+        if verdict.fit in (Fit.FITS, Fit.UNKNOWN) or is_divided:
+            return [verdict]
         more = (replace(choice, count=count) for count in _GPU_COUNTS if count > choice.count)
-        sufficient = next(
-            (one for one in map(self.verdict, more) if one.fit is Fit.FITS), requested
-        )
-        return (
-            [requested, sufficient]
-            if requested.fit is not Fit.NO and sufficient != requested
-            else [sufficient]
-        )
+        enough = next((one for one in map(self.verdict, more) if one.fit is Fit.FITS), verdict)
+        return [verdict, enough] if verdict.fit is not Fit.NO and enough != verdict else [enough]
 
 
 def judge(
@@ -81,7 +73,7 @@ def judge(
     min_model_len: int = DEFAULT_MIN_MODEL_LEN,
     tensor_parallel: int | None = None,
 ) -> Verdict:
-    """Judge GPUs for one engine.
+    """Judge whether the model of one engine fits on GPUs.
 
     ``tensor_parallel`` of the GPUs share every layer; None for as many as a real startup would use.
     """
@@ -104,22 +96,17 @@ def judge(
         method = plan.config.model_config.quantization
         why = f"{method} needs compute capability {least}: not {', '.join(too_old)}"
         return Verdict(choice, Fit.NO, why)
-    share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_parts
+    share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_stages
     offloaded = float(model.arguments.cpu_offload_gb) * GIB
-    weights_size = SizeRange(
-        *(max(size * share - offloaded, 0) for size in estimate_weights(model, whole))
-    )
-    return _judge_weights(model, choice, plan, weights_size, min_model_len)
+    sizes = estimate_weights(model, whole)
+    weights = SizeRange(*(max(size * share - offloaded, 0) for size in sizes))
+    return _judge_weights(model, choice, plan, weights, min_model_len)
 
 
 def _judge_weights(
-    model: Candidate,
-    choice: GpuChoice,
-    plan: CachePlan,
-    weights_size: SizeRange,
-    min_model_len: int,
+    model: Candidate, choice: GpuChoice, plan: CachePlan, weights: SizeRange, min_model_len: int
 ) -> Verdict:
-    """Judge GPUs, each of which stores ``weights_size`` bytes of weights."""
+    """Judge GPUs, each of which stores ``weights`` bytes of weights."""
     arguments = model.arguments
     fixed_cache = arguments.kv_cache_memory_bytes
     budget = choice.gpu.memory * (1 if fixed_cache else arguments.gpu_memory_utilization)
@@ -127,16 +114,16 @@ def _judge_weights(
     reserve = EAGER_RESERVE + graphs + plan.adapter_bytes
     least, wanted = context_limits(model, plan, min_model_len)
 
-    def verdict(weights: float, tolerance: float = 1) -> Verdict:
-        free = budget * tolerance - weights - reserve
+    def verdict(size: float, tolerance: float = 1) -> Verdict:
+        free = budget * tolerance - size - reserve
         cache = fixed_cache or free
         why = (
-            f"weights {readable_size(weights)} + about {readable_size(reserve)} set aside "
+            f"weights {readable_size(size)} + about {readable_size(reserve)} set aside "
             f"in {readable_size(budget)}"
         )
         if cache > free or free <= 0:
             return Verdict(choice, Fit.NO, why)
-        fitted = plan.capacity(cache * model.pipeline_parts, wanted)
+        fitted = plan.capacity(cache * model.pipeline_stages, wanted)
         why += f", {readable_size(cache)} for the cache"
         if plan.token_bytes:
             why += f" ({plan.token_bytes:.0f} bytes a token)"
@@ -146,13 +133,13 @@ def _judge_weights(
         fit = Fit.FITS if fitted.context_length >= wanted else Fit.SHORTER
         return Verdict(choice, fit, why, fitted.context_length, fitted.sequences)
 
-    worst_case = verdict(weights_size.high)
+    worst_case = verdict(weights.high)
     if worst_case.fit is not Fit.NO:
         return worst_case
     # The reserve is an estimate, and so is the size of weights that are quantized on loading.
-    may_fit = weights_size.low <= budget
+    may_fit = weights.low <= budget
     if plan.specs:
-        may_fit = verdict(weights_size.low, ERROR_MARGIN).fit is not Fit.NO
+        may_fit = verdict(weights.low, ERROR_MARGIN).fit is not Fit.NO
     doubt = f"{worst_case.reason}: too close to tell"
     return replace(worst_case, fit=Fit.DOUBTFUL, reason=doubt) if may_fit else worst_case
 

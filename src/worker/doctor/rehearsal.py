@@ -64,8 +64,7 @@ def rehearse(
         check = render if model.has_tokenizer else None
         for refusal in configuring.find_refusals(arguments, context, check, gpu):
             if refusal.culprits == ("MAX_MODEL_LEN",) and pools and not model.is_local:
-                # The accepted length depends on files that are not on this machine; the check of
-                # the context warns instead.
+                # The accepted length depends on files that aren't here; ``check_context`` warns.
                 continue
             engine = configuring.reset_options(engine, refusal.culprits)
             # Some options are refused on CPUs only.
@@ -87,19 +86,17 @@ def _findings(
     """Yield the finding on a refusal, unless the check of the architecture reports it."""
     if not (refusal.culprits or model.is_served):
         return
-    topic = (
-        _TOPICS.get(refusal.culprits[0], "settings") if len(refusal.culprits) == 1 else "settings"
-    )
-    text, change = refusal.problem, refusal.remedy
+    culprits, text, change = refusal.culprits, refusal.problem, refusal.remedy
+    topic = _TOPICS.get(culprits[0], "settings") if len(culprits) == 1 else "settings"
     for folder, name in names.items():
         text = text.replace(folder, name)
-    if not refusal.culprits and model.config and model.shape is None:
+    if not culprits and model.config and model.shape is None:
         topic = "configuration"
         alone = "vLLM does not know the model's shape by its config.json alone"
         text = f"{'vLLM refuses the model' if model.is_local else alone}: {text}"
         # The code that may be trusted is not on this machine.
         change = "" if model.arguments.trust_remote_code else change
-    level = Level.UNKNOWN if _depends_on_files(model, refusal.culprits) else Level.FAIL
+    level = Level.UNKNOWN if _depends_on_files(model, culprits) else Level.FAIL
     # vLLM may refuse an option on the CPU but accept it on the GPU.
     if on_other_machine and refusal.problem_on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
@@ -126,14 +123,10 @@ def _prepare_arguments(
     """
     model_artifact, *_ = artifacts_in_arguments(model.engine)
     parts = model.parts.items()
-    local_parts = {
-        part: found
-        for part, found in parts
-        if isinstance(found, Snapshot) and _is_usable(part, found)
-    }
+    local = {key: one for key, one in parts if isinstance(one, Snapshot) and _is_usable(key, one)}
     locations, names = dict[Artifact, ArtifactLocation](), dict[str, str]()
     with contextlib.ExitStack() as stack:
-        for artifact, snapshot in {model_artifact: model.snapshot, **local_parts}.items():
+        for artifact, snapshot in {model_artifact: model.snapshot, **local}.items():
             directory = snapshot.directory
             if artifact.kind is ArtifactKind.MODEL:
                 directory = Path(stack.enter_context(model_directory(snapshot)))

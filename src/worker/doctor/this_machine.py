@@ -23,24 +23,19 @@ from worker.settings.environment import process_environ
 # Maximum number of GPUs that platforms offer in one machine.
 _MAX_GPUS = 8
 # Proposed contexts are rounded down to a multiple of this number of tokens.
-_ROUND_TOKENS = 1024
+_MULTIPLE = 1024
 # Maximum number of characters of a refusal: vLLM's contains lengthy advice.
 _MAX_REFUSAL_LENGTH = 300
 _SMALLER = "take a smaller model, or one that is quantised"
 
 
-def check(
-    models: Sequence[Candidate], machine: Machine, min_model_len: int, memory_bytes: int
+def check_memory(
+    models: Sequence[Candidate], machine: Machine, min_len: int, ram: int
 ) -> Iterator[Finding]:
-    """Check that weights and caches fit into the memory.
+    """Check that weights and caches fit into the memory of the GPUs, or into the RAM without GPUs.
 
-    The checks of the settings cover the number of GPUs and engines that share a GPU.
-
-    Args:
-        models: The engines.
-        machine: This machine.
-        min_model_len: MIN_MODEL_LEN.
-        memory_bytes: Bytes of the machine's main memory.
+    ``ram`` is in bytes; ``min_len`` is MIN_MODEL_LEN. The checks of the settings cover the number
+    of GPUs, and engines that share a GPU.
     """
     if not machine.cpu and not machine.gpus:
         text = "this machine has no GPU, and the installed vLLM needs one"
@@ -51,15 +46,12 @@ def check(
         if unknown := _unknown_size(model, machine):
             are_sizes_known, findings = False, [unknown]
         elif machine.cpu:
-            findings = [
-                _check_memory("memory", [model], memory_bytes),
-                _check_cache(model, min_model_len, memory_bytes),
-            ]
+            findings = [_check_ram("memory", [model], ram), _check_cache(model, min_len, ram)]
         else:
-            findings = [_check_gpus(model, machine, min_model_len)]
+            findings = [_check_gpus(model, machine, min_len)]
         yield from (finding.for_engine(model.engine.prefix) for finding in findings)
     if machine.cpu and are_sizes_known and len(models) > 1:
-        yield _check_memory("memory together", models, memory_bytes)
+        yield _check_ram("memory together", models, ram)
 
 
 def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
@@ -73,82 +65,68 @@ def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
         return Finding(Level.UNKNOWN, "memory", f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
         # An unknown architecture and an invalid configuration have their own findings.
-        reported = model.shape is None or isinstance(error.__cause__, ValidationError)
-        if (
-            model.is_local
-            and not reported
-            and isinstance(error.__cause__, LookupError | ValueError)
-        ):
+        known = model.shape is None or isinstance(error.__cause__, ValidationError)
+        if model.is_local and not known and isinstance(error.__cause__, LookupError | ValueError):
             # The startup builds the same layers, but allocates memory for them.
             return Finding(Level.FAIL, "model", error.message)
-        why = "" if reported else f": {error.message}"
+        why = "" if known else f": {error.message}"
         text = f"how much memory the model takes is not known{why}"
         return Finding(Level.UNKNOWN, "memory", text)
     return None
 
 
-def _check_gpus(model: Candidate, machine: Machine, min_model_len: int) -> Finding:
-    tensor_parallel = model.tensor_parallel_size(len(machine.gpus))
-    used = machine.gpus[: model.gpu_count(tensor_parallel)]
+def _check_gpus(model: Candidate, machine: Machine, min_len: int) -> Finding:
+    tensor_size = model.tensor_parallel_size(len(machine.gpus))
+    used = machine.gpus[: model.gpu_count(tensor_size)]
     smallest = min(used, key=lambda gpu: gpu.memory)
     kind = GpuType(smallest.name, smallest.name, smallest.memory / GIB, smallest.capability)
     choice = GpuChoice(smallest.name, (kind,), len(used), on_this_machine=True)
-    verdict = judge(model, choice, min_model_len, tensor_parallel)
-    change = (
-        ""
-        if verdict.fit in FITTING
-        else _gpu_remedies(model, verdict, tensor_parallel, min_model_len)
-    )
+    verdict = judge(model, choice, min_len, tensor_size)
+    change = "" if verdict.fit in FITTING else _gpu_remedies(model, verdict, tensor_size, min_len)
     return verdict_finding(verdict, change)
 
 
-def _gpu_remedies(
-    model: Candidate, verdict: Verdict, tensor_parallel: int, min_model_len: int
-) -> str:
+def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len: int) -> str:
     """Return changes, each of which would be sufficient."""
     changes, choice = [], verdict.choice
-    if shorter := verdict.context // _ROUND_TOKENS * _ROUND_TOKENS:
+    if shorter := verdict.context // _MULTIPLE * _MULTIPLE:
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
     heads = model.shape.attention_heads if model.shape else 1
-    for more in range(tensor_parallel + 1, _MAX_GPUS + 1):
+    for more in range(tensor_size + 1, _MAX_GPUS + 1):
         several = replace(choice, count=model.gpu_count(more))
-        if heads % more == 0 and judge(model, several, min_model_len, more).fit in FITTING:
+        if heads % more == 0 and judge(model, several, min_len, more).fit in FITTING:
             name = f"{model.engine.prefix}TENSOR_PARALLEL_SIZE={more}"
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
-        if (
-            judge(model, replace(choice, types=pool.types), min_model_len, tensor_parallel).fit
-            in FITTING
-        ):
+        if judge(model, replace(choice, types=pool.types), min_len, tensor_size).fit in FITTING:
             changes.append(f"take a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER
 
 
-def _check_memory(topic: str, models: Sequence[Candidate], memory_bytes: int) -> Finding:
-    """Check that weights and caches fit into the bytes of the machine's main memory."""
-    low, high = map(
-        sum, zip(*(estimate_weights(model, model.cache_plan()) for model in models), strict=True)
-    )
+def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
+    """Check that weights and caches fit into a machine's main memory of ``ram`` bytes."""
+    sizes = [estimate_weights(model, model.cache_plan()) for model in models]
+    low, high = map(sum, zip(*sizes, strict=True))
     # A model without a KV cache, such as an encoder, needs no space for it.
     space, caches = _cache_size(), sum(bool(model.cache_plan().specs) for model in models)
     text = f"weights {'at least ' * (low < high)}{readable_size(low)}"
     if caches:
         count = "a cache" if caches == 1 else f"{caches} caches"
         text += f" + {count} of {readable_size(space)}"
-    text += f" in {readable_size(memory_bytes)} (this machine's memory)"
-    if high + caches * space <= memory_bytes * USABLE_MEMORY_SHARE:
+    text += f" in {readable_size(ram)} (this machine's memory)"
+    if high + caches * space <= ram * USABLE_MEMORY_SHARE:
         return Finding(Level.OK, topic, text)
-    smaller = int((memory_bytes * USABLE_MEMORY_SHARE - high) / caches // GIB) if caches else 0
+    smaller = int((ram * USABLE_MEMORY_SHARE - high) / caches // GIB) if caches else 0
     others = _SMALLER if len(models) == 1 else "take smaller models, or only one"
     change = f"set {CPU_KVCACHE_SPACE}={smaller}" if smaller > 0 else others
-    if low + caches * space > memory_bytes * ERROR_MARGIN:
+    if low + caches * space > ram * ERROR_MARGIN:
         return Finding(Level.FAIL, topic, text, change)
     return Finding(Level.WARN, topic, f"{text}: too close to tell", change)
 
 
-def _check_cache(model: Candidate, min_model_len: int, memory_bytes: int) -> Finding:
+def _check_cache(model: Candidate, min_len: int, ram: int) -> Finding:
     """Check how many tokens fit into a CPU's cache, with the same messages as the startup."""
     plan, space = model.cache_plan(model.tensor_parallel_size()), _cache_size()
     if not plan.specs:
@@ -160,12 +138,12 @@ def _check_cache(model: Candidate, min_model_len: int, memory_bytes: int) -> Fin
         context = plan.fit_context_length(space, requested)
         if requested is None:
             with plan.override_context_length(context):
-                shorter = fitting.check_fitted_context(
-                    model.engine, plan.config, plan.default_context_length, min_model_len
+                shorter = fitting.warn_of_short_context(
+                    model.engine, plan.config, plan.default_context_length, min_len
                 )
     except (ValueError, StartFailed) as error:
-        most = memory_bytes * USABLE_MEMORY_SHARE - estimate_weights(model, model.cache_plan()).high
-        change = _cpu_remedies(model, plan, min_model_len, most)
+        most = ram * USABLE_MEMORY_SHARE - estimate_weights(model, model.cache_plan()).high
+        change = _cpu_remedies(model, plan, min_len, most)
         return Finding(Level.FAIL, "cache", error_message(error, _MAX_REFUSAL_LENGTH), change)
     if shorter:
         return Finding(Level.WARN, "cache", shorter)
@@ -177,21 +155,12 @@ def _check_cache(model: Candidate, min_model_len: int, memory_bytes: int) -> Fin
     return Finding(Level.OK, "cache", text)
 
 
-def _cpu_remedies(
-    model: Candidate, plan: CachePlan, min_model_len: int, max_cache_size: float
-) -> str:
-    """Return changes, each of which would be sufficient.
-
-    ``max_cache_size`` is the maximum size of the cache in bytes.
-    """
+def _cpu_remedies(model: Candidate, plan: CachePlan, min_len: int, max_cache_size: float) -> str:
+    """Return changes, each of which would be sufficient; ``max_cache_size`` is in bytes."""
     if NUM_GPU_BLOCKS_OVERRIDE in model.engine.operator_options:
         return f"leave {model.engine.setting_name(NUM_GPU_BLOCKS_OVERRIDE)} unset"
-    changes, least = [], context_limits(model, plan, min_model_len)[0]
-    if (
-        shorter := plan.capacity(_cache_size(), least).context_length
-        // _ROUND_TOKENS
-        * _ROUND_TOKENS
-    ):
+    changes, least = [], context_limits(model, plan, min_len)[0]
+    if shorter := plan.capacity(_cache_size(), least).context_length // _MULTIPLE * _MULTIPLE:
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
     sizes = range(plan.sequence_bytes(least) // GIB, int(max_cache_size // GIB) + 1)
     enough = (gib for gib in sizes if plan.capacity(gib * GIB, least).context_length >= least)
@@ -203,7 +172,5 @@ def _cpu_remedies(
 def _cache_size() -> int:
     """Return the bytes of each engine's cache in the machine's main memory."""
     # The checks of the settings have validated the number.
-    return (
-        int(process_environ().get(CPU_KVCACHE_SPACE, "").strip() or CPU_EXPORTS[CPU_KVCACHE_SPACE])
-        * GIB
-    )
+    gib = process_environ().get(CPU_KVCACHE_SPACE, "").strip() or CPU_EXPORTS[CPU_KVCACHE_SPACE]
+    return int(gib) * GIB

@@ -1,7 +1,6 @@
 """Interfaces of the engines for the rest of the worker; only this package imports vLLM.
 
-This module itself does not import vLLM, because that takes seconds and the settings must be read
-first.
+This module doesn't import vLLM: that takes seconds, and the settings must be read before.
 """
 
 import asyncio
@@ -60,14 +59,12 @@ class Model:
         temperature: The default temperature from the model's generation_config.
         max_new_tokens: The default limit on new tokens from the model's generation_config.
         has_priorities: Whether requests are scheduled by priority instead of order of arrival.
-        has_reasoning: Whether reasoning is separated from the output, which a thinking budget
-            needs.
+        has_reasoning: Whether reasoning is separated from the output; thinking budgets need it.
         source: The repository or directory that the operator configured.
         directory: The directory that the model was loaded from; None if vLLM located it by name.
         commit: The commit of the model's repository; None if the model is not from a repository.
         gpu_count: Number of GPUs that share the model's weights.
-        quantization: vLLM's name for the quantization of the weights; None if they are not
-            quantized.
+        quantization: vLLM's name for the quantization of the weights; None if not quantized.
         tokenizer: The directory of the tokenizer; None if vLLM located it by name.
         chat_template: The text of the configured chat template; None for the tokenizer's own.
         trust_remote_code: Whether code in the model's directory may run.

@@ -10,7 +10,7 @@ from worker.engine import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import read_chat_template
 from worker.engine.run.requests.media import allowed_hosts
-from worker.process.concurrency import concurrent_queue_jobs
+from worker.process.concurrency import max_queue_jobs
 from worker.settings import Concurrency
 from worker.settings.environment import Default
 
@@ -58,7 +58,7 @@ def summary(
     directory = Path(arguments.model_name)
     origin = str(directory.resolve()) if directory.is_dir() else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
-    jobs = concurrent_queue_jobs(concurrency_setting, slots)
+    jobs = max_queue_jobs(concurrency_setting, slots)
     concurrency = f"{jobs} jobs, {slots} in the engine"
     if concurrency_setting == "auto":
         concurrency = f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"

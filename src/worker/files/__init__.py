@@ -156,7 +156,7 @@ class Files:
             raise NoSuchObject("There is no file with this id.", param="id")
         return file
 
-    def has(self, id: str) -> bool:
+    def exists(self, id: str) -> bool:
         """Return whether a file exists, even if it has expired."""
         return self._directories.read(id) is not None
 
@@ -212,8 +212,8 @@ class Files:
         self._directories.remove(id)
         self._quota.invalidate()
 
-    def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of an output in the output directory, and count them for the quota.
+    def enforce_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the chunks of an output in the output directory, and count their bytes.
 
         Raises:
             VolumeError: The quota or the disk is full.
@@ -228,13 +228,8 @@ class Files:
     ) -> Iterator[Callable[[bytes], object]]:
         """Yield a function that writes a chunk of a new file; the file appears after the block.
 
-        If the block raises, nothing remains. If another attempt was faster, its file stays.
-
-        Args:
-            id: Id of the new file.
-            filename: Name of the new file.
-            purpose: Purpose as in OpenAI's API.
-            expires_after_s: Seconds until the file expires; None for the operator's default.
+        If the block raises, nothing remains. If another attempt was faster, its file stays. By
+        default, the file expires after the operator's retention period.
         """
         self._quota.reserve(0)
         with self._directories.create(id) as folder:
@@ -246,20 +241,14 @@ class Files:
 
                 yield write
                 size = file.tell()
-            _write_metadata(
-                folder, self._make_metadata(id, size, filename, purpose, expires_after_s)
-            )
+            metadata = self._make_metadata(id, size, filename, purpose, expires_after_s)
+            _write_metadata(folder, metadata)
 
     def sweep(self, in_use: Container[str]) -> int:
-        """Remove expired files, and incomplete ones after a day.
+        """Remove expired files, and incomplete ones after a day; return how many were removed.
 
-        Files that can't be removed stay until the next call.
-
-        Args:
-            in_use: Ids of files that unfinished work reads; these files stay.
-
-        Returns:
-            Number of removed files.
+        Files that unfinished work reads stay: their ids are ``in_use``. Files that can't be removed
+        stay until the next call.
         """
         return self._directories.sweep(in_use)
 

@@ -9,12 +9,11 @@ from worker.errors import VolumeError
 from worker.volume import WORKER_DIRECTORY, Volume, check_space, translate_os_errors
 
 MEGABYTE = 1_000_000
-# A measurement is valid for this many seconds, or for this many times its own duration if that is
-# longer.
+# A measurement is valid for this many seconds, or for this multiple of its duration if longer.
 VALID_S = 60.0
 VALID_FACTOR = 20.0
-# Before a write is refused, a measurement older than this many seconds is repeated: files may have
-# been deleted.
+# Before a write is refused, a measurement older than this many seconds is repeated: another worker
+# may have deleted files.
 RECHECK_S = 1.0
 # Bytes written between two checks of the free disk space.
 DISK_CHECK_BYTES = 16 * MEGABYTE
@@ -23,8 +22,7 @@ DISK_CHECK_BYTES = 16 * MEGABYTE
 class Quota:
     """Counts bytes written to a volume. Its methods block on the disk; any thread may call them.
 
-    Workers may exceed the quota together: a worker counts the bytes of others only when it
-    measures.
+    Workers may exceed the quota together: they count each other's bytes only when they measure.
 
     Args:
         volume: Volume of the files.
@@ -32,10 +30,8 @@ class Quota:
     """
 
     def __init__(self, volume: Volume, max_bytes: int) -> None:
-        self._directories = (
-            volume.root / WORKER_DIRECTORY / "files",
-            volume.root / volume.output_directory,
-        )
+        root = volume.root
+        self._directories = (root / WORKER_DIRECTORY / "files", root / volume.output_directory)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._total = 0

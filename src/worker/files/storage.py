@@ -41,9 +41,8 @@ class StoredFile(StrictModel):
         filename: Name from the caller, which is not a name on the disk.
         purpose: Purpose as in OpenAI's API.
         expires_at: Expiry time in seconds since 1970; None for never.
-        path: Path, relative to the volume's root, of the caller's file that this one refers to;
-            None
-            if the content is the worker's own copy. Never sent to callers.
+        path: Path from the volume's root to the caller's file that this one refers to; None if the
+            content is the worker's own copy. Never sent to callers.
     """
 
     id: str
@@ -67,14 +66,10 @@ class FileDirectories:
 
     @property
     def root(self) -> Path:
-        return self._volume.directory("files")
+        return self._volume.worker_directory("files")
 
     def read(self, id: str) -> StoredFile | None:
-        """Return the metadata of a file; None if it doesn't exist or its metadata is damaged.
-
-        Args:
-            id: Any string.
-        """
+        """Return a file's metadata; None if it is damaged or if ``id``, any string, is unknown."""
         if not ids.is_id(FILE_PREFIX, id):
             return None
         with translate_os_errors():

@@ -38,26 +38,26 @@ class TrainerProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._stderr_tail = bytearray()
-        self._reading = asyncio.create_task(self._read())
+        self._stderr_task = asyncio.create_task(self._read_stderr())
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], *, low_priority: bool, with_wandb_key: bool = False
+        cls, command: Sequence[str], *, low_priority: bool, wandb: bool = False
     ) -> "TrainerProcess":
         """Start the process.
 
         Args:
             command: Command to run.
             low_priority: Whether other processes on this machine have priority.
-            with_wandb_key: Whether the process gets the key of Weights & Biases.
+            wandb: Whether the process gets the key of Weights & Biases.
 
         Raises:
             OSError: The system can't start another process.
         """
-        environ = trainer_environ(wandb=with_wandb_key)
+        environ = trainer_environ(wandb=wandb)
         process = await children.start(
             command,
-            children.add_sources(environ),
+            children.add_source_path(environ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -88,9 +88,9 @@ class TrainerProcess:
         except TimeoutError:
             return None
         # Kill processes that the trainer has started, which may hold its standard error open.
-        _kill(self._process.pid)
-        await asyncio.wait({self._reading}, timeout=KILL_WAIT_S)
-        self._reading.cancel()
+        _kill_group(self._process.pid)
+        await asyncio.wait({self._stderr_task}, timeout=KILL_WAIT_S)
+        self._stderr_task.cancel()
         return status
 
     def terminate(self) -> None:
@@ -101,10 +101,10 @@ class TrainerProcess:
     async def kill(self) -> int | None:
         """Kill the process immediately; return its status as ``wait`` does."""
         if self._process.returncode is None:
-            _kill(self._process.pid)
+            _kill_group(self._process.pid)
         return await self.wait(KILL_WAIT_S)
 
-    async def _read(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._process.stderr  # for the type checker: it is a pipe
         while read := await self._process.stderr.read(MAX_STDERR_BYTES):
             self._stderr_tail += read
@@ -131,7 +131,7 @@ def explain_exit(status: int | None, stderr_tail: str) -> str:
     return f"The process that trains has crashed: {last}"
 
 
-def _kill(group: int) -> None:
+def _kill_group(group: int) -> None:
     # The id of a group is not reused while one of its processes is alive.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

@@ -16,7 +16,7 @@ from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import StoredFineTune
 from worker.fine_tunes.sources import ROW_TYPES, RowSources, is_url
 from worker.job.fine_tune import FineTuneRequest, FineTuneSpec
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.settings import Settings
 from worker.volume import ids
 
@@ -49,7 +49,7 @@ class FineTuneCreator:
         cls, fine_tunes: FineTunes, model: Model, settings: Settings
     ) -> "FineTuneCreator":
         fetcher = (
-            Fetcher(model.media_hosts, types=ROW_TYPES) if settings.allow_remote_media else None
+            WebFetcher(model.media_hosts, types=ROW_TYPES) if settings.allow_remote_media else None
         )
         sources = RowSources(fine_tunes.files, fetcher)
         return cls(fine_tunes, model, sources, has_wandb_key=settings.wandb_api_key is not None)
@@ -85,14 +85,10 @@ class FineTuneCreator:
                 "This worker serves no adapters, so that nobody could call the result: "
                 "its operator sets ENABLE_LORA=1."
             )
-        base, wandb = self._resolve_base(request.model, adapters), self._check_wandb(request)
-        spec = parse_hyperparameters(
-            request.raw_hyperparameters,
-            request.hyperparameters_field,
-            max_rank=rank,
-            seed=request.seed,
-        )
-        training, validation = self._find_rows(request, id)
+        base, wandb = self._base_name(request.model, adapters), self._wandb_options(request)
+        values, field = request.raw_hyperparameters, request.hyperparameters_field
+        spec = parse_hyperparameters(values, field, max_rank=rank, seed=request.seed)
+        training, validation = self._store_rows(request, id)
         return self.fine_tunes.create(
             StoredFineTune(
                 id=id,
@@ -106,7 +102,7 @@ class FineTuneCreator:
             )
         )
 
-    def _resolve_base(self, name: str | None, adapters: Container[str]) -> str:
+    def _base_name(self, name: str | None, adapters: Container[str]) -> str:
         names = self.model.names
         model_directory(self.model)
         if name in (None, *names, self.model.source):
@@ -116,7 +112,7 @@ class FineTuneCreator:
             raise _invalid("model", message)
         raise _invalid("model", f"there is no base model {name!r}; this worker has {names[0]}")
 
-    def _check_wandb(self, request: FineTuneRequest) -> dict[str, Any] | None:
+    def _wandb_options(self, request: FineTuneRequest) -> dict[str, Any] | None:
         if request.wandb is None:
             return None
         if importlib.util.find_spec(_WANDB_PACKAGE) is None:
@@ -127,29 +123,26 @@ class FineTuneCreator:
             raise _invalid("integrations", message)
         return request.wandb
 
-    def _find_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
+    def _store_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
         """Store the rows if necessary; return the ids of the training and the validation file."""
         sources = self.sources
-        if self.fine_tunes.has(id):
+        if self.fine_tunes.exists(id):
             # The request was sent twice: its rows are stored, and a URL may have other content now.
-            sources = replace(sources, is_fetched=True)
+            sources = replace(sources, has_stored_urls=True)
         training_id, validation_id = (
             ids.derive_id(FILE_PREFIX, id, field) for field in ("training", "validation")
         )
+        find_or_create = sources.find_or_create
         spec = request if isinstance(request, FineTuneSpec) else None
         if spec and spec.rows is not None:
             training = sources.store_rows(spec.rows, training_id)
         elif spec and spec.training_path is not None:
-            training = sources.find_or_create("training_path", spec.training_path, training_id)
+            training = find_or_create("training_path", spec.training_path, training_id)
         else:
-            training = sources.find_or_create(
-                "training_file", request.training_file or "", training_id
-            )
+            training = find_or_create("training_file", request.training_file or "", training_id)
         if request.validation_file is None:
             return training, None
-        return training, sources.find_or_create(
-            "validation_file", request.validation_file, validation_id
-        )
+        return training, find_or_create("validation_file", request.validation_file, validation_id)
 
 
 def _invalid(field: str, reason: str) -> InvalidInput:

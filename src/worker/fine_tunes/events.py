@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from trainer.spec import EVENTS
+from trainer.spec import EVENTS_FILE
 from worker.fine_tunes.request import FineTuneResult
 from worker.volume import translate_os_errors
 
@@ -21,10 +21,7 @@ Level = Literal["info", "warn", "error"]
 
 
 class _EventLine(msgspec.Struct):
-    """A line in the file of an attempt's events.
-
-    The first line has only the step from which the attempt resumed; the other lines are events.
-    """
+    """An event in the file of an attempt; the first line has only the step that it resumed at."""
 
     resumed_at: int | None = None
     at: float = 0.0
@@ -92,19 +89,15 @@ def read_events(
         VolumeError: The volume fails.
     """
     lines = [_EventLine(at=created_at, message="Created")]
-    lines += _merge_attempts([list(_read_lines(attempt / EVENTS)) for attempt in attempts])
+    lines += _merge_attempts([list(_read_lines(attempt / EVENTS_FILE)) for attempt in attempts])
     if result:
         lines.append(_final_line(result))
     events, newest_at = [], 0
     for number, line in enumerate(lines):
         newest_at = max(newest_at, int(line.at))
         event_id = f"{EVENT_PREFIX}{id.rpartition('-')[2]}-{number:08}"
-        metrics = _rename_metrics(line.metrics)
-        events.append(
-            FineTuneEvent(
-                event_id, newest_at, line.at, line.level, line.message, line.step, metrics
-            )
-        )
+        fields = line.at, line.level, line.message, line.step, _rename_metrics(line.metrics)
+        events.append(FineTuneEvent(event_id, newest_at, *fields))
     return events
 
 
@@ -136,7 +129,7 @@ class ProgressReader:
     """
 
     def __init__(self, attempt: Path, progress: dict[str, float]) -> None:
-        self._path = attempt / EVENTS
+        self._path = attempt / EVENTS_FILE
         self._progress = progress
         self._position = 0
 
@@ -165,8 +158,7 @@ def _read_lines(path: Path) -> Iterator[_EventLine]:
             content = path.read_bytes()
         except FileNotFoundError:
             return
-    # The text after the last newline is still being written, or the machine crashed while writing
-    # it.
+    # The text after the last newline is being written, or was when the machine crashed.
     for line in content.split(b"\n")[:-1]:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decode(line)
@@ -189,10 +181,8 @@ def _merge_attempts(attempts: list[list[_EventLine]]) -> list[_EventLine]:
 
 
 def _final_line(result: FineTuneResult) -> _EventLine:
-    if result.error:
-        return _EventLine(
-            at=result.at, level="error", message=result.error.message, step=result.steps
-        )
+    if error := result.error:
+        return _EventLine(at=result.at, level="error", message=error.message, step=result.steps)
     message = "Cancelled"
     if result.status == "succeeded":
         message = f"Succeeded: the adapter is called by its name, {result.adapter}"

@@ -8,12 +8,11 @@ from pydantic import ValidationError
 
 from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
-from worker.validation import drop_nulls, invalid_fields, unknown_key
+from worker.validation import drop_nulls, to_invalid_input, unknown_key_message
 
 AUTO = "auto"
 MULTIPLIER, PEFT = "learning_rate_multiplier", "peft_config"
-# The worker's names by the names in requests. Of two names on one line below, the first is LLM
-# Engine's and the second is OpenAI's.
+# The worker's names by the names in requests. Where a line has two, the second is OpenAI's.
 FIELD_NAMES = {
     **{"epochs": "epochs", "n_epochs": "epochs"},
     **{"lr": "learning_rate", MULTIPLIER: "learning_rate"},
@@ -46,15 +45,13 @@ UNSUPPORTED = frozenset(
 )
 ALL_LINEAR = "all-linear"
 _BOOLEANS = {"true": True, "false": False}
-_MODULE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+_MODULE_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 
 
 def parse_hyperparameters(
     raw_values: Mapping[str, Any], parent: str, *, max_rank: int, seed: int | None = None
 ) -> Hyperparameters:
     """Parse hyperparameters; those that are missing, null or "auto" get their defaults.
-
-    The default of ``lora_alpha`` is twice the rank.
 
     Args:
         raw_values: Values from the caller.
@@ -66,24 +63,25 @@ def parse_hyperparameters(
         InvalidInput: A value is invalid; the error names the field.
     """
     values: dict[str, Any] = {} if seed is None else {"seed": seed}
-    written_as: dict[str, str] = {"seed": "seed"}
+    fields: dict[str, str] = {"seed": "seed"}
     for key, value in drop_nulls(raw_values).items():
         field = f"{parent}.{key}"
         if (name := FIELD_NAMES.get(key)) is None:
             raise _unknown_key_error(key, FIELD_NAMES, parent)
-        if name in written_as:
-            raise _invalid(field, f"{written_as[name]} says the same: give one of them")
+        if name in fields:
+            raise _invalid(field, f"{fields[name]} says the same: give one of them")
         if value != AUTO:
-            written_as[name], values[name] = field, _parse_value(key, value, field)
+            fields[name], values[name] = field, _parse_value(key, value, field)
     lora = values.get("lora", {})
     values["lora"] = {"r": min(Lora().r, max_rank), **lora}
     try:
         parsed = Hyperparameters.model_validate(values)
     except ValidationError as error:
-        raise invalid_fields(error, aliases=written_as) from None
+        raise to_invalid_input(error, aliases=fields) from None
     if (rank := parsed.lora.r) > max_rank:
         message = f"{rank} is more than this endpoint serves: {max_rank} (MAX_LORA_RANK)"
-        raise _invalid(f"{written_as['lora']}.r", message)
+        raise _invalid(f"{fields['lora']}.r", message)
+    # By default, ``lora_alpha`` is twice the rank.
     if "lora_alpha" in lora:
         return parsed
     scaled = parsed.lora.model_copy(update={"lora_alpha": 2 * rank})
@@ -104,11 +102,9 @@ def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise _invalid(parent, "an object with parameters of PEFT's LoraConfig")
     values: dict[str, Any] = {}
-    for key, raw_value in drop_nulls(config).items():
+    for key, raw in drop_nulls(config).items():
         field = f"{parent}.{key}"
-        value = (
-            _BOOLEANS.get(raw_value.lower(), raw_value) if isinstance(raw_value, str) else raw_value
-        )
+        value = _BOOLEANS.get(raw.lower(), raw) if isinstance(raw, str) else raw
         if key in Lora.model_fields:
             values[key] = _parse_lora_value(key, value, field)
         elif key not in {*REQUIRED_VALUES, *UNSUPPORTED}:
@@ -140,7 +136,7 @@ def _parse_modules(value: Any, field: str) -> tuple[str, ...] | None:
 
 
 def _is_module_name(name: object) -> bool:
-    return isinstance(name, str) and _MODULE.fullmatch(name) is not None
+    return isinstance(name, str) and _MODULE_NAME.fullmatch(name) is not None
 
 
 def _parse_multiplier(value: Any, field: str) -> float:
@@ -152,9 +148,8 @@ def _parse_multiplier(value: Any, field: str) -> float:
 
 def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> InvalidInput:
     field = f"{parent}.{key}"
-    return InvalidInput(
-        unknown_key(field, [f"{parent}.{name}" for name in known_keys]), param=field
-    )
+    known_fields = [f"{parent}.{name}" for name in known_keys]
+    return InvalidInput(unknown_key_message(field, known_fields), param=field)
 
 
 def _invalid(field: str, reason: str) -> InvalidInput:

@@ -47,9 +47,7 @@ class MemoryInUse(InvalidInput):
 
 
 def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
-    """Refuse a training that can't fit into the free memory.
-
-    Nothing is refused if the memory or the training's need for it is unknown.
+    """Refuse a training that can't fit into the free memory, if both sizes are known.
 
     Args:
         spec: Specification of the training.
@@ -65,10 +63,8 @@ def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
         return
     device = "GPU" if spec.device == "cuda" else "machine"
     is_in_use = needed <= available.total
-    error_type, limit = (
-        (MemoryInUse, available.free) if is_in_use else (InvalidInput, available.total)
-    )
-    raise error_type(
+    error, limit = (MemoryInUse, available.free) if is_in_use else (InvalidInput, available.total)
+    raise error(
         f"The training needs at least {needed / GIB:.1f} GiB of memory, and this {device} has "
         f"{limit / GIB:.1f} GiB{' left' if is_in_use else ''}. A worker that is started with "
         "--train, on an endpoint of its own with the same volume, has no engine beside it; a "
@@ -78,20 +74,18 @@ def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
 
 @contextlib.asynccontextmanager
 async def reserve_memory(
-    reservation: AbstractAsyncContextManager[None],
-    should_stop: ShouldStop,
-    is_over: Callable[[], bool],
+    context: AbstractAsyncContextManager[None], should_stop: ShouldStop, is_over: Callable[[], bool]
 ) -> AsyncGenerator[bool, None]:
     """Reserve memory for the block; yield False if the training has to stop before that.
 
     After the block, this waits until the engine is available again or the job's time is over.
 
     Args:
-        reservation: Context manager that reserves the memory.
+        context: Context manager that reserves the memory.
         should_stop: Returns whether the training has to stop.
         is_over: Returns whether the job's time is over.
     """
-    entering = asyncio.create_task(reservation.__aenter__())
+    entering = asyncio.create_task(context.__aenter__())
     try:
         while not entering.done() and not await should_stop():
             await asyncio.wait({entering}, timeout=POLL_S)
@@ -103,9 +97,9 @@ async def reserve_memory(
         entering.cancel()
         await asyncio.wait({entering})
         if not entering.cancelled() and entering.exception() is None:
-            leaving = asyncio.create_task(reservation.__aexit__(None, None, None))
-            # The engine's startup takes minutes. A job without time left returns before it is
-            # finished, because its response says how to continue the fine-tune.
+            leaving = asyncio.create_task(context.__aexit__(None, None, None))
+            # The engine starts again within minutes. A job without time left doesn't wait for it,
+            # because the job's response says how to continue the fine-tune.
             while not leaving.done() and not is_over():
                 await asyncio.wait({leaving}, timeout=POLL_S)
             if leaving.done():
@@ -121,7 +115,7 @@ def needed_bytes(spec: Spec) -> int | None:
         return None
     row = min(spec.max_length, MIN_ROW_TOKENS) * sizes.token_bytes(recompute=True)
     fixed = weights * WEIGHT_BYTES[spec.device] + PROCESS_BYTES[spec.device]
-    return fixed + sizes.adapter_elements(spec.lora.r) * (FLOAT32_BYTES + OPTIMIZER_BYTES) + row
+    return fixed + sizes.adapter_parameters(spec.lora.r) * (FLOAT32_BYTES + OPTIMIZER_BYTES) + row
 
 
 def device_memory(device: str) -> DeviceMemory | None:
@@ -139,20 +133,13 @@ def _model_sizes(model: Path) -> ModelSizes | None:
 
 
 def _gpu_memory() -> DeviceMemory | None:
-    """Return the memory of the GPU from ``nvidia-smi``; None if that fails.
-
-    This process has no CUDA context, and must not create one.
-    """
+    """Return the GPU's memory from ``nvidia-smi``, because this process must not use CUDA."""
     if (tool := shutil.which("nvidia-smi")) is None:
         return None
     # The trainer uses one GPU, the first that is visible to it.
     gpu_option = () if (gpu := first_visible_gpu()) is None else ("-i", gpu)
-    command = (
-        tool,
-        *gpu_option,
-        "--query-gpu=memory.free,memory.total",
-        "--format=csv,noheader,nounits",
-    )
+    query = "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"
+    command = (tool, *gpu_option, *query)
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         free, total = result.stdout.splitlines()[0].split(",")

@@ -19,8 +19,7 @@ def svg(title: str, lines: Mapping[str, Points]) -> str:
 
     Args:
         title: Any text.
-        lines: Loss of each step, by the name of the line. A line without points is only in the
-            legend.
+        lines: Loss of each step, by the name of the line, which is also in the legend.
     """
     steps = [step for points in lines.values() for step in points] or [0]
     losses = [loss for points in lines.values() for loss in points.values()] or [0.0]
@@ -88,9 +87,7 @@ def _axes(x_axis: _Axis, y_axis: _Axis) -> Iterable[str]:
 
 
 def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable[str]:
-    positions = [
-        (x_axis.position(step), y_axis.position(loss)) for step, loss in sorted(points.items())
-    ]
+    positions = [(x_axis.position(x), y_axis.position(y)) for x, y in sorted(points.items())]
     if len(positions) > 1:
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'

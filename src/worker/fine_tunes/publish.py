@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS, RESULT, Outcome
+from trainer.spec import ATTEMPTS_DIR, RESULT_DIR, Outcome
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.request import (
@@ -23,7 +23,7 @@ from worker.volume.directories import atomic_directory
 
 # Maximum length of a name, so that it is also valid with the suffixes of numbers and checkpoints.
 MAX_NAME_LENGTH = 108
-_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
+_INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 async def publish_result(
@@ -46,7 +46,7 @@ async def publish_result(
     if outcome is None or outcome.error is not None:
         raise await asyncio.to_thread(_training_failure, fine_tune, outcome)
     try:
-        await training_setup.check_adapter(attempt / RESULT)
+        await training_setup.check_adapter(attempt / RESULT_DIR)
     except VolumeError:
         raise
     except WorkerError as error:
@@ -57,7 +57,7 @@ async def publish_result(
 
 def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneFailed:
     """Return why a training has no adapter."""
-    check = fine_tune.newest_check
+    check = fine_tune.newest_check_result
     mistakes = check.mistakes if check else ()
     error = outcome.error if outcome else None
     message = error or "The training has left nothing behind."
@@ -70,7 +70,7 @@ def _publish_adapters(
     fine_tune: FineTune, training_setup: TrainingSetup, attempt: Path, outcome: Outcome
 ) -> FineTuneResult:
     root, request = training_setup.adapters_directory, fine_tune.request
-    choice = fine_tune.publishing
+    choice = fine_tune.adapter_choice
     if choice is None:
         name = reserve_name(root, adapter_name(request), fine_tune.id)
         choice = fine_tune.decide_publishing(AdapterChoice(name=name, attempt=attempt.name))
@@ -78,7 +78,7 @@ def _publish_adapters(
             # The fine-tune was cancelled while the adapter was checked.
             release_name(root, name)
             return FineTuneResult(status="cancelled")
-    chosen_attempt = fine_tune.directory / ATTEMPTS / choice.attempt
+    chosen_attempt = fine_tune.directory / ATTEMPTS_DIR / choice.attempt
     checkpoints = []
     for step, source in fine_tune.epoch_adapters(chosen_attempt).items():
         name = choice.name
@@ -87,9 +87,8 @@ def _publish_adapters(
             name = checkpoint_name(name, step)
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
-    publish_adapter(root, choice.name, chosen_attempt / RESULT, request.base, fine_tune.id)
-    # The mark is removed before the fine-tune ends, because no worker continues a fine-tune that
-    # has ended.
+    publish_adapter(root, choice.name, chosen_attempt / RESULT_DIR, request.base, fine_tune.id)
+    # The mark is removed before the end, because no worker continues a fine-tune that has ended.
     release_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
@@ -104,11 +103,8 @@ def _publish_adapters(
 def adapter_name(request: StoredFineTune) -> str:
     """Return the preferred name of the adapter of a fine-tune."""
     created_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
-    model = (
-        _INVALID_CHARACTERS.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-")
-        or "model"
-    )
-    suffix = _INVALID_CHARACTERS.sub("-", request.suffix or "")
+    model = _INVALID.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-") or "model"
+    suffix = _INVALID.sub("-", request.suffix or "")
     ending = f".{suffix}.{created_at}" if suffix else f".{created_at}"
     return f"{model[: MAX_NAME_LENGTH - len(ending)]}{ending}"
 
@@ -119,15 +115,12 @@ def checkpoint_name(name: str, step: int) -> str:
 
 
 def reserve_name(root: Path, name: str, id: str) -> str:
-    """Reserve a name that no other adapter has or will have; add a number if necessary.
+    """Reserve and return a name that no other adapter has; add a number if necessary.
 
     Args:
         root: Directory of all adapters.
         name: Preferred name.
         id: Id of the fine-tune.
-
-    Returns:
-        The reserved name.
 
     Raises:
         VolumeError: The volume can't be written to.

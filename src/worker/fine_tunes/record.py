@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from trainer.spec import (
-    ATTEMPTS,
-    CHECK_RESULT,
-    CHECKPOINTS,
-    EPOCHS,
-    OUTCOME,
+    ATTEMPTS_DIR,
+    CHECK_FILE,
+    CHECKPOINTS_DIR,
+    EPOCHS_DIR,
+    OUTCOME_FILE,
     CheckResult,
     Outcome,
     RowsFile,
-    checkpoint_step,
+    parse_checkpoint_step,
 )
 from worker.errors import Conflict, VolumeError
 from worker.fine_tunes.events import FineTuneEvent, metrics_by_step, read_events
@@ -44,7 +44,7 @@ class FineTune(Record):
 
     @property
     def request(self) -> StoredFineTune:
-        return self.require(REQUEST, StoredFineTune)
+        return self.read_required(REQUEST, StoredFineTune)
 
     @property
     def result(self) -> FineTuneResult | None:
@@ -55,7 +55,7 @@ class FineTune(Record):
         return self.read(DECISION, FineTuneDecision)
 
     @property
-    def publishing(self) -> AdapterChoice | None:
+    def adapter_choice(self) -> AdapterChoice | None:
         decision = self.decision
         return decision.publishing if decision else None
 
@@ -77,16 +77,14 @@ class FineTune(Record):
             return PAUSED
         if not self.is_leased():
             return "queued"
-        return "running" if self.newest_check else "validating_files"
+        return "running" if self.newest_check_result else "validating_files"
 
     @property
-    def newest_check(self) -> CheckResult | None:
+    def newest_check_result(self) -> CheckResult | None:
         """Result of the newest check of the rows."""
-        results = (
-            self.read(f"{ATTEMPTS}/{attempt.name}/{CHECK_RESULT}", CheckResult)
-            for attempt in self.attempts()
-        )
-        return next(filter(None, reversed(list(results))), None)
+        names = [f"{ATTEMPTS_DIR}/{attempt.name}/{CHECK_FILE}" for attempt in self.attempts()]
+        results = [self.read(name, CheckResult) for name in names]
+        return next(filter(None, reversed(results)), None)
 
     def stop_reason(self) -> str | None:
         """Return "cancelled" or ``PAUSED`` if no worker should train; None otherwise.
@@ -103,50 +101,40 @@ class FineTune(Record):
         """Return the directories of the attempts, oldest first."""
         with translate_os_errors():
             try:
-                paths = list((self.directory / ATTEMPTS).iterdir())
+                paths = list((self.directory / ATTEMPTS_DIR).iterdir())
             except FileNotFoundError:
                 return []
         return sorted(path for path in paths if path.name[0].isdigit())
 
     def add_attempt(self, owner: str) -> Path:
-        """Create the directory of another attempt, with the next number in its name.
-
-        Args:
-            owner: Owner of the fine-tune's lease. The lease ensures that no other worker adds an
-                attempt.
-        """
+        """Create the directory of the next attempt; only the ``owner`` of the lease may do this."""
         attempts = self.attempts()
         number = int(attempts[-1].name.partition(".")[0]) + 1 if attempts else 1
-        attempt = self.directory / ATTEMPTS / f"{number:06d}.{owner}"
+        attempt = self.directory / ATTEMPTS_DIR / f"{number:06d}.{owner}"
         with translate_os_errors():
             attempt.mkdir(parents=True)
         return attempt
 
     def read_outcome(self, attempt: Path) -> Outcome | None:
         """Return how the training ended in an attempt; None if the attempt was interrupted."""
-        return self.read(f"{ATTEMPTS}/{attempt.name}/{OUTCOME}", Outcome)
+        return self.read(f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}", Outcome)
 
     def durable_step(self) -> int:
         """Return the step from which another attempt would continue; 0 without a checkpoint."""
         with translate_os_errors():
-            names = [
-                path.name
-                for attempt in self.attempts()
-                for path in (attempt / CHECKPOINTS).glob("*")
-            ]
-        return max((step for step in map(checkpoint_step, names) if step is not None), default=0)
+            paths = [path for one in self.attempts() for path in (one / CHECKPOINTS_DIR).glob("*")]
+        steps = [parse_checkpoint_step(path.name) for path in paths]
+        return max((step for step in steps if step is not None), default=0)
 
     def epoch_adapters(self, final_attempt: Path) -> dict[int, Path]:
         """Return the directories of the adapters of all epochs by their steps.
 
-        Args:
-            final_attempt: Directory of the attempt that finished the training. If several attempts
-                have an adapter of the same step, the one of the final attempt has priority.
+        If several attempts have an adapter of the same step, ``final_attempt`` has priority.
         """
         adapters: dict[int, Path] = {}
         with translate_os_errors():
             for attempt in (*self.attempts(), final_attempt):
-                for path in (attempt / EPOCHS).glob("*"):
+                for path in (attempt / EPOCHS_DIR).glob("*"):
                     if path.name.isdecimal():
                         adapters[int(path.name)] = path
         return dict(sorted(adapters.items()))
@@ -171,18 +159,16 @@ class FineTune(Record):
             Conflict: The fine-tune has ended, or its adapter is being published.
         """
         self._check_not_ended("cancelled")
-        # A worker may decide first, because it publishes the adapter or because the training
-        # failed.
+        # A worker may decide first: it publishes the adapter, or the training has failed.
         decision = self.write_or_read(DECISION, FineTuneDecision(status="cancelled"))
         if decision.status != "cancelled":
-            raise self._too_late_error("cancelled", decision.status)
+            raise self._conflict("cancelled", decision.status)
 
     def pause(self) -> None:
         """Request that the workers stop after a checkpoint, until ``resume``.
 
         Raises:
-            Conflict: The fine-tune has ended, its adapter is being published, or it is already
-                paused or cancelled.
+            Conflict: The fine-tune has ended, or is being published, paused or cancelled.
         """
         self._check_not_ended("paused")
         if stop_reason := self.stop_reason():
@@ -200,20 +186,16 @@ class FineTune(Record):
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
         self.write(RESUME.format(self._newest_pause()), Timestamped())
 
-    def decide_publishing(self, publishing: AdapterChoice) -> AdapterChoice | None:
-        """Decide which adapter is published; return the earlier decision if there is one.
-
-        Returns:
-            None if the earlier decision is to publish no adapter.
-        """
-        decision = FineTuneDecision(status="succeeded", publishing=publishing)
+    def decide_publishing(self, choice: AdapterChoice) -> AdapterChoice | None:
+        """Decide once which adapter is published; return the decision, None for no adapter."""
+        decision = FineTuneDecision(status="succeeded", publishing=choice)
         return self.write_or_read(DECISION, decision).publishing
 
     def end(self, result: FineTuneResult) -> FineTuneResult:
         """End the fine-tune; return the earlier result if there is one.
 
-        If the fine-tune was cancelled before, a failure becomes a cancellation. Checkpoints and
-        adapters in the directories of its attempts are removed.
+        A failure after a cancel becomes a cancellation. The checkpoints and adapters in the
+        directories of the attempts are removed; a published adapter is a copy, and stays.
         """
         if result.status == "failed":
             decision = self.write_or_read(DECISION, FineTuneDecision(status="failed", at=result.at))
@@ -232,18 +214,15 @@ class FineTune(Record):
                         shutil.rmtree(path, ignore_errors=True)
 
     def _check_not_ended(self, action: str) -> None:
-        # Reading the request raises an error if the fine-tune doesn't exist, so that nothing is
-        # written for it.
+        # This raises an error if the fine-tune doesn't exist.
         _ = self.request
         if result := self.result:
-            raise self._too_late_error(action, result.status, has_ended=True)
-        if self.publishing:
-            raise self._too_late_error(action, "succeeded")
+            raise self._conflict(action, result.status, ended=True)
+        if self.adapter_choice:
+            raise self._conflict(action, "succeeded")
 
-    def _too_late_error(
-        self, action: str, status: FineTuneStatus, *, has_ended: bool = False
-    ) -> Conflict:
-        if status == "succeeded" and not has_ended:
+    def _conflict(self, action: str, status: FineTuneStatus, *, ended: bool = False) -> Conflict:
+        if status == "succeeded" and not ended:
             return Conflict(
                 f"The adapter of the {self.noun} {self.id!r} is being published: "
                 f"it can't be {action} any more."

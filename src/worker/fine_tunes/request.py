@@ -45,7 +45,7 @@ class StoredFineTune(StoredRequest, StrictModel):
         return round(self.spec.learning_rate / LEARNING_RATE, 9)
 
     @property
-    def inputs(self) -> Mapping[str, str]:
+    def input_file_ids(self) -> Mapping[str, str]:
         files = {"training_file": self.training_file, "validation_file": self.validation_file}
         return {field: file_id for field, file_id in files.items() if file_id is not None}
 

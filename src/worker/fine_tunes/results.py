@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS, RESULT
+from trainer.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes import plot
 from worker.fine_tunes.record import FineTune
@@ -14,8 +14,7 @@ from worker.volume import adapters, ids, translate_os_errors
 
 PURPOSE = "fine-tune-results"
 TABLE, PLOT = "step_metrics.csv", "losses.svg"
-# Columns of the table, in OpenAI's words. Except for the losses, columns without values are left
-# out.
+# Columns of the table, with OpenAI's names. Those without values are left out, except the losses.
 LOSSES = ("train_loss", "valid_loss")
 COLUMNS = (
     *LOSSES,
@@ -28,7 +27,7 @@ MetricsByStep = Mapping[int, Mapping[str, float]]
 CHUNK_BYTES = 1 << 20
 
 
-def write(files: Files, fine_tune: FineTune) -> list[str]:
+def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
     """Write the result files, or find those of another worker; return their ids.
 
     Args:
@@ -51,7 +50,7 @@ def write(files: Files, fine_tune: FineTune) -> list[str]:
     file_ids = []
     for name, content in contents.items():
         id = ids.derive_id(FILE_PREFIX, fine_tune.id, name)
-        if not files.has(id):
+        if not files.exists(id):
             with translate_os_errors():
                 files.receive(content, filename=name, purpose=PURPOSE, id=id)
         file_ids.append(id)
@@ -59,13 +58,10 @@ def write(files: Files, fine_tune: FineTune) -> list[str]:
 
 
 def _adapter_contents(fine_tune: FineTune, max_bytes: int) -> dict[str, Iterable[bytes]]:
-    """Return the contents of the published adapter's files by name.
-
-    The dict is empty if no adapter is published, or if one of its files exceeds ``max_bytes``.
-    """
-    if (choice := fine_tune.publishing) is None:
+    """Return the published adapter's files by name; none if one has more than ``max_bytes``."""
+    if (choice := fine_tune.adapter_choice) is None:
         return {}
-    directory = fine_tune.directory / ATTEMPTS / choice.attempt / RESULT
+    directory = fine_tune.directory / ATTEMPTS_DIR / choice.attempt / RESULT_DIR
     paths = [directory / name for name in adapters.FILES]
     with translate_os_errors():
         if max(path.stat().st_size for path in paths) > max_bytes:

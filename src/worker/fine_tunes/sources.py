@@ -12,7 +12,7 @@ from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
 from worker.media.addresses import UnusableURL
-from worker.media.fetcher import UNKNOWN_TYPES, ContentTypes, Fetcher
+from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
 from worker.validation import prefix_field_name
 from worker.volume import translate_os_errors
 
@@ -21,7 +21,7 @@ ROW_TYPES = ContentTypes(
         *("text/csv", "text/plain", "text/x-csv", "text/comma-separated-values"),
         *("application/csv", "application/vnd.ms-excel", "application/json"),
         *("application/jsonl", "application/x-jsonl", "application/jsonlines"),
-        *("application/x-jsonlines", "application/x-ndjson", "application/ndjson", *UNKNOWN_TYPES),
+        *("application/x-jsonlines", "application/x-ndjson", "application/ndjson", *GENERIC_TYPES),
     ),
     "CSV or JSONL",
 )
@@ -52,19 +52,17 @@ class _FileBudget:
 
 @dataclass(frozen=True, slots=True)
 class RowSources:
-    """Creates files from the sources that callers name.
-
-    Its methods block on disks and hosts: call them in threads.
+    """Creates files from the sources that callers name. Call its methods in threads: they block.
 
     Args:
         files: Files of the volume.
         fetcher: Fetcher for ``ROW_TYPES``; None if the worker doesn't fetch URLs.
-        is_fetched: Whether the content of URLs is already stored, and must not be fetched again.
+        has_stored_urls: Whether the contents of URLs are stored, and must not be fetched again.
     """
 
     files: Files
-    fetcher: Fetcher | None
-    is_fetched: bool = False
+    fetcher: WebFetcher | None
+    has_stored_urls: bool = False
 
     def find_or_create(self, field: str, source: str, id: str) -> str:
         """Return the id of the file for a source.
@@ -94,7 +92,7 @@ class RowSources:
         return file.id
 
     def _fetch(self, url: str, id: str) -> str:
-        if self.is_fetched:
+        if self.has_stored_urls:
             return id
         if self.fetcher is None:
             raise InvalidInput(
@@ -113,7 +111,7 @@ def is_url(source: str | None) -> bool:
 
 
 async def _download(
-    fetcher: Fetcher, url: str, budget: _FileBudget, write: Callable[[bytes], object]
+    fetcher: WebFetcher, url: str, budget: _FileBudget, write: Callable[[bytes], object]
 ) -> None:
     def write_chunk(chunk: bytes) -> None:
         with translate_os_errors():

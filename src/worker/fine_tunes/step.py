@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS, CHECK_OPTION, SPEC, ExitStatus, Spec
+from trainer.spec import ATTEMPTS_DIR, CHECK_OPTION, SPEC_FILE, ExitStatus, Spec
 from worker.errors import EngineBusy, VolumeError
 from worker.fine_tunes.child import CHECKPOINT_S, TrainerProcess, explain_exit
 from worker.fine_tunes.events import ProgressReader
@@ -19,7 +19,7 @@ from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
 from worker.fine_tunes.training_setup import QueuePosition, TrainingSetup
 from worker.long_work.attempt import Attempt
-from worker.long_work.runner import RunOutcome, run
+from worker.long_work.runner import RunOutcome, run_steps
 from worker.volume import check_space, translate_os_errors, write_file
 from worker.volume.lease import Lease
 
@@ -38,13 +38,13 @@ async def run_fine_tune(
     attempt: Attempt,
     progress: dict[str, float],
 ) -> RunOutcome:
-    """Run a fine-tune in a job; see ``long_work.runner.run``."""
+    """Run a fine-tune in a job; see ``long_work.runner.run_steps``."""
     request = await asyncio.to_thread(lambda: fine_tune.request)
     progress["epochs"] = request.spec.epochs
     position = request.created_at, request.id
     step = FineTuneStep(fine_tune, position, training_setup, progress)
     try:
-        return await run(fine_tunes, fine_tune, attempt, step)
+        return await run_steps(fine_tunes, fine_tune, attempt, step)
     finally:
         training_setup.queue.leave(position)
 
@@ -70,9 +70,7 @@ class TrainingTurn:
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune. Use on one event loop.
-
-    Meanwhile, other jobs may wait with this fine-tune or others.
+    """One job's work on a fine-tune; other jobs may wait meanwhile. Use on one event loop.
 
     Args:
         fine_tune: Fine-tune to run.
@@ -148,15 +146,12 @@ class FineTuneStep:
 
     @contextlib.asynccontextmanager
     async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
-        """Check the rows and reserve memory for the block; yield False if nothing is to be trained.
-
-        Without ``reserve_memory`` in the setup, yield True immediately.
-        """
+        """Check rows and reserve memory if necessary; yield False if nothing is to be trained."""
         reserve = self._training_setup.reserve_memory
         if reserve is None:
             yield True
             return
-        if await asyncio.to_thread(self._needs_check) and not await turn.stop_reason():
+        if await asyncio.to_thread(self._needs_row_check) and not await turn.stop_reason():
             # Invalid rows are no reason to interrupt the engine.
             await self._run_attempt(turn, check_only=True)
         if await asyncio.to_thread(self._finished_attempt) or await turn.stop_reason():
@@ -168,24 +163,19 @@ class FineTuneStep:
         ) as is_reserved:
             yield is_reserved
 
-    def _needs_check(self) -> bool:
-        check = self._fine_tune.newest_check
+    def _needs_row_check(self) -> bool:
+        check = self._fine_tune.newest_check_result
         return check is None or bool(check.mistakes)
 
     def _finished_attempt(self) -> Path | None:
-        """Return the directory of the attempt that finished the training, if there is one.
-
-        After a cancel, return None unless the adapter was already being published.
-        """
+        """Return the directory of the attempt that finished the training; None after a cancel."""
         fine_tune = self._fine_tune
-        if choice := fine_tune.publishing:
-            return fine_tune.directory / ATTEMPTS / choice.attempt
+        if choice := fine_tune.adapter_choice:
+            return fine_tune.directory / ATTEMPTS_DIR / choice.attempt
         if fine_tune.stop_reason() == "cancelled":
             return None
-        finished = (
-            attempt for attempt in reversed(fine_tune.attempts()) if fine_tune.read_outcome(attempt)
-        )
-        return next(finished, None)
+        attempts = reversed(fine_tune.attempts())
+        return next((attempt for attempt in attempts if fine_tune.read_outcome(attempt)), None)
 
     async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
         """Run the trainer until it has finished, crashed or been stopped.
@@ -198,36 +188,26 @@ class FineTuneStep:
             FineTuneFailed: The fine-tune can't be trained.
             WorkerError: The volume fails, or the machine can't start another process.
         """
-        fine_tune, training_setup = self._fine_tune, self._training_setup
+        fine_tune, setup = self._fine_tune, self._training_setup
         first_step = await asyncio.to_thread(fine_tune.durable_step)
-        spec = await training_setup.wait_for_spec(
-            fine_tune, turn.stop_reason, needs_memory=not check_only
-        )
+        needs_memory = not check_only
+        spec = await setup.wait_for_spec(fine_tune, turn.stop_reason, needs_memory=needs_memory)
         if spec is None:
             return
         attempt = await asyncio.to_thread(self._create_attempt, turn, spec)
         options = (CHECK_OPTION,) if check_only else ()
-        command = (*training_setup.command, str(fine_tune.directory), attempt.name, *options)
+        command = (*setup.command, str(fine_tune.directory), attempt.name, *options)
         log.info("fine-tune %s: %s", fine_tune.id, options or f"training from step {first_step}")
         # The check of the rows runs while the engine answers requests.
-        low_priority, with_wandb_key = (
-            check_only or training_setup.low_priority,
-            spec.wandb is not None,
-        )
-        async with _trainer_process(
-            command, low_priority=low_priority, with_wandb_key=with_wandb_key
-        ) as process:
-            status, stop_requested = await self._wait_for_exit(
-                process, turn, ProgressReader(attempt, self._progress)
-            )
+        low_priority, wandb = check_only or setup.low_priority, spec.wandb is not None
+        reader = ProgressReader(attempt, self._progress)
+        async with _trainer_process(command, low_priority=low_priority, wandb=wandb) as process:
+            status, was_stopped = await self._wait_for_exit(process, turn, reader)
         if status == ExitStatus.VOLUME_FAILURE:
             raise VolumeError("The volume is full, or can't be written to: the training stands.")
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
-        if (
-            outcome is None
-            and not stop_requested
-            and not (check_only and status == ExitStatus.FINISHED)
-        ):
+        is_checked = check_only and status == ExitStatus.FINISHED
+        if outcome is None and not was_stopped and not is_checked:
             await self._check_retry(status, explain_exit(status, process.stderr_tail), first_step)
 
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
@@ -235,27 +215,23 @@ class FineTuneStep:
         directory = self._fine_tune.directory
         check_space(directory)
         with translate_os_errors():
-            write_file(directory / SPEC, spec.model_dump_json().encode())
+            write_file(directory / SPEC_FILE, spec.model_dump_json().encode())
         return self._fine_tune.add_attempt(turn.lease.owner)
 
     async def _wait_for_exit(
-        self, process: TrainerProcess, turn: TrainingTurn, progress_reader: ProgressReader
+        self, process: TrainerProcess, turn: TrainingTurn, reader: ProgressReader
     ) -> tuple[int | None, bool]:
-        """Wait for the exit of the process, and stop it if the turn has to stop.
-
-        Returns:
-            The exit status, and whether this worker has stopped the process.
-        """
+        """Wait for the process; return its exit status, and whether it was stopped for the turn."""
         kill_at = math.inf
         while (status := await process.wait(POLL_S)) is None:
-            await asyncio.to_thread(progress_reader.update)
+            await asyncio.to_thread(reader.update)
             stop_reason = await turn.stop_reason()
             if stop_reason in ("lost", "cancelled") or time.monotonic() > kill_at:
                 return await process.kill(), True
             if stop_reason and kill_at == math.inf:
                 kill_at = time.monotonic() + CHECKPOINT_S
                 process.terminate()
-        await asyncio.to_thread(progress_reader.update)
+        await asyncio.to_thread(reader.update)
         return status, kill_at < math.inf
 
     async def _check_retry(self, status: int | None, reason: str, first_step: int) -> None:
@@ -267,8 +243,7 @@ class FineTuneStep:
         fine_tune = self._fine_tune
         step = await asyncio.to_thread(fine_tune.durable_step)
         self._crashes += 1
-        # A signal comes from outside, for example when memory runs out: the next attempt may have
-        # enough.
+        # A signal comes from outside, for example if memory is full: a retry may have more of it.
         is_signalled = status == ExitStatus.STOPPED or (status is not None and status < 0)
         may_be_transient = is_signalled and self._crashes == 1
         if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):
@@ -282,13 +257,11 @@ class FineTuneStep:
 
 @contextlib.asynccontextmanager
 async def _trainer_process(
-    command: Sequence[str], *, low_priority: bool, with_wandb_key: bool
+    command: Sequence[str], *, low_priority: bool, wandb: bool
 ) -> AsyncGenerator[TrainerProcess, None]:
     """Start the trainer's process for the block, and kill it after the block."""
     try:
-        process = await TrainerProcess.start(
-            command, low_priority=low_priority, with_wandb_key=with_wandb_key
-        )
+        process = await TrainerProcess.start(command, low_priority=low_priority, wandb=wandb)
     except OSError as error:
         log.warning("the process that trains can't be started: %s", error)
         raise EngineBusy("This machine has no room for a further process.") from error

@@ -63,7 +63,7 @@ class TrainingSetup:
 
     Args:
         fine_tunes: Fine-tunes of the volume.
-        base: Handle of the engine's base model, which also checks adapters.
+        base_model: Handle of the engine's base model, which also checks adapters.
         settings: Settings of the worker.
         reserve_memory: Reserves memory for a training; None if that is not necessary.
         low_priority: Whether requests that the worker answers during a training have priority.
@@ -72,14 +72,14 @@ class TrainingSetup:
     def __init__(
         self,
         fine_tunes: FineTunes,
-        base: BaseModelHandle,
+        base_model: BaseModelHandle,
         settings: Settings,
         reserve_memory: ReserveMemory | None = None,
         *,
         low_priority: bool = True,
     ) -> None:
         self._fine_tunes = fine_tunes
-        self._base = base
+        self._base_model = base_model
         self._settings = settings
         self.reserve_memory = reserve_memory
         self.low_priority = low_priority
@@ -97,7 +97,7 @@ class TrainingSetup:
             NoSuchObject: A file with rows no longer exists.
             VolumeError: The volume fails.
         """
-        request, model, settings = fine_tune.request, self._base.model, self._settings
+        request, model, settings = fine_tune.request, self._base_model.model, self._settings
         if not settings.base_path.is_dir():
             raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
         directory = model_directory(model)
@@ -125,11 +125,11 @@ class TrainingSetup:
         Raises:
             WorkerError: The adapter can't be served.
         """
-        await self._base.check_adapter(folder)
+        await self._base_model.check_adapter(folder)
 
     def write_results(self, fine_tune: FineTune) -> Sequence[str]:
         """Write the result files of a fine-tune; return their ids."""
-        return results.write(self._fine_tunes.files, fine_tune)
+        return results.write_result_files(self._fine_tunes.files, fine_tune)
 
     async def wait_for_spec(
         self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool

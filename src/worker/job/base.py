@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from worker.validation import StrictModel, invalid_fields
+from worker.validation import StrictModel, to_invalid_input
 
 # Type of the keys for chunking: a number of pieces, a factor, or milliseconds.
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -37,15 +37,16 @@ class Job(StrictModel):
         """Validate an input without null values, which the caller has dropped.
 
         Raises:
-            InvalidInput: Some fields are invalid. The message names the first few, without their
-                values.
+            InvalidInput: Some fields are invalid. The message names a few, without their values.
         """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             known_keys = {*_field_names(cls), *cls.aliases.values()}
             used_aliases = {field: alias for field, alias in cls.aliases.items() if alias in values}
-            raise invalid_fields(error, known_keys, used_aliases, key_hints=cls.key_hints) from None
+            raise to_invalid_input(
+                error, known_keys, used_aliases, key_hints=cls.key_hints
+            ) from None
 
 
 class LongJob(Job):

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from worker.job.base import Job
 
 _VERSION_PREFIX = re.compile(r"^(/v1)+(?=/)")
-_server_boolean = TypeAdapter(bool)
+_boolean_adapter = TypeAdapter(bool)
 
 
 class OpenAIJob(Job):
@@ -30,7 +30,7 @@ class OpenAIJob(Job):
 
     @model_validator(mode="before")
     @classmethod
-    def _rename(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _rename_gateway_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Replace the gateway's keys by the worker's."""
         renamed = dict(values)
         for name, alias in cls.aliases.items():
@@ -61,7 +61,7 @@ class OpenAIJob(Job):
         if self.body is None:
             return False
         try:
-            return _server_boolean.validate_python(self.body.get("stream"))
+            return _boolean_adapter.validate_python(self.body.get("stream"))
         except ValidationError:
             return False
 

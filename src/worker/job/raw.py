@@ -83,10 +83,8 @@ class RawJob(Job):
     @classmethod
     def _check_prompt(cls, prompt: Any) -> Any:
         """Refuse an invalid prompt with one message; pydantic has one for each possible type."""
-        token_ids = prompt if isinstance(prompt, list) else []
-        if isinstance(prompt, str) or (
-            token_ids and all(type(token_id) is int and token_id >= 0 for token_id in token_ids)
-        ):
+        ids = prompt if isinstance(prompt, list) else []
+        if isinstance(prompt, str) or (ids and all(type(id) is int and id >= 0 for id in ids)):
             return prompt
         raise ValueError("a text, or a list of token ids; prompts takes a list of prompts")
 
@@ -147,16 +145,12 @@ class ListJob(Job):
         """Validate the parameters that all items share, then each item.
 
         Raises:
-            InvalidInput: A field is invalid for all items, and the message names the field; or more
-                than ``MAX_INVALID_ITEMS`` items are invalid.
+            InvalidInput: A field that all items share is invalid, or too many items are.
         """
         shared = dict(values)
-        key = _single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
+        key = _require_single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
         prompts, params = shared.pop(key), shared.pop(SAMPLING_PARAMS, {})
-        list_fields = {
-            "use_tqdm": shared.pop("use_tqdm", None),
-            "stream": shared.pop("stream", False),
-        }
+        fields = {"use_tqdm": shared.pop("use_tqdm", None), "stream": shared.pop("stream", False)}
         if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
             raise InvalidInput(f"{key}: a list of 1 to {MAX_PROMPTS:,} items", param=key)
         if isinstance(params, list) and len(params) != len(prompts):
@@ -176,16 +170,14 @@ class ListJob(Job):
         pairs = zip(prompts, params_per_item or repeat(shared_job.sampling_params), strict=False)
         items = tuple(
             _limit_invalid_items(
-                _read_item(
-                    shared_job, {item_key: prompt, SAMPLING_PARAMS: item_params, **top_level}
-                )
-                for prompt, item_params in pairs
+                _read_item(shared_job, {item_key: prompt, SAMPLING_PARAMS: values, **top_level})
+                for prompt, values in pairs
             )
         )
-        return super().read({**list_fields, "shared": shared_job, "items": items})
+        return super().read({**fields, "shared": shared_job, "items": items})
 
 
-def _single_key(keys: Set[str]) -> str:
+def _require_single_key(keys: Set[str]) -> str:
     if len(keys) > 1:
         names = " and ".join(sorted(keys))
         raise InvalidInput(f"{names}: one of them, not more", param=min(keys))
@@ -213,21 +205,14 @@ def _limit_invalid_items(items: Iterable[RawJob | InvalidInput]) -> Iterator[Raw
         yield item
 
 
-def _read_item(shared_job: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
-    """Return a job with an item's own fields and the shared ones, or an error in the item's own.
-
-    The shared fields are not copied.
-    """
+def _read_item(shared: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
+    """Return a job with an item's own and the shared fields (not copied), or the item's error."""
     prompt = values.get("prompt")
-    if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared_job.sampling_params:
-        return shared_job.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.
+    if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared.sampling_params:
+        return shared.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.
     try:
-        item_job = RawJob.read(
-            drop_nulls({**values, "apply_chat_template": shared_job.apply_chat_template})
-        )
+        job = RawJob.read(drop_nulls({**values, "apply_chat_template": shared.apply_chat_template}))
     except InvalidInput as error:
         return error
-    item_fields = {
-        name: getattr(item_job, name) for name in ("prompt", "messages", SAMPLING_PARAMS)
-    }
-    return shared_job.model_copy(update=item_fields)
+    fields = {name: getattr(job, name) for name in ("prompt", "messages", SAMPLING_PARAMS)}
+    return shared.model_copy(update=fields)

@@ -21,7 +21,7 @@ from worker.errors import InvalidInput
 from worker.limits.parameters import cap_max_tokens, remove_duplicates
 from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, normalize_structured_outputs
 from worker.limits.work import MAX_CHOICES
-from worker.validation import SAMPLING_PARAMS, drop_nulls, invalid_fields, invalid_param
+from worker.validation import SAMPLING_PARAMS, drop_nulls, param_error, to_invalid_input
 
 ChoiceCount = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
@@ -86,9 +86,7 @@ class Sampling(BaseModel):
     def read(cls, params: Any, container: str = SAMPLING_PARAMS) -> Self:
         """Validate parameters; null values count as absent.
 
-        Args:
-            params: The object with the parameters.
-            container: Name of the object for messages; empty if it is the body of a request.
+        ``container`` is the object's name for messages; it is empty for the body of a request.
 
         Raises:
             InvalidInput: A parameter is invalid. The message names the parameter.
@@ -96,7 +94,7 @@ class Sampling(BaseModel):
         try:
             return cls.model_validate(params, context=container)
         except ValidationError as error:
-            raise invalid_fields(error, container=container) from None
+            raise to_invalid_input(error, container=container) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -132,21 +130,18 @@ class Sampling(BaseModel):
         return value
 
     @property
-    def width(self) -> int:
+    def num_candidates(self) -> int:
         """Number of sequences to generate, of which the best ``n`` are returned."""
         return self.best_of or self.n
 
     @property
     def is_ranked(self) -> bool:
         """Whether complete choices are compared, so that they can't be streamed."""
-        return self.use_beam_search or self.width > self.n
+        return self.use_beam_search or self.num_candidates > self.n
 
     @property
-    def vllm(self) -> dict[str, Any]:
-        """The parameters for vLLM's own class.
-
-        They include ``logprobs`` if the caller requests ``return_token_log_probs``.
-        """
+    def vllm_params(self) -> dict[str, Any]:
+        """The parameters for vLLM's own class, with ``logprobs`` for ``return_token_log_probs``."""
         params = self.model_extra or {}
         # vLLM does not accept logprobs together with logprob_token_ids.
         requested = {"logprobs": 0} if self.return_token_log_probs else {}
@@ -154,15 +149,16 @@ class Sampling(BaseModel):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The parameters in one object, like the body of a request.
-
-        The value of ``n`` is the number of sequences to generate.
-        """
-        return {**self.vllm, "n": self.width, "length_penalty": self.length_penalty}
+        """The parameters as in a request's body; ``n`` is the number of sequences to generate."""
+        return {
+            **self.vllm_params,
+            "n": self.num_candidates,
+            "length_penalty": self.length_penalty,
+        }
 
     # The methods below refuse combinations of parameters, in raw jobs and on the OpenAI path.
 
-    def refuse_stream(self, container: str = SAMPLING_PARAMS) -> None:
+    def refuse_ranked_stream(self, container: str = SAMPLING_PARAMS) -> None:
         """Refuse ranked choices in a stream.
 
         Raises:
@@ -171,38 +167,29 @@ class Sampling(BaseModel):
         if self.is_ranked:
             name = "use_beam_search" if self.use_beam_search else "best_of"
             message = "ranked choices can only be returned at the end: leave out stream"
-            raise invalid_param(name, message, container)
+            raise param_error(name, message, container)
 
-    def refuse_greedy(self, temperature: Any, container: str = SAMPLING_PARAMS) -> None:
-        """Refuse several choices of greedy sampling, which would all be equal.
-
-        Several choices of a beam search differ, so that they are accepted.
+    def refuse_equal_choices(self, temperature: Any, container: str = SAMPLING_PARAMS) -> None:
+        """Refuse several choices if sampling is greedy (without beam search): they would be equal.
 
         Raises:
-            InvalidInput: The choices would be equal. The message names the parameter that requests
-                them.
+            InvalidInput: The message names the parameter that requests several choices.
         """
-        if temperature == 0 and self.width > 1 and not self.use_beam_search:
+        if temperature == 0 and self.num_candidates > 1 and not self.use_beam_search:
             name = "n" if self.best_of is None else "best_of"
             message = "greedy sampling (temperature 0) gives the same text every time"
-            raise invalid_param(name, message, container)
+            raise param_error(name, message, container)
 
-    def refuse_ignored(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
-        """Refuse parameters that have no effect if the job uses beam search.
+    def refuse_in_beam_search(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
+        """Refuse parameters that beam search ignores, if the job uses it.
 
-        Args:
-            names: Names of parameters that beam search ignores and whose values would have an
-                effect
-                otherwise.
-            container: Name of the object with the parameters, for the message.
+        ``names`` contains the parameters whose values would have an effect otherwise.
 
         Raises:
-            InvalidInput: The job uses beam search and there are such parameters. The message names
-                the
-                first one.
+            InvalidInput: The message names the first parameter.
         """
         if self.use_beam_search and names:
-            raise invalid_param(names[0], "beam search ignores it", container)
+            raise param_error(names[0], "beam search ignores it", container)
 
 
 # Keys that callers set next to sampling_params by mistake, with a hint for the error message.

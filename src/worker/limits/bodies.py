@@ -13,26 +13,21 @@ VLLM_XARGS = "vllm_xargs"
 # Encodings of embeddings that need a binary response. The worker's responses are JSON.
 BINARY_ENCODINGS = ("bytes", "bytes_only")
 
-# Maximum number of items in a list. vLLM's validation keeps an error for every alternative of every
-# wrong item.
+# Maximum number of items in a list. vLLM keeps an error for every alternative of every wrong item.
 MAX_LIST_ITEMS = 2_048
 # Levels of nested lists to check: enough for the parts of a message.
 MAX_CHECK_DEPTH = 4
-# Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. These
-# items have the most alternatives: the validation errors of this many items take half a gigabyte.
+# Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. They
+# have the most alternatives: the validation errors of this many items take half a gigabyte.
 MAX_INPUT_ITEMS = 500
 MAX_ITEM_PARTS = 256
 
 
 def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> None:
-    """Refuse lists that vLLM would take long to validate.
+    """Refuse lists that vLLM would take long to validate, except lists of token ids.
 
-    Lists of token ids are exempt, since vLLM validates them quickly.
-
-    Args:
-        value: The body, or a value in it.
-        name: Key of the body that contains the value; empty for the body itself.
-        depth: Levels of nested objects and lists that are still checked.
+    ``name`` is the body's key that contains the value; empty for the body itself. ``depth`` is the
+    number of levels of nested objects and lists that are still checked.
 
     Raises:
         InvalidInput: If a list is too long; the error names its key in the body.
@@ -72,14 +67,8 @@ def check_restricted_keys(
 ) -> None:
     """Refuse keys that need the operator's permission, vLLM's private keys, and binary encodings.
 
-    Args:
-        body: The body of a request to a route of vLLM's server.
-        settings: The operator's settings.
-        has_priorities: Whether the engine schedules requests by priority.
-
     Raises:
-        InvalidInput: If the body has a refused key or encoding; the error names the key, and the
-            setting that allows it, if there is one.
+        InvalidInput: If the body has such a key; the error names it, and a setting that allows it.
     """
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()
@@ -90,9 +79,8 @@ def check_restricted_keys(
     structured = body.get(STRUCTURED_OUTPUTS)
     for name in structured if isinstance(structured, dict) else ():
         if name.startswith("_"):
-            raise InvalidInput(
-                f"{STRUCTURED_OUTPUTS}: unknown key {name!r}", param=STRUCTURED_OUTPUTS
-            )
+            message = f"{STRUCTURED_OUTPUTS}: unknown key {name!r}"
+            raise InvalidInput(message, param=STRUCTURED_OUTPUTS)
     if body.get("priority") and not has_priorities:
         message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
         raise InvalidInput(f"priority: {message}", param="priority")

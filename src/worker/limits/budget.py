@@ -21,11 +21,10 @@ MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 MAX_NAME_CHARACTERS = 64
 MAX_NAMES = 8
 
-# Position of a value: the position of its container, and the key or index in it. None for the input
-# itself.
+# Place of a value: the place of its container, and the key or index in it. None: the input itself.
 Place = tuple[Any, str | int] | None
 
-_defaults = {name: field.default for name, field in Settings.model_fields.items()}
+_DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,13 @@ class InputLimits:
         items: Items of a list, unless it contains only token ids, and keys of an object.
     """
 
-    megabytes: float = _defaults["max_input_mb"]
-    values: int = _defaults["max_input_values"]
-    depth: int = _defaults["max_input_depth"]
-    items: int = _defaults["max_input_items"]
+    megabytes: float = _DEFAULTS["max_input_mb"]
+    values: int = _DEFAULTS["max_input_values"]
+    depth: int = _DEFAULTS["max_input_depth"]
+    items: int = _DEFAULTS["max_input_items"]
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "InputLimits":
-        """Create the limits that the operator has configured."""
         return cls(
             settings.max_input_mb,
             settings.max_input_values,
@@ -55,9 +53,7 @@ class InputLimits:
         )
 
     def check(self, payload: Any) -> None:
-        """Check an input against the limits.
-
-        The check is iterative, since recursion into a deep input would exhaust the stack.
+        """Check an input; without recursion, since a deep input would exhaust the stack.
 
         Raises:
             InputTooLarge: If the input has too many bytes.
@@ -103,23 +99,16 @@ def _check_token_ids(ids: list[int], total: int, place: Place) -> None:
         raise _integer_error(place)
 
 
-def _text_size(
-    container: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
-) -> int:
-    """Return the bytes of text in a list or an object; append nested containers to ``pending``.
-
-    Raises:
-        InvalidInput: If a key is too long, or an integer has more than 64 bits.
-    """
-    if isinstance(container, dict):
-        size = sum(map(len, container))
-        if size > MAX_KEY_CHARACTERS and (longest := max(map(len, container))) > MAX_KEY_CHARACTERS:
-            raise _limit_error(
-                place, f"a key of {longest:,} characters, at most {MAX_KEY_CHARACTERS}"
-            )
-        items: Iterable[tuple[Any, Any]] = container.items()
+def _text_size(values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]) -> int:
+    """Return the bytes of text in a list or an object; append nested containers to ``pending``."""
+    if isinstance(values, dict):
+        size = sum(map(len, values))
+        if size > MAX_KEY_CHARACTERS and (longest := max(map(len, values))) > MAX_KEY_CHARACTERS:
+            message = f"a key of {longest:,} characters, at most {MAX_KEY_CHARACTERS}"
+            raise _limit_error(place, message)
+        items: Iterable[tuple[Any, Any]] = values.items()
     else:
-        size, items = 0, enumerate(container)
+        size, items = 0, enumerate(values)
     for key, value in items:
         kind = type(value)
         if kind is str:
@@ -144,10 +133,7 @@ def _limit_error(place: Place, message: str, setting: str | None = None) -> Inva
 
 
 def _dotted_path(place: Place) -> str | None:
-    """Return the path of a value as in other messages: openai_input.messages.0.content.
-
-    Long names and long paths are shortened. None for the input itself.
-    """
+    """Return a shortened path such as openai_input.messages.0.content; None for the input."""
     names: list[str] = []
     while place is not None:
         place, name = place

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.validation import invalid_param
+from worker.validation import param_error
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -28,8 +28,8 @@ class NumberBound:
         number = _parse_number(value)
         if number is None:
             return None
-        is_above = number > self.minimum if self.is_exclusive else number >= self.minimum
-        return None if is_above and number <= self.maximum else self.description
+        is_above_minimum = number > self.minimum if self.is_exclusive else number >= self.minimum
+        return None if is_above_minimum and number <= self.maximum else self.description
 
     @property
     def description(self) -> str:
@@ -39,10 +39,7 @@ class NumberBound:
 
 @dataclass(frozen=True, slots=True)
 class ListBound:
-    """Limits for the number of items in a list, and for the characters of each string in it.
-
-    A string that is not in a list counts as a list with one item.
-    """
+    """Limits for the items of a list (a string counts as one item), and for their characters."""
 
     max_items: int
     max_characters: int | None = None
@@ -136,7 +133,7 @@ BOUNDS: dict[str, Bound] = {
     "frequency_penalty": NumberBound(-2, 2),
     "repetition_penalty": NumberBound(0, 10, is_exclusive=True),
     "length_penalty": NumberBound(-10, 10),
-    # The time for each token grows with up to the square of the pattern size.
+    # For each new token and each pattern size, vLLM compares up to ``size * min_count`` tokens.
     "repetition_detection": ObjectBound(
         {
             "max_pattern_size": NumberBound(0, 256),
@@ -152,21 +149,18 @@ def check_parameters(params: Mapping[str, Any], holder: str) -> None:
 
     Args:
         params: Parameters without duplicate items in lists (see ``remove_duplicates``).
-        holder: Name of the object with the parameters, as ``invalid_param`` expects it.
+        holder: Name of the object with the parameters, as ``param_error`` expects it.
 
     Raises:
         InvalidInput: If a parameter exceeds its bound; the error names the parameter.
     """
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation(params[name]):
-            raise invalid_param(name, message, holder)
+            raise param_error(name, message, holder)
 
 
 def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without duplicates in lists of integers or strings.
-
-    Callers may repeat items, and vLLM counts the duplicates in some lists.
-    """
+    """Return parameters without duplicates in lists of integers or strings; vLLM may count them."""
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():
         value = params[name]
@@ -184,10 +178,7 @@ def cap_max_tokens(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_number(value: Any) -> float | int | None:
-    """Return a number, or the number that a string represents; None for all other values.
-
-    Integers stay integers, since large integers would be rounded as floats.
-    """
+    """Return a number, or the number in a string (an integer stays exact); None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if not isinstance(value, str):

@@ -46,13 +46,7 @@ _COMMENT = re.compile(r"(?:#|//).*")
 
 
 class Repetition(NamedTuple):
-    """The repetition of a part by all counts and loops around it.
-
-    Args:
-        times: Product of the counts.
-        counts: Number of nested counts.
-        loops: Number of nested ``*`` and ``+``.
-    """
+    """The repetition of a part: the product of all counts around it, and the nested loops."""
 
     times: int = 1
     counts: int = 0
@@ -65,14 +59,10 @@ class Repetition(NamedTuple):
 
 @dataclass(slots=True)
 class PatternStructure:
-    """The repetitions in a regular expression or a grammar.
+    """The repetitions in a regular expression (which has no rules) or a grammar.
 
-    Attributes:
-        rules: Number of rules in a grammar; 0 for a regular expression.
-        alternatives: Number of ``|``.
-        parts: The parts of each rule, by the rule's name: the rules that it references, each with
-            its repetition. The empty name represents text as a part, and a regular expression as a
-            rule.
+    ``parts`` has the rules that each rule references, with their repetitions, by the rule's name.
+    The empty name represents text as a part, and a regular expression as a rule.
     """
 
     rules: int = 0
@@ -81,33 +71,24 @@ class PatternStructure:
 
     @property
     def depth(self) -> int:
-        """The deepest nesting within one rule.
-
-        Counts (``{2,5}``) and loops (``*``) each add a level.
-        """
+        """The deepest nesting of counts (``{2,5}``) and loops (``*``) within one rule."""
         depths = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
         return max(depths, default=0)
 
     def worst_repetition(self, max_nesting: int) -> Repetition:
         """Return the worst repetition of any text, following references between rules.
 
-        A repetition whose counts are nested too deeply is the worst. Otherwise the largest product
-        of counts is the worst.
-
-        Args:
-            max_nesting: Maximum nesting of counts; the search ends at a part with deeper nesting.
+        More than ``max_nesting`` nested counts are the worst, and end the search. Otherwise the
+        largest product of counts is the worst.
         """
         worst = Repetition()
-        # One level for each number of enclosing counts: the rules with that number, and for each
-        # rule the repetition with the largest product.
+        # By number of enclosing counts: the rules with that number, each with the largest product.
         levels: list[dict[str, Repetition]] = [dict.fromkeys(self.parts, Repetition())]
         levels += [{} for _ in range(max_nesting)]
         for counts, level in enumerate(levels):
             for name, part, inner in self._walk_level(level):
                 repetition = inner.combine(level[name])
-                worst = max(
-                    worst, repetition, key=lambda found: (found.counts > max_nesting, found.times)
-                )
+                worst = max(worst, repetition, key=lambda r: (r.counts > max_nesting, r.times))
                 if worst.counts > max_nesting:
                     return worst
                 if part and repetition.counts > counts:
@@ -134,7 +115,6 @@ class PatternStructure:
 
 
 def read_regex(pattern: str) -> PatternStructure:
-    """Read the structure of a regular expression."""
     structure = PatternStructure()
     tokens = list(_REGEX.finditer(pattern))
     structure.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
@@ -172,10 +152,7 @@ def _definition_indexes(tokens: list[re.Match[str]]) -> Iterator[int]:
 
 
 def _operands(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], Repetition]]:
-    """Yield all tokens except operators, each with its repetition.
-
-    The iteration is backwards, so that a count comes before the part that it repeats.
-    """
+    """Yield all tokens except operators, each with its repetition, from the last to the first."""
     enclosing, pending = [Repetition()], Repetition()
     for token in reversed(tokens):
         kind = token.lastgroup

@@ -1,7 +1,4 @@
-"""Shapes of request bodies: the keys and features that limits depend on.
-
-The shape of each route is in ``worker.routes.vllm``.
-"""
+"""Shapes of request bodies (see ``worker.routes.vllm``): the keys and features for the limits."""
 
 from dataclasses import dataclass
 
@@ -10,13 +7,11 @@ CONVERSATION_KEYS = ("messages", "system", "instructions")
 # Further keys that a chat template can render.
 TEMPLATE_KEYS = ("tools", "chat_template_kwargs", "documents")
 
-# Characters per token that limit the length of a text. Longer tokens are runs of spaces or dashes,
-# and no ordinary text consists of them. Texts of up to ``TRUSTED_CHARACTERS`` are exempt from this
-# limit, since tokenizing them takes no time.
+# Characters per token that limit the length of a text. Only runs of spaces or dashes are longer
+# tokens. Texts of up to ``EXEMPT_CHARACTERS`` are exempt, since tokenizing them takes no time.
 MAX_CHARACTERS_PER_TOKEN = 32
-TRUSTED_CHARACTERS = 1_000_000
-# Maximum characters of a text to tokenize, or number of tokens to detokenize, if the response must
-# contain all of the result.
+EXEMPT_CHARACTERS = 1_000_000
+# Maximum characters of a text to tokenize, or tokens to detokenize, if the response has them all.
 MAX_ECHO_SIZE = 1_000_000
 
 
@@ -25,8 +20,7 @@ class BodyShape:
     """The keys and features of a route's body that limits depend on.
 
     Args:
-        text_keys: Keys whose values are texts to tokenize, or tokens: strings, lists, or
-            conversations, which can have media.
+        text_keys: Keys of strings, lists or conversations, which can have media, or of tokens.
         accepts_token_ids: Whether ``prompt`` can hold token ids that the engine continues.
         can_truncate: Whether ``truncate_prompt_tokens`` truncates the texts.
         echoes_input: Whether the response contains the whole input.

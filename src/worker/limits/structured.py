@@ -52,16 +52,13 @@ CONTENT_KEYS = BOUNDS.keys() | set(
     "chat_template_kwargs documents metadata model suffix user vllm_xargs".split()
 )
 
-# Keywords whose values are regular expressions. Callers may write some keywords with the former
-# prefix ``guided_``.
+# Keywords of regular expressions. Some keywords may have the former prefix ``guided_``.
 REGEX_KEYWORDS = frozenset({"regex", "pattern", "whitespace_pattern"})
 GRAMMAR_KEYWORDS = frozenset({"grammar", "definition"})
 # Keywords of a schema or a structural tag that can be JSON inside a string.
 JSON_TEXT_KEYWORDS = frozenset({"json", "structural_tag", "schema", "json_schema", "parameters"})
 # Keywords of objects whose keys are names that the caller chooses, not keywords.
-NAME_MAP_KEYWORDS = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-)
+NAME_KEYWORDS = frozenset("properties patternProperties $defs definitions dependentSchemas".split())
 VALUE_LIST_KEYWORDS = frozenset({"enum", "choice"})
 # Keywords whose values are literals, not schemas.
 LITERAL_KEYWORDS = frozenset({"default", "const", "examples", "description", "title"})
@@ -98,14 +95,12 @@ class StructuredOutputLimits:
             text_keys: Keys of texts, which have limits of their own.
 
         Raises:
-            InvalidInput: If a limit is exceeded. The error names the limit, the field and the size,
-                never the value.
+            InvalidInput: If a limit is exceeded. The error names the limit, the field and the size.
         """
         for key, value in values.items():
             if key in CONTENT_KEYS or key in text_keys or isinstance(value, int | float):
                 continue
-            # Each tool is a constraint of its own, and so is each kind in vLLM's object of
-            # constraints.
+            # Each tool is a constraint of its own, and so is each kind in an object of kinds.
             parts: Iterable[tuple[Any, Any]] = [("", value)]
             if key == "tools" and isinstance(value, list):
                 parts = enumerate(value)
@@ -113,9 +108,8 @@ class StructuredOutputLimits:
                 parts = value.items()
             for name, part in parts:
                 path = ".".join(str(step) for step in (place, key, name) if step != "")
-                _ConstraintMeter(self, path, key).measure(
-                    part, name if isinstance(name, str) and name else key
-                )
+                keyword = name if isinstance(name, str) and name else key
+                _ConstraintMeter(self, path, key).measure(part, keyword)
 
 
 class _Node(NamedTuple):
@@ -137,10 +131,7 @@ class _ConstraintMeter:
         self._counts: dict[str, int] = {}
 
     def measure(self, value: Any, key: str) -> None:
-        """Measure a value and everything inside it.
-
-        The traversal is iterative, since the caller chooses the depth.
-        """
+        """Measure a value and everything inside it; without recursion, since it may be deep."""
         kind = key.removeprefix(GUIDED_PREFIX)
         self._max_characters = MAX_CHARACTERS.get(kind, MAX_CHARACTERS["json"])
         pending = [_Node(value, kind)]
@@ -173,35 +164,26 @@ class _ConstraintMeter:
             yield node._replace(value=self._parse_json(text))
 
     def _visit_object(self, node: _Node) -> Iterator[_Node]:
-        has_names = node.key in NAME_MAP_KEYWORDS and not node.is_literal
+        has_name_keys = node.key in NAME_KEYWORDS and not node.is_literal
         enclosing = self._enclosing_repetition(node)
         if node.key == "properties":
             self._count("properties", len(node.value), MAX_PROPERTIES)
         for key, value in node.value.items():
             self._count("characters", len(key) + 4, self._max_characters)
-            if has_names:
+            if has_name_keys:
                 if node.key == "patternProperties":
                     self._check_regex(key, enclosing)
                 yield _Node(value, "", node.depth + 1)
                 continue
             name = key.removeprefix(GUIDED_PREFIX)
-            if (
-                name == "$ref"
-                and isinstance(value, str)
-                and value[:1] != "#"
-                and not node.is_literal
-            ):
+            is_reference = name == "$ref" and not node.is_literal
+            if is_reference and isinstance(value, str) and value[:1] != "#":
                 raise self._error("a $ref leads to a place in the same schema: it begins with #")
-            if (
-                name in SIZE_KEYWORDS
-                and isinstance(value, int)
-                and value > MAX_SIZE
-                and not node.is_literal
-            ):
+            is_size = name in SIZE_KEYWORDS and not node.is_literal
+            if is_size and isinstance(value, int) and value > MAX_SIZE:
                 raise self._error(f"{name} is {value:.3g}; at most {MAX_SIZE:,}")
-            yield _Node(
-                value, name, node.depth + 1, node.is_literal or name in LITERAL_KEYWORDS, enclosing
-            )
+            is_literal = node.is_literal or name in LITERAL_KEYWORDS
+            yield _Node(value, name, node.depth + 1, is_literal, enclosing)
 
     def _visit_list(self, node: _Node) -> Iterator[_Node]:
         is_literal = node.is_literal or node.key in VALUE_LIST_KEYWORDS
@@ -209,9 +191,8 @@ class _ConstraintMeter:
             name = {"enum": "values", "choice": "choices"}[node.key]
             self._count(name, len(node.value), MAX_VALUES)
         elif node.key in BRANCH_KEYWORDS:
-            self._count(
-                f"branches of {', '.join(sorted(BRANCH_KEYWORDS))}", len(node.value), MAX_BRANCHES
-            )
+            unit = f"branches of {', '.join(sorted(BRANCH_KEYWORDS))}"
+            self._count(unit, len(node.value), MAX_BRANCHES)
         if set(map(type, node.value)) <= NUMBER_TYPES:
             self._count("characters", CHARACTERS_PER_NUMBER * len(node.value), self._max_characters)
             return
@@ -233,10 +214,8 @@ class _ConstraintMeter:
 
     def _check_regex(self, pattern: str, enclosing: Repetition) -> None:
         self._count("regular expressions", 1, MAX_PATTERNS)
-        if len(pattern) > MAX_CHARACTERS["regex"]:
-            raise self._count_error(
-                "characters of a regular expression", len(pattern), MAX_CHARACTERS["regex"]
-            )
+        if len(pattern) > (limit := MAX_CHARACTERS["regex"]):
+            raise self._count_error("characters of a regular expression", len(pattern), limit)
         self._check_structure(read_regex(pattern), enclosing)
 
     def _check_grammar(self, text: str, enclosing: Repetition) -> None:

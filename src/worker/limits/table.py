@@ -65,8 +65,7 @@ def check_request(request: CheckedRequest) -> None:
     """Run all checks for a request.
 
     Raises:
-        RequestError: If the request exceeds a limit, or has a refused key; the error names the key
-            and the limit.
+        RequestError: If the request exceeds a limit, or has a refused key; it names the key.
     """
     for row in CHECKS:
         if row.function:
@@ -104,9 +103,8 @@ def _check_structured_outputs(request: CheckedRequest) -> None:
     values = request.values
     if request.shape is RAW_SHAPE:  # its tools are only rendered: they constrain no output
         values = {key: value for key, value in values.items() if key != "tools"}
-    structured.StructuredOutputLimits.from_settings(request.settings).check(
-        values, request.holder, request.shape.text_keys
-    )
+    limits = structured.StructuredOutputLimits.from_settings(request.settings)
+    limits.check(values, request.holder, request.shape.text_keys)
 
 
 def _join_names(names: Iterable[str]) -> str:
@@ -261,7 +259,7 @@ CHECKS = (
         frozenset(TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
         f"""
         characters of a text, or of a conversation | the tokens of the context times the \
-        characters of the longest token; above {shapes.TRUSTED_CHARACTERS:,} characters \
+        characters of the longest token; above {shapes.EXEMPT_CHARACTERS:,} characters \
         {shapes.MAX_CHARACTERS_PER_TOKEN} \
         per token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
         token ids of a prompt | the tokens of the context | `MAX_MODEL_LEN`

@@ -33,8 +33,7 @@ def check_tools(values: Mapping[str, Any]) -> None:
     """Check the tools, tool calls and chat template values of an input or a body.
 
     Raises:
-        InvalidInput: If there are too many tools or template values, or a name is invalid or
-            reserved; the error names the field.
+        InvalidInput: If there are too many tools or template values, or a name is invalid.
     """
     tools = values.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:
@@ -50,10 +49,8 @@ def _check_template_kwargs(kwargs: Any) -> None:
     if not isinstance(kwargs, dict):
         return
     if len(kwargs) > MAX_TEMPLATE_VALUES:
-        raise InvalidInput(
-            f"{TEMPLATE_KWARGS}: {len(kwargs):,} keys, at most {MAX_TEMPLATE_VALUES}",
-            param=TEMPLATE_KWARGS,
-        )
+        message = f"{len(kwargs):,} keys, at most {MAX_TEMPLATE_VALUES}"
+        raise InvalidInput(f"{TEMPLATE_KWARGS}: {message}", param=TEMPLATE_KWARGS)
     for name in kwargs:
         if not TEMPLATE_VALUE_NAME.fullmatch(name):
             message = "a key is a name of at most 64 letters, digits and _"

@@ -11,8 +11,8 @@ BYTES_PER_LOGPROB = 40
 # Maximum log probabilities of one request in one step: a token of each choice, each with its
 # alternatives.
 MAX_LOGPROBS_PER_STEP = 1_024
-# The same for all items of a list that the engine computes concurrently. vLLM decodes the text of
-# each log probability in every step, and other requests wait for that as long as the list takes.
+# The same for all concurrent items of a list. vLLM decodes the text of each log probability in
+# every step, and other requests wait for that as long as the list takes.
 MAX_LIST_LOGPROBS_PER_STEP = 512
 # Maximum log probabilities of an answer with several choices that is not streamed, if each choice
 # has ``max_tokens``: ten times as many as can fit one yield.
@@ -21,8 +21,8 @@ MAX_UNSTREAMED_LOGPROBS = 200_000
 MAX_CHOICES = 256
 # Maximum prompts in a list. Each is a request of its own.
 MAX_PROMPTS = 10_000
-# Maximum product of two numbers: the characters of the parameters outside of a list of
-# ``sampling_params``, and the items of the list, which all repeat these parameters.
+# Maximum product of two numbers: the items in a list of ``sampling_params``, and the characters of
+# the parameters outside of it, which all items repeat.
 MAX_REPEATED_CHARACTERS = 1_000_000
 # Maximum requests of one job that the engine gets concurrently: prompts times choices.
 MAX_CONCURRENT_CHOICES = 1_024
@@ -37,15 +37,13 @@ def check_work(params: Mapping[str, Any], *, max_answer_bytes: float, holder: st
         holder: Prefix of a parameter in messages, with a dot.
 
     Raises:
-        AnswerTooLarge: If the answer can't fit, or fits only if all choices stop far earlier than
-            allowed.
+        AnswerTooLarge: If the answer can't fit unless all choices stop far earlier than allowed.
         InvalidInput: If there are too many choices, or too many log probabilities in one step.
     """
     choices = max(_integer(params, "n", 1), _integer(params, "best_of", 1))
-    prompts = params.get("prompt")
-    prompt_count = (
-        len(prompts) if isinstance(prompts, list) and set(map(type, prompts)) != {int} else 1
-    )
+    prompts: Any = params.get("prompt")
+    is_list = isinstance(prompts, list) and set(map(type, prompts)) != {int}
+    prompt_count = len(prompts) if is_list else 1
     if prompt_count > 1 and choices * prompt_count > MAX_CONCURRENT_CHOICES:
         product = f"{prompt_count:,} prompts times {choices}"
         message = f"{product} is more than {MAX_CONCURRENT_CHOICES:,} choices"
@@ -59,9 +57,8 @@ def check_work(params: Mapping[str, Any], *, max_answer_bytes: float, holder: st
         raise InvalidInput(f"{holder}logprobs: {message}", param="logprobs")
     min_bytes = prompt_count * per_step * _integer(params, "min_tokens", 1) * BYTES_PER_LOGPROB
     max_logprobs = prompt_count * per_step * _integer(params, "max_tokens", 1)
-    if min_bytes > max_answer_bytes or (
-        choices > 1 and max_logprobs > MAX_UNSTREAMED_LOGPROBS and max_answer_bytes < inf
-    ):
+    is_excessive = max_answer_bytes < inf and choices > 1 and max_logprobs > MAX_UNSTREAMED_LOGPROBS
+    if min_bytes > max_answer_bytes or is_excessive:
         message = "so many log probabilities do not fit one yield: ask for fewer, or for a stream"
         raise AnswerTooLarge(f"{holder}logprobs: {message}", param="logprobs")
 

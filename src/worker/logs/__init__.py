@@ -21,9 +21,7 @@ from worker.logs import reader
 log = logging.getLogger("worker")
 
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-# Maximum seconds to wait for the reader when the process exits. The reader needs milliseconds,
-# unless
-# the machine is busy.
+# Maximum seconds to wait for the reader at exit. It needs milliseconds, unless the machine is busy.
 FLUSH_TIMEOUT_S = 5.0
 
 
@@ -47,17 +45,14 @@ class JsonFormatter(logging.Formatter):
 class _RunningReader:
     child: Child
     control: socket.socket
-    # Number of flush requests that the reader has not confirmed yet; more than one if a flush timed
-    # out.
+    # Number of flush requests without confirmation so far; more than one if a flush timed out.
     unanswered_requests: int = 0
 
     def flush(self) -> None:
         """Wait until the reader has written all output.
 
         Raises:
-            OSError: The reader was killed, or doesn't confirm within ``FLUSH_TIMEOUT_S``, for
-                example
-                because nothing reads the log.
+            OSError: The reader was killed, or times out, for example because nothing reads the log.
         """
         self.control.send(b".")
         self.unanswered_requests += 1
@@ -109,10 +104,10 @@ def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd
     pairs = [f"{read_end}:{target}" for read_end, target in zip(sources, targets, strict=True)]
     command = script_command(reader.__file__, kind, str(extra_fd), *pairs)
     child = Child(command, StopMode.WAIT_FOR_WRITERS, pass_fds=[extra_fd, *sources, *targets])
-    for stream, (read_end, sink) in zip(streams, pipes, strict=True):
+    for stream, (read_end, write_end) in zip(streams, pipes, strict=True):
         os.close(read_end)
-        os.dup2(sink, stream)
-        os.close(sink)
+        os.dup2(write_end, stream)
+        os.close(write_end)
     return child
 
 

@@ -16,14 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-# The kinds of readers: convert output to JSON objects, or forward it and record the last error in
-# it.
+# The kinds of readers: convert output to JSON objects, or forward it and record its last error.
 OBJECTS, ERRORS = "objects", "errors"
 # Maximum bytes of a line; a longer line is split.
 MAX_LINE_BYTES = 1_000_000
 # Maximum characters of a core's line that are searched for an error, and maximum bytes of a
-# recorded
-# error.
+# recorded error.
 MAX_SEARCHED_CHARS = 2_000
 
 _ANSI_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,19 +53,10 @@ WRAPPER_ERRORS = (
 )
 # Errors that the other processes of a core log after one of them has exited. They don't replace a
 # recorded out-of-memory error.
-_LOST_PEER_ERROR = re.compile(
-    r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)"
-)
-_OUT_OF_MEMORY_ERROR = re.compile(r"OutOfMemoryError|out of memory")
-# Prefixes of errors that are no Python exceptions, but messages of the interpreter or of native
-# libraries.
-_NATIVE_ERROR_PREFIXES = (
-    "Fatal Python error: ",
-    "terminate called ",
-    "CUDA error: ",
-    "free(): ",
-    "malloc(): ",
-)
+_LOST_PEER = re.compile(r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)")
+_OOM_ERROR = re.compile(r"OutOfMemoryError|out of memory")
+# Prefixes of messages about crashes of the interpreter or of native libraries.
+_CRASHES = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
 
 
 def timestamp(seconds: float) -> str:
@@ -98,26 +87,25 @@ def find_error(line: str) -> str | None:
     text = _ERROR_PREFIX.sub("", line[:MAX_SEARCHED_CHARS], count=1).strip()
     if text.startswith(WRAPPER_ERRORS):
         return None
-    return text if _EXCEPTION_LINE.match(text) or text.startswith(_NATIVE_ERROR_PREFIXES) else None
+    return text if _EXCEPTION_LINE.match(text) or text.startswith(_CRASHES) else None
 
 
 class ObjectConverter:
     """Converts the output that is written to one file descriptor to JSON objects."""
 
     def __init__(self) -> None:
-        self._unfinished = b""
+        self._partial_line = b""
         # The text of vLLM's current record so far, and the prefix of its lines. The text contains
-        # the prefix
-        # only once, at its start.
+        # the prefix only once, at its start.
         self._record = ""
         self._prefix = ""
 
     def feed(self, data: bytes) -> bytes:
         """Add output; return the complete objects, one on each line."""
-        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        if len(self._unfinished) >= MAX_LINE_BYTES:
-            lines.append(self._unfinished)
-            self._unfinished = b""
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        if len(self._partial_line) >= MAX_LINE_BYTES:
+            lines.append(self._partial_line)
+            self._partial_line = b""
         texts = [line.decode(errors="replace") for line in lines]
         return b"".join(object_ for text in texts for object_ in self._convert_line(text))
 
@@ -149,24 +137,22 @@ class ErrorRecorder:
     """Forwards a core's output unchanged and records the last error in it.
 
     Output is forwarded in whole lines, except for long lines. Errors that follow from an
-    out-of-memory error in another process of the core don't replace it.
-
-    Args:
-        error_fd: File descriptor of a file that starts with the last error and a line feed.
+    out-of-memory error in another process of the core don't replace it. The file of ``error_fd``
+    starts with the last error and a line feed.
     """
 
     def __init__(self, error_fd: int) -> None:
         self._error_fd = error_fd
-        self._unfinished = b""
+        self._partial_line = b""
 
     def feed(self, data: bytes) -> bytes:
         """Add output; return the complete lines, and an incomplete line if it is long."""
-        data = self._unfinished + data
+        data = self._partial_line + data
         # Progress bars end their lines with a carriage return.
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - end > MAX_SEARCHED_CHARS:
             end = len(data)
-        complete_lines, self._unfinished = data[:end], data[end:]
+        complete_lines, self._partial_line = data[:end], data[end:]
         for line in complete_lines.splitlines():
             if error := find_error(line.decode(errors="replace")):
                 self._record_error(error)
@@ -174,39 +160,34 @@ class ErrorRecorder:
 
     def flush(self) -> bytes:
         """Return the incomplete line, without searching it for an error."""
-        rest, self._unfinished = self._unfinished, b""
+        rest, self._partial_line = self._partial_line, b""
         return rest
 
     def _record_error(self, error: str) -> None:
         previous = os.pread(self._error_fd, MAX_SEARCHED_CHARS, 0).partition(b"\n")[0]
-        if not (
-            _LOST_PEER_ERROR.search(error)
-            and _OUT_OF_MEMORY_ERROR.search(previous.decode(errors="replace"))
-        ):
+        if not (_LOST_PEER.search(error) and _OOM_ERROR.search(previous.decode(errors="replace"))):
             # The disk may be full.
             with contextlib.suppress(OSError):
                 os.pwrite(self._error_fd, error.encode()[:MAX_SEARCHED_CHARS] + b"\n", 0)
 
 
-class Pipe:
-    """Forwards the output from a pipe to a file descriptor, through a converter."""
+class PipeForwarder:
+    """Forwards the output from a pipe to a file descriptor, through a handler."""
 
-    def __init__(
-        self, source: int, target: int, converter: ObjectConverter | ErrorRecorder
-    ) -> None:
+    def __init__(self, source: int, target: int, handler: ObjectConverter | ErrorRecorder) -> None:
         self.source = source
         self._target = target
-        self._converter = converter
+        self._handler = handler
 
     def forward(self) -> bool:
         """Forward new output; return False at the end of the output."""
         data = os.read(self.source, 65_536)
-        write_all(self._converter.feed(data) if data else self._converter.flush(), self._target)
+        write_all(self._handler.feed(data) if data else self._handler.flush(), self._target)
         return bool(data)
 
     def forward_rest(self) -> None:
         """Forward an incomplete line or record."""
-        write_all(self._converter.flush(), self._target)
+        write_all(self._handler.flush(), self._target)
 
 
 def write_all(data: bytes, target: int) -> None:
@@ -220,7 +201,7 @@ def write_all(data: bytes, target: int) -> None:
                 select.select([], [target], [])
 
 
-def forward_all(pipes: set[Pipe], selector: selectors.BaseSelector, control: int) -> None:
+def forward_all(pipes: set[PipeForwarder], selector: selectors.BaseSelector, control: int) -> None:
     """Forward output until all writers have closed their pipes; flush at the worker's request."""
     is_flush_requested = False
     while pipes:
@@ -247,7 +228,7 @@ def _read_flush_request(control: int) -> bool:
     return False
 
 
-def _flush_and_confirm(pipes: set[Pipe], control: int) -> None:
+def _flush_and_confirm(pipes: set[PipeForwarder], control: int) -> None:
     for pipe in pipes:
         pipe.forward_rest()
     # The worker may have exited.
@@ -255,25 +236,27 @@ def _flush_and_confirm(pipes: set[Pipe], control: int) -> None:
         os.write(control, b".")
 
 
-def main(kind: str, fd: int, fd_pairs: Sequence[str]) -> None:
+def main(kind: str, extra_fd: int, fd_pairs: Sequence[str]) -> None:
     """Run ``forward_all`` between pairs of file descriptors.
 
     Args:
         kind: ``OBJECTS`` or ``ERRORS``.
-        fd: For objects, a socket to the worker: a byte from the worker requests a flush, and a byte
-            to the worker confirms it. For errors, the file for the last error.
+        extra_fd: For objects, a socket to the worker: a byte from the worker requests a flush, and
+            a byte to the worker confirms it. For errors, the file for the last error.
         fd_pairs: Pairs like "5:1": read from 5, write to 1.
     """
     pipes = set()
     with selectors.DefaultSelector() as selector:
         for pair in fd_pairs:
             source, target = map(int, pair.split(":"))
-            pipe = Pipe(source, target, ErrorRecorder(fd) if kind == ERRORS else ObjectConverter())
+            pipe = PipeForwarder(
+                source, target, ErrorRecorder(extra_fd) if kind == ERRORS else ObjectConverter()
+            )
             selector.register(pipe.source, selectors.EVENT_READ, pipe)
             pipes.add(pipe)
         if kind == OBJECTS:
-            selector.register(fd, selectors.EVENT_READ)
-        forward_all(pipes, selector, fd)
+            selector.register(extra_fd, selectors.EVENT_READ)
+        forward_all(pipes, selector, extra_fd)
 
 
 if __name__ == "__main__":

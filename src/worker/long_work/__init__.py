@@ -2,6 +2,6 @@
 
 Long work is a directory on the volume, a ``Record``. Its files are written once, and together they
 are its state. A job's ``Attempt`` at the work acquires leases, so that no two jobs do the same
-concurrently. ``runner.run`` repeats a step until the work has ended, or until the job's time is
+concurrently. ``runner.run_steps`` repeats a step until the work has ended, or the job's time is
 over. ``kinds`` lists the kinds of long work.
 """

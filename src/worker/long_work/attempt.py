@@ -16,24 +16,24 @@ class Attempt:
 
     Args:
         record: Record of the work.
-        seconds: Seconds from now until the deadline of the attempt.
-        shutdown_at: Returns when the worker's shutdown began, by ``time.monotonic``; infinity while
-            the worker runs.
+        limit_s: Seconds from now until the deadline of the attempt.
+        shutdown_time: Returns when the worker's shutdown began, by ``time.monotonic``; infinity
+            before that.
     """
 
     def __init__(
-        self, record: Record, seconds: float, shutdown_at: Callable[[], float] = lambda: math.inf
+        self, record: Record, limit_s: float, shutdown_time: Callable[[], float] = lambda: math.inf
     ) -> None:
         self._record = record
-        self._deadline = time.monotonic() + seconds
-        self._shutdown_at = shutdown_at
+        self._deadline = time.monotonic() + limit_s
+        self._shutdown_time = shutdown_time
         self._leases: dict[str, Leases] = {}
         self._polled_at: dict[str, float] = {}
 
     @property
     def deadline(self) -> float:
         """Time by ``time.monotonic`` when nothing new begins: another job continues the work."""
-        return min(self._deadline, self._shutdown_at())
+        return min(self._deadline, self._shutdown_time())
 
     @property
     def is_over(self) -> bool:
@@ -41,11 +41,10 @@ class Attempt:
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
-        """Acquire the lease of a part for the block; yield None if its owner may be alive.
+        """Acquire the lease of a part for the block; yield None if another owner may be alive.
 
-        This doesn't block the event loop, and a cancelled job leaves no lease. After None, call
-        this
-        again every ``POLL_S`` seconds: an owner that is silent for too long counts as dead.
+        A cancelled job leaves no lease. After None, call this again every ``POLL_S`` seconds: an
+        owner that is silent for too long counts as dead.
 
         Raises:
             VolumeError: The volume can't be written to.

@@ -35,7 +35,7 @@ class WorkKind:
         records: Records[Any, Any] = _import_object(self.records_class)(settings)
         return records
 
-    def load_answer(self) -> Callable[..., Any]:
+    def load_answer_function(self) -> Callable[..., Any]:
         answer: Callable[..., Any] = _import_object(self.answer_function)
         return answer
 
@@ -56,9 +56,7 @@ KINDS = {
 
 
 def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
-    """Yield the records of each kind that has a directory on the volume.
-
-    This reads files: call it in a thread.
+    """Yield the records of each kind with a directory on the volume. Call this in a thread.
 
     Raises:
         VolumeError: There is no volume, or it fails.
@@ -66,7 +64,7 @@ def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
     volume = Volume.from_settings(settings)
     for kind in KINDS.values():
         with translate_os_errors():
-            exists = volume.directory(kind.folder).exists()
+            exists = volume.worker_directory(kind.folder).exists()
         if exists:
             yield kind.load_records(settings)
 
@@ -87,11 +85,7 @@ class LongWork:
         return f"{KINDS[self.kind].noun} {self.id}"
 
     def job_input(self, **options: Any) -> dict[str, Any]:
-        """Return the input of the job that continues the work.
-
-        Args:
-            options: Options of the job, for example ``max_runtime_sec``.
-        """
+        """Return the input of a job that continues the work, with the options of the job."""
         return {self.kind: {"id": self.id, **options}}
 
     @property

@@ -20,15 +20,14 @@ LEASES = "leases"
 # Reason why jobs don't run work that is still unfinished.
 PAUSED = "paused"
 
-# Seconds after its last heartbeat until a lease no longer prevents the end of the work. It is safe
-# here to compare the clocks of machines, because ending the work does no harm to an owner that is
-# alive.
+# Seconds after its last heartbeat until a lease no longer prevents the end of the work. Clocks of
+# machines may be compared here, because ending the work does no harm to an owner that is alive.
 STALE_S = 60.0
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def now() -> int:
+def unix_time() -> int:
     """Return the time in seconds since 1970."""
     return int(time.time())
 
@@ -36,30 +35,23 @@ def now() -> int:
 class Timestamped(BaseModel):
     """A model with the time of an event in seconds since 1970, by default the current time."""
 
-    at: int = Field(default_factory=now)
+    at: int = Field(default_factory=unix_time)
 
 
 class StoredRequest(BaseModel):
-    """A request on the volume.
-
-    Args:
-        created_at: Creation time in seconds since 1970, by default the current time.
-    """
+    """A request on the volume, with its creation time in seconds since 1970."""
 
     id: str
-    created_at: int = Field(default_factory=now)
+    created_at: int = Field(default_factory=unix_time)
 
     @property
-    def inputs(self) -> Mapping[str, str]:
+    def input_file_ids(self) -> Mapping[str, str]:
         """Ids of the files that the work reads, by the request fields that name them."""
         return {}
 
 
 class Record(ABC):
-    """The directory of one item of long work.
-
-    Its methods read and write files: call them in threads.
-    """
+    """The directory of one item of long work. Call its methods in threads: they access files."""
 
     # Key in ``KINDS``, and name in messages.
     kind: ClassVar[str]
@@ -115,15 +107,15 @@ class Record(ABC):
         except ValidationError as error:
             raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
 
-    def require(self, name: str, model: type[Model]) -> Model:
+    def read_required(self, name: str, model: type[Model]) -> Model:
         """Return the content of a file that every record has; see ``read``.
 
         Raises:
             NoSuchObject: The record doesn't exist, or it has just been removed.
         """
-        if (found := self.read(name, model)) is None:
+        if (content := self.read(name, model)) is None:
             raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
-        return found
+        return content
 
     def write(self, name: str, value: BaseModel) -> bool:
         """Write a file unless it exists; return whether it was written."""
@@ -133,7 +125,7 @@ class Record(ABC):
     def write_or_read(self, name: str, value: Model) -> Model:
         """Write a file unless another job was faster; return the content of the file."""
         self.write(name, value)
-        return self.require(name, type(value))
+        return self.read_required(name, type(value))
 
     def has_file(self, name: str) -> bool:
         with translate_os_errors():

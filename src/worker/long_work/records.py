@@ -25,9 +25,7 @@ RequestT = TypeVar("RequestT", bound=StoredRequest)
 class Records(ABC, Generic[RecordT, RequestT]):
     """All records of one kind on a volume. Its methods read and write files: call them in threads.
 
-    Args:
-        settings: Settings with the volume and the retention period in days; with 0 days, records
-            are never removed.
+    The volume and the retention period are settings; without a period, records are never removed.
     """
 
     record_type: type[RecordT]
@@ -44,12 +42,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     @abstractmethod
     def end(self, record: RecordT, status: Any) -> object:
-        """End work that no worker is running; return the result.
-
-        Args:
-            record: Record of the work.
-            status: Status from ``record.stop_reason``.
-        """
+        """End work that no worker is running, with its ``stop_reason``; return the result."""
 
     def id_for_job(self, request_id: str) -> str:
         """Return an id derived from a job's id: a retry of the job finds the same record."""
@@ -78,13 +71,13 @@ class Records(ABC, Generic[RecordT, RequestT]):
         return record
 
     def _check_inputs(self, request: RequestT) -> None:
-        for field, file_id in request.inputs.items():
+        for field, file_id in request.input_file_ids.items():
             with prefix_field_name(field):
                 purpose, expected = self.files.get(file_id).purpose, self.input_purpose
                 if purpose != expected:
                     raise InvalidInput(f"the file has the purpose {purpose!r}, not {expected!r}")
 
-    def has(self, id: str) -> bool:
+    def exists(self, id: str) -> bool:
         return ids.is_id(self.id_prefix, id) and self.record_type(self.root / id).has_file(REQUEST)
 
     def get(self, id: str) -> RecordT:
@@ -94,7 +87,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
             NoSuchObject: No record has this id.
         """
         record = self.record_type(self.root / id)
-        if not self.has(id):
+        if not self.exists(id):
             raise NoSuchObject(f"There is no {record.noun} with this id.", param=self.id_param)
         return record
 
@@ -140,14 +133,14 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     def list_unfinished(self) -> list[RecordT]:
         """Return the records of unfinished work, oldest first."""
-        return [one for one in self.list_all() if not one.has_ended()]
+        return [record for record in self.list_all() if not record.has_ended()]
 
     def inputs_in_use(self) -> set[str]:
         """Return the ids of the files that unfinished work reads."""
         file_ids = set[str]()
         for record in self.list_unfinished():
             with contextlib.suppress(NoSuchObject):
-                file_ids.update(record.request.inputs.values())
+                file_ids.update(record.request.input_file_ids.values())
         return file_ids
 
     def sweep(self) -> int:
@@ -170,8 +163,8 @@ class Records(ABC, Generic[RecordT, RequestT]):
         return removed
 
     def _remove_if_expired(self, record: RecordT) -> bool:
-        over_at, oldest = record.retention_start, time.time() - self._retention_s
-        if over_at is None or over_at >= oldest or record.is_leased():
+        start, oldest = record.retention_start, time.time() - self._retention_s
+        if start is None or start >= oldest or record.is_leased():
             return False
         with translate_os_errors():
             remove_directory(record.directory)
@@ -185,4 +178,4 @@ class Records(ABC, Generic[RecordT, RequestT]):
     @property
     def root(self) -> Path:
         """Directory that contains all records."""
-        return self.volume.directory(self.folder)
+        return self.volume.worker_directory(self.folder)

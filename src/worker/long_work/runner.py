@@ -16,12 +16,10 @@ RunOutcome = Literal["ended", "paused", "left"]
 Step = Callable[[Attempt], Awaitable[bool]]
 
 
-async def run(
+async def run_steps(
     records: Records[RecordT, Any], record: RecordT, attempt: Attempt, step: Step
 ) -> RunOutcome:
-    """Run steps until the work has ended or is paused, or until the attempt is over.
-
-    One step runs even if the attempt is already over.
+    """Run steps until the work has ended or is paused, or until the attempt is over after a step.
 
     Raises:
         WorkerError: The engine is dead, or the volume fails. Another job can continue the work.

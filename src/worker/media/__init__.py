@@ -1,7 +1,6 @@
 """Finds, fetches and checks images, videos and audio in requests before vLLM reads them.
 
-vLLM receives media only as ``data:`` URLs. vLLM's own fetcher would fetch from any host that the
-worker can reach.
+vLLM receives media only as ``data:`` URLs: its own fetcher would fetch from any reachable host.
 """
 
 from worker.media.contents import MediaLimits

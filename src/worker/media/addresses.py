@@ -9,16 +9,15 @@ from yarl import URL
 MAX_URL_LENGTH = 8_192
 # The lowest allowed port other than those of the web. Lower ports belong to other services, which
 # are not meant for browsers.
-MIN_UNPRIVILEGED_PORT = 1_024
+MIN_PORT = 1_024
 WEB_PORTS = (80, 443)
 
 # Characters that URL parsers drop or interpret differently from each other.
 _AMBIGUOUS_CHARACTER = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# Some programs read a host whose last label is a number as an IPv4 address: 127.1, 0x7f.1,
-# 2130706433.
-_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# Some programs read a host whose last label is a number as an IPv4 address, such as 0x7f.1.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 # Networks outside the public internet, in addition to those that ``ipaddress`` recognises.
 _NOT_PUBLIC = tuple(
@@ -44,7 +43,7 @@ class UnusableURL(ValueError):
     """A URL that the worker can't or must not fetch; the message does not contain the URL."""
 
 
-def is_public(address: str) -> bool:
+def is_public_address(address: str) -> bool:
     """Return whether a network address belongs to the public internet."""
     try:
         ip = ip_address(address)
@@ -68,12 +67,11 @@ def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
     return ip.ipv4_mapped
 
 
-def parse_url(text: str) -> URL:
-    """Parse the URL of a medium and refuse every URL that parsers could read differently.
+def parse_web_url(text: str) -> URL:
+    """Parse an http or https URL and refuse every URL that parsers could read differently.
 
     Raises:
-        UnusableURL: If the scheme isn't http or https, or if the host, the port or the spelling is
-            refused.
+        UnusableURL: If the scheme, the host, the port or the spelling is refused.
     """
     if len(text) > MAX_URL_LENGTH:
         raise UnusableURL(
@@ -92,10 +90,8 @@ def parse_url(text: str) -> URL:
         host, port = url.raw_host, url.port
     except ValueError:
         raise UnusableURL("its URL can't be read") from None
-    if port not in WEB_PORTS and (port or 0) < MIN_UNPRIVILEGED_PORT:
-        raise UnusableURL(
-            f"its URL has a port below {MIN_UNPRIVILEGED_PORT:,}, other than 80 and 443"
-        )
+    if port not in WEB_PORTS and (port or 0) < MIN_PORT:
+        raise UnusableURL(f"its URL has a port below {MIN_PORT:,}, other than 80 and 443")
     is_bracketed = authority[1].startswith("[")
     if host is None or not (_is_address(host) or (_is_name(host) and not is_bracketed)):
         raise UnusableURL("its URL has no host of the public internet")
@@ -114,7 +110,5 @@ def _is_name(host: str) -> bool:
     """Return whether a host is a domain name of several labels, the last of them not a number."""
     labels = host.lower().removesuffix(".").split(".")
     return (
-        len(labels) > 1
-        and all(map(_LABEL.fullmatch, labels))
-        and not _NUMERIC_LABEL.fullmatch(labels[-1])
+        len(labels) > 1 and all(map(_LABEL.fullmatch, labels)) and not _NUMBER.fullmatch(labels[-1])
     )

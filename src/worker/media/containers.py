@@ -53,10 +53,7 @@ DEMUXERS = ("mov", "matroska", "avi", "gif", "mpeg", "mpegvideo", "flv", "ogg")
 
 
 def detect_type(kind: MediaKind, file: bytes) -> str | None:
-    """Return the media type of a video or audio file; None if its format is unknown.
-
-    A file that FFmpeg could read as a session description also has an unknown format.
-    """
+    """Return a file's media type; None if it is unknown, or could be a session description."""
     if _SDP_LINE in file and not file.startswith(b"\0"):
         return None
     offset = _audio_offset(file) if kind == "audio" else 0

@@ -18,21 +18,14 @@ MEGABYTE = 1_000_000
 TOTAL_BYTES_FACTOR, TOTAL_PIXELS_FACTOR = 4, 8
 # Names of the settings of these limits, for messages.
 MEGABYTES_SETTING, PIXELS_SETTING = "MEDIA_MAX_MB", "VLLM_MAX_IMAGE_PIXELS"
-SO_FAR = "in the media of the request so far"
+TOTAL_TEXT = "in the media of the request so far"
 # Number of frames that vLLM samples from a video.
 MAX_SAMPLED_FRAMES = 32
 
 # Formats that Pillow decodes in this process, and that vLLM passes to models.
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 # Exceptions that Pillow raises for a file that it can't read.
-PILLOW_ERRORS = (
-    EOFError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    ValueError,
-)
+PILLOW_ERRORS = (EOFError, MemoryError, OSError, RuntimeError, SyntaxError, ValueError)
 SUPPORTED_FORMATS: dict[MediaKind, str] = {
     "image": "PNG, JPEG, WebP, GIF, BMP, TIFF or AVIF",
     "video": "MP4, WebM, Matroska, AVI, MPEG, FLV, Ogg or GIF",
@@ -50,18 +43,16 @@ class MediaLimits:
 
     Args:
         allow_remote: Whether media may be fetched from URLs.
-        megabytes: Maximum size of one medium in MB. All media together may have four times this
-            size.
+        megabytes: Maximum size of one medium in MB; four times as much for all media together.
         parts: Maximum number of media.
-        seconds: Timeout for fetching and checking all media.
-        pixels: Maximum number of pixels of one image. All media together may have eight times this
-            number. 0 for no limit.
+        timeout_s: Seconds to fetch and check all media.
+        pixels: Maximum pixels of an image; eight times as many for all media. 0 for no limit.
     """
 
     allow_remote: bool = True
     megabytes: int = 20
     parts: int = 16
-    seconds: float = 10
+    timeout_s: float = 10
     pixels: int = 40_000_000
 
 
@@ -75,8 +66,6 @@ class MediaTotals:
 
 class MediaBudget:
     """The bytes and pixels that one medium of a request may use.
-
-    An error about a limit names the limit and the size.
 
     Args:
         limits: The limits for the media of the request.
@@ -93,14 +82,14 @@ class MediaBudget:
     @property
     def timeout_s(self) -> float:
         """Maximum duration of a check of the medium, in seconds."""
-        return self._limits.seconds
+        return self._limits.timeout_s
 
     def check_bytes(self, count: int) -> None:
         """Raise an error if this number of further bytes would exceed a limit."""
         limit = self._limits.megabytes * MEGABYTE
         self._check(self._bytes + count, limit, "bytes", MEGABYTES_SETTING)
         total = self._totals.bytes + count
-        self._check(total, TOTAL_BYTES_FACTOR * limit, f"bytes {SO_FAR}", MEGABYTES_SETTING)
+        self._check(total, TOTAL_BYTES_FACTOR * limit, f"bytes {TOTAL_TEXT}", MEGABYTES_SETTING)
 
     def add_bytes(self, count: int) -> None:
         """Count bytes that have arrived; raise an error if they exceed a limit."""
@@ -109,20 +98,16 @@ class MediaBudget:
         self._totals.bytes += count
 
     def add_pixels(self, width: int, height: int, frames: int = 1) -> None:
-        """Count the pixels of an image or of a video's frames; raise an error above a limit.
-
-        A video is limited only by the total of the request.
-        """
+        """Count pixels; raise an error above a limit, which for a video is only the request's."""
         if not (limit := self._limits.pixels):
             return
         if frames == 1:
             self._check(width * height, limit, "pixels", PIXELS_SETTING)
         self._totals.pixels += width * height * frames
-        self._check(
-            self._totals.pixels, TOTAL_PIXELS_FACTOR * limit, f"pixels {SO_FAR}", PIXELS_SETTING
-        )
+        total = self._totals.pixels
+        self._check(total, TOTAL_PIXELS_FACTOR * limit, f"pixels {TOTAL_TEXT}", PIXELS_SETTING)
 
-    def too_many_pixels(self, pixels: int) -> InvalidInput:
+    def too_many_pixels_error(self, pixels: int) -> InvalidInput:
         """Return the error for an image with more pixels than Pillow opens."""
         limit = self._limits.pixels or pixels
         return self._limit_error(f"more than {pixels:,} pixels", limit, PIXELS_SETTING)
@@ -141,9 +126,7 @@ class MediaBudget:
         return InvalidInput(message, param=self.name)
 
 
-def decode_data_url(
-    kind: MediaKind, url: str, budget: MediaBudget
-) -> tuple[MediaKind, list[bytes]]:
+def read_data_url(kind: MediaKind, url: str, budget: MediaBudget) -> tuple[MediaKind, list[bytes]]:
     """Return the kind and the files of a ``data:`` URL: one file, or the images of a JPEG video.
 
     Raises:
@@ -195,7 +178,7 @@ def _check_image(file: bytes, budget: MediaBudget) -> str:
             width, height, format_ = image.width, image.height, image.format
     except Image.DecompressionBombError:
         # Pillow doesn't report the number of pixels.
-        raise budget.too_many_pixels(2 * (Image.MAX_IMAGE_PIXELS or 0)) from None
+        raise budget.too_many_pixels_error(2 * (Image.MAX_IMAGE_PIXELS or 0)) from None
     except PILLOW_ERRORS:
         raise budget.unreadable_error(SUPPORTED_FORMATS["image"]) from None
     budget.add_pixels(width, height)

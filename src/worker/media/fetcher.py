@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from worker.media.addresses import UnusableURL, is_public, parse_url
+from worker.media.addresses import UnusableURL, is_public_address, parse_web_url
 
 MAX_REDIRECTS = 3
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
@@ -21,7 +21,7 @@ HEADERS = {
     "Accept-Encoding": "identity",
 }
 # Content types that servers send for files of an unknown type.
-UNKNOWN_TYPES = ("application/octet-stream", "binary/octet-stream")
+GENERIC_TYPES = ("application/octet-stream", "binary/octet-stream")
 # The same message for a name that doesn't exist and a name that only an internal network resolves,
 # so that callers can't probe that network.
 NO_PUBLIC_ADDRESS = "its host has no address on the public internet"
@@ -44,7 +44,7 @@ class ContentTypes:
 
 
 MEDIA_TYPES = ContentTypes(
-    ("image/", "video/", "audio/", *UNKNOWN_TYPES), "an image, a video or audio"
+    ("image/", "video/", "audio/", *GENERIC_TYPES), "an image, a video or audio"
 )
 
 
@@ -77,7 +77,7 @@ class _FilteringResolver(AbstractResolver):
         await self._resolver.close()
 
 
-class Fetcher:
+class WebFetcher:
     """Fetches files, each over a new connection.
 
     Args:
@@ -89,13 +89,13 @@ class Fetcher:
 
     def __init__(
         self,
-        domains: Collection[str] = (),
+        allowed_domains: Collection[str] = (),
         *,
-        is_allowed: AddressFilter = is_public,
+        is_allowed: AddressFilter = is_public_address,
         create_resolver: Callable[[], AbstractResolver] = aiohttp.ThreadedResolver,
         types: ContentTypes = MEDIA_TYPES,
     ) -> None:
-        self._domains = {domain.lower() for domain in domains}
+        self._domains = {domain.lower() for domain in allowed_domains}
         self._is_allowed = is_allowed
         self._create_resolver = create_resolver
         self._types = types
@@ -107,16 +107,12 @@ class Fetcher:
         return bytes(body)
 
     async def download(self, url: str, budget: SizeBudget, write: Callable[[bytes], Any]) -> None:
-        """Fetch the content of a URL in chunks. The caller sets the timeout.
+        """Fetch the content of a URL, and call ``write`` with each chunk.
 
-        Args:
-            url: The URL of the file.
-            budget: The limit for the size of the file.
-            write: Called with each chunk.
+        The caller sets the timeout.
 
         Raises:
-            UnusableURL: If the file can't be fetched. The message contains no part of the URL and
-                no address.
+            UnusableURL: If the file can't be fetched. The message names neither URL nor address.
             Exception: The budget's error, if the file is too large.
         """
         connector = aiohttp.TCPConnector(
@@ -144,7 +140,7 @@ class Fetcher:
             raise UnusableURL("it could not be fetched from its host") from None
 
     def _parse_url(self, address: str) -> URL:
-        url = parse_url(address)
+        url = parse_web_url(address)
         host = (url.raw_host or "").lower().removesuffix(".")
         if self._domains and host not in self._domains:
             raise UnusableURL("its host is none of ALLOWED_MEDIA_DOMAINS")

@@ -16,16 +16,16 @@ from worker.media.contents import (
     MediaTotals,
     check_file,
     decode_base64,
-    decode_data_url,
+    read_data_url,
 )
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.media.walker import MediaKind, Medium, ValuePath, find_media, replace_values
 
 # Number of requests whose media are fetched or checked concurrently. Further requests wait, which
 # bounds memory.
 MAX_CONCURRENT_REQUESTS = 8
 # Number of concurrent fetches of one request.
-MAX_CONCURRENT_FETCHES = 4
+MAX_FETCHES = 4
 
 
 class MediaLoader:
@@ -37,30 +37,27 @@ class MediaLoader:
         kinds: The kinds of media that the model accepts; empty if it reads only text.
     """
 
-    def __init__(self, limits: MediaLimits, fetcher: Fetcher, kinds: Collection[MediaKind]) -> None:
+    def __init__(
+        self, limits: MediaLimits, fetcher: WebFetcher, kinds: Collection[MediaKind]
+    ) -> None:
         self._limits = limits
         self._fetcher = fetcher
         self._kinds = frozenset(kinds)
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        # A separate pool, so that checks delay no other work. Each request uses one thread at a
-        # time.
+        # A separate pool, so that checks delay no other work. Each request uses one thread.
         self._threads = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="media")
 
-    async def inline(
+    async def inline_media(
         self, body: Mapping[str, Any], keys: Iterable[str]
     ) -> tuple[Mapping[str, Any], bool]:
         """Return a body without remote media, and whether it has any media.
 
-        Remote media are fetched and replaced with ``data:`` URLs. All media are checked.
-
-        Args:
-            body: The body of a request; it is not changed.
-            keys: The keys of the body that may contain media.
+        Remote media are fetched and replaced with ``data:`` URLs in a copy. All media are checked.
+        ``keys`` are the keys of the body that may contain media.
 
         Raises:
-            InvalidInput: If a part or a medium is refused. The error names its path, and the size
-                and
-                the limit if a limit is exceeded.
+            InvalidInput: If a part or a medium is refused, or media can't be loaded in time. The
+                error names its path, and a limit that is exceeded.
         """
         media = find_media(body, keys)
         if not media:
@@ -84,21 +81,17 @@ class MediaLoader:
                 raise _refusal(medium, "this endpoint takes media as data: URLs only")
 
     async def _load_all(self, media: list[Medium]) -> dict[ValuePath, str]:
-        """Check all media, and return the ``data:`` URLs of the remote media by their paths.
-
-        Raises:
-            InvalidInput: If a medium is refused, or the media can't be loaded in time.
-        """
+        """Check all media, and return the ``data:`` URLs of the remote media by their paths."""
         state = _RequestState()
         tasks = [asyncio.create_task(self._load(medium, state)) for medium in media]
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._limits.timeout_s):
                 values = [await task for task in tasks]
         except TimeoutError:
             unfinished = next(
                 medium for medium, task in zip(media, tasks, strict=True) if not _is_done(task)
             )
-            seconds = f"{self._limits.seconds:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
+            seconds = f"{self._limits.timeout_s:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
             message = f"the media could not be fetched and checked within {seconds}"
             raise _refusal(unfinished, message) from None
         finally:
@@ -111,18 +104,16 @@ class MediaLoader:
     async def _load(self, medium: Medium, state: "_RequestState") -> str | None:
         budget = MediaBudget(self._limits, medium.name, state.totals)
         if not _is_remote(medium):
-            return await self._run_check(state, partial(_check_data, medium, budget))
-        async with state.fetching:
+            return await self._check(state, partial(_check_data, medium, budget))
+        async with state.fetch_slots:
             try:
                 file = await self._fetcher.fetch(medium.value, budget)
             except UnusableURL as reason:
                 raise _refusal(medium, str(reason)) from None
-        return await self._run_check(state, partial(_to_data_url, medium.kind, file, budget))
+        return await self._check(state, partial(_to_data_url, medium.kind, file, budget))
 
-    async def _run_check(
-        self, state: "_RequestState", check: Callable[[], str | None]
-    ) -> str | None:
-        async with state.checking:
+    async def _check(self, state: "_RequestState", check: Callable[[], str | None]) -> str | None:
+        async with state.check_lock:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check)
 
 
@@ -131,10 +122,8 @@ class _RequestState:
     """State shared by all media of a request. The lock limits a request to one thread at a time."""
 
     totals: MediaTotals = field(default_factory=MediaTotals)
-    fetching: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
-    )
-    checking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    fetch_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
+    check_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _is_remote(medium: Medium) -> bool:
@@ -150,7 +139,7 @@ def _check_data(medium: Medium, budget: MediaBudget) -> None:
     if medium.is_base64:
         files = [decode_base64(medium.value, budget)]
     else:
-        kind, files = decode_data_url(medium.kind, medium.value, budget)
+        kind, files = read_data_url(medium.kind, medium.value, budget)
     for file in files:
         check_file(kind, file, budget)
 

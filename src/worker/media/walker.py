@@ -19,7 +19,7 @@ _NO_TENSORS = "this worker takes text, token ids and media"
 _NO_CACHE_TRANSFER = "this worker shares its cache with no other"
 
 # Keys that are refused in a body, and in those of its objects that vLLM merges into the body's
-# options (``OBJECT_KEYS``). The keys pass options to libraries that decode media, lead to other
+# options (``OPTION_OBJECT_KEYS``). They pass options to libraries that decode media, lead to other
 # machines, or set options that the worker decides on.
 DENIED_KEYS = {
     "mm_processor_kwargs": _OPERATOR_ONLY,
@@ -33,7 +33,7 @@ DENIED_KEYS = {
     "ec_transfer_params": _NO_CACHE_TRANSFER,
     "request_id": "it is the job's id",
 }
-OBJECT_KEYS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
+OPTION_OBJECT_KEYS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
 
 # Keys that are refused in a part of a message. They are also refused as the type of the part.
 DENIED_PART_KEYS = {
@@ -45,12 +45,12 @@ DENIED_PART_KEYS = {
 }
 
 # Keys of media that vLLM accepts as URLs.
-URL_KEYS: dict[str, MediaKind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
+URL_KINDS: dict[str, MediaKind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
 # Types of parts that require a URL, and the key of the part that contains the URL.
-REQUIRED_KEYS = {**{name: name for name in URL_KEYS}, "input_image": "image_url"}
+URL_KEYS = {**{name: name for name in URL_KINDS}, "input_image": "image_url"}
 
 # A part of a text type is skipped as plain text unless it has one of the examined keys.
-EXAMINED_KEYS = frozenset({*DENIED_PART_KEYS, *URL_KEYS, "input_audio"})
+EXAMINED_KEYS = frozenset({*DENIED_PART_KEYS, *URL_KINDS, "input_audio"})
 TEXT_TYPES = ("text", "input_text", "output_text")
 
 # Keys of lists of parts: in a message, in an input item of OpenAI's Responses API, or in a text to
@@ -58,7 +58,7 @@ TEXT_TYPES = ("text", "input_text", "output_text")
 PARTS_KEYS = ("content", "output")
 # Maximum number of steps from a key's value down to a message: the deepest messages are in a
 # conversation in a list of conversations.
-MAX_DEPTH = 3
+MAX_NESTING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class Medium:
 
 
 def refuse_denied_keys(body: Mapping[str, Any]) -> None:
-    """Refuse the keys that callers must not set in a request's body and in its ``OBJECT_KEYS``.
+    """Refuse ``DENIED_KEYS`` in a request's body and in its objects with options.
 
     Raises:
         InvalidInput: If the body has such a key. The error names the key.
     """
-    for container in (body, *(body.get(name) for name in OBJECT_KEYS)):
+    for container in (body, *(body.get(name) for name in OPTION_OBJECT_KEYS)):
         if isinstance(container, dict):
             _refuse_keys(container, DENIED_KEYS)
 
@@ -102,15 +102,14 @@ def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
         keys: The keys of the body with texts, conversations, or objects with parts.
 
     Raises:
-        InvalidInput: If a part has a refused key, or a medium has no valid URL or data. The error
-            names the path.
+        InvalidInput: If a part has a refused key, or a medium has no valid URL or data.
     """
     media: list[Medium] = []
     for key in keys:
         # Anthropic's system prompt is a list of parts.
         parts = _parts_in_list if key == "system" else _nested_parts
         for path, part in parts(body.get(key), (key,)):
-            media += _media_in_part(part, path)
+            media += _read_part(part, path)
     return media
 
 
@@ -140,12 +139,9 @@ def _refuse_keys(container: Mapping[str, Any], denied: Mapping[str, str], place:
 
 
 def _nested_parts(
-    value: Any, path: ValuePath, depth: int = MAX_DEPTH
+    value: Any, path: ValuePath, depth: int = MAX_NESTING
 ) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
-    """Yield the parts of a message, an item or an object, or of all those in a list.
-
-    Each part is yielded with its path. Parts that are plain text are skipped.
-    """
+    """Yield the parts of messages, items or objects, with their paths, except plain text."""
     if isinstance(value, dict):
         for key in PARTS_KEYS:
             yield from _parts_in_list(value.get(key), (*path, key))
@@ -161,10 +157,7 @@ def _nested_parts(
 
 
 def _parts_in_list(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, dict[str, Any]]]:
-    """Yield the parts in a list, and in the tool results of the list, that are not plain text.
-
-    Each part is yielded with its path.
-    """
+    """Yield the parts in a list and in its tool results, with their paths, except plain text."""
     for index, part in enumerate(value if isinstance(value, list) else ()):
         if isinstance(part, dict) and not (
             part.get("type") in TEXT_TYPES and EXAMINED_KEYS.isdisjoint(part)
@@ -174,31 +167,29 @@ def _parts_in_list(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, dic
                 yield from _parts_in_list(part.get("content"), (*path, index, "content"))
 
 
-def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
+def _read_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     place = ".".join(map(str, path))
     type_ = part.get("type")
     if isinstance(type_, str) and type_ in DENIED_PART_KEYS:
         message = f"{place}.type: not in a request: {DENIED_PART_KEYS[type_]}"
         raise InvalidInput(message, param=f"{place}.type")
     _refuse_keys(part, DENIED_PART_KEYS, place)
-    for key, kind in URL_KEYS.items():
+    for key, kind in URL_KINDS.items():
         if part.get(key) is not None:
-            yield _medium_from_url(kind, part[key], (*path, key))
-    if isinstance(type_, str) and (key := REQUIRED_KEYS.get(type_, "")) and part.get(key) is None:
+            yield _read_url(kind, part[key], (*path, key))
+    if isinstance(type_, str) and (key := URL_KEYS.get(type_, "")) and part.get(key) is None:
         raise _invalid_field(f"{place}.{key}", "a URL")
     if part.get("input_audio") is not None or type_ == "input_audio":
-        yield _medium_from_object(
-            "audio", part.get("input_audio"), (*path, "input_audio"), "format"
-        )
+        yield _read_object("audio", part.get("input_audio"), (*path, "input_audio"), "format")
     if type_ == "image":
         source = part.get("source")
         if isinstance(source, dict) and source.get("type") == "url":
-            yield _medium_from_url("image", source, (*path, "source"))
+            yield _read_url("image", source, (*path, "source"))
         else:
-            yield _medium_from_object("image", source, (*path, "source"), "media_type")
+            yield _read_object("image", source, (*path, "source"), "media_type")
 
 
-def _medium_from_url(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
+def _read_url(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
     if isinstance(value, dict):
         value, path = value.get("url"), (*path, "url")
     if not isinstance(value, str):
@@ -206,7 +197,7 @@ def _medium_from_url(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
     return Medium(kind, path, value)
 
 
-def _medium_from_object(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
+def _read_object(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
     """Read an object with base64 data and the type of the data."""
     place = ".".join(map(str, path))
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):

@@ -42,8 +42,7 @@ class LLM:
     Raises:
         SettingsError: If settings are invalid. The message lists all of them.
         StartFailed: If the engine fails to start. The message is vLLM's.
-        TypeError: If an argument is neither a setting of the worker nor an option of the installed
-            vLLM.
+        TypeError: If an argument is neither a setting nor an option of the installed vLLM.
     """
 
     def __init__(  # noqa: PLR0913 - the documented signature
@@ -94,21 +93,18 @@ class LLM:
         except TypeError:
             ready.read_ahead.close()
             raise
-        # These modules import vLLM, which reads environment variables that ``prepare_startup``
-        # sets.
+        # They import vLLM, which reads environment variables that ``prepare_startup`` sets.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
         from worker.engine.start import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
-        # Drop the embedding model that the worker's settings may name, as no method of this class
-        # uses it.
+        # Drop the embedding model of the worker's settings, as no method of this class uses it.
         ready = replace(ready, engines=ready.engines[:1])
         engines = stack.enter_context(launch.launch_engines(ready))
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main
-        self._numbers = itertools.count()
-        # ``finalize`` also runs when the process exits, which would otherwise wait for the engine's
-        # threads.
+        self._request_numbers = itertools.count()
+        # Also called when the process exits, which would otherwise wait for the engine's threads.
         self.close = weakref.finalize(self, stack.close)
 
     def __enter__(self) -> Self:
@@ -130,11 +126,9 @@ class LLM:
         """Complete prompts.
 
         Args:
-            prompts: One prompt or several; each is a string, a list of token ids, or one of vLLM's
-                dicts.
+            prompts: One prompt or several: strings, lists of token ids, or vLLM's dicts.
             sampling_params: One object for all prompts, or one for each prompt.
-            prompt_token_ids: The prompts as token ids, as older code passes them. They replace
-                ``prompts``.
+            prompt_token_ids: The prompts as token ids, instead of ``prompts``, for older code.
             use_tqdm: Whether to display a progress bar.
             lora_request: One adapter for all prompts, or one (or None) for each prompt: vLLM's
                 ``LoRARequest``, or the name of an adapter in ``lora_modules``.
@@ -209,9 +203,7 @@ class LLM:
         return self._complete(renderings, sampling_params, lora_request, use_tqdm)
 
     def embed(self, prompts: Any, use_tqdm: bool = True, lora_request: Any = None) -> list[Any]:
-        """Embed prompts with an embedding model.
-
-        A model that also generates text needs ``LLM(..., runner="pooling")``.
+        """Embed prompts; a model that also generates text needs ``LLM(..., runner="pooling")``.
 
         Returns:
             vLLM's ``EmbeddingRequestOutput``s in the order of the prompts. Each vector is in
@@ -223,7 +215,7 @@ class LLM:
         renderings = self._render_calls(prompts)
         adapters = self._load_adapters(lora_request, len(renderings))
         calls = [
-            partial(self._engine.generation.embed, prompt, self._request_id(), adapter)
+            partial(self._engine.generation.embed, prompt, self._next_request_id(), adapter)
             for prompt, adapter in zip(self._run(renderings), adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
@@ -238,19 +230,18 @@ class LLM:
         sampling_params: Params | Sequence[Params] | None,
         lora_request: Any,
         use_tqdm: bool,
-        guided: Any = None,
+        constraints: Any = None,
     ) -> list[Any]:
         generation = self._engine.generation
         params = expand_per_prompt(sampling_params, len(renderings), "sampling_params")
         plans = convert_distinct(
-            params, lambda value: generation.plan(to_sampling_params(value, guided))
+            params, lambda value: generation.plan_answer(to_sampling_params(value, constraints))
         )
         adapters = self._load_adapters(lora_request, len(renderings))
-        # Render all prompts before the first request, so that the engine's first steps are already
-        # full.
+        # Render all prompts before the first request, so that the engine's first steps are full.
         prompts = self._run(renderings)
         calls = [
-            partial(generation.complete, prompt, planned, self._request_id(), adapter)
+            partial(generation.complete, prompt, planned, self._next_request_id(), adapter)
             for prompt, planned, adapter in zip(prompts, plans, adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
@@ -267,8 +258,8 @@ class LLM:
 
         return convert_distinct(expand_per_prompt(lora_request, count, "lora_request"), load)
 
-    def _request_id(self) -> str:
-        return f"offline-{next(self._numbers)}"
+    def _next_request_id(self) -> str:
+        return f"offline-{next(self._request_numbers)}"
 
     def _run(self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool = False) -> list[T]:
         """Run all calls concurrently on the engine's loop; the first failure cancels the others."""

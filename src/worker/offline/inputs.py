@@ -11,7 +11,7 @@ from worker.limits.parameters import check_parameters
 from worker.limits.spelling import STRUCTURED_OUTPUTS
 from worker.settings import Settings
 from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal
-from worker.validation import SAMPLING_PARAMS, unknown_key
+from worker.validation import SAMPLING_PARAMS, unknown_key_message
 
 T = TypeVar("T")
 
@@ -22,9 +22,7 @@ Params = Any
 def check_argument_names(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
     """Check the names of arguments, and warn of those that vLLM has dropped.
 
-    Args:
-        engine_args: The script's arguments.
-        options: The names of the installed vLLM's options, in upper case.
+    ``options`` are the names of the installed vLLM's options, in upper case.
 
     Raises:
         TypeError: If an argument is unknown.
@@ -41,7 +39,7 @@ def check_argument_names(engine_args: Mapping[str, Any], options: Iterable[str])
         if reason := explain_removal(name.upper()):
             warn_no_effect(name, reason)
         else:
-            raise TypeError(f"LLM: {unknown_key(name, known)}")
+            raise TypeError(f"LLM: {unknown_key_message(name, known)}")
 
 
 @functools.cache
@@ -62,20 +60,20 @@ def convert_distinct(values: list[Any], convert: Callable[[Any], T]) -> list[T]:
     return [converted[id(value)] for value in values]
 
 
-def to_sampling_params(params: Params, guided: Any) -> Any:
-    """Return a ``Sampling`` for a dict or for None; return vLLM's own object otherwise.
-
-    vLLM's object is returned unchanged, or as a copy with the constraints if there are any.
+def to_sampling_params(params: Params, constraints: Any) -> Any:
+    """Return a ``Sampling`` for a dict or None, or vLLM's object, with any constraints added.
 
     Args:
-        params: The sampling parameters. None for the defaults.
-        guided: Constraints on the output: a dict, an object with such attributes, or None.
+        params: The sampling parameters, which are not changed. None for the defaults.
+        constraints: Constraints on the output: a dict, an object with such attributes, or None.
 
     Raises:
         InvalidInput: If a parameter is invalid.
         TypeError: If ``params`` has another type.
     """
-    constraint = guided if guided is None or isinstance(guided, dict) else vars(guided)
+    constraint = (
+        constraints if constraints is None or isinstance(constraints, dict) else vars(constraints)
+    )
     if params is None or isinstance(params, dict):
         extra = {} if constraint is None else {"guided_options_request": constraint}
         sampling = Sampling.read(merge_top_level(params or {}, extra))
@@ -86,7 +84,7 @@ def to_sampling_params(params: Params, guided: Any) -> Any:
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
     if constraint is not None:
         constrained = to_sampling_params({}, constraint)
-        if structured := constrained.vllm.get(STRUCTURED_OUTPUTS):
+        if structured := constrained.vllm_params.get(STRUCTURED_OUTPUTS):
             # Imported here because it imports vLLM.
             from worker.engine.run.generation.sampling import build_structured_outputs  # noqa: PLC0415 - see above
 

@@ -4,14 +4,13 @@ from worker.settings import Concurrency
 
 MAX_WAITING_JOBS = 32
 
-
 # Limit for a worker that only trains adapters. A second training would use up its own time limit
 # while it waits in this worker, and an idle worker could not take it. If it stays in the platform's
 # queue, the platform starts another worker for it.
 MAX_CONCURRENT_TRAININGS = 1
 
 
-def concurrent_queue_jobs(max_concurrency: Concurrency, slots: int) -> int:
+def max_queue_jobs(max_concurrency: Concurrency, slots: int) -> int:
     """Return how many jobs a worker with an engine takes from the platform's queue concurrently.
 
     Args:

@@ -40,7 +40,7 @@ MEMORY_SHARES = {"cuda": 0.9, "cpu": 0.5}
 # Numbers per token that a layer stores for the backward pass, in multiples of the model's hidden
 # size and of its feed-forward size. Counted in a Llama model with adapters on all projections,
 # whose dropout stores copies. A test compares the estimate with the numbers that torch stores.
-_HIDDEN_WIDTHS, _INNER_WIDTHS = 20, 5
+_HIDDEN_WIDTHS, _FEED_FORWARD_WIDTHS = 20, 5
 # Bytes per token and vocabulary entry: logits, their logarithms and both gradients.
 _VOCABULARY_ENTRY_BYTES = 4 * FLOAT32_BYTES
 
@@ -56,7 +56,7 @@ class ModelSizes(BaseModel):
     intermediate_size: int | None = None
 
     @property
-    def inner_size(self) -> int:
+    def feed_forward_size(self) -> int:
         return self.intermediate_size or 4 * self.hidden_size
 
     def token_bytes(self, *, recompute: bool) -> int:
@@ -65,15 +65,12 @@ class ModelSizes(BaseModel):
         Args:
             recompute: Whether only the input of each layer is stored and the rest is recomputed.
         """
-        layer = _HIDDEN_WIDTHS * self.hidden_size + _INNER_WIDTHS * self.inner_size
+        layer = _HIDDEN_WIDTHS * self.hidden_size + _FEED_FORWARD_WIDTHS * self.feed_forward_size
         layers = self.num_hidden_layers
         stored_numbers = layers * self.hidden_size + layer if recompute else layers * layer
         return FLOAT32_BYTES * stored_numbers + _VOCABULARY_ENTRY_BYTES * self.vocab_size
 
-    def adapter_elements(self, rank: int) -> int:
-        """Return the approximate number of parameters of an adapter.
-
-        The adapter is on the attention and feed-forward projections of all layers.
-        """
-        attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.inner_size)
+    def adapter_parameters(self, rank: int) -> int:
+        """Return the approximate number of parameters of an adapter on all projections."""
+        attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.feed_forward_size)
         return self.num_hidden_layers * rank * (attention + mlp)

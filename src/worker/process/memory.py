@@ -8,7 +8,7 @@ import psutil
 # Folder of this process's control group, which contains its limits.
 CGROUP = Path("/sys/fs/cgroup")
 # Largest share of the memory for weights in the page cache; the engine needs memory, too.
-CACHE_SHARE = 0.8
+PAGE_CACHE_SHARE = 0.8
 # File names in versions 2 and 1 of control groups: the memory limit, the memory usage, the
 # statistics, and the field of the statistics with the page cache that the kernel can reclaim.
 _CGROUP_FILES = (
@@ -31,7 +31,7 @@ def memory_limit(cgroup: Path = CGROUP) -> int:
     return min([physical, *_container_limits(cgroup)])
 
 
-def available_memory(cgroup: Path = CGROUP) -> int:
+def page_cache_capacity(cgroup: Path = CGROUP) -> int:
     """Return how many bytes the page cache can use: the free memory, at most the memory limit."""
     free: int = psutil.virtual_memory().available
     return min(free, memory_limit(cgroup))
@@ -40,7 +40,7 @@ def available_memory(cgroup: Path = CGROUP) -> int:
 def free_memory(cgroup: Path = CGROUP) -> int:
     """Return how many more bytes this process can use, limited by the machine and the container."""
     free: int = psutil.virtual_memory().available
-    return max(0, min([free, *_container_remainders(cgroup)]))
+    return max(0, min([free, *_container_free_bytes(cgroup)]))
 
 
 def _container_limits(cgroup: Path) -> Iterator[int]:
@@ -51,7 +51,7 @@ def _container_limits(cgroup: Path) -> Iterator[int]:
             yield int(limit)
 
 
-def _container_remainders(cgroup: Path) -> Iterator[int]:
+def _container_free_bytes(cgroup: Path) -> Iterator[int]:
     limits = list(_container_limits(cgroup))
     for _, used, statistics, cache in _CGROUP_FILES:
         if limits and (cgroup / used).is_file():

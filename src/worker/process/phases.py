@@ -14,7 +14,7 @@ _current_phase = ContextVar("phase", default="")
 
 
 @contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
+def log_phase(name: str) -> Iterator[None]:
     """Log the duration of a phase unless it fails; notify the listeners of its start and end."""
     started_at = time.monotonic()
     outer = _current_phase.set(name)

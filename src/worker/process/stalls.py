@@ -26,7 +26,7 @@ log = logging.getLogger("worker")
 
 SETTING = "START_STALL_S"
 # Signal that makes a process of the worker print its stacks and exit with status 1.
-STOP_SIGNAL = signal.SIGHUP
+EXIT_SIGNAL = signal.SIGHUP
 # Number of checks within the timeout, and the maximum seconds between two checks.
 CHECKS_PER_TIMEOUT = 20
 MAX_CHECK_INTERVAL_S = 5.0
@@ -57,8 +57,7 @@ def start_watch(values: Mapping[str, str]) -> None:
     """Fork a process that watches this process and its children, unless START_STALL_S is 0.
 
     Args:
-        values: The settings as strings. If the value can't be parsed, the default applies here, and
-            the startup itself reports the mistake.
+        values: Settings as strings; startup reports an invalid value, and here the default applies.
     """
     timeout_s: float = Settings.model_fields[SETTING.lower()].default
     with contextlib.suppress(ValueError):
@@ -66,19 +65,19 @@ def start_watch(values: Mapping[str, str]) -> None:
     if timeout_s <= 0:
         return
     # Memory shared with the watcher; it contains the current phase of the startup.
-    shared = mmap.mmap(-1, mmap.PAGESIZE)
-    watcher = children.fork(partial(watch_startup, os.getpid(), shared, timeout_s))
+    shared_phase = mmap.mmap(-1, mmap.PAGESIZE)
+    watcher = children.fork(partial(watch_startup, os.getpid(), shared_phase, timeout_s))
     _watch_stack.callback(os.waitpid, watcher, 0)
     _watch_stack.callback(os.kill, watcher, signal.SIGKILL)
-    _watch_stack.callback(signal.signal, STOP_SIGNAL, signal.getsignal(STOP_SIGNAL))
-    _watch_stack.callback(faulthandler.unregister, STOP_SIGNAL)
+    _watch_stack.callback(signal.signal, EXIT_SIGNAL, signal.getsignal(EXIT_SIGNAL))
+    _watch_stack.callback(faulthandler.unregister, EXIT_SIGNAL)
     exit_on_signal()
 
-    def share(phase: str) -> None:
-        shared[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
+    def share_phase(phase: str) -> None:
+        shared_phase[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
 
-    phases.listeners.append(share)
-    _watch_stack.callback(phases.listeners.remove, share)
+    phases.listeners.append(share_phase)
+    _watch_stack.callback(phases.listeners.remove, share_phase)
 
 
 def stop_watch() -> None:
@@ -93,17 +92,17 @@ def exit_on_signal() -> None:
     necessary because the first process of a container ignores all signals that it doesn't handle,
     even SIGKILL from within the container.
     """
-    if signal.getsignal(STOP_SIGNAL) is signal.SIG_IGN:
+    if signal.getsignal(EXIT_SIGNAL) is signal.SIG_IGN:
         # nohup made this process ignore SIGHUP, and it must still do so when its terminal closes.
         # Therefore the watcher ends a stalled startup by SIGKILL, without stacks.
         return
     libc = ctypes.CDLL(None)
     # The handler is called with the signal's number, which becomes the exit status: SIGHUP is 1.
-    libc.signal(STOP_SIGNAL, libc._exit)
-    faulthandler.register(STOP_SIGNAL, file=2, all_threads=True, chain=True)
+    libc.signal(EXIT_SIGNAL, libc._exit)
+    faulthandler.register(EXIT_SIGNAL, file=2, all_threads=True, chain=True)
 
 
-def count_bytes(proc_folder: Path) -> int:
+def count_io_bytes(proc_folder: Path) -> int:
     """Return the bytes that a process has read and written.
 
     They include pipes, its log, and reads from memory-mapped files, which are estimated from major
@@ -128,10 +127,8 @@ def startup_processes(worker: psutil.Process) -> list[psutil.Process]:
     processes = [worker]
     for process in worker.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            command = process.cmdline()
-            is_helper = command[1:3] == children.ISOLATED and not command[3].endswith(
-                _STARTUP_SCRIPTS
-            )
+            args = process.cmdline()
+            is_helper = args[1:3] == children.ISOLATED and not args[3].endswith(_STARTUP_SCRIPTS)
             if process.pid != os.getpid() and not is_helper:
                 processes.append(process)
     return processes
@@ -142,17 +139,13 @@ def measure_usage(
 ) -> tuple[float, int]:
     """Return the CPU seconds and the bytes that processes have used since the last check.
 
-    Args:
-        processes: Processes of the startup.
-        last_usage: CPU seconds and bytes of each process at the last check; updated in place.
-
-    Returns:
-        CPU seconds of an average process, and bytes read and written by all processes.
+    The CPU seconds are the average per process, the bytes the total. ``last_usage`` has the CPU
+    seconds and bytes of each process at the last check and is updated in place.
     """
     cpu_s, total_bytes = 0.0, 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            times, bytes_now = process.cpu_times(), count_bytes(Path(f"/proc/{process.pid}"))
+            times, bytes_now = process.cpu_times(), count_io_bytes(Path(f"/proc/{process.pid}"))
             last_cpu_s, last_bytes = last_usage.get(process, (0.0, 0))
             last_usage[process] = times.user + times.system, bytes_now
             cpu_s += (times.user + times.system - last_cpu_s) / len(processes)
@@ -170,16 +163,10 @@ class StallDetector:
         self._cpu_s, self._bytes = 0.0, 0
 
     def check(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
-        """Return the seconds since the last progress.
+        """Add the usage since the last check, and return the seconds since the last progress.
 
         Progress is a change of the phase, activity above the maximum of waiting processes, or a
         late check. Call this method at least every ``MAX_CHECK_INTERVAL_S``.
-
-        Args:
-            now: Current time.
-            phase: Current phase of the startup.
-            cpu_s: CPU seconds from ``measure_usage``.
-            byte_count: Bytes from ``measure_usage``.
         """
         self._cpu_s += cpu_s
         self._bytes += byte_count
@@ -195,18 +182,13 @@ class StallDetector:
         return now - self._active_at
 
 
-def watch_startup(pid: int, shared: mmap.mmap, timeout_s: float) -> None:
+def watch_startup(pid: int, shared_phase: mmap.mmap, timeout_s: float) -> None:
     """Watch a startup, and end its processes when it has made no progress for ``timeout_s``.
 
     Return immediately if the kernel doesn't report the bytes that a process reads and writes.
-
-    Args:
-        pid: Id of the worker's process.
-        shared: Shared memory with the current phase of the startup.
-        timeout_s: Seconds without progress after which the startup is ended.
     """
     try:
-        count_bytes(Path(f"/proc/{pid}"))
+        count_io_bytes(Path(f"/proc/{pid}"))
     except OSError as error:
         log.warning("a start that hangs is not noticed here, where /proc lacks: %s", error)
         return
@@ -214,14 +196,14 @@ def watch_startup(pid: int, shared: mmap.mmap, timeout_s: float) -> None:
     last_usage: dict[psutil.Process, tuple[float, int]] = {}
     while idle_s < timeout_s:
         time.sleep(min(timeout_s / CHECKS_PER_TIMEOUT, MAX_CHECK_INTERVAL_S))
-        phase = shared[:].rstrip(b"\0")
+        phase = shared_phase[:].rstrip(b"\0")
         idle_s = detector.check(
             time.monotonic(), phase, *measure_usage(startup_processes(worker), last_usage)
         )
-    stop_startup(startup_processes(worker), detector.phase.decode(), timeout_s)
+    kill_startup(startup_processes(worker), detector.phase.decode(), timeout_s)
 
 
-def stop_startup(processes: list[psutil.Process], phase: str, timeout_s: float) -> None:
+def kill_startup(processes: list[psutil.Process], phase: str, timeout_s: float) -> None:
     """Log where the startup hangs, and end all of its processes, the worker's own last."""
     position = f"in its phase {phase!r}" if phase else "between two phases"
     log.critical(
@@ -236,15 +218,15 @@ def stop_startup(processes: list[psutil.Process], phase: str, timeout_s: float) 
     # Suspend the worker first. Otherwise it would notice the end of its core and react to it.
     worker.suspend()
     for process in (*others, worker):
-        stop_process(process)
+        dump_stacks_and_kill(process)
 
 
-def stop_process(process: psutil.Process) -> None:
+def dump_stacks_and_kill(process: psutil.Process) -> None:
     """Make a process print its stacks and exit; kill it if it doesn't."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process_name = "the worker" if process.pid == os.getppid() else process.name()
         log.critical("%s (pid %d), %s:", process_name, process.pid, process.status())
-        process.send_signal(STOP_SIGNAL)
+        process.send_signal(EXIT_SIGNAL)
         process.resume()
         deadline = time.monotonic() + EXIT_TIMEOUT_S
         while process.status() != psutil.STATUS_ZOMBIE:

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from worker.engine import Engine, Engines, Model
 from worker.errors import UnknownRoute
 
-# Verbs that describe a model, by vLLM's name of the task that the model supports. The first
-# matching
-# task is used. Models without any of these tasks score texts.
+# Verbs for a model, by vLLM's name of a task that it supports. The first match is used. Models
+# without any of these tasks score texts.
 ABILITIES = {"generate": "generates text", "embed": "embeds", "classify": "classifies"}
 
 
 def describe_ability(model: Model) -> str:
     """Return a model's name and ability: "'minilm' embeds"."""
-    verb = next((does for task, does in ABILITIES.items() if task in model.tasks), "scores")
+    verb = next((verb for task, verb in ABILITIES.items() if task in model.tasks), "scores")
     return f"{model.names[0]!r} {verb}"
 
 

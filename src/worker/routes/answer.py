@@ -12,7 +12,7 @@ from worker.record import Usage
 T = TypeVar("T")
 
 # ``json.dumps`` with an argument creates a new encoder on each call.
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,10 @@ class Answer(Generic[T]):
         render_error: Function that makes the last yield of a stream that fails after its first
             yield, from the body of the error. The job then fails with this error. None if clients
             do not read errors from the stream.
-        error_keys: Additional keys next to ``error`` in the body of an error, for example
-            ``{"type": "error"}``.
+        error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
         policy: Policy for chunking, which overrides the job's chunk keys. None if these keys apply.
-        is_by_worker: Whether the worker answers by itself, without a slot of the engine.
-        progress: Function that returns the number of finished items, for example
-            ``{"done": 3, "total": 200}``. None if no progress is reported.
+        needs_no_slot: Whether the worker answers by itself, without a slot of the engine.
+        progress: Function that returns the progress, such as ``{"done": 3, "total": 200}``.
         usage: The token counts so far, which are updated while the pieces are iterated.
     """
 
@@ -42,7 +40,7 @@ class Answer(Generic[T]):
     render_error: Callable[[dict[str, Any]], Any] | None = None
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
-    is_by_worker: bool = False
+    needs_no_slot: bool = False
     progress: Callable[[], dict[str, float]] | None = None
     usage: Usage = field(default_factory=Usage)
 
@@ -62,7 +60,7 @@ def answer_by_worker(
         stream=False,
         pieces=pieces,
         render=lambda values: values[0],
-        is_by_worker=True,
+        needs_no_slot=True,
         progress=progress,
         usage=usage or Usage(),
     )
@@ -81,13 +79,13 @@ def answer_in_parts(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answ
         pieces=pieces,
         render=lambda values: values[0],
         policy=ONE_BY_ONE,
-        is_by_worker=True,
+        needs_no_slot=True,
     )
 
 
 def json_size(value: Any) -> int:
     """Return the size of a value as JSON in bytes, including the comma and space after it."""
-    return len(_encode(value).encode(errors="replace")) + 2
+    return len(_encode_json(value).encode(errors="replace")) + 2
 
 
 def split_text(text: str) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Prepares the conversations in requests' bodies: checks them and adds SYSTEM_PROMPT.
 
-Each ``prepare_`` function changes a body for vLLM's server. ``worker.routes.vllm.ROUTES`` names the
-function of each route.
+Each public function changes a body for the routes that name it in ``worker.routes.vllm.ROUTES``.
 """
 
 from typing import Any
@@ -11,15 +10,14 @@ from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
 
 
-def prepare_chat(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
+def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
     """Check ``messages``, and add the system prompt unless they have a system message.
 
-    A string becomes a message of the user. If the route was written without /v1, messages without a
-    role become messages of the user, too.
+    A string becomes a message of the user, and so do messages without a role if the caller wrote
+    the route without /v1.
 
     Raises:
-        InvalidInput: The messages are not a list of objects, or the ``tool_calls`` of a message are
-            not a list.
+        InvalidInput: The messages are no list of objects, or their ``tool_calls`` are no lists.
     """
     if "messages" not in body:
         return
@@ -28,22 +26,19 @@ def prepare_chat(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None
         messages = [{"role": "user", "content": messages}]
     _check_messages(messages)
     role = {} if job.has_version_prefix else {"role": "user"}
-    body["messages"] = add_system_prompt(
-        [{**role, **message} for message in messages], system_prompt
-    )
+    body["messages"] = add_system_prompt([{**role, **item} for item in messages], system_prompt)
 
 
-def prepare_anthropic(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+def set_anthropic_system(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
     """Set ``system`` to the system prompt unless the request has it."""
     if system_prompt is not None:
         body.setdefault("system", system_prompt)
 
 
-def prepare_response(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
     """Set ``instructions`` to the system prompt, and convert ``input`` for vLLM.
 
-    The instructions are not set if the request has them, or if its input has a system or developer
-    message.
+    The instructions are not set if the request has them or its input has a system message.
 
     Raises:
         InvalidInput: The input is neither a string nor a list, or contains a file; the tools are
@@ -58,7 +53,7 @@ def prepare_response(body: dict[str, Any], _: OpenAIJob, system_prompt: str | No
         raise InvalidInput("input: Input should be a valid string or list", param="input")
     if isinstance(items, list):
         body["input"] = [_simplify_parts(item) for item in items]
-    if system_prompt is not None and not _has_system(items):
+    if system_prompt is not None and not _has_system_message(items):
         body.setdefault("instructions", system_prompt)
 
 
@@ -79,11 +74,7 @@ def _check_list(field: str, value: Any) -> None:
 
 
 def _simplify_parts(item: Any) -> Any:
-    """Join the text parts of an earlier answer or of a tool's output: vLLM reads only one part.
-
-    Raises:
-        InvalidInput: The item contains a file.
-    """
+    """Join text parts of earlier answers and tool output (vLLM reads only one); refuse files."""
     if not isinstance(item, dict):
         return item
     for parts in (item.get("content"), item.get("output")):
@@ -97,7 +88,7 @@ def _simplify_parts(item: Any) -> Any:
     return item
 
 
-def _has_system(items: Any) -> bool:
+def _has_system_message(items: Any) -> bool:
     """Return whether an input contains a system or developer message."""
     messages = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     return any(message.get("role") in ("system", "developer") for message in messages)

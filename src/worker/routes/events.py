@@ -13,9 +13,7 @@ from worker.asgi import ResponseHead
 DATA_PREFIX = "data: "
 DONE_EVENT = "data: [DONE]\n\n"
 SEPARATOR = b"\n\n"
-# Prefixes of events that contain an error: on the routes for completions and chats, and on all
-# other
-# routes.
+# Prefixes of events with an error: on the routes for completions and chats, and on all others.
 ERROR_PREFIXES = ('data: {"error"', "event: error\n")
 # Prefixes of events that only announce content. After them, the request may still be refused.
 ANNOUNCEMENT_PREFIXES = (
@@ -83,23 +81,23 @@ def parse_error(event: str) -> dict[str, Any]:
     return error
 
 
-def _event(data: dict[str, Any], prefix: str = "") -> str:
+def _format_event(data: dict[str, Any], prefix: str = "") -> str:
     return f"{prefix}{DATA_PREFIX}{json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def _make_openai_events(body: dict[str, Any]) -> list[str]:
-    return [_event(body), DONE_EVENT]
+    return [_format_event(body), DONE_EVENT]
 
 
 def _make_responses_events(body: dict[str, Any]) -> list[str]:
     details = {key: body["error"][key] for key in ("code", "message", "param")}
-    return [_event({"type": "error", **details, **body}, "event: error\n")]
+    return [_format_event({"type": "error", **details, **body}, "event: error\n")]
 
 
 def _make_anthropic_events(body: dict[str, Any]) -> list[str]:
-    return [_event(body, "event: error\n")]
+    return [_format_event(body, "event: error\n")]
 
 
-OPENAI = ErrorFormat(_make_openai_events)
-RESPONSES = ErrorFormat(_make_responses_events)
-ANTHROPIC = ErrorFormat(_make_anthropic_events, keys={"type": "error"})
+OPENAI_ERRORS = ErrorFormat(_make_openai_events)
+RESPONSES_ERRORS = ErrorFormat(_make_responses_events)
+ANTHROPIC_ERRORS = ErrorFormat(_make_anthropic_events, keys={"type": "error"})

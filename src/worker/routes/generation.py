@@ -22,8 +22,7 @@ from worker.routes.retries import retry_before_first_piece
 from worker.settings import Settings
 from worker.validation import SAMPLING_PARAMS
 
-# Fields that are split if a delta is too large for one yield. The fields of one tuple are split at
-# the same index.
+# Fields that are split if a delta is too large for a yield; those of a tuple at the same index.
 SPLIT_FIELDS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
@@ -55,27 +54,13 @@ def answer(
 ) -> Answer[Delta]:
     """Return the answer to a raw job: a piece is a token of a stream, otherwise a whole choice.
 
-    Args:
-        job: The raw job.
-        request_id: The job's id.
-        engine: The engine that answers.
-        settings: The worker's settings.
-        make_formatter: Makes the formatter of the answer.
-        max_piece_bytes: Maximum bytes of a piece in a stream. A larger delta becomes several
-            pieces.
+    In a stream, a delta of more than ``max_piece_bytes`` becomes several pieces.
 
     Raises:
         RequestError: The job exceeds a limit.
     """
-    check_request(
-        CheckedRequest(
-            job.body,
-            RAW_SHAPE,
-            settings,
-            SAMPLING_PARAMS,
-            math.inf if job.is_streamed else PIECES_LIMIT_BYTES,
-        )
-    )
+    max_bytes = math.inf if job.is_streamed else PIECES_LIMIT_BYTES
+    check_request(CheckedRequest(job.body, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes))
     formatter = make_formatter(job, request_id)
     usage = Usage()
 
@@ -100,7 +85,7 @@ def answer(
 
 def is_cut_by_default(job: RawJob, delta: Delta) -> bool:
     """Return whether a choice ended at the default length because the job has no ``max_tokens``."""
-    return delta.finish_reason == "length" and "max_tokens" not in job.sampling_params.vllm
+    return delta.finish_reason == "length" and "max_tokens" not in job.sampling_params.vllm_params
 
 
 def _fields_size(delta: Delta, names: Iterable[str] = tuple(chain(*SPLIT_FIELDS))) -> int:

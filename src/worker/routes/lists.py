@@ -43,25 +43,24 @@ class ChoiceSlots:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._free = asyncio.Semaphore(total)
-        self._turn = asyncio.Lock()
+        self._free_slots = asyncio.Semaphore(total)
+        self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def acquire(self, choices: int) -> AsyncGenerator[None, None]:
         """Acquire one slot for each choice, at most all slots, and release them after the block."""
         acquired = 0
         try:
-            # Only one item at a time acquires slots. Otherwise, several items could each hold some
-            # slots and wait
-            # forever for the others.
-            async with self._turn:
+            # Only one item at a time acquires slots. Otherwise, several could each hold some slots
+            # and wait forever for the others.
+            async with self._lock:
                 while acquired < min(choices, self.total):
-                    await self._free.acquire()
+                    await self._free_slots.acquire()
                     acquired += 1
             yield
         finally:
             for _ in range(acquired):
-                self._free.release()
+                self._free_slots.release()
 
 
 def answer(
@@ -92,8 +91,7 @@ def answer(
 
     async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
         await engine.check_job(job.shared)
-        # Enough to keep the engine busy. More would wait in the engine's queue, ahead of other
-        # jobs.
+        # Enough to keep the engine busy. More would wait in its queue, ahead of other jobs.
         slots = ChoiceSlots(2 * engine.slots)
         tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
         try:
@@ -121,17 +119,15 @@ def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
         return 1
     logprobs = logprobs_per_step(item.sampling_params.body)
     return max(
-        item.sampling_params.width, math.ceil(total_slots * logprobs / MAX_LIST_LOGPROBS_PER_STEP)
+        item.sampling_params.num_candidates,
+        math.ceil(total_slots * logprobs / MAX_LIST_LOGPROBS_PER_STEP),
     )
 
 
 def _check_item(
     item: RawJob | WorkerError, shared: RawJob, settings: Settings
 ) -> RawJob | WorkerError:
-    """Return an item, or an error if its text or its own parameters exceed a limit.
-
-    Parameters that all items share have already been checked.
-    """
+    """Return an item, or an error if its text or its own (not shared) parameters exceed a limit."""
     if not isinstance(item, RawJob):
         return item
     body = item.body
@@ -145,48 +141,38 @@ def _check_item(
 
 
 async def _make_result(
-    item: RawJob | WorkerError,
-    request_id: str,
-    engine: Engine,
-    usage: Usage,
-    make_formatter: MakeFormatter,
+    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
 ) -> tuple[dict[str, Any], int]:
     """Return the result of one item or the body of its error, and the size in bytes as JSON.
-
-    An error replaces a result that is too large for one yield.
 
     Raises:
         EngineSuspended, EngineDead: The whole job fails, since another worker can answer all of it.
     """
     try:
-        with hide_defects(request_id):
-            result = await _generate(item, request_id, engine, usage, make_formatter)
+        with hide_defects(id):
+            result = await _generate(item, id, engine, usage, make_formatter)
     except (EngineSuspended, EngineDead):
         raise
     except WorkerError as error:
-        result = error.body(request_id)
+        result = error.body(id)
     if (size := json_size(result)) > PIECES_LIMIT_BYTES:
         message = (
             f"This result has {size:,} bytes and one yield holds {PIECES_LIMIT_BYTES:,}: "
             "ask for fewer tokens or log probabilities."
         )
-        result = AnswerTooLarge(message).body(request_id)
+        result = AnswerTooLarge(message).body(id)
         size = json_size(result)
     return result, size
 
 
 async def _generate(
-    item: RawJob | WorkerError,
-    request_id: str,
-    engine: Engine,
-    usage: Usage,
-    make_formatter: MakeFormatter,
+    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
-    formatter = make_formatter(item, request_id)
-    generate = partial(engine.generate, item, request_id, in_list=True)
-    attempts = retry_before_first_piece(engine, request_id, generate)
+    formatter = make_formatter(item, id)
+    generate = partial(engine.generate, item, id, in_list=True)
+    attempts = retry_before_first_piece(engine, id, generate)
     async with contextlib.aclosing(attempts) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
@@ -201,8 +187,5 @@ def _render_item(results: list[IndexedResult]) -> dict[str, Any]:
 
 def _render_outputs(results: list[IndexedResult]) -> dict[str, Any]:
     """Return one yield of results in order, with the index of the first one unless it is 0."""
-    first_index = results[0][0]
-    return {
-        **({"index": first_index} if first_index else {}),
-        "outputs": [result for _, result in results],
-    }
+    index = results[0][0]
+    return {**({"index": index} if index else {}), "outputs": [result for _, result in results]}

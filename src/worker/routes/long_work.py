@@ -34,11 +34,7 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
-    """Cancel a batch.
-
-    Returns:
-        An empty dict if the batch has ended, or if a job that ends it was started. Otherwise
-        ``run_with``, the input of the job that the caller has to send so that the batch ends.
+    """Cancel a batch, and start a job that ends it if necessary; see ``Resources.start_jobs``.
 
     Raises:
         Conflict: The batch has already ended.
@@ -51,15 +47,10 @@ async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
 async def create_fine_tune(
     body: CreateFineTune, request: RouteRequest
 ) -> "tuple[FineTune, dict[str, Any]]":
-    """Create a fine-tune and start its job.
-
-    Returns:
-        The fine-tune, and an empty dict; or ``run_with``, the input of the job that the caller has
-        to send, if it could not be started.
+    """Create a fine-tune and start its job; also return the dict of ``Resources.start_jobs``.
 
     Raises:
-        InvalidInput: This worker does not train, or a field is invalid. The message names the
-            field.
+        InvalidInput: This worker does not train, or the field that the message names is invalid.
     """
     resources, model = request.resources, request.engines.base_model.model
     resources.check_training()

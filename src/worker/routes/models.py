@@ -26,14 +26,10 @@ async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[
         EngineDead: No engine is alive.
     """
     # A dead engine, for example an embedder that is being restarted, can't list its cards.
-    alive_bases = [base for base in request.engines.base_models if not base.is_dead]
-    if not alive_bases:
+    bases = [base for base in request.engines.base_models if not base.is_dead]
+    if not bases:
         raise EngineDead
-    return [
-        (base, card)
-        for base in alive_bases
-        for card in await _list_cards_of_base(base, request.request_id)
-    ]
+    return [(base, card) for base in bases for card in await _base_cards(base, request.request_id)]
 
 
 async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, dict[str, Any]]:
@@ -53,7 +49,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
     return match
 
 
-async def _list_cards_of_base(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
+async def _base_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
     """Return the cards of a base model and of all its adapters, whether loaded or not."""
     # The path of an adapter is removed, since callers must not see it.
     cards = [
@@ -63,8 +59,8 @@ async def _list_cards_of_base(base: BaseModelHandle, request_id: str) -> list[di
     base_card, names = cards[0], {card["id"] for card in cards}
     for name, reason in (await base.adapters_on_volume()).items():
         if name not in names:
-            problem = {"problem": reason} if reason else {}
+            extra = {"problem": reason} if reason else {}
             cards.append(
-                {**base_card, "id": name, "root": name, "parent": base_card["id"], **problem}
+                {**base_card, "id": name, "root": name, "parent": base_card["id"], **extra}
             )
     return cards

@@ -7,7 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from worker.batches.finish import ExtraOutputFactory
+from worker.batches.finish import OutputFactory
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.engine import Engines
@@ -15,18 +15,17 @@ from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS, LongWork
 from worker.long_work.record import Record
-from worker.process.concurrency import concurrent_queue_jobs
+from worker.process.concurrency import max_queue_jobs
 from worker.settings import Settings
 from worker.volume import Volume
-from worker.volume.links import Links
+from worker.volume.links import SignedLinks
 
 if TYPE_CHECKING:
     # Imported on first use, since most workers never run a fine-tune.
     from worker.fine_tunes.record import FineTunes
     from worker.fine_tunes.training_setup import TrainingSetup
 
-# Starts a job that runs long work, in this process or by sending it to the endpoint. Returns
-# whether this succeeded.
+# Starts a job that runs long work, here or on the endpoint, and returns whether this succeeded.
 StartWork = Callable[[LongWork], Awaitable[bool]]
 
 
@@ -55,29 +54,29 @@ class Resources:
         settings: Settings,
         count_other_requests: Callable[[], int] = lambda: 0,
         start_work: StartWork | None = None,
-        outputs: Mapping[str, ExtraOutputFactory] = MappingProxyType({}),
+        outputs: Mapping[str, OutputFactory] = MappingProxyType({}),
     ) -> None:
         self.engines = engines
         self.settings = settings
         self.batches = Batches(settings, outputs)
         # Limits the number of batch lines that this worker answers concurrently.
         self.window = Window(
-            concurrent_queue_jobs(settings.batch_concurrency, engines.base_model.slots),
+            max_queue_jobs(settings.batch_concurrency, engines.base_model.slots),
             count_other_requests,
         )
         # Signed URLs of files, for the HTTP server.
-        self.links = Links(Volume.from_settings(settings))
-        self._start = start_work
+        self.links = SignedLinks(Volume.from_settings(settings))
+        self._start_work = start_work
         # Time at which the worker began to stop (``time.monotonic``); infinite before that.
-        self.closed_at = math.inf
+        self.shutdown_at = math.inf
 
-    def close(self) -> None:
+    def stop_long_work(self) -> None:
         """Start no more parts of long work, because the worker is stopping. Thread-safe."""
-        self.closed_at = time.monotonic()
+        self.shutdown_at = time.monotonic()
 
-    def attempt(self, work: Record, time_limit: float) -> Attempt:
+    def make_attempt(self, work: Record, time_limit: float) -> Attempt:
         """Return an attempt at long work for ``time_limit`` seconds, less if the worker stops."""
-        return Attempt(work, time_limit, lambda: self.closed_at)
+        return Attempt(work, time_limit, lambda: self.shutdown_at)
 
     @cached_property
     def fine_tunes(self) -> "FineTunes":
@@ -90,11 +89,9 @@ class Resources:
         """Start jobs that run long work.
 
         Returns:
-            An empty dict; or ``run_with``, the input of the job that the caller has to send, if one
-            of
-            the jobs could not be started.
+            An empty dict; or ``run_with``, the input of a job that the caller has to send instead.
         """
-        start_work = self._start
+        start_work = self._start_work
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
         return {} if has_started else work.run_with
 
@@ -136,7 +133,7 @@ class Resources:
         on_cpu = self.engines.base_model.model.device == "cpu"
         return self.settings.fine_tune or ("beside" if on_cpu else "off")
 
-    def unfinished_work(self) -> list[LongWork]:
+    def list_unfinished_work(self) -> list[LongWork]:
         """Return the unfinished work that this worker can run, the oldest of each kind first.
 
         Reads files, so call it in a thread.

@@ -16,9 +16,7 @@ from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 from worker.settings import Settings
 
-# Function that changes the conversation in the body of a request. The arguments are the body, the
-# job
-# and SYSTEM_PROMPT.
+# Changes the conversation in a body. The arguments are the body, the job and SYSTEM_PROMPT.
 PrepareConversation = Callable[[dict[str, Any], OpenAIJob, str | None], None]
 
 # Default temperature of chats, if the model's generation_config has none.
@@ -33,13 +31,13 @@ class RouteRequest:
         job: The job with the request.
         request_id: The job's id.
         resources: The worker's engines, settings and records.
-        parameters: Values of the path's parameters, by their names in the route.
+        path_params: Values of the path's parameters, by their names in the route.
     """
 
     job: OpenAIJob
     request_id: str
     resources: Resources
-    parameters: dict[str, str]
+    path_params: dict[str, str]
 
     @property
     def body(self) -> dict[str, Any]:
@@ -66,12 +64,11 @@ class Route:
         streams: Whether the answer to a body with ``stream`` is a stream of events. With a handler,
             whether the answer comes in parts, each of them a yield.
         prepare_conversation: Function that checks and changes the conversation in a body.
-        temperature: Default temperature, if the model's generation_config has none.
-        response_id: Format of the request's id, for example "resp_{}", if the id has to be written
-            into the body because vLLM does not read it from a header on this route.
+        default_temperature: Default temperature, if the model's generation_config has none.
+        id_format: Format of the request's id in the body, such as "resp_{}", if vLLM does not read
+            the id from a header on this route.
         error_format: The format of errors that clients of the route expect.
-        generate: Function that makes the answer from one generation of the engine, without vLLM's
-            server.
+        generate: Function that makes the answer from a generation of the engine, not of its server.
         shape: The keys and features of a body for vLLM's server that limits depend on.
     """
 
@@ -80,9 +77,9 @@ class Route:
     handler: Callable[[RouteRequest], Awaitable[Any] | AsyncGenerator[Any, None]] | None = None
     streams: bool = False
     prepare_conversation: PrepareConversation | None = None
-    temperature: float | None = None
-    response_id: str | None = None
-    error_format: events.ErrorFormat = events.OPENAI
+    default_temperature: float | None = None
+    id_format: str | None = None
+    error_format: events.ErrorFormat = events.OPENAI_ERRORS
     generate: Callable[[RouteRequest], Answer[Any]] | None = None
     shape: BodyShape = EMPTY_SHAPE
 

@@ -20,10 +20,7 @@ PAUSE_S = 60.0
 
 
 class BackgroundWork:
-    """Runs pieces of long work, each in its own job and never twice concurrently.
-
-    Nothing runs before ``handle_lifespan`` is called.
-    """
+    """Runs each long work in its own job after the server's startup, never twice at a time."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,8 +58,7 @@ class BackgroundWork:
 
     def _run(self, work: LongWork) -> None:
         if work in self._running:
-            # The running job may be about to end because the work was paused, although it no longer
-            # is.
+            # The running job may be ending because the work was paused, which it no longer is.
             self._to_rerun.add(work)
             return
         task = asyncio.create_task(self._run_until_done(work))

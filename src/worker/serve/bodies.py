@@ -12,7 +12,7 @@ from starlette.requests import Request
 from worker.errors import EngineBusy, InvalidInput, RequestError
 
 # Minimum rate in bytes per second; reading a slower body is aborted.
-MIN_BYTES_PER_S = 10_000
+MIN_RATE = 10_000
 # Maximum number of bodies of the maximum size in memory.
 MAX_BUFFERED_BODIES = 8
 
@@ -58,7 +58,7 @@ class BodyReader:
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             while True:
-                async with asyncio.timeout_at(deadline + size / MIN_BYTES_PER_S):
+                async with asyncio.timeout_at(deadline + size / MIN_RATE):
                     part = await anext(stream, None)
                 if part is None:
                     return
@@ -67,18 +67,15 @@ class BodyReader:
                 self._check(size)
                 yield part
         except TimeoutError:
-            message = (
-                f"The body came slower than {MIN_BYTES_PER_S:,} bytes a second (SERVE_TIMEOUT_S)."
-            )
-            raise InvalidBody(408, message) from None
+            text = f"The body came slower than {MIN_RATE:,} bytes a second (SERVE_TIMEOUT_S)."
+            raise InvalidBody(408, text) from None
         finally:
             self._buffered -= size
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:
-            raise InvalidBody(
-                413, f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
-            )
+            text = f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
+            raise InvalidBody(413, text)
         if self._buffered > MAX_BUFFERED_BODIES * self._max_bytes:
             raise EngineBusy
 
@@ -96,9 +93,8 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
     if not body:
         return {}
     if media_type.partition(";")[0].strip().lower() != "application/json":
-        raise InvalidBody(
-            415, "Send the body as JSON, with the header Content-Type: application/json."
-        )
+        text = "Send the body as JSON, with the header Content-Type: application/json."
+        raise InvalidBody(415, text)
     try:
         parsed = json.loads(body, object_pairs_hook=_parse_object, parse_constant=_refuse_constant)
     except RecursionError:

@@ -45,12 +45,9 @@ class HttpConnection(H11Protocol):
     """
 
     def __init__(
-        self,
-        limits: ConnectionLimits,
-        ports: defaultdict[Any, PortConnections],
-        **uvicorn_options: Any,
+        self, limits: ConnectionLimits, ports: defaultdict[Any, PortConnections], **options: Any
     ) -> None:
-        super().__init__(**uvicorn_options)
+        super().__init__(**options)
         self._limits = limits
         self._ports = ports
         self._head_timer: asyncio.TimerHandle | None = None
@@ -60,8 +57,7 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
-            # The timeout of the kernel: it covers data that is written just before the connection
-            # closes.
+            # The kernel's timeout covers data that is written just before the connection closes.
             timeout_ms = int(self._limits.timeout_s * 1000)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         self._port = self._ports[self.server and self.server[1]]

@@ -84,17 +84,17 @@ def serve(
     ``watch`` is called in a thread; its argument is a function that counts the running requests.
     """
     ports = [one.getsockname()[1] for one in sockets]
-    http_server = make_server(engines, settings, host, *ports)
+    server = make_server(engines, settings, host, *ports)
     _exit_on_signal(exit_process, 0)
 
     def requests_left() -> int:
-        return len(http_server.server_state.tasks)
+        return len(server.server_state.tasks)
 
     threading.Thread(target=watch, args=(requests_left,), daemon=True).start()
     # uvicorn logs this only for sockets that it has opened itself.
     named = f"[{host}]" if ":" in host else host
     log.info("Uvicorn running on http://%s:%d", named, ports[0])
-    http_server.run(sockets=[*sockets])
+    server.run(sockets=[*sockets])
 
 
 def serve_failure(
@@ -108,14 +108,12 @@ def serve_failure(
 
     ``values`` are the settings as unparsed text, since they may be the cause of the failure.
     """
-    http_server = make_refusing_server(
-        error, values, host, *(one.getsockname()[1] for one in sockets)
-    )
+    server = make_refusing_server(error, values, host, *(one.getsockname()[1] for one in sockets))
     _exit_on_signal(exit_process, 1)
     timer = threading.Timer(MAX_LIFETIME_S, exit_process, [1])
     timer.daemon = True
     timer.start()
-    http_server.run(sockets=[*sockets])
+    server.run(sockets=[*sockets])
 
 
 def _exit_on_signal(exit_process: ExitProcess, status: int) -> None:

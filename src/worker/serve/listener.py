@@ -70,7 +70,7 @@ class StartupListener:
         passed = [child_control.fileno(), *(one.fileno() for one in sockets)]
         control, *fds = map(str, passed)
         command = script_command(startup_server.__file__, control, _BODY, *fds)
-        self.holder = Child(command, pass_fds=passed)
+        self.child = Child(command, pass_fds=passed)
         self._count = len(sockets)
         for one in (child_control, *sockets):
             one.close()
@@ -89,20 +89,20 @@ class StartupListener:
             _, fds, _, _ = socket.recv_fds(self._control, 1, self._count)
         self._control.close()
         if len(fds) < self._count:
-            self.holder.kill()
+            self.child.kill()
             raise MachineUnfit(
                 "The process that held the ports of --serve during the start was ended from "
                 "outside, or has stopped, and the ports went with it: start the worker again"
             )
         # The child process still answers the connections that it has accepted. Threads are allowed
         # now, after the core has been forked.
-        threading.Thread(target=self.holder.wait, daemon=True).start()
+        threading.Thread(target=self.child.wait, daemon=True).start()
         return [socket.socket(fileno=fd) for fd in fds]
 
     def close(self) -> None:
         """Close the ports immediately, unless ``take_sockets`` was called; no client must wait."""
         self._control.close()
-        self.holder.wait()
+        self.child.wait()
 
 
 def _open(host: str, port: int) -> socket.socket:

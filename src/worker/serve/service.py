@@ -55,9 +55,8 @@ class Service:
     def __init__(self, engines: Engines, settings: Settings) -> None:
         self._engines = engines
         self._key = settings.serve_api_key
-        self._bodies = BodyReader(
-            round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s
-        )
+        max_bytes = round(settings.max_input_mb * 1_000_000)
+        self._bodies = BodyReader(max_bytes, settings.serve_timeout_s)
         # Limits of yields and decoded events apply to the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         batches = Batches(settings)
@@ -146,17 +145,17 @@ class Service:
         # only when it sends something, and an answer that is not streamed would be computed to its
         # end.
         job = {"id": request_id, "input": await self._read_input(request)}
-        answering = asyncio.create_task(self._answer(job, scope, receive, send))
-        leaving = asyncio.create_task(_wait_for_disconnect(receive))
+        answer = asyncio.create_task(self._answer(job, scope, receive, send))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Cancelling an unfinished answer aborts the request in the engine.
-            answering.cancel()
-            leaving.cancel()
-            await asyncio.wait({answering, leaving})
-        if not answering.cancelled():
-            answering.result()
+            answer.cancel()
+            disconnect.cancel()
+            await asyncio.wait({answer, disconnect})
+        if not answer.cancelled():
+            answer.result()
 
     async def _read_input(self, request: Request) -> dict[str, Any]:
         """Return a job's input for a request.
@@ -236,9 +235,8 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
     status, headers = error["code"], _headers(error["request_id"])
     if error["retryable"]:
         headers["retry-after"] = str(error.get("retry_after", 1))
-    if llm_engine.is_client_request(
-        scope["path"], keys.parse_authorization(Headers(scope=scope))[0]
-    ):
+    scheme, _ = keys.parse_authorization(Headers(scope=scope))
+    if llm_engine.is_client_request(scope["path"], scheme):
         status, body = llm_engine.error_response(body)
     return Response(_encode_text(_encode(body)), status, headers, JSON_TYPE)
 

@@ -1,8 +1,7 @@
 """Answers HTTP requests while the worker starts; runs as a script in a child process.
 
-It is a process because the worker's startup spends seconds in imports that block other threads, and
-must not have threads before its core is forked. It imports only the standard library, to start
-quickly.
+A thread would be blocked for seconds by the startup's imports, and no thread may exist before the
+core is forked. The script imports only the standard library, to start quickly.
 """
 
 import asyncio
@@ -71,13 +70,8 @@ class StartupServer:
         task.add_done_callback(self._answering.discard)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        read_errors = (
-            TimeoutError,
-            asyncio.IncompleteReadError,
-            asyncio.LimitOverrunError,
-            OSError,
-        )
-        with contextlib.suppress(*read_errors):
+        errors = (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError)
+        with contextlib.suppress(*errors):
             async with asyncio.timeout(CLIENT_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 method, path, *_ = [*head.split(b"\r\n", 1)[0].split(b" "), b""]

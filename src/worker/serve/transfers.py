@@ -41,12 +41,7 @@ JSON_ONLY_FIELDS = ("content", "content_base64", "path")
 
 
 class FileTransfers:
-    """Answers requests whose bodies or responses are the contents of files.
-
-    Args:
-        files: The files on the volume.
-        settings: The worker's settings.
-    """
+    """Answers requests whose bodies or responses are the contents of files."""
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
@@ -61,10 +56,8 @@ class FileTransfers:
             return None
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = route.path == FILES_PATH and route.method == "POST" and media_type == FORM_TYPE
-        is_bytes = route.path == FILE_PATH or (
-            route.path == CONTENT_PATH and not _wants_json(request)
-        )
-        return route if is_form or is_bytes else None
+        raw = route.path == FILE_PATH or (route.path == CONTENT_PATH and not _wants_json(request))
+        return route if is_form or raw else None
 
     async def answer(self, request: Request, route: Route) -> Response:
         """Answer a request for which ``find_route`` has returned a route.
@@ -76,8 +69,8 @@ class FileTransfers:
             return JSONResponse(await self._receive_upload(request))
         params = route.match(OpenAIJob(route=request.scope["path"]).path) or {}
         if route.path == FILE_PATH:
-            return await asyncio.to_thread(self._adapter_file, params["name"], params["file"])
-        return await asyncio.to_thread(self._content, params["id"])
+            return await asyncio.to_thread(self._adapter_response, params["name"], params["file"])
+        return await asyncio.to_thread(self._file_response, params["id"])
 
     async def _receive_upload(self, request: Request) -> dict[str, Any]:
         form = await self._read_form(request)
@@ -100,20 +93,18 @@ class FileTransfers:
                 text = os.strerror(error.errno or 0)
                 raise VolumeError(f"The worker's own disk fails: {text}.") from error
 
-    def _content(self, id: str) -> Response:
+    def _file_response(self, id: str) -> Response:
         file = self._files.get(id)
-        place = self._files.content_path(file)
+        path = self._files.content_path(file)
         with translate_os_errors():
-            file_status = place.stat()
-        return FileResponse(
-            place, media_type=BINARY_TYPE, filename=file.filename, stat_result=file_status
-        )
+            stat = path.stat()
+        return FileResponse(path, media_type=BINARY_TYPE, filename=file.filename, stat_result=stat)
 
-    def _adapter_file(self, name: str, file: str) -> Response:
-        place = adapters.adapter_files(self._adapters, name).get(file)
-        if place is None:
+    def _adapter_response(self, name: str, file: str) -> Response:
+        path = adapters.adapter_files(self._adapters, name).get(file)
+        if path is None:
             raise NoSuchObject(f"The adapter {name!r} has no file {file!r}.")
-        return FileResponse(place, media_type=BINARY_TYPE, filename=file)
+        return FileResponse(path, media_type=BINARY_TYPE, filename=file)
 
 
 class _FormParser(MultiPartParser):
@@ -121,15 +112,13 @@ class _FormParser(MultiPartParser):
 
     def __init__(self, headers: Headers, parts: AsyncGenerator[bytes, None]) -> None:
         limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
-        super().__init__(headers, self._check_complete(parts), **limits)
+        super().__init__(headers, self._relay(parts), **limits)
         self._ended = False
 
     def on_end(self) -> None:
         self._ended = True
 
-    async def _check_complete(
-        self, parts: AsyncGenerator[bytes, None]
-    ) -> AsyncGenerator[bytes, None]:
+    async def _relay(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async for part in parts:
             yield part
         if not self._ended:

@@ -69,6 +69,5 @@ def _is_local(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and similar addresses also lead to this machine, but browsers send no Sec-Fetch-Site
-    # to them.
+    # Addresses such as 0.0.0.0 lead to this machine, but browsers send them no Sec-Fetch-Site.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))

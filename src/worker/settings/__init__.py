@@ -55,7 +55,7 @@ def _parse_concurrency(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
 
 
 # Routes that DISABLED_ROUTES may contain, since clients don't need them.
-DISABLEABLE_ROUTES = ("/chat", "/metrics", "/openapi.json", "/version")
+OPTIONAL_ROUTES = ("/chat", "/metrics", "/openapi.json", "/version")
 
 
 def _parse_items(value: Any) -> tuple[Any, ...]:
@@ -67,10 +67,8 @@ NameList = Annotated[tuple[str, ...], BeforeValidator(_parse_items)]
 
 def _parse_routes(value: Any) -> tuple[str, ...]:
     routes = _parse_items(value)
-    if unknown := [route for route in routes if route not in DISABLEABLE_ROUTES]:
-        raise ValueError(
-            f"{unknown[0]!r} can't be turned off, only {', '.join(DISABLEABLE_ROUTES)}"
-        )
+    if unknown := [route for route in routes if route not in OPTIONAL_ROUTES]:
+        raise ValueError(f"{unknown[0]!r} can't be turned off, only {', '.join(OPTIONAL_ROUTES)}")
     return routes
 
 
@@ -86,8 +84,7 @@ def _check_directory(path: str) -> str:
 
 Directory = Annotated[str, AfterValidator(_check_directory)]
 DirectoryList = Annotated[tuple[Directory, ...], BeforeValidator(_parse_items)]
-# How adapters are trained: next to the running engine, while the engine is suspended, or not at
-# all.
+# How adapters are trained: next to the running engine, while it is suspended, or not at all.
 FineTuneMode = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lowercase)]
 Concurrency = Annotated[PositiveInt | Literal["auto"], WrapValidator(_parse_concurrency)]
 
@@ -118,14 +115,12 @@ class Settings(BaseModel):
     batch_api_key: SecretStr | None = None
     batch_concurrency: Concurrency = "auto"
     batch_max_requests: PositiveInt = 50_000
-    # The default depends on the device: "beside" on a CPU, "off" on a GPU, whose memory the engine
-    # uses.
+    # By default "beside" on a CPU, and "off" on a GPU, whose memory the engine uses.
     fine_tune: FineTuneMode | None = None
     fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
     wandb_api_key: SecretStr | None = None
     execution_timeout_s: PositiveFloat = 600
-    # The platform sets these: the worker's endpoint, the base URL of the endpoints' API, and the
-    # network volume.
+    # Set by the platform: the worker's endpoint, the endpoints' base URL, and the network volume.
     runpod_endpoint_id: str | None = None
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None
@@ -180,13 +175,11 @@ class Settings(BaseModel):
         Raises:
             SettingsError: One or more settings are wrong; the error lists all mistakes.
         """
-        raw_values = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
+        values = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
         try:
-            settings = cls.model_validate(
-                {name: value for name, value in raw_values.items() if value}
-            )
+            settings = cls.model_validate({name: value for name, value in values.items() if value})
         except ValidationError as invalid:
-            mistakes = [cls._to_mistake(error, raw_values) for error in invalid.errors()]
+            mistakes = [cls._to_mistake(error, values) for error in invalid.errors()]
             raise SettingsError(mistakes) from None
         settings._paths = find_paths(environ)
         return settings
@@ -197,7 +190,7 @@ class Settings(BaseModel):
         return self._paths
 
     @classmethod
-    def _to_mistake(cls, error: Any, raw_values: Mapping[str, str]) -> Mistake:
+    def _to_mistake(cls, error: Any, values: Mapping[str, str]) -> Mistake:
         name = str(error["loc"][0])
         if error["type"] == "missing":
             return Mistake(name.upper(), None, "it is required", example_value(name.upper()))
@@ -206,7 +199,7 @@ class Settings(BaseModel):
         advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
         default = None if field.is_required() else format_value(field.default)
         accepted = example_value(name.upper()) or default or None
-        return Mistake(name.upper(), "***" if is_secret else raw_values[name], advice, accepted)
+        return Mistake(name.upper(), "***" if is_secret else values[name], advice, accepted)
 
     def secret_values(self) -> list[str]:
         """Return the values of all settings that are secrets."""
@@ -228,10 +221,7 @@ class Settings(BaseModel):
         """Set unset environment variables that the SDK and Hugging Face's libraries read.
 
         The hub's cache is placed in BASE_PATH, where the platform stores its own cached models, if
-        that directory exists or the operator has set BASE_PATH.
-
-        Returns:
-            The new values that are worth logging for the operator.
+        that directory exists or the operator has set BASE_PATH. Returns the values worth logging.
         """
         values = dict(LIBRARY_DEFAULTS)
         if self.hf_token:

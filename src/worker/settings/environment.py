@@ -17,14 +17,13 @@ LIBRARY_DEFAULTS = {
     "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
     # Standard output is reserved for the worker's own output: the results of a local run.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    # vLLM would look up where to send usage statistics, which delays the startup of an offline
-    # worker.
+    # Looking up where to send usage statistics would delay the startup of an offline worker.
     "VLLM_NO_USAGE_STATS": "1",
 }
 
+# Names of variables that contain secrets, the last for Weights & Biases.
 HUB_TOKEN = "HF_TOKEN"
 SDK_KEY = "RUNPOD_AI_API_KEY"
-# The API key of Weights & Biases.
 WANDB_KEY = "WANDB_API_KEY"
 # Environment variables with secrets, including names that operators set by mistake.
 SECRET_VARIABLES = (
@@ -38,15 +37,8 @@ SECRET_VARIABLES = (
     WANDB_KEY,
 )
 
-# Variables that set the number of a library's threads and their CPUs. They are tuned for the
-# engine, which runs at the same time.
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "OMP_PLACES",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-)
+# Variables with the number and the CPUs of a library's threads, which suit only the engine.
+THREAD_ENV = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 # Paths within other text; a path in quotes may contain any character.
 _PATH_PATTERN = re.compile(r""""(/[^"]+)"|([/~$][^\s"',:;=]*)""")
@@ -78,12 +70,9 @@ def environ_with_secrets() -> Mapping[str, str]:
 
 
 def pop_secrets() -> list[str]:
-    """Remove the secrets from the environment, so that child processes don't inherit them.
+    """Remove the secrets from the environment, which children inherit, and return their values.
 
     Call this before the first thread starts.
-
-    Returns:
-        The values of the secrets.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
@@ -102,8 +91,7 @@ def restore_sdk_key() -> None:
     """Make the platform's key visible to the SDK, but not to child processes."""
     if key := _secrets.get(SDK_KEY):
         os.environ[SDK_KEY] = key
-        # This unsets the variable only in the environment that children inherit; Python's mapping
-        # keeps it.
+        # Unset only in the environment that children inherit: Python's mapping keeps the key.
         os.unsetenv(SDK_KEY)
 
 
@@ -118,18 +106,14 @@ def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 def trainer_environ(*, wandb: bool) -> dict[str, str]:
     """Return the environment for a training process: offline, and without other programs' secrets.
 
-    Variables that limit the number of threads to suit the engine are removed.
-
-    Args:
-        wandb: Whether to include the API key of Weights & Biases, if it is set.
+    ``THREAD_ENV`` are removed. ``wandb`` includes the API key of Weights & Biases, if it is set.
     """
     environ = environ_without_secrets(os.environ)
-    for name in THREAD_VARIABLES:
+    for name in THREAD_ENV:
         environ.pop(name, None)
     # Threads that spin while they wait would use CPU time that the engine needs.
     environ |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
-    # With this order, the first GPU is the GPU whose memory was checked: nvidia-smi uses the same
-    # order.
+    # nvidia-smi uses this order, too, so the first GPU is the one whose memory was checked.
     environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if wandb and WANDB_KEY in _secrets:
         environ[WANDB_KEY] = _secrets[WANDB_KEY]
@@ -170,13 +154,9 @@ def has_realtime_port() -> bool:
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the directory of the Hugging Face cache, by the same rules as ``huggingface_hub``."""
-    for name, subdirectory in (
-        ("HF_HUB_CACHE", ""),
-        ("HUGGINGFACE_HUB_CACHE", ""),
-        ("HF_HOME", "hub"),
-    ):
+    for name, folder in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
         if path := environ.get(name, "").strip():
-            return _expand_path(path) / subdirectory
+            return _expand_path(path) / folder
     return _expand_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 

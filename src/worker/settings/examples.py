@@ -77,8 +77,5 @@ EXAMPLES = {
 
 
 def example_value(name: str) -> str | None:
-    """Return the example value of a setting, by any of its names.
-
-    Returns None if the setting has only the generic example of its type.
-    """
+    """Return a setting's own example value, by any of its names; None if it has none."""
     return EXAMPLES.get(canonical_name(name))

@@ -16,12 +16,7 @@ EntryKind = Literal["options", "choices", "architectures"]
 
 @dataclass(frozen=True)
 class Removal:
-    """The removal of an option, choice or architecture from vLLM.
-
-    Attributes:
-        last: The last checked release that has it.
-        first_without: The first checked release that lacks it.
-    """
+    """The last checked release with an option, choice or architecture, and the first without it."""
 
     last: str
     first_without: str
@@ -42,7 +37,7 @@ def find_removal(kind: EntryKind, name: str) -> Removal | None:
     return Removal(*releases.split()) if releases else None
 
 
-def first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
+def find_first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
     """Return the first checked release with an option or architecture; None if unknown."""
     return load_history()["added"][kind].get(name)
 

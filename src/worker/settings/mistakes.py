@@ -9,12 +9,9 @@ from worker.errors import StartFailed
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong setting: its name, its value, and advice on accepted values.
+    """A wrong setting; ``advice`` is the reason and the accepted values.
 
-    Attributes:
-        value: The wrong value, masked if it is a secret; None if the setting is missing.
-        advice: The reason and the accepted values.
-        example: An accepted value.
+    ``value`` is masked if it is a secret, and None if the setting is missing.
     """
 
     name: str
@@ -31,9 +28,7 @@ class Mistake:
 class SettingsError(StartFailed):
     """The worker can't start because of wrong settings; the message lists all mistakes.
 
-    Attributes:
-        mistakes: The mistakes, sorted by their messages.
-        warnings: Warnings about settings without effect, which may be related to a mistake.
+    ``warnings`` are about settings without effect, which may be related to a mistake.
     """
 
     def __init__(self, mistakes: list[Mistake], warnings: Sequence[str] = ()) -> None:

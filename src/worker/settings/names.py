@@ -29,7 +29,7 @@ CANONICAL_NAMES = {option: name for name, option in OPTION_BY_SETTING.items()} |
 }
 
 # Aliases with the opposite meaning: ENABLE_X=1 equals DISABLE_X=0.
-NEGATED_SETTINGS = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
+NEGATED_NAMES = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
 
 # Variables that set a single key of SPECULATIVE_CONFIG, with the key.
 SPECULATIVE_KEYS = {
@@ -168,7 +168,7 @@ CORRECTIONS = {
 # Minimum similarity (``difflib`` ratio, 0 to 1) of a misspelled name to a known name.
 SIMILARITY_CUTOFF = 0.86
 
-_PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
+_LIBRARY_PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
 
 # Prefix of the settings of the embedder.
 EMBEDDER_PREFIX = "EMBEDDING_"
@@ -183,10 +183,7 @@ def canonical_name(name: str) -> str:
 
 
 def explain_removal(name: str) -> str | None:
-    """Return since when a setting has no effect, and its replacement.
-
-    Returns None if no setting of this name was removed.
-    """
+    """Return since when a setting has no effect, and its replacement; None if it isn't removed."""
     removal = history.find_removal("options", name)
     if name not in REMOVED_SETTINGS and not removal:
         return None
@@ -208,13 +205,9 @@ def guess_setting(name: str, names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class SettingNames:
-    """The names of all settings.
+    """The names of all settings; ``ineffective`` has the reasons why some have no effect, by name.
 
-    Attributes:
-        worker_settings: Names of the worker's own settings.
-        vllm_options: Names of vLLM's options.
-        ineffective: Reasons why settings have no effect, by name.
-        vllm_variables: Names of environment variables that vLLM reads itself.
+    ``vllm_variables`` are names of environment variables that vLLM reads itself.
     """
 
     worker_settings: frozenset[str]
@@ -225,34 +218,25 @@ class SettingNames:
     @cached_property
     def all_settings(self) -> set[str]:
         """Names of all settings, including aliases."""
-        return {
-            *self._engine_settings,
-            *self._embedder_settings,
-            *NEGATED_SETTINGS,
-            *self.worker_settings,
-        }
+        return {*self._engine_names, *self._embedder_names, *NEGATED_NAMES, *self.worker_settings}
 
     @cached_property
-    def _engine_settings(self) -> set[str]:
+    def _engine_names(self) -> set[str]:
         """Names of the settings that every engine has, including aliases."""
         names = {*self.vllm_options, *CANONICAL_NAMES, *SPECULATIVE_KEYS}
         return names - self.worker_settings | OPTION_BY_SETTING.keys()
 
     @cached_property
-    def _embedder_settings(self) -> set[str]:
-        return {EMBEDDER_PREFIX + name for name in self._engine_settings}
+    def _embedder_names(self) -> set[str]:
+        return {EMBEDDER_PREFIX + name for name in self._engine_names}
 
     def find_problems(
         self, spellings: Iterable[str], names_in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
         """Find unknown names, and settings that have no effect.
 
-        Args:
-            spellings: Names of all variables, as the operator spelled them.
-            names_in_files: Canonical names of the settings in files.
-
-        Returns:
-            Mistakes in files, and pairs of a setting's name and a warning about it.
+        ``spellings`` are the operator's names of all variables, ``names_in_files`` canonical names.
+        Returns mistakes in files, and pairs of a setting's name and a warning about it.
         """
         names = set(spellings)
         reasons = {
@@ -261,7 +245,7 @@ class SettingNames:
         }
         if f"{EMBEDDER_PREFIX}MODEL_NAME" not in map(canonical_name, names):
             reason = f"has no effect without {EMBEDDER_PREFIX}MODEL_NAME"
-            reasons |= dict.fromkeys(self._embedder_settings & names, reason)
+            reasons |= dict.fromkeys(self._embedder_names & names, reason)
         for name in names - self.all_settings.union(
             LIBRARY_VARIABLES, self.vllm_variables, self.ineffective, FOREIGN_OPTIONS
         ):
@@ -278,13 +262,13 @@ class SettingNames:
             return f"has no effect: {bare} holds for both engines"
         if reason := explain_removal(bare) or explain_removal(name.removeprefix("VLLM_")):
             return f"has no effect: {reason}"
-        if release := history.first_release("options", bare):
+        if release := history.find_first_release("options", bare):
             return f"has no effect: vLLM has it from {release} on"
         # The other variables of these libraries resemble many names that are not settings.
         libraries = {
             variable
             for variable in LIBRARY_VARIABLES | self.vllm_variables
-            if variable.startswith(_PREFIXES)
+            if variable.startswith(_LIBRARY_PREFIXES)
         }
         known = self.all_settings
         suggestion = normalized if normalized in known else guess_setting(name, known | libraries)

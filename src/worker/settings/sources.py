@@ -1,7 +1,4 @@
-"""Merges the sources of settings: environment variables, the baked model's file and a config file.
-
-The environment takes precedence over the baked model's file, and that file over the config file.
-"""
+"""Merges settings, in order of precedence: environment, the baked model's file, config file."""
 
 import json
 import shlex
@@ -16,7 +13,7 @@ import yaml
 from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
 from worker.settings.names import (
     EMBEDDER_PREFIX,
-    NEGATED_SETTINGS,
+    NEGATED_NAMES,
     OPTION_BY_SETTING,
     SPECULATIVE_KEYS,
     canonical_name,
@@ -51,8 +48,7 @@ class RawSettings:
         spellings: The operator's spellings of the names, by canonical name.
         files: The files of the values that are not from the environment, by canonical name.
         extra_args: The words of VLLM_EXTRA_ARGS.
-        mistakes: Mistakes about unreadable files, a malformed VLLM_EXTRA_ARGS, and settings that
-            have different values under two names.
+        mistakes: Unreadable files, malformed VLLM_EXTRA_ARGS, and settings with two values.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -73,25 +69,22 @@ class RawSettings:
 
     @cached_property
     def extra_options(self) -> dict[str, str]:
-        """The options in VLLM_EXTRA_ARGS for the main model's engine, read by ``parse_options``."""
-        return parse_options(self.extra_args)
+        """The options in VLLM_EXTRA_ARGS for the main model's engine, read by ``guess_options``."""
+        return guess_options(self.extra_args)
 
     def _engine_options(self, prefix: str) -> dict[str, str]:
-        bare = {
+        options = {
             name.removeprefix(prefix): value
             for name, value in self.values.items()
             if name.startswith(prefix)
         }
         # DISABLE_LOG_REQUESTS is a setting of the worker and applies to every engine.
         if equals_boolean(self.values.get("DISABLE_LOG_REQUESTS"), False):
-            bare["ENABLE_LOG_REQUESTS"] = "1"
-        return {OPTION_BY_SETTING.get(name, name): value for name, value in bare.items()}
+            options["ENABLE_LOG_REQUESTS"] = "1"
+        return {OPTION_BY_SETTING.get(name, name): value for name, value in options.items()}
 
     def exclude(self, names: Collection[str]) -> "RawSettings":
-        """Return the settings without those named in ``names``, in the operator's spelling.
-
-        The copy has no mistakes.
-        """
+        """Return a copy without the settings that ``names`` spells, and without mistakes."""
         remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
         values = {name: value for name, value in self.values.items() if name in remaining}
         extra_args = () if EXTRA_ARGS in names else self.extra_args
@@ -104,29 +97,23 @@ class RawSettings:
         location = f"(in {self.files[name]}) " if name in self.files else ""
         restored = replace(mistake, name=spelling, advice=f"{location}{mistake.advice}")
         if "SPECULATIVE_" in spelling and spelling != name:
-            # The value is merged from several variables, so an example of the merged value fits
-            # none of them.
+            # Several variables are merged, and an example of the merged value fits none of them.
             return replace(restored, value=self.values[name], example=None)
         return restored
 
 
 def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_FILE) -> RawSettings:
-    """Merge the settings of all sources; blank values count as unset.
-
-    Mistakes are returned in ``RawSettings.mistakes`` instead of being raised.
-    """
+    """Merge the settings of all sources and collect mistakes; blank values count as unset."""
     mistakes: list[Mistake] = []
     values: dict[str, str] = {}
     spellings: dict[str, str] = {}
     files: dict[str, Path] = {}
     extra_args: tuple[str, ...] = ()
-    command_line = environ.get(EXTRA_ARGS, "")
+    line = environ.get(EXTRA_ARGS, "")
     try:
-        extra_args = tuple(shlex.split(command_line))
+        extra_args = tuple(shlex.split(line))
     except ValueError as error:
-        mistakes.append(
-            Mistake(EXTRA_ARGS, redact_line(command_line), str(error), EXTRA_ARGS_EXAMPLE)
-        )
+        mistakes.append(Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_ARGS_EXAMPLE))
     for source, variables in _iter_sources(environ, extra_args, baked_file, mistakes):
         for name, (spelling, value) in _index_by_canonical_name(variables, mistakes).items():
             values[name], spellings[name] = value, spelling
@@ -134,30 +121,22 @@ def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_F
             if source:
                 files[name] = source
     for prefix in ("", EMBEDDER_PREFIX):
-        mistakes += _join_speculative(prefix, values, spellings)
+        mistakes += _merge_speculative(prefix, values, spellings)
     return RawSettings(values, spellings, files, extra_args, tuple(mistakes))
 
 
 def _iter_sources(
-    environ: Mapping[str, str], extra_args: Sequence[str], baked_file: Path, mistakes: list[Mistake]
+    environ: Mapping[str, str], extra_args: Sequence[str], baked: Path, mistakes: list[Mistake]
 ) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
-    """Yield each source's file and variables, lowest precedence first.
-
-    The environment, which is the last source, has no file.
-    """
+    """Yield each source's file (None for the environment) and variables, least precedence first."""
     config_name = environ.get(CONFIG_FILE, "").strip()
     config = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
     if config_name or config.is_file():
         with collect_mistakes(mistakes):
             yield config, _read_file(CONFIG_FILE, config)
-    if baked_file.is_file():
+    if baked.is_file():
         with collect_mistakes(mistakes):
-            yield (
-                baked_file,
-                _filter_baked_settings(
-                    environ, extra_args, _read_file(str(baked_file), baked_file)
-                ),
-            )
+            yield baked, _filter_baked_settings(environ, extra_args, _read_file(str(baked), baked))
     yield None, environ
 
 
@@ -166,7 +145,7 @@ def _filter_baked_settings(
 ) -> Mapping[str, str]:
     """Drop the image's settings if the operator selects a model other than the image's model."""
     models = [
-        parse_options(extra_args).get("MODEL", ""),
+        guess_options(extra_args).get("MODEL", ""),
         *(environ.get(name, "").strip() for name in ("MODEL_NAME", "MODEL")),
     ]
     # The extra arguments take precedence. Blank names are skipped.
@@ -177,7 +156,7 @@ def _filter_baked_settings(
     return {"MODEL_NAME": values["MODEL_NAME"]}
 
 
-def parse_options(words: Sequence[str]) -> dict[str, str]:
+def guess_options(words: Sequence[str]) -> dict[str, str]:
     """Read options from command line words without vLLM's parser, by their names as settings.
 
     The word after an option is treated as its value, since only the parser knows which options
@@ -197,8 +176,7 @@ def _read_file(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
     Raises:
-        SettingsError: The file can't be read or contains no settings, or a setting in it is not
-            allowed or has two values.
+        SettingsError: The file can't be read, or a setting in it is not allowed or has two values.
     """
     example = "it holds lines such as max-model-len: 4096"
     try:
@@ -244,38 +222,32 @@ def _index_by_canonical_name(
         # Some consoles write None for an unset value.
         if (value := variables[spelling].strip()) and value != "None":
             name = canonical_name(spelling)
-            if spelling in NEGATED_SETTINGS:
-                name, value = NEGATED_SETTINGS[spelling], negate_boolean(value)
-            previous_spelling, previous_value = by_name.get(name, (spelling, value))
-            if not is_same_value(previous_value, value):
-                redacted_previous = redact_setting(
-                    previous_spelling, variables[previous_spelling].strip()
-                )
-                advice = (
-                    f"{previous_spelling}={redacted_previous} is the same setting: set one of them"
-                )
+            if spelling in NEGATED_NAMES:
+                name, value = NEGATED_NAMES[spelling], negate_boolean(value)
+            other, other_value = by_name.get(name, (spelling, value))
+            if not is_same_value(other_value, value):
+                other_text = redact_setting(other, variables[other].strip())
+                advice = f"{other}={other_text} is the same setting: set one of them"
                 redacted_value = redact_setting(spelling, variables[spelling].strip())
                 mistakes.append(Mistake(spelling, redacted_value, advice))
             by_name[name] = (spelling, value)
     return by_name
 
 
-def _join_speculative(
+def _merge_speculative(
     prefix: str, values: dict[str, str], spellings: dict[str, str]
 ) -> list[Mistake]:
-    """Merge the variables of speculative decoding into SPECULATIVE_CONFIG.
+    """Merge the variables of parts decoding into SPECULATIVE_CONFIG.
 
     Returns mistakes if SPECULATIVE_CONFIG itself is set, too.
     """
-    combined_name = f"{prefix}SPECULATIVE_CONFIG"
+    whole = f"{prefix}SPECULATIVE_CONFIG"
     keys = {f"{prefix}{name}": key for name, key in SPECULATIVE_KEYS.items()}
-    speculative = {name: values.pop(name) for name in keys if name in values}
-    if speculative and combined_name in values:
-        advice = f"{combined_name} is given, too: set it in there"
-        return [Mistake(name, value, advice) for name, value in speculative.items()]
-    if speculative:
-        spellings[combined_name] = ", ".join(speculative)
-        values[combined_name] = json.dumps(
-            {keys[name]: parse_scalar(value) for name, value in speculative.items()}
-        )
+    parts = {name: values.pop(name) for name in keys if name in values}
+    if parts and whole in values:
+        advice = f"{whole} is given, too: set it in there"
+        return [Mistake(name, value, advice) for name, value in parts.items()]
+    if parts:
+        spellings[whole] = ", ".join(parts)
+        values[whole] = json.dumps({keys[name]: parse_scalar(text) for name, text in parts.items()})
     return []

@@ -12,7 +12,7 @@ ACCEPTED_BOOLEANS = "one of 0/1, true/false, yes/no, on/off"
 # the hub, with an optional tag.
 OBJECT_STORAGE_PATTERN = r"(?:s3|gs|az)://\S+"
 REPOSITORY_PATTERN = r"[\w.-]{1,96}(?:/[\w.-]{1,96})?(?::[\w.-]+)?"
-NOT_A_REPOSITORY = "a repository is written as owner/name, without address, quotes or spaces"
+REPOSITORY_ADVICE = "a repository is written as owner/name, without address, quotes or spaces"
 
 _SECRET_NAME = re.compile("(key|token|secret|password)$", re.IGNORECASE)
 
@@ -68,8 +68,7 @@ def parse_scalar(value: str) -> Any:
 def parse_list(value: str) -> list[str]:
     """Parse a list that is written as JSON or with commas; the value must not be blank.
 
-    A JSON object counts as a list with one item. JSON items that are not strings are returned as
-    JSON.
+    A JSON object is a list with one item. JSON items other than strings are returned as JSON.
     """
     if value[0] not in "[{":
         return [item.strip() for item in value.split(",") if item.strip()]
@@ -93,10 +92,7 @@ def is_same_value(first: str, second: str) -> bool:
 
 
 def model_name_problem(model: str) -> str | None:
-    """Return why a string can't name a model; None if it may name one.
-
-    A model is named by a directory, a repository or a URL of object storage.
-    """
+    """Return why a string names no directory, repository or object storage URL; None if it may."""
     if is_directory(model) or re.fullmatch(OBJECT_STORAGE_PATTERN, model):
         return None
     if model.startswith(("/", "./", "../", "~")):
@@ -104,7 +100,7 @@ def model_name_problem(model: str) -> str | None:
     if "@" in model:
         return "a repository is written as owner/name; its revision has a setting of its own"
     if not re.fullmatch(REPOSITORY_PATTERN, model):
-        return NOT_A_REPOSITORY
+        return REPOSITORY_ADVICE
     return None
 
 

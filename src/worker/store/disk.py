@@ -15,8 +15,8 @@ from worker.store.snapshot import Artifact, ArtifactKind, ArtifactLocation, File
 _INCOMPLETE = "incomplete metadata"
 
 
-def describe(location: ArtifactLocation) -> Snapshot:
-    """Describe the model in a directory by its files, its config.json and the weights' headers."""
+def read_snapshot(location: ArtifactLocation) -> Snapshot:
+    """Read a directory's list of files, its config.json and the headers of its weights."""
     paths = dict(_files(location.directory))
     named = files.weight_files(paths, read_text(paths.get(INDEX)), location.artifact)
     weights = [name for name in named if name in paths]
@@ -24,7 +24,7 @@ def describe(location: ArtifactLocation) -> Snapshot:
     def to_files(names: list[str]) -> tuple[File, ...]:
         return tuple(File(name, paths[name].stat().st_size) for name in names)
 
-    tensors, damaged = count_elements([paths[name] for name in weights])
+    tensors, damage = count_elements([paths[name] for name in weights])
     return Snapshot(
         model=location.artifact.model,
         origin=location.origin,
@@ -35,14 +35,14 @@ def describe(location: ArtifactLocation) -> Snapshot:
         absent_weights=tuple(name for name in named if name not in paths),
         config=files.json_object(read_text(paths.get(CONFIG))),
         tensors=tensors,
-        damage=damaged,
+        damage=damage,
         skipped=location.skipped,
     )
 
 
 def loading_problem(directory: Path, artifact: Artifact) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
-    snapshot = describe(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
+    snapshot = read_snapshot(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
     weights = [file.name for file in snapshot.weights]
     # The names of shards contain their number. This check covers weights without an index, and
     # shards that the index omits.
@@ -60,9 +60,8 @@ def loading_problem(directory: Path, artifact: Artifact) -> str | None:
 
 def nothing_to_load_message(artifact: Artifact) -> str:
     """Return the message for a directory without the files to load."""
-    return (
-        f"there is no {'tokenizer' if artifact.kind is ArtifactKind.TOKENIZER else 'model'} in it"
-    )
+    kind = "tokenizer" if artifact.kind is ArtifactKind.TOKENIZER else "model"
+    return f"there is no {kind} in it"
 
 
 def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
@@ -94,11 +93,9 @@ def weight_paths(directory: Path, artifact: Artifact) -> list[Path]:
     """Return the paths of the weights that are loaded from a directory, in the loader's order."""
     # Don't search the whole tree: the operator may have put anything below the directory.
     paths = [path for pattern in ("*", "*/*.safetensors") for path in directory.glob(pattern)]
-    paths_by_name = {
-        path.relative_to(directory).as_posix(): path for path in paths if path.is_file()
-    }
-    named = files.weight_files(paths_by_name, read_text(paths_by_name.get(INDEX)), artifact)
-    return [paths_by_name[name] for name in named if name in paths_by_name]
+    by_name = {path.relative_to(directory).as_posix(): path for path in paths if path.is_file()}
+    names = files.weight_files(by_name, read_text(by_name.get(INDEX)), artifact)
+    return [by_name[name] for name in names if name in by_name]
 
 
 def _files(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.children import Child, StopMode, add_sources, module_command
+from worker.children import Child, StopMode, add_source_path, module_command
 from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, environ_without_secrets
 from worker.store.places import Places
@@ -75,17 +75,15 @@ class ModelFetcher:
         results = [resolve(item, places) for item in artifacts]
         locations = [result for result in results if isinstance(result, ArtifactLocation)]
         # Only a downloaded artifact can have a newer commit.
-        current = [
-            result for result in locations if not (refresh and result.origin is Origin.VOLUME)
-        ]
-        self._locations = {result.artifact: result for result in current}
+        current = [one for one in locations if not (refresh and one.origin is Origin.VOLUME)]
+        self._locations = {location.artifact: location for location in current}
         missing = [item for item in artifacts if item not in self._locations]
         order = FetchOrder(missing, places, refresh, environ.get(HUB_TOKEN, ""))
         self._child = _start_child(order, environ_without_secrets(environ)) if missing else None
 
     @property
-    def on_disk(self) -> list[ArtifactLocation]:
-        """All artifacts, if they are on the disk; empty if any is being downloaded."""
+    def locations_on_disk(self) -> list[ArtifactLocation]:
+        """The locations of all artifacts; empty if any of them is being downloaded."""
         return [] if self._child else [*self._locations.values()]
 
     def result(self) -> dict[Artifact, ArtifactLocation]:
@@ -121,7 +119,7 @@ def _start_child(order: FetchOrder, environ: Mapping[str, str]) -> Child:
         module_command("worker.store.download"),
         # The child releases its leases on a signal, so that other workers can continue immediately.
         StopMode.TERMINATE,
-        add_sources({**_DEFAULTS, **environ}),
+        add_source_path({**_DEFAULTS, **environ}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -31,18 +31,12 @@ _PATTERNS = {
 _HUGGING_FACE = ("*.safetensors", "*.bin", "*.pt")
 
 # Files of trainers, which are never loaded.
-_TRAINING_FILES = {
-    "training_args.bin",
-    "optimizer.bin",
-    "optimizer.pt",
-    "scheduler.pt",
-    "scaler.pt",
-}
+_TRAINER_FILES = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 # Suffixes of configurations, tokenizers and templates.
 _OTHER_SUFFIXES = (".codes", ".json", ".jinja", ".model", ".tiktoken", ".txt")
 # Mistral's tokenizers have a version after the suffix.
-_VERSIONED_TOKENIZER = re.compile(r"tokenizer\.model\.v\d+(m\d+)?")
+_TOKENIZER = re.compile(r"tokenizer\.model\.v\d+(m\d+)?")
 _CODE_SUFFIX = ".py"
 # Folders with other formats of the same model, and with data of its training.
 _SKIPPED_FOLDERS = re.compile(r"onnx|openvino|original|coreml|gguf|runs|checkpoint-\d+|\..*")
@@ -73,19 +67,15 @@ def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list
         artifact: The part of the repository to load.
     """
     extra = filter(_EXTRA_WEIGHTS.fullmatch, names) if artifact.kind is ArtifactKind.MODEL else ()
-    loaded = [
-        *weight_files(names, index, artifact),
-        *extra,
-        *other_files(names, code=artifact.code),
-    ]
-    return [*dict.fromkeys(loaded)]
+    files = [*weight_files(names, index, artifact), *extra, *other_files(names, code=artifact.code)]
+    return [*dict.fromkeys(files)]
 
 
 def weight_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
     """Return the sorted names of the weights to load; the arguments are as in ``needed_files``."""
     if artifact.kind in {ArtifactKind.TOKENIZER, ArtifactKind.CODE}:
         return []
-    roots = [name for name in names if "/" not in name and name not in _TRAINING_FILES]
+    roots = [name for name in names if "/" not in name and name not in _TRAINER_FILES]
     for pattern in _PATTERNS.get(artifact.load_format, _HUGGING_FACE):
         if matches := [name for name in roots if fnmatch(name, pattern)]:
             indexed = _files_in_index(index) if pattern == "*.safetensors" else set()
@@ -106,20 +96,13 @@ def missing_shards(names: Collection[str]) -> list[str]:
 
 
 def other_files(names: Collection[str], code: bool = True) -> list[str]:
-    """Return the sorted names of the files to load in addition to the weights.
-
-    ``code`` is whether to include the model's Python code.
-    """
+    """Return the sorted names of the non-weight files to load; ``code`` includes Python files."""
     suffixes = (*_OTHER_SUFFIXES, _CODE_SUFFIX) if code else _OTHER_SUFFIXES
     return sorted(
         name
         for name in names
         if not any(map(_SKIPPED_FOLDERS.fullmatch, name.split("/")[:-1]))
-        and (
-            name.endswith(suffixes)
-            or _LAYER.fullmatch(name)
-            or _VERSIONED_TOKENIZER.fullmatch(name)
-        )
+        and (name.endswith(suffixes) or _LAYER.fullmatch(name) or _TOKENIZER.fullmatch(name))
     )
 
 

@@ -37,8 +37,7 @@ TIMEOUT_S = 4.0
 MAX_PAUSES_S = (1.0, 2.0, 4.0)
 # Matches the characters that an HTTP header can contain.
 _TOKEN = re.compile(r"[!-~]*")
-# Number of safetensors headers that are read concurrently, and the maximum number of headers to
-# read.
+# Number of safetensors headers to read concurrently, and their maximum number in total.
 _PARALLEL_HEADERS = 16
 _MAX_HEADERS = 64
 
@@ -65,9 +64,7 @@ def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> 
     info = api.model_info(
         artifact.model, revision=artifact.revision, files_metadata=True, timeout=timeout_s
     )
-    siblings = [
-        sibling for sibling in info.siblings or () if files.is_inside_folder(sibling.rfilename)
-    ]
+    siblings = [one for one in info.siblings or () if files.is_inside_folder(one.rfilename)]
     listed = {sibling.rfilename: _file(sibling) for sibling in siblings}
     hashes = [str(info.sha), *(str(file.blob) for file in listed.values())]
     if not all(map(HASH.fullmatch, hashes)):
@@ -76,7 +73,7 @@ def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> 
     return RepositoryListing(info.id, str(info.sha), listed, bool(info.gated))
 
 
-def locate(artifact: Artifact, places: Places, endpoint: str | None = None) -> Snapshot:
+def find_snapshot(artifact: Artifact, places: Places, endpoint: str | None = None) -> Snapshot:
     """Find a model on the disk or on the hub, as a worker does at startup, without downloading it.
 
     ``endpoint`` is the address of a hub other than the library's default.
@@ -86,48 +83,42 @@ def locate(artifact: Artifact, places: Places, endpoint: str | None = None) -> S
     """
     location = resolve(artifact, places)
     if isinstance(location, ArtifactLocation):
-        return disk.describe(location)
+        return disk.read_snapshot(location)
     api = HfApi(endpoint=endpoint)
     with translate_errors(artifact):
-        listed_files = list_files(api, artifact)
-        commit = _HubCommit(api, artifact, listed_files.commit, places)
+        listing = list_files(api, artifact)
+        commit = _HubCommit(api, artifact, listing.commit, places)
         # Listing a gated repository's files needs no access to it, but reading a file does.
-        config = files.json_object(commit.read_text(CONFIG, listed_files.files))
-        named = files.weight_files(
-            listed_files.files, commit.read_text(INDEX, listed_files.files), artifact
-        )
-        weights = tuple(listed_files.files[name] for name in named if name in listed_files.files)
-        tensors, damaged = commit.count_elements(weights)
-        others = tuple(
-            listed_files.files[name]
-            for name in files.other_files(listed_files.files, artifact.code)
-        )
+        config = files.json_object(commit.read_text(CONFIG, listing.files))
+        named = files.weight_files(listing.files, commit.read_text(INDEX, listing.files), artifact)
+        weights = tuple(listing.files[name] for name in named if name in listing.files)
+        tensors, damage = commit.count_elements(weights)
+        names = files.other_files(listing.files, artifact.code)
+        others = tuple(listing.files[name] for name in names)
         return Snapshot(
             model=artifact.model,
             origin=Origin.DOWNLOAD,
             directory=repository_folder(places.cache(artifact), artifact.model),
-            commit=listed_files.commit,
+            commit=listing.commit,
             weights=weights,
             others=others,
             not_downloaded=commit.missing_files(weights + others),
-            absent_weights=tuple(name for name in named if name not in listed_files.files),
+            absent_weights=tuple(name for name in named if name not in listing.files),
             config=config,
             tensors=tensors,
-            damage=damaged,
-            gated=listed_files.gated,
+            damage=damage,
+            gated=listing.gated,
             skipped=location.skipped,
         )
 
 
-def retry(
-    call: Callable[[], T], failure: type[Exception], is_permanent: Callable[[Any], bool]
-) -> T:
+def retry(call: Callable[[], T], failure: type[Exception], is_final: Callable[[Any], bool]) -> T:
     """Return the result of a call; after failures, pause and call again, up to 4 calls in total.
 
     Args:
         call: Function without arguments.
         failure: Exception type after which to try again.
-        is_permanent: Returns whether retrying after such an exception is useless.
+        is_final: Returns whether retrying after such an exception is useless.
 
     Raises:
         Exception: The last failure, or any other exception.
@@ -136,7 +127,7 @@ def retry(
         try:
             return call()
         except failure as error:
-            if is_permanent(error):
+            if is_final(error):
                 raise
             pause_s = random.uniform(0, longest_s)
             log.warning("%s; tried again in %.1f s", error, pause_s)
@@ -175,17 +166,13 @@ def translate_errors(artifact: Artifact) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> Reason:
-    known_reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
+    reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
     number = getattr(error, "errno", None)
-    if known_reason is None and number and not isinstance(error, HTTPError):
+    if reason is None and number and not isinstance(error, HTTPError):
         return Reason.NO_SPACE if number in _DISK_FULL else Reason.UNWRITABLE
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    known_reason = known_reason or _reason_by_status(status)
-    return (
-        Reason.TOKEN_MISSING
-        if known_reason is Reason.NO_ACCESS and not get_token()
-        else known_reason
-    )
+    reason = reason or _reason_by_status(status)
+    return Reason.TOKEN_MISSING if reason is Reason.NO_ACCESS and not get_token() else reason
 
 
 # Reasons for responses without one of the hub's error codes.

@@ -8,8 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from worker.store.snapshot import Artifact
 
-# The cache, in the hub's layout, to which the platform downloads the model that its console
-# selects.
+# Cache in the hub's layout to which the platform downloads the model selected in its console.
 PLATFORM_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
 # Matches names of commits and blobs (SHA-1 or SHA-256), which are safe in paths.
@@ -78,9 +77,6 @@ def repository_folders(cache: Path, model: str) -> list[Path]:
 
 
 def is_on_container_disk(place: Path) -> bool:
-    """Return whether a path is on the container's own disk, which no other worker shares.
-
-    The path need not exist yet.
-    """
+    """Return whether a path, which may not exist yet, is on the container's own, unshared disk."""
     existing = next(path for path in (place, *place.absolute().parents) if path.exists())
     return existing.stat().st_dev == Path("/").stat().st_dev

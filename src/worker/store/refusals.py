@@ -9,8 +9,7 @@ from worker.store.snapshot import Artifact
 class Reason(Enum):
     """Why a model is unavailable: descriptions of the problem and of the remedy.
 
-    {setting} is replaced by the name of the model's setting, {revision} by the name of its
-    revision's setting.
+    {setting} and {revision} are replaced by the names of the model's settings.
     """
 
     NOT_A_REPOSITORY = (

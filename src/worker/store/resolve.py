@@ -60,21 +60,19 @@ def _directory(model: str) -> Path | None:
 
 def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
     for baked in places.baked:
-        if baked.model != artifact.model or not _same_revision(artifact.revision, baked):
+        if baked.model != artifact.model or not _is_same_revision(artifact.revision, baked):
             continue
         if not baked.place.is_dir():
             # A volume may be mounted over the model's path in the image.
             raise _PlaceSkippedError(f"{baked.place} is gone, or hidden by what is mounted over it")
-        if problem := _snapshot_problem(
-            baked.place.parents[1], baked.place, baked.commit, artifact
-        ):
-            raise _PlaceSkippedError(problem)
+        if why := _snapshot_problem(baked.place.parents[1], baked.place, baked.commit, artifact):
+            raise _PlaceSkippedError(why)
         return baked.place, baked.commit
     models = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
     raise _PlaceSkippedError(f"it holds {models}")
 
 
-def _same_revision(revision: str | None, baked: BakedModel) -> bool:
+def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:
     same_name = (revision or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
     return same_name or revision == baked.commit
 

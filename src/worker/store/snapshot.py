@@ -59,10 +59,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class ArtifactLocation:
-    """The directory with all files of an artifact.
-
-    ``skipped`` contains the reasons why places with precedence were skipped.
-    """
+    """The directory of an artifact's files; ``skipped`` says why earlier places were skipped."""
 
     artifact: Artifact
     directory: Path
@@ -103,12 +100,11 @@ class Snapshot:
     Args:
         model: A directory, or a repository's name.
         origin: Where the model comes from.
-        directory: The model's directory; for a model on the hub, its repository's folder in the
-            cache.
+        directory: The model's directory; on the hub, its repository's folder in the cache.
         commit: Hash of the commit; None for a directory.
         weights: The weights that vLLM loads.
         others: The other files that vLLM loads.
-        not_downloaded: The files that must still be downloaded.
+        not_downloaded: The weights and other files that must still be downloaded.
         absent_weights: Names in the index of weights that exist neither here nor on the hub.
         config: Contents of config.json; empty if it is missing or invalid.
         tensors: Number of elements by type, with safetensors' names of types; None if unknown.

@@ -45,8 +45,7 @@ class Volume:
 
     Args:
         root: Directory that callers' paths are relative to.
-        bucket: Id of the volume, which is its bucket name in the platform's S3 API; None if
-            unknown.
+        bucket: Id of the volume, its bucket in the platform's S3 API; None if unknown.
         may_create_root: Whether the root may be created; False for a mounted volume.
         input_directories: Directories in the root that callers may name files in, in addition to
             ``output_directory``.
@@ -65,24 +64,20 @@ class Volume:
     def from_settings(cls, settings: "Settings") -> "Volume":
         base, bucket = settings.base_path, settings.runpod_volume_id
         root = settings.files_path or base
-        worker_paths = [
-            directory / name for directory in {root, base} for name in PRIVATE_DIRECTORIES
-        ]
+        worker_paths = [path / name for path in {root, base} for name in PRIVATE_DIRECTORIES]
+        paths = (base, *settings.paths)
         # A parent directory of the root would make the whole root private.
-        configured = (base, *settings.paths)
-        other_paths = [
-            path for path in configured if not _real_path(root).is_relative_to(_real_path(path))
-        ]
+        others = [path for path in paths if not _real_path(root).is_relative_to(_real_path(path))]
         return cls(
             root,
             bucket,
             may_create_root=settings.files_path is not None,
             input_directories=settings.files_input_paths,
             output_directory=settings.files_output_path,
-            private_paths=(*worker_paths, *other_paths),
+            private_paths=(*worker_paths, *others),
         )
 
-    def directory(self, name: str) -> Path:
+    def worker_directory(self, name: str) -> Path:
         """Return the path of a directory for the worker's own data, which may not exist yet.
 
         Raises:
@@ -105,16 +100,15 @@ class Volume:
             InvalidInput: The path leads out of the directories that callers may name.
             VolumeError: There is no volume.
         """
-        return self._resolve_allowed(
-            path, (*self.input_directories, self.output_directory), "FILES_INPUT_PATHS"
-        )
+        directories = (*self.input_directories, self.output_directory)
+        return self._resolve_allowed(path, directories, "FILES_INPUT_PATHS")
 
     def output_path(self, path: str) -> Path:
         """Return the resolved path of a file that a caller wants written; see ``input_path``."""
         return self._resolve_allowed(path, (self.output_directory,), "FILES_OUTPUT_PATH")
 
     def _resolve_allowed(self, path: str, directories: Sequence[str], setting: str) -> Path:
-        self.directory("")
+        self.worker_directory("")
         root, resolved = self.root.resolve(), self._resolve(path)
         if resolved == root or not resolved.is_relative_to(root):
             raise InvalidInput(f"{path}: the path leads out of the volume")
@@ -128,8 +122,7 @@ class Volume:
         if any(part.startswith(".") for part in resolved.relative_to(root).parts):
             raise InvalidInput(f"{path}: no part of a path begins with a dot")
         for private_path in map(_real_path, self.private_paths):
-            # The second condition is for parents: a file there would prevent the creation of the
-            # private directory.
+            # A file in place of a parent would prevent the creation of the private directory.
             if resolved.is_relative_to(private_path) or private_path.is_relative_to(resolved):
                 raise InvalidInput(f"{path}: this part of the volume is the operator's own")
         return resolved
@@ -199,13 +192,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[bytes]) -> None:
-    """Write or replace a file of any size atomically.
-
-    Readers see either the old or the new content.
-
-    Args:
-        path: Path of the file.
-        parts: Content, in chunks of any size.
+    """Write or replace a file of any size from chunks, atomically like ``write_file``.
 
     Raises:
         OSError: The file can't be written; no temporary file is left.
@@ -216,10 +203,7 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Write a small file unless it exists.
-
-    Returns:
-        Whether the file was written; an existing file stays unchanged.
+    """Write a small file unless it exists; return whether it was written.
 
     Raises:
         OSError: The file can't be written; no temporary file is left.
@@ -261,10 +245,7 @@ def sync_directory(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
-    """Write a durable temporary file next to a path, and yield its path.
-
-    The temporary file is removed after the block unless it was renamed.
-    """
+    """Write a durable file next to ``path`` and yield its path; remove it unless it was renamed."""
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

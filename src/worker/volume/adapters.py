@@ -72,18 +72,13 @@ def adapter_version(root: Path, name: str) -> AdapterVersion | None:
 
 
 def origin_id(root: Path, name: str) -> str | None:
-    """Return the id of the fine-tune that created an adapter.
-
-    Returns:
-        None if the adapter doesn't exist, or if no fine-tune created it.
+    """Return the id of the fine-tune that created an adapter; None if no fine-tune did.
 
     Raises:
         VolumeError: The volume can't be read.
     """
-    with (
-        translate_os_errors(),
-        contextlib.suppress(FileNotFoundError, NotADirectoryError, ValidationError),
-    ):
+    missing = (FileNotFoundError, NotADirectoryError, ValidationError)
+    with translate_os_errors(), contextlib.suppress(*missing):
         if adapter_version(root, name) is not None:
             return AdapterOrigin.model_validate_json((root / name / ORIGIN_FILE).read_bytes()).id
     return None

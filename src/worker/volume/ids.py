@@ -14,11 +14,9 @@ def new_id(prefix: str) -> str:
     return prefix + _encode(secrets.token_bytes(15))
 
 
-def derive_id(prefix: str, *sources: str) -> str:
-    """Return an id that depends only on the sources, so that a retry gets the same id."""
-    return prefix + _encode(
-        hashlib.sha256("\0".join(sources).encode(errors="replace")).digest()[:15]
-    )
+def derive_id(prefix: str, *parts: str) -> str:
+    """Return an id that depends only on the parts, so that a retry gets the same id."""
+    return prefix + _encode(hashlib.sha256("\0".join(parts).encode(errors="replace")).digest()[:15])
 
 
 def is_id(prefix: str, value: str) -> bool:

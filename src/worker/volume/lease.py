@@ -28,16 +28,10 @@ MAX_UNCHANGED_POLLS = 15
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a lease file.
+    """The content of a lease file: its owner, a random id, with host and process id.
 
-    Args:
-        owner: Random id of the owner.
-        host: Name of the owner's machine.
-        pid: Process id of the owner.
-        attempt: Number of the lease file.
-        beat: Number of heartbeats.
-        done: Completed amount of the owner's work, in a unit of the owner.
-        total: Total amount of the owner's work.
+    ``attempt`` is the number of the file, ``beat`` the number of heartbeats. Of ``total`` units of
+    the owner's work, ``done`` are completed.
     """
 
     owner: str
@@ -68,17 +62,17 @@ class Lease:
 
     Args:
         path: The lease file, which this process has just created.
-        attempt: Number of the lease file.
+        number: Number of the lease file.
         progress: Returns the completed and the total amount of work.
     """
 
-    def __init__(self, path: Path, attempt: int, progress: Callable[[], tuple[int, int]]) -> None:
-        self.attempt = attempt
+    def __init__(self, path: Path, number: int, progress: Callable[[], tuple[int, int]]) -> None:
+        self.number = number
         self.lost = threading.Event()
         self._path = path
         self._progress = progress
         self.owner = uuid4().hex
-        self._beat = 0
+        self._beats = 0
         self._released = threading.Event()
         self._write()
         _leases.add(self)
@@ -95,7 +89,7 @@ class Lease:
 
     def _is_owned(self) -> bool:
         """Return whether no other worker has taken over, with a higher or the same number."""
-        is_newest = _newest_number(self._path.parent) == self.attempt
+        is_newest = _newest_number(self._path.parent) == self.number
         return is_newest and self.owner.encode() in self._path.read_bytes()
 
     def keep_alive(self) -> None:
@@ -112,10 +106,10 @@ class Lease:
             self.lost.set()
 
     def _write(self) -> None:
-        self._beat += 1
+        self._beats += 1
         done, total = self._progress()
         claim = Claim(
-            self.owner, socket.gethostname(), os.getpid(), self.attempt, self._beat, done, total
+            self.owner, socket.gethostname(), os.getpid(), self.number, self._beats, done, total
         )
         # Written in place: a reader that opens the file again sees the change, also on a network
         # disk.
@@ -136,7 +130,7 @@ class Leases:
         self._directory = directory
         self._max_unchanged = max_unchanged
         self._last_poll: tuple[int, bytes] | None = None
-        self._unchanged = 0
+        self._unchanged_polls = 0
 
     @contextlib.contextmanager
     def acquire(
@@ -154,11 +148,11 @@ class Leases:
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         newest = _newest_number(self._directory)
-        attempt = newest + 1
+        number = newest + 1
         if newest and not self._is_owner_dead(newest):
             yield None
             return
-        path = self._directory / f"{_PREFIX}{attempt}"
+        path = self._directory / f"{_PREFIX}{number}"
         try:
             path.open("xb").close()
         except (FileExistsError, FileNotFoundError):
@@ -166,42 +160,38 @@ class Leases:
             yield None
             return
         try:
-            lease = Lease(path, attempt, progress)
+            lease = Lease(path, number, progress)
         except OSError:
             # A full disk may have space for the file, but not for its content.
             path.unlink(missing_ok=True)
             raise
         try:
-            _remove_older(self._directory, attempt)
+            _remove_older_leases(self._directory, number)
             yield lease
         finally:
             lease.release()
 
     def poll(self) -> Claim | None:
-        """Return the claim of the lease's owner. Call this every ``POLL_S`` seconds.
-
-        Returns:
-            None if there is no lease, or if its file can't be read or is being written.
-        """
-        attempt = _newest_number(self._directory)
+        """Return the owner's claim, if it is readable now; call this every ``POLL_S`` seconds."""
+        newest = _newest_number(self._directory)
         try:
-            content = (self._directory / f"{_PREFIX}{attempt}").read_bytes()
+            content = (self._directory / f"{_PREFIX}{newest}").read_bytes()
         except OSError:
-            self._unchanged = 0
+            self._unchanged_polls = 0
             return None
-        unchanged = self._last_poll == (attempt, content)
-        self._unchanged = self._unchanged + 1 if unchanged else 0
-        self._last_poll = attempt, content
+        unchanged = self._last_poll == (newest, content)
+        self._unchanged_polls = self._unchanged_polls + 1 if unchanged else 0
+        self._last_poll = newest, content
         try:
             return _CLAIM_JSON.validate_json(content)
         except ValidationError:
             # The owner is writing the file.
             return None
 
-    def _is_owner_dead(self, attempt: int) -> bool:
+    def _is_owner_dead(self, number: int) -> bool:
         """Return whether the owner of the lease with this number was silent for too many polls."""
-        is_polled = self._last_poll is not None and self._last_poll[0] == attempt
-        return is_polled and self._unchanged >= self._max_unchanged
+        is_polled = self._last_poll is not None and self._last_poll[0] == number
+        return is_polled and self._unchanged_polls >= self._max_unchanged
 
 
 def _newest_number(directory: Path) -> int:
@@ -210,9 +200,9 @@ def _newest_number(directory: Path) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
-def _remove_older(directory: Path, attempt: int) -> None:
+def _remove_older_leases(directory: Path, newest: int) -> None:
     for path in directory.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
-        if number.isdecimal() and int(number) < attempt:
+        if number.isdecimal() and int(number) < newest:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

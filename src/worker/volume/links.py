@@ -17,7 +17,7 @@ SECRET_BYTES = 32
 EXPIRES, SIGNATURE = "expires", "signature"
 
 
-class Links:
+class SignedLinks:
     """Creates and checks signed URLs.
 
     The secret is stored on the volume, so that the URLs of one worker work on all workers, and
@@ -56,7 +56,7 @@ class Links:
     def _secret(self) -> bytes:
         new = secrets.token_bytes(SECRET_BYTES)
         try:
-            path = self._volume.directory("links.secret")
+            path = self._volume.worker_directory("links.secret")
             with translate_os_errors():
                 write_once(path, new)
                 # Some network disks have no file modes.

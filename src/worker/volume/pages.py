@@ -35,7 +35,7 @@ class Page(Generic[T]):
     has_more: bool
 
 
-def take_fitting(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def truncate_page(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first objects whose JSON fits into ``MAX_BYTES``, at least one object."""
     fitting: list[dict[str, Any]] = []
     size = 0

@@ -124,7 +124,7 @@ async def open_crew(
 ) -> AsyncIterator[AnyCrew]:
     """Create a volume and an emulator; on exit, report a stuck scenario and stop the workers."""
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    async with Emulator(Options(take_poll_s=1, lost_as=LostJobHandling.REQUEUED)) as emulator:
+    async with Emulator(Options(long_poll_s=1, lost_as=LostJobHandling.REQUEUED)) as emulator:
         crew = crew_type(root, emulator, report, **options)
         try:
             yield crew

@@ -25,7 +25,7 @@ from chaos.long_work.tuning import (
     private_memory,
 )
 from chaos.report import Report
-from trainer.spec import CHECKPOINTS
+from trainer.spec import CHECKPOINTS_DIR
 from worker.errors import Conflict
 from worker.fine_tunes.record import FineTune
 
@@ -125,7 +125,7 @@ async def cancel_in_each_state(
     for status in ("validating_files", "running", "queued", "paused"):
         await _cancel_in_state(tuning, status, rng.uniform(0, reference.seconds / 2))
     job, fine_tune = await tuning.create_by_job()
-    await tuning.wait_until(lambda: fine_tune.publishing, "it is never published")
+    await tuning.wait_until(lambda: fine_tune.adapter_choice, "it is never published")
     try:
         fine_tune.cancel()
         tuning.check(False, "cancelled while it was published")
@@ -173,7 +173,7 @@ async def freeze_worker(tuning: Tuning, rng: random.Random, _: TrainingResult) -
     job, fine_tune = await tuning.create_by_job()
     second_job = tuning.submit(id=fine_tune.id)
     await tuning.wait_until(
-        lambda: any(fine_tune.directory.glob(f"*/*/{CHECKPOINTS}/*")), "no checkpoint"
+        lambda: any(fine_tune.directory.glob(f"*/*/{CHECKPOINTS_DIR}/*")), "no checkpoint"
     )
     worker = psutil.Process(tuning.workers[tuning.find_holder(fine_tune)].process.pid)
     processes = [worker, *worker.children(recursive=True)]

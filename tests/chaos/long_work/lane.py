@@ -101,11 +101,15 @@ class Lane(Crew):
         return [(float(at), pid, name) for at, pid, name in words]
 
     def durable_lines(self) -> set[int]:
-        return set(read_finished(self.batch.parts))
+        return set(read_finished(self.batch.parts_directory))
 
     def nonempty_parts(self) -> set[str]:
         """Return the names of the parts that contain lines."""
-        return {path.name for path in self.batch.parts.glob("*.records") if path.stat().st_size}
+        return {
+            path.name
+            for path in self.batch.parts_directory.glob("*.records")
+            if path.stat().st_size
+        }
 
     async def wait_for_progress(self, more: int = 1) -> None:
         """Wait until ``more`` lines have become durable or the batch has ended."""
@@ -146,7 +150,7 @@ class Lane(Crew):
             self.check(not wrong, f"a wrong line: {wrong}")
 
     def _find_wrong_line(self) -> str | None:
-        for line in read_finished(self.batch.parts).values():
+        for line in read_finished(self.batch.parts_directory).values():
             with line.part.open("rb") as opened:
                 text = read_text(line, opened)
             if f'"custom_id":"c{line.number - 1}"'.encode() not in text or not json.loads(text):

@@ -19,7 +19,7 @@ from support.processes.http_worker import ServerProcess
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job
-from trainer.spec import CHECK_RESULT, CHECKPOINTS, EVENTS, WRITING
+from trainer.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
@@ -88,14 +88,14 @@ def moment_checks(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bo
 
     def writing() -> bool:
         attempts = fine_tune.attempts()[before:]
-        hidden = f"{CHECKPOINTS}/.*"
-        return any(any(one.glob(f"{WRITING}/*")) or any(one.glob(hidden)) for one in attempts)
+        hidden = f"{CHECKPOINTS_DIR}/.*"
+        return any(any(one.glob(f"{SCRATCH_DIR}/*")) or any(one.glob(hidden)) for one in attempts)
 
     return {
-        "begun": lambda: newest(EVENTS),
-        "checking": lambda: newest(EVENTS) and not newest(CHECK_RESULT),
+        "begun": lambda: newest(EVENTS_FILE),
+        "checking": lambda: newest(EVENTS_FILE) and not newest(CHECK_FILE),
         "writing": writing,
-        "publishing": lambda: fine_tune.publishing is not None,
+        "publishing": lambda: fine_tune.adapter_choice is not None,
     }
 
 
@@ -170,7 +170,7 @@ class Tuning(Crew):
     async def wait_unless_publishing(self, fine_tune: FineTune, seconds: float) -> None:
         """Wait for some seconds, or until the adapter is being published."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and fine_tune.publishing is None:
+        while time.monotonic() < deadline and fine_tune.adapter_choice is None:
             await asyncio.sleep(self.poll_s)
 
     async def wait_for_checkpoint(self, fine_tune: FineTune, epochs: int) -> None:

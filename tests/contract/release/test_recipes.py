@@ -26,7 +26,7 @@ from worker.doctor.gpus.choice import parse_choice
 from worker.doctor.memory import GpuJudge
 from worker.engine.machine import Gpu, Machine
 from worker.store import Artifact
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 from worker.store.places import Places
 
 POOLS = (
@@ -80,7 +80,11 @@ def test_the_table_of_pools_matches_the_doctor_on_any_processor(
             {"MODEL": str(place), **model.settings}
         )
         judge = GpuJudge(
-            [Candidate.from_snapshot(engine.arguments, locate(Artifact(str(place)), Places(place)))]
+            [
+                Candidate.from_snapshot(
+                    engine.arguments, find_snapshot(Artifact(str(place)), Places(place))
+                )
+            ]
         )
         cells = (format_verdict(judge.verdict(parse_choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])

@@ -14,7 +14,7 @@ from support.media import data_url, image
 from support.network import TableResolver
 
 from worker.media import MediaLimits, MediaLoader
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.offline import LLM
 
 TOKENS = {"max_tokens": 5, "temperature": 0}
@@ -101,7 +101,7 @@ def a_fetched_image_has_the_answer_of_the_same_image_as_data(llm: LLM, port: int
     def names() -> AbstractResolver:
         return TableResolver({"host.example": [[HOST]]})
 
-    fetcher = Fetcher(create_resolver=names, is_allowed=lambda address: address == HOST)
+    fetcher = WebFetcher(create_resolver=names, is_allowed=lambda address: address == HOST)
     server.media = MediaLoader(MediaLimits(), fetcher, server.media._kinds)
     for job, extract in JOBS:
         seen = []

@@ -55,7 +55,7 @@ if __name__ == "__main__":
             PlatformClient(sdk.platform_urls(), sdk.create_session),
             Limits(max_concurrency, grace_s=0),
         )
-        sdk.install(JobLoop(Answers(), wire, limits, Future(), sdk.reset_jobs_in_progress()))
+        sdk.replace_scaler(JobLoop(Answers(), wire, limits, Future(), sdk.reset_jobs_in_progress()))
     runpod.serverless.start(
         {
             "handler": handler,

@@ -35,8 +35,8 @@ class FakeCore:
 
     crashes: bool = True
     is_dead: bool = False
-    is_stopped: bool = False
-    is_building: bool = False
+    is_paused: bool = False
+    is_compiling: bool = False
     requests: list[Any] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None

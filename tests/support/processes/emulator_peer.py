@@ -14,7 +14,7 @@ from emulator import Emulator, Options
 from emulator.state.worker import Worker
 from support.processes.background import poll_until
 
-SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
+SHORT_POLLS: dict[str, Any] = {"long_poll_s": 0.02, "stream_poll_s": 0.02}
 
 
 class EmulatorClock:
@@ -98,7 +98,7 @@ class Peer:
 
     async def wait_until_ended(self, job: str) -> Any:
         """Wait until the job has ended; return its status object."""
-        await poll_until(lambda: self.emulator.job(job).has_ended)
+        await poll_until(lambda: self.emulator.get_job(job).has_ended)
         return await self.status_object(job)
 
     async def stream(self, job: str) -> list[Any]:

@@ -72,7 +72,7 @@ WAYS: dict[str, Callable[[aiohttp.ClientSession], Awaitable[Any]]] = {
 async def start_failing_worker(environ: Mapping[str, str], log: Path) -> FailedStart:
     """Start a worker for which one job of each way is waiting; wait until it exits."""
     async with (
-        Emulator(Options(take_poll_s=1)) as emulator,
+        Emulator(Options(long_poll_s=1)) as emulator,
         aiohttp.ClientSession(f"{emulator.url}/") as session,
     ):
         requests = {way: asyncio.ensure_future(ask(session)) for way, ask in WAYS.items()}

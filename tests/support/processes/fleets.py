@@ -103,7 +103,7 @@ async def running_fleet(
     """Start an emulator and `count` workers that run a program's text or a command."""
     announced: list[str] = []
     command = program(text) if isinstance(text, str) else text
-    async with emulator_peer(**{"take_poll_s": 600, **options}) as peer:
+    async with emulator_peer(**{"long_poll_s": 600, **options}) as peer:
         environ = {"OF_THE_ENDPOINT": "yes"}
         async with Fleet(peer.emulator, command, environ, logs, announced.append) as fleet:
             fleet.start(count)

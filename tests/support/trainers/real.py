@@ -16,7 +16,7 @@ from support import ROOT
 from trainer.checkpoints import copy_newest_checkpoint
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher
-from trainer.spec import ATTEMPTS, EVENTS, SPEC, Lora, Outcome, RowsFile, Spec
+from trainer.spec import ATTEMPTS_DIR, EVENTS_FILE, SPEC_FILE, Lora, Outcome, RowsFile, Spec
 from trainer.texts import TOKEN_DTYPE, TokenRow
 from trainer.training import Training
 
@@ -87,7 +87,7 @@ class Attempts:
     def __init__(
         self, directory: Path, rows: Sequence[TokenRow], validation: Sequence[TokenRow] = ()
     ) -> None:
-        self.directory = directory / ATTEMPTS
+        self.directory = directory / ATTEMPTS_DIR
         self._rows = rows, validation
 
     def run(
@@ -101,7 +101,7 @@ class Attempts:
         path = self.directory / name
         path.mkdir(parents=True)
         copy_newest_checkpoint(self.directory, path)
-        with EventLog(path / EVENTS, 0) as events:
+        with EventLog(path / EVENTS_FILE, 0) as events:
             training = Training(
                 spec, path, self._rows, events, interruptions or SigtermWatcher(), checkpoint_s
             )
@@ -119,7 +119,7 @@ class Attempts:
 
 def events_of(attempt: Path) -> list[dict[str, Any]]:
     """Return an attempt's events, without the first line."""
-    lines = (attempt / EVENTS).read_text().splitlines()
+    lines = (attempt / EVENTS_FILE).read_text().splitlines()
     return [json.loads(line) for line in lines[1:]]
 
 
@@ -153,5 +153,5 @@ def write_training(directory: Path, model: Path, count: int, **others: Any) -> S
     wanted = spec(
         directory, model=model, tokenizer=model, max_length=256, learning_rate=2e-3, **others
     )
-    (directory / SPEC).write_text(wanted.model_dump_json())
+    (directory / SPEC_FILE).write_text(wanted.model_dump_json())
     return wanted

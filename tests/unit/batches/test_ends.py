@@ -19,7 +19,7 @@ from support.batches import (
 from support.engine.scripted import CHAT, settings
 from support.processes.background import poll_until
 
-from worker.batches.parts import Part, PendingLine
+from worker.batches.parts import PartWriter, PendingLine
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
@@ -91,7 +91,7 @@ async def test_another_worker_carries_out_an_end_that_a_dead_worker_decided(
     batch = await batch_worker.interrupted_batch()
     ending = batch.decide_ending("cancelled")
     lease = leave_lease(batch, "end")
-    late_part = Part(batch.parts, "0.zombie")
+    late_part = PartWriter(batch.parts_directory, "0.zombie")
     await late_part.add(PendingLine(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
     before = batch.counts()
     await late_part.close()
@@ -152,7 +152,7 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
         job = asyncio.create_task(batch_worker.run_batch("job-2", id=batch.id))
         await poll_until(lambda: len(polls) > 1 or batch.has_ended())
         assert not batch.has_ended()
-        part = Part(batch.parts, f"{index}.other")
+        part = PartWriter(batch.parts_directory, f"{index}.other")
         await part.add(PendingLine(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}'))
         await part.close()
     response = await job
@@ -163,7 +163,7 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
 async def test_answers_that_the_volume_lost_are_computed_again(batch_worker: BatchWorker) -> None:
     batch = await batch_worker.interrupted_batch(60)
     request_count, stored_count = len(batch_worker.engine.requests), batch.counts().completed
-    (lines_file,) = batch.parts.glob("*.jsonl")
+    (lines_file,) = batch.parts_directory.glob("*.jsonl")
     size = lines_file.stat().st_size
     with lines_file.open("r+b") as opened:
         opened.seek(size // 2)

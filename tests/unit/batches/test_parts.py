@@ -16,7 +16,7 @@ from worker.batches.parts import (
     LINES,
     RECORDS,
     FinishedLine,
-    Part,
+    PartWriter,
     PendingLine,
     read_finished,
     read_text,
@@ -32,7 +32,7 @@ def pending_line(number: int, *, failed: bool = False, text: str = "") -> Pendin
 
 
 async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
-    part = Part(directory, name)
+    part = PartWriter(directory, name)
     for line in lines:
         await part.add(line)
     await part.close()
@@ -109,7 +109,7 @@ async def test_a_line_is_durable_within_a_second_without_further_lines(
 ) -> None:
     assert parts.GROUP_S == 1
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
-    part = Part(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a")
     await part.add(pending_line(1))
     assert read_finished(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
@@ -150,7 +150,7 @@ async def test_groups_are_written_one_at_a_time(
 
     monkeypatch.setattr(parts, "_write_all", append_exclusively)
     monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
-    part = Part(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a")
     adding = [asyncio.create_task(part.add(pending_line(number))) for number in range(300)]
     await asyncio.sleep(0.01)
     cancelled = {number for number in range(100, 200) if adding[number].cancel()}
@@ -172,7 +172,7 @@ async def test_a_part_accepts_no_lines_after_a_failed_write(
         opened.write(bytes(content)[:5])
         raise OSError(28, "No space left on device")
 
-    part = Part(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a")
     with monkeypatch.context() as patch:
         patch.setattr(parts, "_write_all", write_partially)
         await part.add(pending_line(1))

@@ -175,7 +175,7 @@ async def test_lines_leave_capacity_for_other_requests(
     # The oldest lines stay, and the same attempt restarts the others.
     assert repeated
     assert "c0" not in repeated
-    assert len([*batch_worker.only_batch().parts.glob("*.records")]) == 1
+    assert len([*batch_worker.only_batch().parts_directory.glob("*.records")]) == 1
 
 
 async def test_a_job_that_creates_a_shared_batch_starts_the_other_jobs_once(
@@ -229,7 +229,7 @@ async def test_a_job_whose_time_is_over_finishes_running_lines_and_leaves_the_ot
 async def test_lines_that_run_too_long_are_aborted(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.GRACE_S", 0.5)
+    monkeypatch.setattr("worker.batches.shard.ABORT_GRACE_S", 0.5)
     batch_worker.engine.script = tuple(tokens("a", "b", pause=600.0))
     response = await run_until_time_is_over(batch_worker, monkeypatch, count=5)
     await poll_until(

@@ -1,4 +1,4 @@
-"""Child processes end with their parent, however it exits; or ``stop_all`` ends all of them."""
+"""Child processes exit with their parent, however it exits; ``stop_descendants`` stops them all."""
 
 import contextlib
 import os
@@ -163,7 +163,7 @@ if not core:
     time.sleep(100_000)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     reader.send_signal(number)
-children.stop_all(spared=[spared])
+children.stop_descendants(spared_children=[spared])
 print([child.wait() for child in (killed, graceful, stubborn)], os.waitpid(core, 0)[1])
 print(killed.stdout.read(), graceful.stdout.read(), spared.poll(), reader.poll())
 os.close(sink)
@@ -173,7 +173,7 @@ print(spared.returncode)
 """
 
 
-def test_stop_all_ends_all_children_but_spared_ones_and_readers_of_output() -> None:
+def test_stop_descendants_ends_all_children_but_spared_ones_and_readers_of_output() -> None:
     result = run([sys.executable, "-c", FAMILY], env={"PYTHONPATH": SOURCES})
     # The grandchild shares the killed child's output, which ends only when both have exited.
     assert result.stdout.splitlines() == [

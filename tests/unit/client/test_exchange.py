@@ -210,7 +210,7 @@ def test_the_output_of_a_handler_that_does_not_yield_comes_from_the_status() -> 
 def test_an_error_has_the_format_of_its_dialect(
     dialect: Dialect, status: int, more: dict[str, str]
 ) -> None:
-    found, body = Refusal(409, "no").in_dialect(dialect)
+    found, body = Refusal(409, "no").to_response(dialect)
     error = body.pop("error")
     assert (found, error["message"], error["type"]) == (status, "no", "ConflictError")
     assert {name: body.get(name) for name in more} == more
@@ -263,7 +263,7 @@ def test_an_unreachable_platform_is_a_502_with_a_retry_after() -> None:
 
 
 def test_a_job_whose_caller_timed_out_still_has_to_be_cancelled() -> None:
-    job = exchange("POST", "/v1/completions", {"prompt": ""}, read_timeout_s=0)
+    job = exchange("POST", "/v1/completions", {"prompt": ""}, timeout_s=0)
     with pytest.raises(ReadTimedOut):
         run_exchange(job, status_reply(), stream_reply())
     assert (job.job.id, job.job.is_over) == ("j", False)

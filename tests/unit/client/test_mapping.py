@@ -16,9 +16,9 @@ from llm_worker_client.mapping import (
     OutputKind,
     Refusal,
     Request,
-    dialect_of,
+    convert_request,
+    find_dialect,
     forms,
-    read_request,
 )
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
 from llm_worker_client.mapping.requests import JobRequest
@@ -128,7 +128,7 @@ def method_input(route: str, method: str, body: Any = None) -> dict[str, Any]:
 def test_a_request_becomes_the_complete_input_of_a_job(
     method: str, target: str, body: Any, expected: dict[str, Any], kind: OutputKind
 ) -> None:
-    call = read_request(request(method, target, body), "abc")
+    call = convert_request(request(method, target, body), "abc")
     assert isinstance(call, JobRequest)
     assert (call.input, call.kind) == (expected, kind)
     # Only read-only requests may be sent again.
@@ -140,7 +140,7 @@ def test_a_request_becomes_the_complete_input_of_a_job(
     ["/run", "/runsync?wait=1000", "/status/a-e1", "/stream/a-e1", "/cancel/a-e1", "/health"],
 )
 def test_calls_of_the_platforms_own_api_are_forwarded(path: str) -> None:
-    assert read_request(request("POST", f"/v2/abc{path}", b"{"), "abc") == ForwardedRequest(path)
+    assert convert_request(request("POST", f"/v2/abc{path}", b"{"), "abc") == ForwardedRequest(path)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(
     body: bytes, content_type: str, status: int, message: str
 ) -> None:
     with pytest.raises(Refusal, match=message) as raised:
-        read_request(request("POST", "/v1/files", body, **{"content-type": content_type}), "abc")
+        convert_request(request("POST", "/v1/files", body, **{"content-type": content_type}), "abc")
     assert raised.value.status == status
 
 
@@ -174,7 +174,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(
 def test_the_route_or_the_key_determines_the_dialect(
     target: str, authorization: str, dialect: Dialect
 ) -> None:
-    assert dialect_of(request("GET", target, authorization=authorization), "abc") is dialect
+    assert find_dialect(request("GET", target, authorization=authorization), "abc") is dialect
 
 
 # Forms are read within limits and buffered on disk:
@@ -194,7 +194,9 @@ UPLOAD = {
 
 
 def read_upload(body: bytes, content_type: str = FORM) -> JobRequest:
-    call = read_request(Request("POST", "/v1/files", {"content-type": content_type}, body), "abc")
+    call = convert_request(
+        Request("POST", "/v1/files", {"content-type": content_type}, body), "abc"
+    )
     assert isinstance(call, JobRequest)
     return call
 
@@ -260,14 +262,14 @@ def test_an_endless_field_is_refused_early() -> None:
     begin = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'
     parts = iter([begin, *[b"x" * 1_000_000] * 100])
     with pytest.raises(Refusal, match="more than 4,096 bytes"):
-        forms.read(FORM, parts)
+        forms.parse_form(FORM, parts)
     assert len(list(parts)) == 99
 
 
 def test_a_truncated_form_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     reading = Form(FORM)
-    reading.write(form(b"x" * (MAX_FILE_BYTES + 1000))[:-20])
+    reading.feed(form(b"x" * (MAX_FILE_BYTES + 1000))[:-20])
     assert len(list(tmp_path.iterdir())) == 1
     reading.close()
     assert list(tmp_path.iterdir()) == []
@@ -280,7 +282,7 @@ def test_a_full_disk_is_a_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with mount_disk(tmp_path / "disk", 2**20) as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
         with pytest.raises(Refusal, match="can't be kept on this machine: No space") as raised:
-            forms.read(FORM, [form(b"x" * (MAX_FILE_BYTES + 1))])
+            forms.parse_form(FORM, [form(b"x" * (MAX_FILE_BYTES + 1))])
         assert raised.value.status == 507
         # The frames of the failure keep the file open until they are collected.
         del raised

@@ -10,7 +10,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, failure, static_app, y
 
 from worker.dialects.table import ROUTES
 from worker.engine import Model
-from worker.settings import DISABLEABLE_ROUTES
+from worker.settings import OPTIONAL_ROUTES
 
 ALLOWED = {"ALLOW_UNLOAD_LORA_ADAPTER": "1"}
 UNLOAD = "/v1/unload_lora_adapter"
@@ -123,11 +123,11 @@ async def test_an_adapter_is_unloaded_by_name_if_the_operator_allows_it(
 
 
 async def test_a_disabled_route_is_404_and_not_described(engine: ScriptedEngine) -> None:
-    assert {*DISABLEABLE_ROUTES} <= {one.path for one in ROUTES}
-    for route in DISABLEABLE_ROUTES:
-        code, message = await get_error(engine, route, DISABLED_ROUTES=",".join(DISABLEABLE_ROUTES))
+    assert {*OPTIONAL_ROUTES} <= {one.path for one in ROUTES}
+    for route in OPTIONAL_ROUTES:
+        code, message = await get_error(engine, route, DISABLED_ROUTES=",".join(OPTIONAL_ROUTES))
         assert code == 404
-    assert not any(f"GET {other}" in message for other in DISABLEABLE_ROUTES)
+    assert not any(f"GET {other}" in message for other in OPTIONAL_ROUTES)
     assert "GET /health" in message
     # /openapi.json doesn't describe disabled routes.
     paths = (await get(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]

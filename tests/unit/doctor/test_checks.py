@@ -48,7 +48,7 @@ def test_the_architecture_is_looked_up_as_vllm_does(
     architecture: str, changed: dict[str, Any], settings: dict[str, Any], level: Level, change: str
 ) -> None:
     config = llama(architectures=[architecture], **changed)
-    found = only_finding(checks.architecture(candidate(config=config, **settings)))
+    found = only_finding(checks.check_architecture(candidate(config=config, **settings)))
     assert (found.level, found.change) == (level, change)
 
 
@@ -92,8 +92,8 @@ def test_there_is_no_finding_about_code_that_is_not_downloaded() -> None:
 )
 def test_the_quantisation_of_a_checkpoint_is_looked_up(method: str, level: Level) -> None:
     config = llama(quantization_config={"quant_method": method})
-    assert only_finding(checks.quantization(candidate(config=config))).level is level
-    assert [*checks.quantization(candidate())] == []
+    assert only_finding(checks.check_quantization(candidate(config=config))).level is level
+    assert [*checks.check_quantization(candidate())] == []
 
 
 def snapshot_to_download(size: int, place: Path) -> Snapshot:
@@ -109,13 +109,13 @@ def snapshot_to_download(size: int, place: Path) -> Snapshot:
 
 def test_a_disk_that_is_too_small_fails(tmp_path: Path) -> None:
     place = tmp_path / "models--a--b"
-    assert only_finding(checks.disk(snapshot_to_download(10**18, place))).level is FAIL
-    assert only_finding(checks.disk(snapshot_to_download(1, place))).level is OK
-    assert list(checks.disk(LLAMA)) == []
+    assert only_finding(checks.check_disk(snapshot_to_download(10**18, place))).level is FAIL
+    assert only_finding(checks.check_disk(snapshot_to_download(1, place))).level is OK
+    assert list(checks.check_disk(LLAMA)) == []
 
 
 def check_start_time(found: Candidate, **environ: str) -> Finding:
-    return only_finding(checks.start_time([found], environ))
+    return only_finding(checks.check_start_time([found], environ))
 
 
 def test_a_startup_longer_than_the_platforms_timeout_is_a_warning(tmp_path: Path) -> None:
@@ -146,15 +146,17 @@ def test_a_broken_model_and_a_model_without_weights_fail() -> None:
     broken = Snapshot(
         **{**vars(LLAMA), "damage": "a.safetensors is cut off", "absent_weights": ("b",)}
     )
-    findings = [(found.level, found.text.split()[0]) for found in checks.weights(broken, "auto")]
+    findings = [
+        (found.level, found.text.split()[0]) for found in checks.check_weights(broken, "auto")
+    ]
     assert findings == [(FAIL, "a.safetensors"), (FAIL, "b")]
     empty = Snapshot(model="m", origin=Origin.DIRECTORY, directory=Path())
-    assert [found.level for found in checks.weights(empty, "auto")] == [FAIL, UNKNOWN]
+    assert [found.level for found in checks.check_weights(empty, "auto")] == [FAIL, UNKNOWN]
 
 
 def test_the_report_names_the_place_of_a_model_and_the_skipped_places() -> None:
     skipped = ("image: it holds org/other@main", "platform's cache: it does not have it")
-    found = only_finding(checks.origin(Snapshot(**{**vars(LLAMA), "skipped": skipped})))
+    found = only_finding(checks.report_origin(Snapshot(**{**vars(LLAMA), "skipped": skipped})))
     assert found.level is OK
     assert "is there, from the volume" in found.text
     assert found.text.endswith(f"; passed over: {skipped[0]}; {skipped[1]}")
@@ -172,7 +174,7 @@ LONGER = {"HF_OVERRIDES": '{"max_position_embeddings": 262144}'}
 def test_a_length_beyond_the_models_maximum_is_a_warning_unless_overridden(
     settings: dict[str, Any], level: Level, change: str
 ) -> None:
-    found = only_finding(checks.context(candidate(MAX_MODEL_LEN="200000", **settings)))
+    found = only_finding(checks.check_context(candidate(MAX_MODEL_LEN="200000", **settings)))
     assert (found.level, found.change) == (level, change)
 
 
@@ -189,7 +191,7 @@ def test_the_context_of_an_embedder_without_its_files_is_a_warning() -> None:
     model = candidate(CPU, RECORDED_MODELS["embedder"].config, **settings)
     accepted, findings = rehearse(model, StartupContext(CPU))
     assert findings == []
-    assert only_finding(checks.context(model)).level is WARN
+    assert only_finding(checks.check_context(model)).level is WARN
     assert "MAX_MODEL_LEN" in accepted.engine.operator_options
 
 
@@ -235,8 +237,8 @@ def test_malformed_configurations_raise_no_errors(key: str) -> None:
     for junk in JUNK:
         odd = candidate(config={**rest, key: junk})
         findings = [
-            *checks.architecture(odd),
-            *checks.quantization(odd),
-            *checks.context(odd),
+            *checks.check_architecture(odd),
+            *checks.check_quantization(odd),
+            *checks.check_context(odd),
         ]
         assert all(finding.text for finding in findings)

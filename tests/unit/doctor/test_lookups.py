@@ -8,11 +8,11 @@ from huggingface_hub import constants
 from support.doctor import CPU, arguments
 
 from worker.doctor.findings import Finding, Level
-from worker.doctor.lookups import Lookups, check_part
+from worker.doctor.lookups import Lookups, check_artifact
 from worker.engine.start.needs import artifacts_in_arguments
 from worker.settings.sources import RawSettings
 from worker.store import Artifact, ModelUnavailable, Origin, Places, Snapshot
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 
 
 def check(**settings: str) -> Finding:
@@ -20,10 +20,10 @@ def check(**settings: str) -> Finding:
     engine = arguments(CPU, **settings)
     _, part = artifacts_in_arguments(engine)
     try:
-        return check_part(part, locate(part, Places(Path("/nowhere"))), engine)
+        return check_artifact(part, find_snapshot(part, Places(Path("/nowhere"))), engine)
     except ModelUnavailable as why:
         found = Finding(Level.FAIL, "model", why.problem, why.remedy)
-        return check_part(part, found, engine)
+        return check_artifact(part, found, engine)
 
 
 def adapter(path: Path | str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def test_a_missing_artifact_is_reported_with_the_name_of_its_setting() -> None:
     engine = arguments(CPU, TOKENIZER="org/none")
     _, part = artifacts_in_arguments(engine)
     text = "org/none: no such repository"
-    found = check_part(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
+    found = check_artifact(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
     assert found == Finding(Level.FAIL, "tokenizer", f"TOKENIZER_NAME: {text}", "mend it")
 
 

@@ -21,7 +21,7 @@ from worker.doctor.memory import GpuJudge, SizeRange, estimate_weights
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Gpu, Machine
 from worker.store import Artifact
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 from worker.store.places import Places
 
 ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
@@ -41,7 +41,7 @@ def recorded_candidate(tmp_path_factory: pytest.TempPathFactory) -> MakeCandidat
         machine = Machine(cpu=False, gpus=ONE.gpus * gpus)
         engine = options(machine).parse({"MODEL": str(place), **settings})
         return Candidate.from_snapshot(
-            engine.arguments, locate(Artifact(str(place)), Places(place))
+            engine.arguments, find_snapshot(Artifact(str(place)), Places(place))
         )
 
     return make

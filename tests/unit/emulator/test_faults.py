@@ -31,7 +31,7 @@ def request(call: str, job: str) -> tuple[str, str, Any]:
 
 def took_effect(peer: Peer, call: str, job_id: str) -> bool:
     """Return whether the call changed the emulator's state."""
-    job = peer.emulator.job(job_id)
+    job = peer.emulator.get_job(job_id)
     effects = {
         "take": job.status == "IN_PROGRESS",
         "stop": peer.worker.pending_stops == [],
@@ -64,7 +64,7 @@ async def test_a_hanging_call_is_reset_when_its_fault_ends(peer: Peer, ends_by: 
     job = await peer.start()
     await peer.add_fault(on="done", do="hang", calls=1, seconds=LONG_S)
     calling = asyncio.create_task(peer.request_raw(*request("done", job)))
-    await poll_until(lambda: not peer.emulator.faults.active())
+    await poll_until(lambda: not peer.emulator.faults.list_active())
     await peer.get("/health")
     assert not calling.done()
     if ends_by == "its time":

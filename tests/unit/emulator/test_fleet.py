@@ -61,7 +61,7 @@ if name == "worker-3" or (name == "worker-2" and starts > 1):
 sys.exit(starts)
 """
     command = (*program(text), str(tmp_path))
-    async with running_fleet(tmp_path, command, count=3, take_poll_s=0.05) as running:
+    async with running_fleet(tmp_path, command, count=3, long_poll_s=0.05) as running:
         for worker, delay in (("worker-1", 2), ("worker-2", 2), ("worker-3", 1)):
             await running.wait_for_announcement(
                 f"{worker} exited with status 1; it is started again in {delay}"
@@ -230,7 +230,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_and_its_j
     tmp_path: Path, ends_by: str
 ) -> None:
     async with running_fleet(tmp_path, STUBBORN + WITH_CHILD + STAYS) as running:
-        job = running.peer.emulator.job(await running.peer.run())
+        job = running.peer.emulator.get_job(await running.peer.run())
         pids = await running.pids()
         hurry = asyncio.Event()
         draining = asyncio.create_task(running.drain(30, hurry))

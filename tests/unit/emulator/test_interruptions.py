@@ -118,7 +118,7 @@ async def test_an_outage_refuses_workers_for_its_duration_and_serves_callers(pee
             assert (await answer.json())["id"] == job
 
 
-@with_options(take_poll_s=600)
+@with_options(long_poll_s=600)
 async def test_an_outage_resets_the_connections_of_workers_but_not_of_callers(peer: Peer) -> None:
     job = await peer.start()
     waiting = asyncio.create_task(peer.get(f"/status-sync/{job}?wait=300000"))

@@ -62,7 +62,9 @@ class BalancedEndpoint:
 @asynccontextmanager
 async def start_load_balancer(count: int = 2, **options: Any) -> AsyncIterator[BalancedEndpoint]:
     async with AsyncExitStack() as stack:
-        balancer = await stack.enter_async_context(LoadBalancer(Options(ping_s=0.01, **options)))
+        balancer = await stack.enter_async_context(
+            LoadBalancer(Options(ping_interval_s=0.01, **options))
+        )
         workers = {f"worker-{n}": ServingWorker(f"worker-{n}") for n in range(1, count + 1)}
         for worker in workers.values():
             port = int(balancer.worker_environ(worker.id)["PORT"])
@@ -103,7 +105,7 @@ async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:
 
 
 async def test_a_session_moves_to_another_worker_unless_its_affinity_is_strict() -> None:
-    async with start_load_balancer(strict_wait_s=0.1) as endpoint:
+    async with start_load_balancer(affinity_wait_s=0.1) as endpoint:
         async with asyncio.timeout(HUNG_S):
             while (await endpoint.ask(affinity="strict worker-2"))[0] != 201:
                 pass
@@ -118,7 +120,7 @@ async def test_a_session_moves_to_another_worker_unless_its_affinity_is_strict()
 
 @pytest.mark.parametrize("ping", [204, 503])
 async def test_a_request_waits_a_limited_time_for_a_healthy_worker(ping: int) -> None:
-    async with start_load_balancer(1, balanced_wait_s=0.2) as endpoint:
+    async with start_load_balancer(1, backend_wait_s=0.2) as endpoint:
         endpoint.workers["worker-1"].ping = ping
         async with asyncio.timeout(HUNG_S):
             while (answer := await endpoint.ask())[0] != 400:
@@ -134,7 +136,7 @@ async def test_too_large_and_too_slow_exchanges_are_errors() -> None:
         async with endpoint.session.post("/v1/files", data=BytesIO(bytes(30_000_001))) as answer:
             assert answer.status == 413
         assert (await endpoint.ask("/large"))[0] == 502
-    async with start_load_balancer(1, processing_s=0.2) as endpoint:
+    async with start_load_balancer(1, forward_timeout_s=0.2) as endpoint:
         assert (await endpoint.ask("/slow"))[0] == 504
 
 

@@ -22,7 +22,7 @@ from emulator import (
     LostJobHandling,
 )
 from emulator.__main__ import fetch_model_name, main
-from emulator.command_line import read_command_line, to_options
+from emulator.command_line import make_options, read_command_line
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
@@ -31,7 +31,7 @@ WORKER_OPTION = "--serve"
 
 
 def parse(arguments: str) -> Options:
-    return to_options(read_command_line(shlex.split(arguments)), api_key=None)
+    return make_options(read_command_line(shlex.split(arguments)), api_key=None)
 
 
 def test_the_command_serves_until_interrupted_and_prints_a_workers_environment() -> None:

@@ -51,7 +51,7 @@ def test_outputs_of_batches_count_towards_the_total(limited_files: Files, volume
     (volume / "out" / "deep" / "array.json").write_bytes(bytes(HALF))
     expect_refusal(limited_files)
     with pytest.raises(VolumeError, match=FULL):
-        list(limited_files.count_bytes([bytes(HALF)]))
+        list(limited_files.enforce_quota([bytes(HALF)]))
 
 
 def test_callers_own_files_do_not_count_towards_the_total(

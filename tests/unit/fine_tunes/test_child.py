@@ -94,7 +94,7 @@ async def test_the_environment_is_offline_and_contains_only_the_necessary_secret
     monkeypatch.setattr("worker.settings.environment._secrets", {})
     pop_secrets()
     script = "import json, os, sys; sys.stderr.write(json.dumps(dict(os.environ)))"
-    async with start_process(script, with_wandb_key=wandb) as child:
+    async with start_process(script, wandb=wandb) as child:
         assert await child.wait() == 0
         environ = json.loads(child.stderr_tail)
     secrets = [value for value in environ.values() if value.startswith("secret-")]

@@ -21,7 +21,7 @@ from worker.fine_tunes.creation import FineTuneCreator, model_directory
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.sources import ROW_TYPES, RowSources
 from worker.job.fine_tune import FineTuneSpec
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.volume import ids
 
 TEXT = frozenset({"generate"})
@@ -211,7 +211,7 @@ async def serve() -> AsyncGenerator[Serve, None]:
 
 
 def make_fetching_creator(fine_tunes: FineTunes) -> FineTuneCreator:
-    fetcher = Fetcher(
+    fetcher = WebFetcher(
         create_resolver=lambda: TableResolver({"host.example": [["127.0.0.9"]]}),
         is_allowed=lambda address: address == "127.0.0.9",
         types=ROW_TYPES,

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from trainer.spec import ATTEMPTS, Event
+from trainer.spec import ATTEMPTS_DIR, Event
 from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
@@ -64,7 +64,7 @@ def test_metrics_of_steps_that_a_later_attempt_repeats_are_left_out(
     for number, (step, lines) in enumerate(later, 2):
         write_events(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
     write_events(fine_tune, [], "000009.aa").write_text("")
-    (fine_tune.directory / ATTEMPTS / "000010.aa").mkdir()
+    (fine_tune.directory / ATTEMPTS_DIR / "000010.aa").mkdir()
     rows = metrics_by_step(fine_tune.events())
     assert {step: row["train_loss"] for step, row in rows.items()} == losses
     assert len([event for event in fine_tune.events() if event.metrics]) == len(losses)
@@ -112,14 +112,14 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
     fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
 ) -> None:
     contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
-    place = fine_tune.directory / ATTEMPTS / "000001.aa" / "result"
+    place = fine_tune.directory / ATTEMPTS_DIR / "000001.aa" / "result"
     write_events(fine_tune, [loss_event(5, 3), loss_event(10, 2), eval_loss_event(10, 2.5)])
     place.mkdir()
     for name, content in contents.items():
         (place / name).write_bytes(content)
-    assert len(results.write(fine_tunes.files, fine_tune)) == 2
+    assert len(results.write_result_files(fine_tunes.files, fine_tune)) == 2
     fine_tune.decide_publishing(AdapterChoice(name="demo.new", attempt="000001.aa"))
-    first = results.write(fine_tunes.files, fine_tune)
+    first = results.write_result_files(fine_tunes.files, fine_tune)
     files = [fine_tunes.files.get(id) for id in first]
     assert [file.filename for file in files] == ["step_metrics.csv", "losses.svg", *names]
     assert {file.purpose for file in files} == {"fine-tune-results"}
@@ -128,7 +128,7 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
     assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
     assert others == [contents[name] for name in names]
     write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
-    assert results.write(fine_tunes.files, fine_tune) == first
+    assert results.write_result_files(fine_tunes.files, fine_tune) == first
 
 
 def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:

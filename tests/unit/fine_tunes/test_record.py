@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.fine_tunes import records_of
 
-from trainer.spec import ATTEMPTS, CHECK_RESULT, CheckResult
+from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
 from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FineTuneError, FineTuneResult
@@ -29,7 +29,7 @@ def acquire_lease(fine_tune: FineTune) -> None:
 
 
 def write_check(fine_tune: FineTune, attempt: str = "000001.aa", rows: int = 3) -> None:
-    fine_tune.write(f"{ATTEMPTS}/{attempt}/{CHECK_RESULT}", CheckResult(rows=rows))
+    fine_tune.write(f"{ATTEMPTS_DIR}/{attempt}/{CHECK_FILE}", CheckResult(rows=rows))
 
 
 def expect_refusals(fine_tune: FineTune, message: str) -> None:
@@ -116,7 +116,7 @@ def test_a_fine_tune_ends_although_the_volume_fails_during_the_cleanup(
 
 
 def test_only_the_events_of_attempts_remain_after_the_end(fine_tune: FineTune) -> None:
-    attempt = fine_tune.directory / ATTEMPTS / "000001.aa"
+    attempt = fine_tune.directory / ATTEMPTS_DIR / "000001.aa"
     for name in ("checkpoints", "epochs", "result", "tokens"):
         (attempt / name).mkdir(parents=True)
         (attempt / name / "large").write_text("weights")
@@ -128,12 +128,12 @@ def test_only_the_events_of_attempts_remain_after_the_end(fine_tune: FineTune) -
 def test_attempts_are_sorted_and_the_newest_check_counts(fine_tune: FineTune) -> None:
     assert fine_tune.attempts() == []
     for name in ("000010.bb", "000002.cc", ".new", "000001.dd"):
-        (fine_tune.directory / ATTEMPTS / name).mkdir(parents=True)
+        (fine_tune.directory / ATTEMPTS_DIR / name).mkdir(parents=True)
     names = [path.name for path in fine_tune.attempts()]
     assert names == ["000001.dd", "000002.cc", "000010.bb"]
     write_check(fine_tune, "000001.dd")
     write_check(fine_tune, "000002.cc", rows=4)
-    assert fine_tune.newest_check == CheckResult(rows=4)
+    assert fine_tune.newest_check_result == CheckResult(rows=4)
 
 
 def test_nothing_is_written_for_a_removed_fine_tune(fine_tune: FineTune) -> None:

@@ -25,7 +25,7 @@ from support.fine_tunes import (
 )
 from support.processes.background import HUNG_S, poll_until
 
-from trainer.spec import SPEC
+from trainer.spec import SPEC_FILE
 from worker.errors import InvalidInput
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S
@@ -82,7 +82,7 @@ async def test_the_adapter_of_a_successful_training_is_published_under_its_name(
     published = {path.name: (path / weights).read_text() for path in adapters(tmp_path)}
     assert published == {name: "result", f"{name}.ckpt-5": "epoch 5"}
     assert progress == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
-    assert json.loads((fine_tune.directory / SPEC).read_text())["max_length"] == 8
+    assert json.loads((fine_tune.directory / SPEC_FILE).read_text())["max_length"] == 8
     assert not running_trainers(fine_tune)
     assert not fine_tune.is_leased()
 

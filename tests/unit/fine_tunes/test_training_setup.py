@@ -171,10 +171,10 @@ async def test_rows_are_checked_at_a_low_priority(
     starts, start = [], TrainerProcess.start
 
     async def record_start(
-        command: Sequence[str], *, low_priority: bool, with_wandb_key: bool
+        command: Sequence[str], *, low_priority: bool, wandb: bool
     ) -> TrainerProcess:
         starts.append((CHECK_OPTION in command, low_priority))
-        return await start(command, low_priority=low_priority, with_wandb_key=with_wandb_key)
+        return await start(command, low_priority=low_priority, wandb=wandb)
 
     monkeypatch.setattr(TrainerProcess, "start", record_start)
     await run_attempt(

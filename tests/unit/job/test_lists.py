@@ -59,7 +59,7 @@ def test_an_item_may_have_its_own_sampling_params_and_the_shared_ones() -> None:
     items = raw_items(prompts=list("abc"), sampling_params=params, guided_regex="x")
     assert [item.sampling_params.n for item in items] == [2, 1, 1]
     regex = {"regex": "x"}
-    structured = [item.sampling_params.vllm["structured_outputs"] for item in items]
+    structured = [item.sampling_params.vllm_params["structured_outputs"] for item in items]
     assert structured == [regex, {**regex, "whitespace_pattern": " "}, regex]
 
 

@@ -45,7 +45,7 @@ def test_best_of_choices_are_generated_and_ranked_choices_are_not_streamed(
     params: dict[str, Any], n: int, width: int, is_ranked: bool
 ) -> None:
     parsed = parse_sampling(params)
-    assert (parsed.n, parsed.width, parsed.is_ranked) == (n, width, is_ranked)
+    assert (parsed.n, parsed.num_candidates, parsed.is_ranked) == (n, width, is_ranked)
     assert parse_job(params, stream=True).is_streamed is not is_ranked
     assert parse_job(params, stream=False).is_streamed is False
 
@@ -82,7 +82,7 @@ def test_other_parameters_are_passed_to_vllm_unchanged() -> None:
     # The defaults of beam search may be sent explicitly.
     assert parse_sampling({"length_penalty": 1, "early_stopping": False}) == parse_sampling()
     parsed = parse_sampling({**other_params, **translated})
-    assert parsed.vllm == other_params
+    assert parsed.vllm_params == other_params
     assert {name: getattr(parsed, name) for name in translated} == translated
 
 
@@ -99,8 +99,8 @@ def test_return_token_log_probs_becomes_logprobs() -> None:
     keys = {"return_token_log_probs": True}
     for logprobs, expected in ((5, 5), (None, 0)):
         params = {"logprobs": logprobs}
-        assert parse_sampling({**params, **keys}).vllm == {"logprobs": expected}
-        assert parse_sampling(params, **keys).vllm == {"logprobs": expected}
+        assert parse_sampling({**params, **keys}).vllm_params == {"logprobs": expected}
+        assert parse_sampling(params, **keys).vllm_params == {"logprobs": expected}
 
 
 # Structured outputs, in sampling_params or next to them:
@@ -116,12 +116,14 @@ def test_every_spelling_is_translated_into_vllms() -> None:
     for kind, value in CONSTRAINTS.items():
         for params in spellings_of(kind, value):
             vllm = {"structured_outputs": {kind: value}}
-            assert parse_sampling(params).vllm == parse_sampling(**params).vllm == vllm
+            assert (
+                parse_sampling(params).vllm_params == parse_sampling(**params).vllm_params == vllm
+            )
     # A whitespace pattern needs another constraint.
     vllm = {"structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}}
     for params in spellings_of("whitespace_pattern", "[ ]?"):
-        assert parse_sampling({"guided_json": {}, **params}).vllm == vllm
-        assert parse_sampling({"guided_json": {}}, **params).vllm == vllm
+        assert parse_sampling({"guided_json": {}, **params}).vllm_params == vllm
+        assert parse_sampling({"guided_json": {}}, **params).vllm_params == vllm
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_every_spelling_is_translated_into_vllms() -> None:
 )
 def test_a_constraint_is_translated_into_vllms(params: Any, structured: Any) -> None:
     vllm = {"structured_outputs": structured} if structured else {}
-    assert parse_sampling(params).vllm == parse_sampling(**params).vllm == vllm
+    assert parse_sampling(params).vllm_params == parse_sampling(**params).vllm_params == vllm
 
 
 # Bounds, on both paths:
@@ -229,14 +231,16 @@ async def test_bodies_above_a_bound_are_refused(name: str, value: Any, message: 
 async def test_repeated_items_count_once() -> None:
     params = {"allowed_token_ids": [5, 6] * 5_000, "bad_words": ["a", "b"] * 400}
     once = {"allowed_token_ids": [5, 6], "bad_words": ["a", "b"]}
-    assert RawJob.read(raw(**params)).sampling_params.vllm == once
+    assert RawJob.read(raw(**params)).sampling_params.vllm_params == once
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, body(**params))
     (request,) = engine.requests
     assert isinstance(request, dict)
     assert {name: request[name] for name in once} == once
     # max_tokens is cut to the largest number that the engine can count.
-    assert RawJob.read(raw(max_tokens=MAX_INT64)).sampling_params.vllm == {"max_tokens": MAX_INT32}
+    assert RawJob.read(raw(max_tokens=MAX_INT64)).sampling_params.vllm_params == {
+        "max_tokens": MAX_INT32
+    }
 
 
 def test_values_of_wrong_types_are_left_to_vllm() -> None:

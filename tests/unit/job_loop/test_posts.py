@@ -220,7 +220,7 @@ def test_pauses_grow_with_each_failure_up_to_some_seconds() -> None:
 async def test_progress_is_posted_once(platform: Platform) -> None:
     job = platform.submit(HANG)
     await platform.wait_until_begun(job)
-    await platform.wire.report({"id": job.id}, {"done": 1})
+    await platform.wire.post_progress({"id": job.id}, {"done": 1})
     assert job.progress == {"done": 1}
 
 

@@ -31,7 +31,7 @@ from worker.failed_start import FailedStart
 
 async def test_an_idle_worker_exits_before_its_take_ends() -> None:
     async with (
-        Emulator(Options(take_poll_s=2 * HUNG_S)) as emulator,
+        Emulator(Options(long_poll_s=2 * HUNG_S)) as emulator,
         run_job_loop(emulator) as platform,
     ):
         await platform.run("first")

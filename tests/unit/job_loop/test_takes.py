@@ -73,7 +73,7 @@ async def test_failed_takes_are_retried(platform: Platform, fault: dict[str, Any
 
 
 async def test_an_empty_take_is_repeated() -> None:
-    async with Emulator(Options(take_poll_s=0.01)) as emulator, run_job_loop(emulator) as platform:
+    async with Emulator(Options(long_poll_s=0.01)) as emulator, run_job_loop(emulator) as platform:
         await poll_until(lambda: emulator.queue.get_worker("w").takes > 2)
         assert (await platform.run("late")).output == ["late"]
 
@@ -212,7 +212,7 @@ async def test_a_stop_for_an_unknown_job_stops_nothing(platform: Platform) -> No
 
 
 async def test_stops_are_received_after_an_outage_of_the_platform() -> None:
-    async with Emulator(Options(take_poll_s=0.05)) as emulator, run_job_loop(emulator) as platform:
+    async with Emulator(Options(long_poll_s=0.05)) as emulator, run_job_loop(emulator) as platform:
         emulator.faults.add(Fault(on=Call.STOP, do=Action.RESET, calls=3))
         job = platform.submit(HANG)
         await platform.wait_until_begun(job)

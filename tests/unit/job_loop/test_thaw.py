@@ -63,7 +63,7 @@ async def test_an_idle_worker_takes_its_next_job_on_new_connections(
 
 
 async def test_an_open_take_is_closed_and_repeated(time_of_day: TimeOfDay) -> None:
-    options = Options(take_poll_s=2 * HUNG_S)
+    options = Options(long_poll_s=2 * HUNG_S)
     async with Emulator(options) as emulator, run_job_loop(emulator) as platform:
         worker = emulator.queue.get_worker("w")
         await poll_until(lambda: worker.takes == 1)

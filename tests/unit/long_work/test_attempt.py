@@ -15,7 +15,7 @@ from worker.volume.lease import HEARTBEAT_S, MAX_UNCHANGED_POLLS, POLL_S, Leases
 
 
 def attempt_at(root: Path) -> Attempt:
-    return Attempt(Batch(root), seconds=60)
+    return Attempt(Batch(root), limit_s=60)
 
 
 async def test_one_of_two_workers_acquires_a_lease_and_the_other_one_after_its_release(
@@ -62,7 +62,7 @@ async def test_the_lease_of_a_dead_owner_is_taken_over_after_enough_polls_and_no
         async with attempt.lease("plan") as lease:
             assert lease is None
     async with attempt.lease("plan") as lease:
-        assert (lease is not None and lease.attempt == 8) is is_acquired
+        assert (lease is not None and lease.number == 8) is is_acquired
 
 
 async def test_a_failing_poll_is_an_error_of_the_volume(

@@ -77,4 +77,4 @@ def test_the_table_of_kinds_matches_their_classes() -> None:
     for name, kind in KINDS.items():
         records = kind.load_records(settings())
         assert (records.folder, records.record_type.kind) == (kind.folder, name)
-        assert callable(kind.load_answer())
+        assert callable(kind.load_answer_function())

@@ -13,7 +13,7 @@ from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import PAUSED, REQUEST, RESULT, Record, StoredRequest, Timestamped
 from worker.long_work.records import Records
-from worker.long_work.runner import run
+from worker.long_work.runner import run_steps
 
 PAUSE, CANCEL = "pause.json", "cancel.json"
 
@@ -27,7 +27,7 @@ class Task(Record):
 
     @property
     def request(self) -> StoredRequest:
-        return self.require(REQUEST, StoredRequest)
+        return self.read_required(REQUEST, StoredRequest)
 
     def stop_reason(self) -> str | None:
         if self.has_file(CANCEL):
@@ -87,9 +87,9 @@ async def test_steps_are_repeated_until_the_work_has_ended_or_is_paused(
     steps = Steps(
         do_nothing, do_nothing, lambda: task.write(name, Timestamped(at=1)), did_work=did_work
     )
-    assert await run(tasks, task, make_attempt(task), steps) == outcome
+    assert await run_steps(tasks, task, make_attempt(task), steps) == outcome
     assert steps.remaining == []
-    assert await run(tasks, task, make_attempt(task), steps) == outcome
+    assert await run_steps(tasks, task, make_attempt(task), steps) == outcome
 
 
 @pytest.mark.parametrize(("did_work", "seconds"), [(True, 3600.0), (False, 0.1)])
@@ -99,15 +99,15 @@ async def test_the_runner_waits_only_after_steps_without_work(
     monkeypatch.setattr("worker.long_work.runner.POLL_S", seconds)
     steps = Steps(do_nothing, lambda: task.write(RESULT, Timestamped(at=1)), did_work=did_work)
     started_at = time.monotonic()
-    assert await asyncio.wait_for(run(tasks, task, make_attempt(task), steps), 60) == "ended"
+    assert await asyncio.wait_for(run_steps(tasks, task, make_attempt(task), steps), 60) == "ended"
     assert did_work or time.monotonic() - started_at >= 2 * seconds
 
 
 async def test_a_job_without_time_runs_one_step(tasks: Tasks, task: Task) -> None:
     for attempt in (make_attempt(task, -1.0), make_attempt(task, closed_at=time.monotonic())):
-        assert await run(tasks, task, attempt, Steps(do_nothing)) == "left"
+        assert await run_steps(tasks, task, attempt, Steps(do_nothing)) == "left"
     last_step = Steps(lambda: task.write(RESULT, Timestamped(at=1)))
-    assert await run(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
+    assert await run_steps(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
 
 
 async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, task: Task) -> None:
@@ -115,7 +115,7 @@ async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, t
     async with make_attempt(task).lease("run") as lease:
         assert lease
         assert not tasks.get_updated(task.id).has_ended()
-    assert await run(tasks, task, make_attempt(task), Steps()) == "ended"
+    assert await run_steps(tasks, task, make_attempt(task), Steps()) == "ended"
 
 
 def test_work_that_can_not_be_ended_is_returned_unchanged(

@@ -24,7 +24,7 @@ from support.media import (
 )
 from support.tables.attacks.media import SESSION
 
-from worker.engine.run.requests.media import VARIABLES
+from worker.engine.run.requests.media import ENVIRONMENT
 from worker.media import MediaLimits
 
 UNREADABLE = "can't be read: Input should be"
@@ -153,7 +153,7 @@ async def test_a_video_of_every_known_format_is_accepted(
 ) -> None:
     # The worker sets this at startup; OpenCV reads it whenever it opens a file.
     name = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
-    monkeypatch.setenv(name, VARIABLES[name])
+    monkeypatch.setenv(name, ENVIRONMENT[name])
     file = encode_video(6, code, ending)
     assert await inlined_urls(media_loader(), chat_body(media_host(file, type_), kind="video")) == [
         to_data_url(file, type_)
@@ -205,7 +205,10 @@ async def test_audio_in_base64_is_checked() -> None:
         part = {"type": "input_audio", "input_audio": sound}
         return {"messages": [{"role": "user", "content": [part]}]}
 
-    assert await media_loader().inline(make_request(WAVE), MESSAGES) == (make_request(WAVE), True)
+    assert await media_loader().inline_media(make_request(WAVE), MESSAGES) == (
+        make_request(WAVE),
+        True,
+    )
     assert UNREADABLE in await refusal_message(media_loader(), make_request(b"#EXTM3U"))
 
 

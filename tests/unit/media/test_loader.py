@@ -44,7 +44,7 @@ async def test_a_request_without_media_stays_the_same_object() -> None:
         ({"messages": [{"role": "user", "content": "Hi"}]}, MESSAGES),
         ({"input": "Hi", "request_id": "resp_1"}, ("input",)),
     ):
-        after, has_media = await media_loader().inline(request, keys)
+        after, has_media = await media_loader().inline_media(request, keys)
         assert (after is request, has_media) == (True, False)
 
 
@@ -168,14 +168,16 @@ async def test_the_number_of_concurrent_fetches_is_limited(media_host: Any) -> N
         return web.Response(body=IMAGE, content_type="image/png")
 
     loader, url = media_loader(), media_host.serve(respond_slowly)
-    await asyncio.gather(*(loader.inline(chat_body(*[url] * 8), MESSAGES) for _ in range(20)))
+    await asyncio.gather(*(loader.inline_media(chat_body(*[url] * 8), MESSAGES) for _ in range(20)))
     # At most four fetches for each of eight concurrent requests.
     assert 8 < highest <= 32
 
 
 async def test_a_cancelled_request_frees_its_slot(media_host: Any) -> None:
     loader, url = media_loader(), media_host.serve_nothing()
-    waiting = [asyncio.create_task(loader.inline(chat_body(url), MESSAGES)) for _ in range(20)]
+    waiting = [
+        asyncio.create_task(loader.inline_media(chat_body(url), MESSAGES)) for _ in range(20)
+    ]
     await poll_until(lambda: media_host.pending_requests == MAX_CONCURRENT_REQUESTS)
     for task in waiting:
         task.cancel()
@@ -190,7 +192,9 @@ TIMEOUT_MESSAGE = (
 
 async def test_a_fetch_from_a_host_that_sends_nothing_times_out(media_host: Any) -> None:
     request = chat_body(media_host(), media_host.serve_nothing(), media_host.serve_nothing())
-    assert await refusal_message(media_loader(MediaLimits(seconds=0.1)), request) == TIMEOUT_MESSAGE
+    assert (
+        await refusal_message(media_loader(MediaLimits(timeout_s=0.1)), request) == TIMEOUT_MESSAGE
+    )
 
 
 @contextmanager
@@ -212,7 +216,7 @@ def keep_busy(threads: Executor, count: int) -> Iterator[None]:
 
 
 async def test_checking_files_for_too_long_times_out() -> None:
-    loader = media_loader(MediaLimits(seconds=0.1))
+    loader = media_loader(MediaLimits(timeout_s=0.1))
     with keep_busy(loader._threads, MAX_CONCURRENT_REQUESTS):
         assert await refusal_message(loader, chat_body(data_url())) == TIMEOUT_MESSAGE
 

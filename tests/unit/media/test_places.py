@@ -8,11 +8,11 @@ import pytest
 
 from worker.errors import InvalidInput
 from worker.media import walker
-from worker.media.addresses import MAX_URL_LENGTH, UnusableURL, is_public, parse_url
+from worker.media.addresses import MAX_URL_LENGTH, UnusableURL, is_public_address, parse_web_url
 from worker.media.walker import (
     DENIED_KEYS,
     DENIED_PART_KEYS,
-    OBJECT_KEYS,
+    OPTION_OBJECT_KEYS,
     refuse_denied_keys,
     replace_values,
 )
@@ -112,7 +112,7 @@ def test_every_refused_key_and_type_of_a_part_is_found() -> None:
 
 def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges() -> None:
     for name in DENIED_KEYS:
-        bodies: list[Any] = [{name: {}}, *({holder: {name: "x"}} for holder in OBJECT_KEYS)]
+        bodies: list[Any] = [{name: {}}, *({holder: {name: "x"}} for holder in OPTION_OBJECT_KEYS)]
         for body in bodies:
             with pytest.raises(InvalidInput, match=f"{name}: not in a request") as caught:
                 refuse_denied_keys(body)
@@ -176,7 +176,9 @@ def test_the_tables_have_every_key_that_callers_must_not_send() -> None:
     denied_keys |= {"kv_transfer_params", "ec_transfer_params"}
     assert denied_keys | {"request_id"} <= DENIED_KEYS.keys()
     assert denied_keys | {"uuid", "image_pil"} <= DENIED_PART_KEYS.keys()
-    assert {"chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args"} <= set(OBJECT_KEYS)
+    assert {"chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args"} <= set(
+        OPTION_OBJECT_KEYS
+    )
 
 
 # Addresses:
@@ -208,9 +210,9 @@ AMBIGUOUS = """
 
 
 def test_only_addresses_of_the_internet_are_public() -> None:
-    assert [address for address in PUBLIC.split() if not is_public(address)] == []
+    assert [address for address in PUBLIC.split() if not is_public_address(address)] == []
     others = [*NOT_PUBLIC.split(), "", " 1.1.1.1", "1.1.1.1\n"]
-    assert [address for address in others if is_public(address)] == []
+    assert [address for address in others if is_public_address(address)] == []
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_only_addresses_of_the_internet_are_public() -> None:
     ],
 )
 def test_a_url_is_sent_unchanged(text: str, host: str, target: str) -> None:
-    url = parse_url(text)
+    url = parse_web_url(text)
     assert (url.raw_host, url.raw_path_qs) == (host, target)
 
 
@@ -238,5 +240,5 @@ def test_an_ambiguous_url_is_refused() -> None:
         "https://example.com/" + "a" * MAX_URL_LENGTH,
     ):
         with pytest.raises(UnusableURL) as caught:
-            parse_url(text)
+            parse_web_url(text)
         assert not any(word in str(caught.value) for word in ("example", "hunter2"))

@@ -18,8 +18,8 @@ from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT,
 
 from worker.errors import InvalidInput
 from worker.media import MediaLimits, MediaLoader
-from worker.media.addresses import is_public
-from worker.media.fetcher import Fetcher
+from worker.media.addresses import is_public_address
+from worker.media.fetcher import WebFetcher
 
 SECRET = "the secret of the canary file"
 
@@ -31,10 +31,10 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
-def make_loader(names: TableResolver, is_allowed: Any = is_public) -> MediaLoader:
+def make_loader(names: TableResolver, is_allowed: Any = is_public_address) -> MediaLoader:
     return MediaLoader(
-        MediaLimits(seconds=HUNG_S),
-        Fetcher(create_resolver=lambda: names, is_allowed=is_allowed),
+        MediaLimits(timeout_s=HUNG_S),
+        WebFetcher(create_resolver=lambda: names, is_allowed=is_allowed),
         KINDS,
     )
 
@@ -58,7 +58,7 @@ async def assert_refused(loader: MediaLoader, url: str) -> None:
     """Assert that a URL is refused as every kind of medium, with no detail of the network."""
     for kind in KINDS:
         with pytest.raises(InvalidInput) as caught:
-            await loader.inline(chat_body(url, kind=kind), MESSAGES)
+            await loader.inline_media(chat_body(url, kind=kind), MESSAGES)
         message = caught.value.message
         assert message.startswith(f"messages.0.content.0.{kind}_url.url: ")
         for detail in ("127.0.0.1", "169.254", "hunter2", SECRET, "Errno", "canary"):
@@ -109,11 +109,13 @@ async def test_the_address_of_the_socket_is_checked_in_addition_to_the_resolved_
     def is_allowed(address: str) -> bool:
         addresses.append(address)
         # Accepts the address from the resolver, and then refuses the address of the socket.
-        return len(addresses) == 1 or is_public(address)
+        return len(addresses) == 1 or is_public_address(address)
 
     loader = make_loader(TableResolver(NAMES), is_allowed)
     with pytest.raises(InvalidInput, match="no address on the public internet"):
-        await loader.inline(chat_body(f"http://inside.example:{local_server.port}/"), MESSAGES)
+        await loader.inline_media(
+            chat_body(f"http://inside.example:{local_server.port}/"), MESSAGES
+        )
     assert addresses == ["127.0.0.1", "127.0.0.1"]
     assert not local_server.hits
 

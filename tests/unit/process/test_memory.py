@@ -13,7 +13,7 @@ from support import ROOT
 
 from worker.process import processor
 from worker.process.garbage import pause_collection
-from worker.process.memory import available_memory, free_memory, memory_limit
+from worker.process.memory import free_memory, memory_limit, page_cache_capacity
 
 # Memory:
 
@@ -30,7 +30,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 @pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
 def test_a_containers_limit_bounds_its_memory(tmp_path: Path, file: str) -> None:
     write(tmp_path, {file: "4096"})
-    assert memory_limit(tmp_path) == available_memory(tmp_path) == 4096
+    assert memory_limit(tmp_path) == page_cache_capacity(tmp_path) == 4096
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path, files: dict[st
     write(tmp_path, files)
     physical = psutil.virtual_memory().total
     assert memory_limit(tmp_path) == physical
-    assert 4096 < available_memory(tmp_path) < physical
+    assert 4096 < page_cache_capacity(tmp_path) < physical
     assert 4096 < free_memory(tmp_path) < physical
 
 
@@ -125,10 +125,10 @@ def test_the_processors_name_is_the_kernels(
 ) -> None:
     source = tmp_path / "cpuinfo"
     source.write_text(text)
-    assert processor.read_processor_name(source) == found
+    assert processor.read_cpu_info(source) == found
 
 
 def test_the_librarys_benchmark_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpuinfo, "get_cpu_info", None)
     processor.skip_processor_benchmark()
-    assert cpuinfo.get_cpu_info() == processor.read_processor_name()
+    assert cpuinfo.get_cpu_info() == processor.read_cpu_info()

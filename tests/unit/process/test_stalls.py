@@ -18,7 +18,7 @@ from worker.process.stalls import (
     LATE_CHECK_S,
     MAX_CHECK_INTERVAL_S,
     StallDetector,
-    count_bytes,
+    count_io_bytes,
     measure_usage,
     startup_processes,
     watch_startup,
@@ -157,7 +157,7 @@ def test_bytes_read_from_a_disk_or_a_mapped_file_count(tmp_path: Path) -> None:
         "rchar: 10\nwchar: 200\nsyscr: 5\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 7\n"
     )
     (tmp_path / "stat").write_text("7 (a) b) S 1 7 7 0 -1 4194304 900 800 3 0 5 6 0 0 20 0 1\n")
-    assert count_bytes(tmp_path) == 10 + 200 + 4096 + 3 * BYTES_PER_FAULT
+    assert count_io_bytes(tmp_path) == 10 + 200 + 4096 + 3 * BYTES_PER_FAULT
 
 
 def test_a_start_is_not_watched_if_its_bytes_cannot_be_counted(

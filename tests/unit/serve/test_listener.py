@@ -197,8 +197,8 @@ def test_an_unresponsive_holder_process_makes_the_machine_unfit(
     listener: StartupListener, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(module, "HAND_OVER_TIMEOUT_S", 0.2)
-    listener.holder.send_signal(number)
+    listener.child.send_signal(number)
     if number is signal.SIGKILL:
-        listener.holder.wait()
+        listener.child.wait()
     with pytest.raises(MachineUnfit, match="start the worker again"):
         listener.take_sockets()

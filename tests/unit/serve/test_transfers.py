@@ -176,7 +176,7 @@ async def test_reading_stops_when_a_body_is_too_large(
 async def test_a_form_that_arrives_too_slowly_times_out(
     engine: ScriptedEngine, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MIN_BYTES_PER_S", 1_000_000_000)
+    monkeypatch.setattr(bodies, "MIN_RATE", 1_000_000_000)
 
     async def send_slowly() -> AsyncIterator[bytes]:
         yield form(FILE, end=b"")

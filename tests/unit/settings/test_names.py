@@ -127,15 +127,15 @@ def test_removals_are_recorded_with_their_release(
 
 
 def test_an_architecture_of_a_later_release_is_recorded() -> None:
-    assert history.first_release("architectures", "Step5ForCausalLM") == "0.33.0"
+    assert history.find_first_release("architectures", "Step5ForCausalLM") == "0.33.0"
     assert Removal("0.6.6.post1", "0.7.0").since == "0.7"
 
 
 @pytest.mark.parametrize("name", ["", "NO_SUCH_OPTION", "MAX_MODEL_LEN", "LlamaForCausalLM"])
 def test_names_in_all_or_no_releases_are_not_recorded(name: str) -> None:
     assert [history.find_removal(kind, name) for kind in get_args(history.EntryKind)] == [None] * 3
-    assert history.first_release("options", name) is None
-    assert history.first_release("architectures", name) is None
+    assert history.find_first_release("options", name) is None
+    assert history.find_first_release("architectures", name) is None
 
 
 # The table of settings; its rows for vLLM's options are checked against vLLM in tests/contract

@@ -162,11 +162,11 @@ def test_a_baked_model_is_used_if_no_other_is_named(image: Path, environ: dict[s
 
 def test_options_of_a_command_line_are_parsed_by_setting_name() -> None:
     words = ["--model", "a", "--max_model_len=5", "--enforce-eager", "--json.key", "1", "-sc", "{}"]
-    assert sources.parse_options(words) == {
+    assert sources.guess_options(words) == {
         "MODEL": "a",
         "MAX_MODEL_LEN": "5",
         "ENFORCE_EAGER": "--json.key",
         "JSON": "1",
         "SC": "{}",
     }
-    assert sources.parse_options([]) == {}
+    assert sources.guess_options([]) == {}

@@ -18,7 +18,7 @@ from worker.store.files import (
     other_files,
     weight_files,
 )
-from worker.store.hub import locate
+from worker.store.hub import find_snapshot
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 CLUTTER = ["README.md", "onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
@@ -154,7 +154,7 @@ def test_missing_shards_are_listed() -> None:
 
 
 def describe(folder: Path) -> Snapshot:
-    return locate(Artifact(str(folder)), Places(Path("/no volume"), Path("/no cache")))
+    return find_snapshot(Artifact(str(folder)), Places(Path("/no volume"), Path("/no cache")))
 
 
 @pytest.mark.parametrize("absolute", [False, True])

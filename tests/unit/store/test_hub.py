@@ -12,11 +12,11 @@ from support.hub.caches import ARTIFACT, INDEX, NAME, SHARDS, WEIGHTS, HubAndVol
 from support.hub.server import MEMBER, commit_id
 
 from worker.store import Artifact, File, ModelUnavailable, Origin, Reason, Snapshot
-from worker.store.hub import list_files, locate
+from worker.store.hub import find_snapshot, list_files
 
 
 def find(store: HubAndVolume, artifact: Artifact = ARTIFACT) -> Snapshot:
-    return locate(artifact, store.places, store.hub.endpoint)
+    return find_snapshot(artifact, store.places, store.hub.endpoint)
 
 
 def refusal_reason(store: HubAndVolume) -> Reason:

@@ -89,14 +89,14 @@ RECOMPUTED_TOKEN_BYTES = SIZES.token_bytes(recompute=True)
     ],
 )
 def test_as_many_rows_as_fit_are_computed_together(free: float, chosen: StepPlan) -> None:
-    assert choose_step_plan(SIZES, longest=50, batch_size=8, free_bytes=free) == chosen
+    assert choose_step_plan(SIZES, longest=50, batch_size=8, free=free) == chosen
 
 
 def test_the_next_smaller_plans_take_less_and_less_memory() -> None:
-    steps, chosen = [], StepPlan(12).next_smaller(12)
+    steps, chosen = [], StepPlan(12).smaller_plan(12)
     while chosen:
         steps.append(chosen)
-        chosen = chosen.next_smaller(12)
+        chosen = chosen.smaller_plan(12)
     assert steps == [StepPlan(6), StepPlan(3), StepPlan(1), StepPlan(1, recompute=True)]
 
 

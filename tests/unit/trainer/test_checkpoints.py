@@ -7,13 +7,13 @@ import pytest
 
 from trainer import checkpoints
 from trainer.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from trainer.spec import CHECKPOINTS, EPOCHS
+from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR
 
 FILE = "trainer_state.json"
 
 
 def checkpoint(attempt: Path, step: int, text: str = "") -> Path:
-    directory = attempt / CHECKPOINTS / f"checkpoint-{step}"
+    directory = attempt / CHECKPOINTS_DIR / f"checkpoint-{step}"
     directory.mkdir(parents=True)
     (directory / FILE).write_text(text)
     return directory
@@ -35,13 +35,13 @@ def test_the_newest_checkpoint_is_copied_if_another_attempt_has_it(
 ) -> None:
     # An incomplete directory is not a checkpoint.
     for name in (".checkpoint-700.0123", ".writing", "checkpoint-x"):
-        (tmp_path / "000001.a" / CHECKPOINTS / name).mkdir(parents=True)
+        (tmp_path / "000001.a" / CHECKPOINTS_DIR / name).mkdir(parents=True)
     assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) is None
     for attempt, step in (("000001.a", 90), ("000002.b", 100), ("000002.b", 20)):
         checkpoint(tmp_path / attempt, step, f"{attempt} {step}")
     newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
-    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS / "checkpoint-100", 100)
-    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-100"]
+    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-100", 100)
+    assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-100"]
     checkpoint(tmp_path / "000009.z", 100, "another's")
     assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) == newest
     assert (newest.path / FILE).read_text() == "000002.b 100"
@@ -54,8 +54,8 @@ def test_the_next_checkpoint_is_copied_if_the_newest_vanishes(
     vanished = checkpoint(tmp_path / "000001.a", 20)
     (vanished / "optimizer.pt").symlink_to("gone")
     newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
-    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS / "checkpoint-10", 10)
-    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-10"]
+    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-10", 10)
+    assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-10"]
 
 
 def test_an_attempt_keeps_its_two_newest_checkpoints(tmp_path: Path, attempt_dir: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_attempt_keeps_its_two_newest_checkpoints(tmp_path: Path, attempt_dir
     for step in (9, 10, 100):
         checkpoint(attempt_dir, step)
     checkpoints.prune_checkpoints(attempt_dir)
-    assert names(attempt_dir / CHECKPOINTS) == ["checkpoint-10", "checkpoint-100"]
+    assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-10", "checkpoint-100"]
     assert other.is_dir()
 
 
@@ -71,30 +71,32 @@ def test_an_adapter_names_its_base_model_and_has_only_its_own_files(tmp_path: Pa
     written = checkpoint(tmp_path, 3)
     (written / ADAPTER_CONFIG).write_text(json.dumps({"r": 4, "base_model_name_or_path": ""}))
     (written / ADAPTER_WEIGHTS).write_bytes(b"weights")
-    checkpoints.copy_adapter(written, tmp_path / EPOCHS / "3", "org/base")
-    assert names(tmp_path / EPOCHS) == ["3"]
-    assert names(tmp_path / EPOCHS / "3") == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
-    config = json.loads((tmp_path / EPOCHS / "3" / ADAPTER_CONFIG).read_bytes())
+    checkpoints.copy_adapter(written, tmp_path / EPOCHS_DIR / "3", "org/base")
+    assert names(tmp_path / EPOCHS_DIR) == ["3"]
+    assert names(tmp_path / EPOCHS_DIR / "3") == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
+    config = json.loads((tmp_path / EPOCHS_DIR / "3" / ADAPTER_CONFIG).read_bytes())
     assert config == {"r": 4, "base_model_name_or_path": "org/base"}
-    assert (tmp_path / EPOCHS / "3" / ADAPTER_WEIGHTS).read_bytes() == b"weights"
+    assert (tmp_path / EPOCHS_DIR / "3" / ADAPTER_WEIGHTS).read_bytes() == b"weights"
 
 
 def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
     tmp_path: Path, attempt_dir: Path
 ) -> None:
     for attempt, step in (("000001.a", 5), ("000002.b", 5), ("000003.c", 10), ("000001.a", 10)):
-        (tmp_path / attempt / EPOCHS / str(step)).mkdir(parents=True)
+        (tmp_path / attempt / EPOCHS_DIR / str(step)).mkdir(parents=True)
     assert (
         checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 5)
-        == tmp_path / "000002.b" / EPOCHS / "5"
+        == tmp_path / "000002.b" / EPOCHS_DIR / "5"
     )
-    assert checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS / "10"
+    assert (
+        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS_DIR / "10"
+    )
     with pytest.raises(FileNotFoundError):
         checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 15)
 
 
 def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     first, second = checkpoint(tmp_path / "a", 1, "first"), checkpoint(tmp_path / "b", 1, "second")
-    checkpoints.publish(second, first)
+    checkpoints.publish_directory(second, first)
     assert (first / FILE).read_text() == "first"
     assert not second.exists()

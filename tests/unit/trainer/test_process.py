@@ -16,14 +16,14 @@ from support.volume.disks import fill, mount_disk
 from trainer.batches import TokenRows
 from trainer.prepare import TRAINING, VALIDATION, check_in_process
 from trainer.spec import (
-    ATTEMPTS,
-    CHECK_RESULT,
-    CHECKPOINTS,
-    EPOCHS,
-    EVENTS,
-    OUTCOME,
-    RESULT,
-    SPEC,
+    ATTEMPTS_DIR,
+    CHECK_FILE,
+    CHECKPOINTS_DIR,
+    EPOCHS_DIR,
+    EVENTS_FILE,
+    OUTCOME_FILE,
+    RESULT_DIR,
+    SPEC_FILE,
     CheckResult,
     ExitStatus,
     Outcome,
@@ -47,16 +47,16 @@ def run_attempt(directory: Path, attempt: str = "000001.a") -> tuple[int, str]:
 
 
 def outcome_of(attempt: Path) -> Outcome:
-    return Outcome.model_validate_json((attempt / OUTCOME).read_bytes())
+    return Outcome.model_validate_json((attempt / OUTCOME_FILE).read_bytes())
 
 
 @pytest.mark.slow
 def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_path: Path) -> None:
     write_training(tmp_path, demo_model, ROWS, epochs=2)
     assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
-    attempt = tmp_path / ATTEMPTS / "000001.a"
+    attempt = tmp_path / ATTEMPTS_DIR / "000001.a"
     outcome = outcome_of(attempt)
-    checked = CheckResult.model_validate_json((attempt / CHECK_RESULT).read_bytes())
+    checked = CheckResult.model_validate_json((attempt / CHECK_FILE).read_bytes())
     assert (checked.rows, checked.validation_rows) == (22, 2)
     assert (outcome.steps, outcome.batch_size, outcome.error) == (12, 4, None)
     assert outcome.trained_tokens == checked.tokens * 2
@@ -65,14 +65,14 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     found = {step: loss for step, loss in numbers if loss is not None}
     assert outcome.best_loss == min(found.values()) == found[outcome.best_step]
     checks = AdapterChecker(fake_client(demo_model).vllm_config)
-    for adapter in (attempt / RESULT, *(attempt / EPOCHS).iterdir()):
+    for adapter in (attempt / RESULT_DIR, *(attempt / EPOCHS_DIR).iterdir()):
         assert sorted(path.name for path in adapter.iterdir()) == sorted(FILES)
         checks.check(adapter)
         assert str(demo_model) not in (adapter / CONFIG).read_text()
-    best = attempt / EPOCHS / str(outcome.best_step)
-    assert (attempt / RESULT / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()
+    best = attempt / EPOCHS_DIR / str(outcome.best_step)
+    assert (attempt / RESULT_DIR / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()
     names = {path.name for path in attempt.iterdir()}
-    assert names == {EVENTS, CHECK_RESULT, CHECKPOINTS, EPOCHS, RESULT, OUTCOME}
+    assert names == {EVENTS_FILE, CHECK_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR, OUTCOME_FILE}
     assert not [path for path in attempt.rglob("*") if path.name.startswith(".")]
     messages = [event["message"] for event in events]
     assert any(message.startswith("Data checked: 22 rows to train on") for message in messages)
@@ -87,10 +87,10 @@ def test_mistakes_end_an_attempt_before_the_model_is_read(demo_model: Path, tmp_
     model = shutil.copytree(demo_model, tmp_path / "model")
     (model / "model.safetensors").unlink()
     changed = spec.model_copy(update={"model": model, "tokenizer": model})
-    (tmp_path / SPEC).write_text(changed.model_dump_json())
+    (tmp_path / SPEC_FILE).write_text(changed.model_dump_json())
     assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
-    attempt = tmp_path / ATTEMPTS / "000001.a"
-    checked = CheckResult.model_validate_json((attempt / CHECK_RESULT).read_bytes())
+    attempt = tmp_path / ATTEMPTS_DIR / "000001.a"
+    checked = CheckResult.model_validate_json((attempt / CHECK_FILE).read_bytes())
     assert [mistake.line for mistake in checked.mistakes] == [ROWS + 1]
     error = outcome_of(attempt).error
     assert error
@@ -103,13 +103,13 @@ def test_sigterm_ends_an_attempt_immediately_while_it_loads(
 ) -> None:
     write_training(tmp_path, demo_model, ROWS)
     with start_attempt(tmp_path, "000001.a") as process:
-        wait_until((tmp_path / ATTEMPTS / "000001.a" / EVENTS).exists)
+        wait_until((tmp_path / ATTEMPTS_DIR / "000001.a" / EVENTS_FILE).exists)
         process.terminate()
         assert process.wait(LIMIT_S) == ExitStatus.STOPPED
 
 
 def test_the_last_line_of_a_crash_is_its_reason(tmp_path: Path) -> None:
-    (tmp_path / SPEC).write_text('{"model": "m"}')
+    (tmp_path / SPEC_FILE).write_text('{"model": "m"}')
     status, stderr = run_attempt(tmp_path)
     assert status == ExitStatus.CRASHED
     assert stderr.splitlines()[-1].startswith("ValidationError: ")
@@ -126,11 +126,11 @@ def test_a_full_volume_has_its_own_status_and_the_next_attempt_continues(
         status, stderr = run_attempt(disk)
         assert (status, "Traceback" in stderr) == (ExitStatus.VOLUME_FAILURE, False)
         assert "the volume" in stderr.splitlines()[-1]
-        names = {path.name for path in disk.glob(f"{ATTEMPTS}/*/*")}
-        assert names <= {EVENTS, CHECK_RESULT, CHECKPOINTS, EPOCHS, RESULT}
+        names = {path.name for path in disk.glob(f"{ATTEMPTS_DIR}/*/*")}
+        assert names <= {EVENTS_FILE, CHECK_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR}
         filler.unlink()
         assert run_attempt(disk, "000002.b") == (ExitStatus.FINISHED, "")
-        assert outcome_of(disk / ATTEMPTS / "000002.b").error is None
+        assert outcome_of(disk / ATTEMPTS_DIR / "000002.b").error is None
 
 
 def create_spec(model: Path, tmp_path: Path, rows: str) -> Spec:

@@ -97,7 +97,7 @@ def acquire_concurrently(candidates: list[Leases]) -> list[int]:
         start.wait()
         with leases.acquire(lambda: (0, 0)) as acquired:
             end.wait()
-            return acquired.attempt if acquired else None
+            return acquired.number if acquired else None
 
     with ThreadPoolExecutor(len(candidates)) as pool:
         return [attempt for attempt in pool.map(acquire, candidates) if attempt]
@@ -147,7 +147,7 @@ def test_the_lease_of_a_dead_owner_is_free_after_enough_unchanged_polls(
     waiting = poll_repeatedly(directory, MAX_UNCHANGED_POLLS)
     assert not is_free(waiting)
     waiting.poll()
-    assert acquire(waiting).attempt == 2
+    assert acquire(waiting).number == 2
     assert file_names(directory) == ["lease-2"]
 
 
@@ -170,7 +170,7 @@ def test_an_incomplete_lease_of_a_dead_owner_is_taken_over(
 ) -> None:
     leave_lease(directory, content=content)
     assert Leases(directory).poll() is None
-    assert acquire(poll_repeatedly(directory)).attempt == 2
+    assert acquire(poll_repeatedly(directory)).number == 2
 
 
 def test_an_unreadable_change_counts_as_a_heartbeat(directory: Path) -> None:
@@ -185,7 +185,7 @@ def test_other_files_in_the_directory_are_not_leases(directory: Path, acquire: A
     directory.mkdir()
     for name in ("lease-x", "lease-", "lease-1.tmp", "manifests"):
         (directory / name).touch()
-    assert acquire(Leases(directory)).attempt == 1
+    assert acquire(Leases(directory)).number == 1
 
 
 @without_heartbeats
@@ -227,11 +227,11 @@ def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
     directory: Path, acquire: Acquire, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
     slow, successor = acquire(Leases(directory)), acquire(poll_repeatedly(directory))
-    if attempt == slow.attempt:
+    if attempt == slow.number:
         # After a release, attempts are numbered from 1 again.
         successor.release()
         successor = acquire(Leases(directory))
-    assert successor.attempt == attempt
+    assert successor.number == attempt
     monkeypatch.setattr(lease, "HEARTBEAT_S", 0.02)
     for owner in (slow, successor):
         threading.Thread(target=owner.keep_alive, daemon=True).start()

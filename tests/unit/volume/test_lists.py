@@ -10,7 +10,7 @@ import pytest
 
 from worker.errors import NoSuchObject
 from worker.volume import Volume, ids
-from worker.volume.links import VALID_S, Links
+from worker.volume.links import VALID_S, SignedLinks
 from worker.volume.pages import paginate
 
 
@@ -77,7 +77,7 @@ def test_a_page_after_an_unknown_item_is_refused() -> None:
 PATH = "/v1/llm/model-files/tuned/a b.json"
 
 
-def sign(links: Links) -> tuple[str, dict[str, str]]:
+def sign(links: SignedLinks) -> tuple[str, dict[str, str]]:
     """Sign a URL; return its unquoted path and its query, as a server receives them."""
     url = links.sign("http://host:8000/", PATH)
     assert url.startswith("http://host:8000/v1/llm/model-files/tuned/a%20b.json?expires=")
@@ -85,7 +85,7 @@ def sign(links: Links) -> tuple[str, dict[str, str]]:
 
 
 def test_a_signed_url_is_valid_only_at_workers_of_the_same_volume(tmp_path: Path) -> None:
-    links, same, other = (Links(Volume(tmp_path / name)) for name in ("a", "a", "b"))
+    links, same, other = (SignedLinks(Volume(tmp_path / name)) for name in ("a", "a", "b"))
     assert not links.is_valid(PATH, {})
     # Checking a request without a signature writes nothing to the volume.
     assert list(tmp_path.iterdir()) == []
@@ -95,14 +95,14 @@ def test_a_signed_url_is_valid_only_at_workers_of_the_same_volume(tmp_path: Path
         False,
     ]
     # Without a volume, a URL is valid only at the worker that signed it.
-    links, other = (Links(Volume(tmp_path / "none", may_create_root=False)) for _ in range(2))
+    links, other = (SignedLinks(Volume(tmp_path / "none", may_create_root=False)) for _ in range(2))
     assert [checker.is_valid(*sign(links)) for checker in (links, other)] == [True, False]
 
 
 def test_other_users_of_the_machine_can_not_read_the_secret(tmp_path: Path) -> None:
     secret = tmp_path / "worker" / "links.secret"
     for _ in ("new", "as an older worker has left it"):
-        sign(Links(Volume(tmp_path)))
+        sign(SignedLinks(Volume(tmp_path)))
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         secret.chmod(0o644)
 
@@ -115,7 +115,7 @@ def test_other_users_of_the_machine_can_not_read_the_secret(tmp_path: Path) -> N
     ],
 )
 def test_a_changed_url_is_invalid(tmp_path: Path, name: str, value: str) -> None:
-    links = Links(Volume(tmp_path))
+    links = SignedLinks(Volume(tmp_path))
     path, query = sign(links)
     assert links.is_valid(path, query)
     assert not links.is_valid(path, {**query, name: value})
@@ -125,9 +125,9 @@ def test_a_changed_url_is_invalid(tmp_path: Path, name: str, value: str) -> None
 def test_a_signed_url_is_invalid_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, query = sign(Links(Volume(tmp_path)))
+    path, query = sign(SignedLinks(Volume(tmp_path)))
     for second, is_valid in ((-1.0, True), (0.0, False)):
         now = int(query["expires"]) + second
         monkeypatch.setattr("worker.volume.links.time.time", lambda now=now: now)
-        assert Links(Volume(tmp_path)).is_valid(path, query) is is_valid
+        assert SignedLinks(Volume(tmp_path)).is_valid(path, query) is is_valid
     assert VALID_S == 3_600

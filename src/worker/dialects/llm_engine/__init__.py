@@ -15,7 +15,7 @@ ROUTES = (
     Route("GET", models.ENDPOINTS_PATH, models.list_endpoints),
     Route("POST", models.ENDPOINTS_PATH, models.refuse_to_create),
     Route("POST", models.DOWNLOAD_PATH, models.download),
-    Route("GET", models.FILE_PATH, models.read_file),
+    Route("GET", models.FILE_PATH, models.refuse_to_read_file),
     Route("GET", models.ENDPOINT_PATH, models.retrieve),
     Route("PUT", models.ENDPOINT_PATH, models.refuse_to_create),
     Route("DELETE", models.ENDPOINT_PATH, models.delete),
@@ -48,11 +48,7 @@ def is_client_request(path: str, scheme: str) -> bool:
 
 
 def error_response(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return an error as LLM Engine's client reads it: the status, and a body with ``detail``.
-
-    Args:
-        body: The error in OpenAI's format, which stays in the body.
-    """
+    """Return the status of an error for LLM Engine's client, and OpenAI's body with ``detail``."""
     error = body["error"]
     has_client_class = error["code"] in CLIENT_ERRORS or error["code"] >= 500
     status = error["code"] if has_client_class else 400

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 from msgspec import Raw, Struct
 
-from worker.batches.finish import ExtraOutputFactory
+from worker.batches.finish import OutputFactory
 from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
@@ -56,8 +56,7 @@ def make_item_v1(line: bytes | None) -> bytes:
             pairs = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
             item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # The batch must finish even if a response has an unexpected format. Its output file
-        # contains the whole response.
+        # The batch must finish in any case. Its output file contains the whole response.
         log.exception("an answer is no completion")
         return NULL
     return msgspec.json.encode(item)
@@ -82,17 +81,17 @@ class ArrayOutput:
     Args:
         path: The path as the caller wrote it.
         files: The files of the volume; the output counts towards their quota.
-        batch_id: The id of the batch.
+        id: The id of the batch.
         make_item: ``make_item_v1`` or ``make_item_v2``.
     """
 
     def __init__(
-        self, path: str, files: Files, batch_id: str, make_item: MakeItem = make_item_v2
+        self, path: str, files: Files, id: str, make_item: MakeItem = make_item_v2
     ) -> None:
         self._path = path
         self._files = files
         self._make_item = make_item
-        self._marker = b'{"job_id": "%b"}\n' % batch_id.encode()
+        self._marker = b'{"job_id": "%b"}\n' % id.encode()
 
     @classmethod
     def from_batch(cls, make_item: MakeItem, batch: StoredBatch, files: Files) -> Self:
@@ -120,8 +119,6 @@ class ArrayOutput:
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
         """Write the array, unless the file already has this content from an earlier call.
 
-        This implements ``worker.batches.finish.ExtraOutput.write``.
-
         Raises:
             InvalidInput: The file can no longer be created at the path.
             Conflict: Somebody else has created a file at the path.
@@ -131,7 +128,7 @@ class ArrayOutput:
             path = self._resolve_path()
             with translate_os_errors():
                 if write_once(path, self._marker) or self._is_reserved(path):
-                    write_parts(path, self._files.count_bytes(self._encode_array(results())))
+                    write_parts(path, self._files.enforce_quota(self._encode_array(results())))
                 elif not has_content(path, self._encode_array(results())):
                     raise Conflict(f"{self._path}: somebody else has put a file there")
 
@@ -165,7 +162,7 @@ class ArrayOutput:
 
 
 # Factories of the outputs, by the value of ``StoredBatch.output``.
-OUTPUTS: Mapping[str, ExtraOutputFactory] = {
+OUTPUTS: Mapping[str, OutputFactory] = {
     "llm_engine_v1": partial(ArrayOutput.from_batch, make_item_v1),
     "llm_engine_v2": partial(ArrayOutput.from_batch, make_item_v2),
 }

@@ -121,12 +121,10 @@ class BatchCompletions(StrictModel):
     def ignored_keys(self) -> list[str]:
         """The accepted keys without effect, since the endpoint's settings decide; at most 16."""
         config = self.config.model_extra or {}
-        config_keys = [
-            name for name, value in config.items() if value and value != CLIENT_DEFAULTS.get(name)
-        ]
+        keys = [key for key, item in config.items() if item and item != CLIENT_DEFAULTS.get(key)]
         names = [
             *(name for name in MACHINE_KEYS if getattr(self, name) is not None),
-            *(f"{_CONFIG_KEY}.{name}" for name in config_keys),
+            *(f"{_CONFIG_KEY}.{key}" for key in keys),
         ]
         return [name[:MAX_KEY_LENGTH] for name in names[:MAX_METADATA_PAIRS]]
 
@@ -143,19 +141,19 @@ def drop_optional_nulls(body: dict[str, Any]) -> dict[str, Any]:
     Below ``NESTED_KEYS``, this also replaces the client's own names of keys by the JSON keys.
     """
     return {
-        key: _drop_optional_nulls_in(value) if key in NESTED_KEYS else value
+        key: _drop_nested_nulls(value) if key in NESTED_KEYS else value
         for key, value in body.items()
         if value is not None
     }
 
 
-def _drop_optional_nulls_in(value: Any) -> Any:
+def _drop_nested_nulls(value: Any) -> Any:
     if isinstance(value, list):
-        return [_drop_optional_nulls_in(item) for item in value]
+        return [_drop_nested_nulls(item) for item in value]
     if not isinstance(value, dict):
         return value
     renamed = {_JSON_KEYS.get(key, key): item for key, item in value.items() if item is not None}
     return {
-        key: item if key in OPAQUE_KEYS else _drop_optional_nulls_in(item)
+        key: item if key in OPAQUE_KEYS else _drop_nested_nulls(item)
         for key, item in renamed.items()
     }

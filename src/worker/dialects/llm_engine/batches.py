@@ -24,11 +24,11 @@ from worker.routes.models import list_usable_cards
 from worker.routes.route import RouteRequest
 from worker.validation import drop_nulls
 from worker.volume import ids, translate_os_errors, write_file
-from worker.volume.pages import take_fitting
+from worker.volume.pages import truncate_page
 
 log = logging.getLogger(__name__)
 
-# Maximum number of jobs in a list. The limit exists because each job's status is read from files.
+# Maximum number of jobs in a list, since the status of each is read from files.
 MAX_LISTED = 100
 # Name of the file in a batch's directory that stores a changed priority.
 PRIORITY_FILE = "priority.json"
@@ -36,8 +36,7 @@ HOUR_S = 3600
 
 Version = Literal["llm_engine_v1", "llm_engine_v2"]
 
-# LLM Engine's statuses by the statuses of a batch. LLM Engine's client sees an expired batch as
-# failed.
+# LLM Engine's statuses by the statuses of a batch; for its client, an expired batch has failed.
 STATUSES: dict[BatchStatus, str] = {
     "validating": "queued",
     "in_progress": "running",
@@ -52,13 +51,13 @@ STATUSES: dict[BatchStatus, str] = {
 
 async def create_v1(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of prompts with common parameters (LLM Engine's v1)."""
-    batch, run_with = await _create_and_start(request, "llm_engine_v1")
+    batch, run_with = await _create_and_run(request, "llm_engine_v1")
     return {"job_id": batch.id, **run_with}
 
 
 async def create_v2(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of requests' bodies (LLM Engine's v2)."""
-    batch, run_with = await _create_and_start(request, "llm_engine_v2")
+    batch, run_with = await _create_and_run(request, "llm_engine_v2")
     return {**await asyncio.to_thread(job_object, batch), **run_with}
 
 
@@ -66,7 +65,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a batch of either version (LLM Engine's)."""
 
     def update_and_describe() -> dict[str, Any]:
-        batch = _find(request)
+        batch = _find_batch(request)
         request.resources.batches.end_if_due(batch)
         return job_object(batch)
 
@@ -80,7 +79,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
         llm_engine_batches = [
             batch for batch in request.resources.batches.list_all() if _is_llm_engine_batch(batch)
         ]
-        return take_fitting(map(job_object, reversed(llm_engine_batches[-MAX_LISTED:])))
+        return truncate_page(map(job_object, reversed(llm_engine_batches[-MAX_LISTED:])))
 
     return {"jobs": await asyncio.to_thread(list_newest)}
 
@@ -94,7 +93,7 @@ async def update(request: RouteRequest) -> dict[str, Any]:
     priority = PriorityUpdate.from_body({"priority": request.body.get("priority")})
 
     def write_priority() -> dict[str, Any]:
-        batch = _find(request)
+        batch = _find_batch(request)
         with translate_os_errors():
             write_file(batch.directory / PRIORITY_FILE, priority.model_dump_json().encode())
         return job_object(batch)
@@ -104,7 +103,7 @@ async def update(request: RouteRequest) -> dict[str, Any]:
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
     """Cancel a batch; without success if it has already ended (LLM Engine's)."""
-    batch = await asyncio.to_thread(_find, request)
+    batch = await asyncio.to_thread(_find_batch, request)
     try:
         return {"success": True, **await cancel_batch(batch, request.resources)}
     except Conflict:
@@ -120,7 +119,7 @@ def job_object(batch: Batch) -> dict[str, Any]:
     update, snapshot = batch.read(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
     extra, counts = snapshot.request.extra, snapshot.counts
     # Callers without access to the volume can download the results as files in OpenAI's format.
-    notes = {
+    details = {
         "output_file_id": counts.output_file_id,
         "error_file_id": counts.error_file_id,
         "error": snapshot.mistakes[0]["message"] if snapshot.mistakes else None,
@@ -132,25 +131,25 @@ def job_object(batch: Batch) -> dict[str, Any]:
         "model_config": extra["model_config"],
         "priority": update.priority if update else extra["priority"],
         "status": STATUSES[snapshot.status],
-        "created_at": _iso(snapshot.request.created_at),
-        "expires_at": _iso(snapshot.request.expires_at),
-        "completed_at": None if snapshot.ended_at is None else _iso(snapshot.ended_at),
-        "metadata": {**extra["metadata"], **drop_nulls(notes)},
+        "created_at": _iso_time(snapshot.request.created_at),
+        "expires_at": _iso_time(snapshot.request.expires_at),
+        "completed_at": None if snapshot.ended_at is None else _iso_time(snapshot.ended_at),
+        "metadata": {**extra["metadata"], **drop_nulls(details)},
     }
 
 
-def _iso(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     """Return a Unix timestamp in ISO 8601 format."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _find(request: RouteRequest) -> Batch:
+def _find_batch(request: RouteRequest) -> Batch:
     """Find the batch that the path names.
 
     Raises:
         NoSuchObject: The batch does not exist, or was created through OpenAI's API.
     """
-    id = request.parameters["job_id"]
+    id = request.path_params["job_id"]
     batch = request.resources.batches.get(id)
     if not _is_llm_engine_batch(batch):
         raise NoSuchObject(f"There is no job {id!r}; a batch of OpenAI's is at /v1/batches.")
@@ -161,14 +160,8 @@ def _is_llm_engine_batch(batch: Batch) -> bool:
     return batch.request.output in OUTPUTS
 
 
-async def _create_and_start(
-    request: RouteRequest, version: Version
-) -> tuple[Batch, dict[str, Any]]:
-    """Create a batch and start its jobs; if that fails, return their input for the caller.
-
-    Returns:
-        The batch, and an empty dict or ``run_with``, the input of the job that the caller has to
-        send.
+async def _create_and_run(request: RouteRequest, version: Version) -> tuple[Batch, dict[str, Any]]:
+    """Create a batch and start its jobs; also return the dict of ``Resources.start_jobs``.
 
     Raises:
         InvalidInput: A field is invalid. The message names the field.
@@ -181,16 +174,16 @@ async def _create_and_start(
     if names := body.ignored_keys:
         ignored = ", ".join(names)
         log.info("request %s: no effect on an endpoint: %s", request.request_id, ignored)
-    batch = await asyncio.to_thread(_create, request, body, version)
+    batch = await asyncio.to_thread(_create_batch, request, body, version)
     return batch, await request.resources.start_jobs(batch.work, body.data_parallelism)
 
 
-def _create(request: RouteRequest, body: BatchCompletions, version: Version) -> Batch:
+def _create_batch(request: RouteRequest, body: BatchCompletions, version: Version) -> Batch:
     """Create a batch, or return the existing one if the same request was sent before.
 
     Raises:
         Conflict: Another request has the same id.
-        WorkerError: The input or a path is refused, or the volume fails.
+        WorkerError: The input or a path is invalid, or the volume fails.
     """
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
@@ -215,19 +208,17 @@ def _create(request: RouteRequest, body: BatchCompletions, version: Version) -> 
         )
 
     reservation: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if not batches.has(batch_id):
+    if not batches.exists(batch_id):
         reservation = ArrayOutput(body.output_data_path, batches.files, batch_id).reserve()
     elif path:
-        # The input was read when the batch was created. The input file may have changed since, so
-        # that it is
-        # not read again.
+        # The input was read when the batch was created. The input file may have changed since then.
         return batches.create(stored_batch(batches.get(batch_id).request.endpoint))
-    by_priority = request.engines.base_model.model.has_priorities
+    has_priorities = request.engines.base_model.model.has_priorities
     with reservation:
         input_path = batch_inputs.locate_input(path, batches.files) if path else None
         read = batch_inputs.read_v1 if version == "llm_engine_v1" else batch_inputs.read_v2
         url, lines = read(
-            body, input_path, batches.limits, body.scheduler_priority if by_priority else None
+            body, input_path, batches.limits, body.scheduler_priority if has_priorities else None
         )
         check_endpoint(url, request.engines)
         try:

@@ -25,7 +25,7 @@ RENAMED_KEYS = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
 # Keys that a raw job has at the top level, outside sampling_params.
 RAW_KEYS = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
 # Arguments of LLM Engine's client that the server ignores.
-CLIENT_ONLY = frozenset({"timeout", "request_headers"})
+CLIENT_ONLY_KEYS = frozenset({"timeout", "request_headers"})
 
 # Validation stops at the first invalid item of a list.
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -66,8 +66,8 @@ class LLMEngineJob(Job, CompletionParameters):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_client_only(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in values.items() if key not in CLIENT_ONLY}
+    def _drop_client_only_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key not in CLIENT_ONLY_KEYS}
 
     @model_validator(mode="after")
     def _require_prompt(self) -> Self:
@@ -76,14 +76,14 @@ class LLMEngineJob(Job, CompletionParameters):
         return self
 
     @model_validator(mode="after")
-    def _check_one_guide(self) -> Self:
+    def _check_single_constraint(self) -> Self:
         if len(guides := sorted(self.model_fields_set & GUIDED_KEYS)) > 1:
             message = f"an answer is held to one of {', '.join(guides)}, not more"
             raise InvalidInput(message, param=guides[0])
         return self
 
 
-def to_raw(values: dict[str, Any]) -> dict[str, Any]:
+def convert_to_raw(values: dict[str, Any]) -> dict[str, Any]:
     """Convert an input in LLM Engine's format to the input of a raw job.
 
     Raises:
@@ -117,13 +117,8 @@ def stream(request: RouteRequest) -> Answer[Delta]:
 
 
 def _generate(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
-    """Convert a request to a raw job and return its answer.
-
-    Raises:
-        InvalidInput: A field is invalid. The message names the field.
-    """
     overrides = {"model": request.job.query.get(MODEL_QUERY_KEY), "stream": stream}
-    job = RawJob.read(to_raw(drop_nulls({**request.body, **overrides})))
+    job = RawJob.read(convert_to_raw(drop_nulls({**request.body, **overrides})))
     engine = request.engines.main
     return generation.answer(
         job, request.request_id, engine, request.settings, LLMEngineFormatter, MAX_EVENT_BYTES

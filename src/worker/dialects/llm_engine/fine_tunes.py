@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.events import FineTuneEvent
     from worker.fine_tunes.record import FineTune
 
-# Maximum number of fine-tunes in a list. The limit exists because each status is read from files.
+# Maximum number of fine-tunes in a list, since the status of each is read from files.
 MAX_LISTED = 100
 # LLM Engine's statuses by OpenAI's. LLM Engine's client accepts no others.
 STATUSES = {
@@ -70,10 +70,10 @@ class CreateRequest(StrictModel):
             validation_file=self.validation_file,
             hyperparameters=hyperparameters,
             suffix=self.suffix,
-            integrations=[self._integration()] if report_to == "wandb" else None,
+            integrations=[self._make_integration()] if report_to == "wandb" else None,
         )
 
-    def _integration(self) -> Integration:
+    def _make_integration(self) -> Integration:
         config = self.wandb_config or WandbConfig()
         for key, setting in (("api_key", "WANDB_API_KEY"), ("base_url", "WANDB_BASE_URL")):
             if getattr(config, key) is not None:
@@ -105,7 +105,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
-    id, fine_tunes = request.parameters["id"], request.resources.fine_tunes
+    id, fine_tunes = request.path_params["id"], request.resources.fine_tunes
     return await asyncio.to_thread(lambda: job_object(fine_tunes.get_updated(id)))
 
 
@@ -113,7 +113,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
     """Cancel a fine-tune; without success if it has already ended (LLM Engine's)."""
 
     def try_to_cancel() -> bool:
-        fine_tune = _find(request)
+        fine_tune = _find_fine_tune(request)
         try:
             fine_tune.cancel()
         except Conflict:
@@ -126,7 +126,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:
     """List the events of a fine-tune, the oldest first (LLM Engine's)."""
-    events = await asyncio.to_thread(lambda: _find(request).events())
+    events = await asyncio.to_thread(lambda: _find_fine_tune(request).events())
     return {"events": [event_object(entry) for entry in events]}
 
 
@@ -147,5 +147,5 @@ def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
     return {"timestamp": entry.at, "message": entry.message, "level": entry.level}
 
 
-def _find(request: RouteRequest) -> "FineTune":
-    return request.resources.fine_tunes.get(request.parameters["id"])
+def _find_fine_tune(request: RouteRequest) -> "FineTune":
+    return request.resources.fine_tunes.get(request.path_params["id"])

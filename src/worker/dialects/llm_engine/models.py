@@ -23,7 +23,7 @@ FILE_PATH = "/v1/llm/model-files/{name}/{file}"
 BASE_URL_KEY = "base_url"
 
 # Quantizations that the client knows. vLLM has several implementations of each, with longer names.
-CLIENT_QUANTIZATIONS = ("bitsandbytes", "awq")
+QUANTIZATIONS = ("bitsandbytes", "awq")
 
 
 class DownloadRequest(StrictModel):
@@ -39,11 +39,7 @@ async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
     Raises:
         EngineDead: No engine is alive.
     """
-    return {
-        "model_endpoints": [
-            _endpoint_object(base, card) for base, card in await list_cards(request)
-        ]
-    }
+    return {"model_endpoints": [_endpoint(base, card) for base, card in await list_cards(request)]}
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
@@ -52,7 +48,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
     Raises:
         UnknownRoute: There is no model or adapter of this name.
     """
-    return _endpoint_object(*await find_card(request, request.parameters["name"]))
+    return _endpoint(*await find_card(request, request.path_params["name"]))
 
 
 async def refuse_to_create(request: RouteRequest) -> Any:
@@ -73,11 +69,10 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: The adapter belongs to the endpoint's settings, or was not made by a fine-tune
-            and the operator does not allow callers to delete it.
+        InvalidInput: The endpoint's settings name the adapter, or callers may not delete it.
         VolumeError: The volume can't be written to.
     """
-    name = request.parameters["name"]
+    name = request.path_params["name"]
     base, card = await find_card(request, name)
     await _check_adapter(base, card, "be deleted")
     origin_id = await asyncio.to_thread(adapters.origin_id, _adapter_directory(request), name)
@@ -110,21 +105,20 @@ async def download(request: RouteRequest) -> dict[str, Any]:
     return {"urls": await asyncio.to_thread(_signed_links, request, body.model_name)}
 
 
-async def read_file(request: RouteRequest) -> Any:
+async def refuse_to_read_file(request: RouteRequest) -> Any:
     """Return a file of an adapter, over HTTP only, by its path or by a signed link.
 
     Raises:
         NoSuchObject: There is no such adapter.
-        InvalidInput: Always, since a job can't return a file. The HTTP server answers this route
-            itself.
+        InvalidInput: Always: only the HTTP server, which answers this route itself, returns files.
     """
-    name = request.parameters["name"]
-    raise _only_over_http(
+    name = request.path_params["name"]
+    raise _download_error(
         name, await asyncio.to_thread(adapters.adapter_files, _adapter_directory(request), name)
     )
 
 
-def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
+def _endpoint(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
     quantization = base.model.quantization or ""
     return {
         "id": card["id"],
@@ -135,20 +129,17 @@ def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, A
         "inference_framework": "vllm",
         "inference_framework_tag": None,
         "num_shards": base.model.gpu_count,
-        "quantize": next(
-            (name for name in CLIENT_QUANTIZATIONS if quantization.startswith(name)), None
-        ),
+        "quantize": next((name for name in QUANTIZATIONS if quantization.startswith(name)), None),
         "spec": None,
         "chat_template_override": None,
     }
 
 
 async def _check_adapter(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
-    """Check that a card describes an adapter on the volume.
+    """Check that a card describes an adapter on the volume; ``action`` is for the message.
 
     Raises:
-        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES. ``action`` is
-            the refused action, for the message.
+        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES.
     """
     name = card["id"]
     if card["parent"] is None:
@@ -162,11 +153,7 @@ def _adapter_directory(request: RouteRequest) -> Path:
 
 
 def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
-    """Return the Hugging Face URLs of the files that a model was loaded from, by file name.
-
-    Raises:
-        InvalidInput: The model was loaded from a directory.
-    """
+    """Return the Hugging Face URLs of the files that a model was loaded from, by file name."""
     model = base.model
     if model.commit is None or model.directory is None:
         raise InvalidInput(
@@ -186,21 +173,17 @@ def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
 
 
 def _signed_links(request: RouteRequest, name: str) -> dict[str, str]:
-    """Return signed links to an adapter's files. They work for an hour, without the API key.
-
-    Raises:
-        InvalidInput: The query string has no address for the links.
-    """
+    """Return signed links to an adapter's files. They work for an hour, without the API key."""
     files = adapters.adapter_files(_adapter_directory(request), name)
     base_url = request.job.query.get(BASE_URL_KEY)
     if base_url is None:
-        raise _only_over_http(name, files)
+        raise _download_error(name, files)
     links = request.resources.links
     paths = {file: FILE_PATH.format(name=name, file=file) for file in files}
     return {file: links.sign(base_url, path) for file, path in paths.items()}
 
 
-def _only_over_http(name: str, files: dict[str, Path]) -> InvalidInput:
+def _download_error(name: str, files: dict[str, Path]) -> InvalidInput:
     keys = ", ".join(f"{ADAPTERS_DIRECTORY}/{name}/{file}" for file in files)
     return InvalidInput(
         "A job can't hold the files of an adapter: read them by the S3 API of the network volume, "

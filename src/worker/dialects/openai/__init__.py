@@ -6,8 +6,8 @@ from worker.routes.route import Route
 
 ROUTES = (
     *vllm.ROUTES,
-    Route("GET", "/v1/models", models.models),
-    Route("GET", "/v1/models/{model:path}", models.model),
+    Route("GET", "/v1/models", models.list_models),
+    Route("GET", "/v1/models/{model:path}", models.retrieve),
     Route("POST", files.FILES_PATH, files.create),
     Route("GET", files.FILES_PATH, files.list_files),
     Route("GET", "/v1/files/{id}", files.retrieve),

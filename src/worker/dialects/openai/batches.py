@@ -32,7 +32,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a batch."""
-    id, batches = request.parameters["batch_id"], request.resources.batches
+    id, batches = request.path_params["batch_id"], request.resources.batches
     return await asyncio.to_thread(lambda: objects.batch(batches.get_updated(id)))
 
 
@@ -44,7 +44,7 @@ async def list_batches(request: RouteRequest) -> dict[str, Any]:
     """
     page_query = NewestFirstQuery.from_query(request.job.query)
     batches = request.resources.batches
-    return await asyncio.to_thread(lambda: page_query.make_page(batches.list_all(), objects.batch))
+    return await asyncio.to_thread(lambda: page_query.page(batches.list_all(), objects.batch))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
@@ -53,6 +53,6 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
     Raises:
         Conflict: The batch has already ended.
     """
-    batch = await asyncio.to_thread(request.resources.batches.get, request.parameters["batch_id"])
+    batch = await asyncio.to_thread(request.resources.batches.get, request.path_params["batch_id"])
     run_with = await cancel_batch(batch, request.resources)
     return {**await asyncio.to_thread(objects.batch, batch), **run_with}

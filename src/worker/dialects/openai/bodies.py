@@ -20,7 +20,7 @@ from worker.limits.spelling import REMOVED_PARAMETERS, STRUCTURED_OUTPUTS
 from worker.limits.table import CheckedRequest, check_request
 from worker.routes.route import Route
 from worker.settings import Settings
-from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key
+from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key_message
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTU
 # Parameters that vLLM's server has removed. The refusal names their replacement.
 REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
 
-# Maximum number of unknown keys that are logged and remembered, since callers can invent any
-# number.
+# Maximum number of unknown keys that are logged and remembered. Callers can invent any number.
 MAX_LOGGED_KEYS = 100
 _logged_keys: set[str] = set()
 
@@ -61,40 +60,35 @@ def prepare_body(
         InvalidInput: A parameter is invalid. The message names the parameter.
     """
     body = remove_duplicates(drop_nulls(job.body or {}))
-    known = engine.body_keys(route.path) or frozenset()
+    known_keys = engine.body_keys(route.path) or frozenset()
     max_bytes = PIECES_LIMIT_BYTES if job.must_fit_one_yield and not job.stream else math.inf
-    by_priority = engine.model.has_priorities
+    has_priorities = engine.model.has_priorities
     check_request(
         CheckedRequest(
-            body, route.shape, settings, max_answer_bytes=max_bytes, has_priorities=by_priority
+            body, route.shape, settings, max_answer_bytes=max_bytes, has_priorities=has_priorities
         )
     )
     body.setdefault("model", engine.model.names[0])
     if route.prepare_conversation:
         route.prepare_conversation(body, job, settings.system_prompt)
-    if route.temperature is not None and not body.get("use_beam_search"):
+    if route.default_temperature is not None and not body.get("use_beam_search"):
         default = engine.model.temperature
-        body.setdefault("temperature", route.temperature if default is None else default)
-    ranking = _translate_sampling(body, stream=job.stream) if "n" in known else None
+        body.setdefault("temperature", route.default_temperature if default is None else default)
+    ranking = _translate_sampling(body, stream=job.stream) if "n" in known_keys else None
     if not engine.model.has_reasoning and not settings.strict_requests:
-        _drop_thinking(body, route.path, request_id)
-    unknown = sorted(body.keys() - known)
-    if unknown and settings.strict_requests:
-        raise InvalidInput(unknown_key(unknown[0], known), param=unknown[0])
-    for name in unknown:
-        _log_unknown(name, route.path, request_id)
-    if route.response_id is not None:
-        body["request_id"] = route.response_id.format(request_id)
+        _drop_thinking_budget(body, route.path, request_id)
+    unknown_keys = sorted(body.keys() - known_keys)
+    if unknown_keys and settings.strict_requests:
+        raise InvalidInput(unknown_key_message(unknown_keys[0], known_keys), param=unknown_keys[0])
+    for name in unknown_keys:
+        _log_unknown_key(name, route.path, request_id)
+    if route.id_format is not None:
+        body["request_id"] = route.id_format.format(request_id)
     return PreparedBody(body, ranking)
 
 
 def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None:
-    """Translate a body's sampling parameters that vLLM's server does not have, or has removed.
-
-    The body is changed.
-
-    Returns:
-        The ranking of the choices, or None if they are not ranked.
+    """Translate a body's sampling parameters in place; return the ranking of its choices, if any.
 
     Raises:
         InvalidInput: A value is refused, or has no effect.
@@ -107,14 +101,14 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     if body.get("echo") and "logprobs" in body and "" in _prompts(body):
         message = "an empty prompt has no tokens whose log probabilities could be echoed"
         raise InvalidInput(f"prompt: {message}", param="prompt")
-    if structured := sampling.vllm.get(STRUCTURED_OUTPUTS):
+    if structured := sampling.vllm_params.get(STRUCTURED_OUTPUTS):
         body[STRUCTURED_OUTPUTS] = structured
     if not sampling.is_ranked:
         return None
     if stream:
-        sampling.refuse_stream(container="")
-    sampling.refuse_greedy(body.get("temperature"), container="")
-    sampling.refuse_ignored(_keys_ignored_by_beam_search(body), container="")
+        sampling.refuse_ranked_stream(container="")
+    sampling.refuse_equal_choices(body.get("temperature"), container="")
+    sampling.refuse_in_beam_search(_keys_ignored_by_beam_search(body), container="")
     return Ranking.request_candidates(body, sampling)
 
 
@@ -124,7 +118,7 @@ def _keys_ignored_by_beam_search(body: dict[str, Any]) -> list[str]:
     return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
 
 
-def _drop_thinking(body: dict[str, Any], path: str, request_id: str) -> None:
+def _drop_thinking_budget(body: dict[str, Any], path: str, request_id: str) -> None:
     """Drop Anthropic's limit for reasoning, which coding agents send to every model.
 
     vLLM refuses the limit if it can't separate the reasoning from the answer (REASONING_PARSER).
@@ -132,7 +126,7 @@ def _drop_thinking(body: dict[str, Any], path: str, request_id: str) -> None:
     thinking = body.get("thinking")
     if isinstance(thinking, dict) and thinking.get("type") == "enabled":
         del body["thinking"]
-        _log_unknown("thinking", path, request_id)
+        _log_unknown_key("thinking", path, request_id)
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:
@@ -140,7 +134,7 @@ def _prompts(body: dict[str, Any]) -> list[Any]:
     return prompt if isinstance(prompt, list) else [prompt]
 
 
-def _log_unknown(name: str, path: str, request_id: str) -> None:
+def _log_unknown_key(name: str, path: str, request_id: str) -> None:
     # A key that is not an identifier may contain a caller's text, which must not be logged.
     label = repr(name[:MAX_KEY_LENGTH]) if name.isidentifier() else "a key"
     if label not in _logged_keys and len(_logged_keys) < MAX_LOGGED_KEYS:

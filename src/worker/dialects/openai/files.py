@@ -24,8 +24,7 @@ from worker.routes.route import RouteRequest
 from worker.validation import QueryModel, StrictModel, Text, prefix_field_name
 from worker.volume import ids, translate_os_errors
 
-# Maximum bytes of a file in a job's response, and of a range of a file, which is sent as base64.
-# The
+# Maximum bytes of a file in a response, and of a range of a file, which is sent as base64. The
 # platform stores no larger results.
 MAX_CONTENT_BYTES = 20_000_000
 MAX_RANGE_BYTES = 14_000_000
@@ -97,7 +96,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
         NoSuchObject: There is no such file.
     """
     files = request.resources.batches.files
-    return objects.file(await asyncio.to_thread(files.get, request.parameters["id"]))
+    return objects.file(await asyncio.to_thread(files.get, request.path_params["id"]))
 
 
 async def delete(request: RouteRequest) -> dict[str, Any]:
@@ -107,7 +106,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
         NoSuchObject: There is no such file.
         Conflict: A batch or a fine-tune uses the file.
     """
-    id, files = request.parameters["id"], request.resources.batches.files
+    id, files = request.path_params["id"], request.resources.batches.files
 
     def delete_unless_used() -> None:
         files.delete(id, in_use=inputs_in_use(request.settings))
@@ -119,15 +118,14 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
     """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
-    With ``offset`` and ``limit`` (bytes) in the query string, only that range is returned, as
-    base64.
+    With ``offset`` and ``limit`` in the query string, only these bytes are returned, as base64.
 
     Raises:
         NoSuchObject: There is no such file.
         AnswerTooLarge: The content is too large for a job.
         InvalidInput: The range is invalid.
     """
-    for part in await asyncio.to_thread(_read_parts, request):
+    for part in await asyncio.to_thread(_read_content_parts, request):
         yield part
 
 
@@ -159,9 +157,9 @@ def _decode_content(upload: Upload) -> bytes:
     return (upload.content or "").encode()
 
 
-def _read_parts(request: RouteRequest) -> list[Any]:
+def _read_content_parts(request: RouteRequest) -> list[Any]:
     files = request.resources.batches.files
-    file = files.get(request.parameters["id"])
+    file = files.get(request.path_params["id"])
     path = files.content_path(file)
     byte_range = ByteRange.from_query(request.job.query)
     if byte_range.model_fields_set:

@@ -47,20 +47,20 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
         if key.startswith("metadata[") and key.endswith("]")
     }
 
-    def page() -> dict[str, Any]:
+    def make_page() -> dict[str, Any]:
         jobs = [
             fine_tune
             for fine_tune in request.resources.fine_tunes.list_all()
             if metadata.items() <= (fine_tune.request.metadata or {}).items()
         ]
-        return page_query.make_page(jobs, objects.fine_tuning_job)
+        return page_query.page(jobs, objects.fine_tuning_job)
 
-    return await asyncio.to_thread(page)
+    return await asyncio.to_thread(make_page)
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_updated(request)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_job(request)))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
     Raises:
         Conflict: The job has ended, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.cancel())
+    return await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.cancel())
 
 
 async def pause(request: RouteRequest) -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def pause(request: RouteRequest) -> dict[str, Any]:
     Raises:
         Conflict: The job has ended or was stopped, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.pause())
+    return await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.pause())
 
 
 async def resume(request: RouteRequest) -> dict[str, Any]:
@@ -89,35 +89,31 @@ async def resume(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: This worker does not train.
     """
     request.resources.check_training()
-    job = await asyncio.to_thread(_change, request, lambda fine_tune: fine_tune.resume())
+    job = await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.resume())
     return {**job, **await request.resources.start_jobs(LongWork("fine_tune", job["id"]))}
 
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:
     """List the events of a fine-tuning job, the newest first."""
-    page_query = NewestFirstQuery.from_query(request.job.query)
-    return await asyncio.to_thread(
-        lambda: page_query.make_page(_find_updated(request).events(), objects.event)
-    )
+    query = NewestFirstQuery.from_query(request.job.query)
+    return await asyncio.to_thread(lambda: query.page(_find_job(request).events(), objects.event))
 
 
 async def list_checkpoints(request: RouteRequest) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
-    page_query = NewestFirstQuery.from_query(request.job.query)
+    query = NewestFirstQuery.from_query(request.job.query)
     return await asyncio.to_thread(
-        lambda: page_query.make_page(
-            objects.checkpoints(_find_updated(request)), objects.checkpoint
-        )
+        lambda: query.page(objects.usable_checkpoints(_find_job(request)), objects.checkpoint)
     )
 
 
-def _find_updated(request: RouteRequest) -> "FineTune":
-    return request.resources.fine_tunes.get_updated(request.parameters[ID_PARAMETER])
+def _find_job(request: RouteRequest) -> "FineTune":
+    return request.resources.fine_tunes.get_updated(request.path_params[ID_PARAMETER])
 
 
-def _change(request: RouteRequest, change: "Callable[[FineTune], None]") -> dict[str, Any]:
+def _change_job(request: RouteRequest, change: "Callable[[FineTune], None]") -> dict[str, Any]:
     fine_tunes = request.resources.fine_tunes
-    fine_tune = fine_tunes.get(request.parameters[ID_PARAMETER])
+    fine_tune = fine_tunes.get(request.path_params[ID_PARAMETER])
     change(fine_tune)
     fine_tunes.end_if_due(fine_tune)
     return objects.fine_tuning_job(fine_tune)

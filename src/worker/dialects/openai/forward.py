@@ -45,11 +45,9 @@ def answer(
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         engine = _choose_engine(route.path, job.body, engines)
-        attempt = partial(_call_engine, engine, job, route, request_id, settings, usage)
-        async with contextlib.aclosing(
-            retry_before_first_piece(engine, request_id, attempt)
-        ) as answer_pieces:
-            async for piece in answer_pieces:
+        call = partial(_call_engine, engine, job, route, request_id, settings, usage)
+        async with contextlib.aclosing(retry_before_first_piece(engine, request_id, call)) as parts:
+            async for piece in parts:
                 yield piece
 
     def render(values: list[Any]) -> Any:
@@ -77,7 +75,7 @@ async def _call_engine(
         await _load_adapter(prepared.body, engine)
     parts = engine.call(route.path, prepared.body, request_id, usage, route.shape)
     async with contextlib.aclosing(parts):
-        async for value in _read_answer(parts, request_id):
+        async for value in _read_response(parts, request_id):
             if not is_stream or value.startswith(events.COMPLETED_PREFIX):
                 _count_tokens(usage, value)
             # The closing event has no data, so that it is omitted from a list of decoded events.
@@ -119,7 +117,7 @@ async def _load_adapter(body: Mapping[str, Any] | None, engine: Engine) -> None:
         await engine.load_adapter(name)
 
 
-async def _read_answer(
+async def _read_response(
     parts: AsyncGenerator[ResponseHead | bytes, None], request_id: str
 ) -> AsyncGenerator[Any, None]:
     """Yield the events of a stream, or the body of any other response.
@@ -136,8 +134,7 @@ async def _read_answer(
                 raise _translate_error(events.parse_error(event), None, request_id)
             announcements.append(event)
             # Events without content are withheld until content arrives. Before that, the server may
-            # still refuse
-            # the request, or the engine may die, and the whole answer is started again.
+            # still refuse the request, or the engine may die, and the answer is started again.
             if events.weight(event):
                 while announcements:
                     yield announcements.pop(0)
@@ -154,20 +151,15 @@ async def _read_answer(
 
 
 def _count_tokens(usage: Usage, answer: Any) -> None:
-    """Set the token counts from a response, or from the last event of a stream of /v1/responses.
-
-    Counts that are already set stay the same.
-    """
+    """Set the token counts, unless already set, from a response or the last event of a stream."""
     if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIX):
         (completed,) = events.decode_data([answer])
         answer = completed["response"]
     if not isinstance(answer, dict) or usage.prompt_tokens is not None:
         return
-    if token_counts := answer.get("usage"):
-        usage.prompt_tokens = token_counts.get("prompt_tokens", token_counts.get("input_tokens"))
-        usage.output_tokens = token_counts.get(
-            "completion_tokens", token_counts.get("output_tokens")
-        )
+    if counts := answer.get("usage"):
+        usage.prompt_tokens = counts.get("prompt_tokens", counts.get("input_tokens"))
+        usage.output_tokens = counts.get("completion_tokens", counts.get("output_tokens"))
 
 
 def _drop_refused_value(message: str) -> str:
@@ -177,10 +169,7 @@ def _drop_refused_value(message: str) -> str:
 
 
 def _translate_error(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
-    """Convert an error of vLLM's server to the worker's.
-
-    ``status`` is the status of the response, or None if the error is an event of a stream.
-    """
+    """Convert an error of vLLM's server, which has no ``status`` if it is an event of a stream."""
     # Anthropic's error format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
     message = options_to_settings(_drop_refused_value(error["message"][:MAX_MESSAGE_LENGTH]))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from worker.validation import QueryModel
-from worker.volume.pages import MAX_OBJECTS, Listable, Page, paginate, take_fitting
+from worker.volume.pages import MAX_OBJECTS, Listable, Page, paginate, truncate_page
 
 T = TypeVar("T", bound=Listable)
 
@@ -25,26 +25,19 @@ class NewestFirstQuery(PageQuery):
 
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
-    def make_page(
-        self, items: Iterable[T], make_object: Callable[[T], dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Return a page of items as OpenAI's list object; ``make_object`` makes its objects."""
-        return list_object(paginate(items, after=self.after, limit=self.limit), make_object)
+    def page(self, items: Iterable[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+        """Return a page of items as OpenAI's list object; ``convert`` makes its objects."""
+        return list_object(paginate(items, after=self.after, limit=self.limit), convert)
 
 
-def list_object(
-    current_page: Page[T], make_object: Callable[[T], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a page as OpenAI's list object; ``make_object`` makes its objects.
-
-    If the page is too large for a response, only its first objects are returned.
-    """
-    data = take_fitting(map(make_object, current_page.data))
-    ids = [item.id for item in current_page.data[: len(data)]]
+def list_object(page: Page[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+    """Return a page as OpenAI's list object, with as many of its objects as fit a response."""
+    data = truncate_page(map(convert, page.data))
+    ids = [item.id for item in page.data[: len(data)]]
     return {
         "object": "list",
         "data": data,
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
-        "has_more": current_page.has_more or len(ids) < len(current_page.data),
+        "has_more": page.has_more or len(ids) < len(page.data),
     }

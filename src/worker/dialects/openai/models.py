@@ -7,7 +7,7 @@ from worker.routes.models import find_card, list_usable_cards
 from worker.routes.route import RouteRequest
 
 
-async def models(request: RouteRequest) -> dict[str, Any]:
+async def list_models(request: RouteRequest) -> dict[str, Any]:
     """List the models that callers can name: the model of each engine and its adapters.
 
     Raises:
@@ -16,14 +16,14 @@ async def models(request: RouteRequest) -> dict[str, Any]:
     return {"object": "list", "data": await list_usable_cards(request)}
 
 
-async def model(request: RouteRequest) -> Any:
+async def retrieve(request: RouteRequest) -> Any:
     """Describe a model or an adapter.
 
     Raises:
         UnknownRoute: There is no such model.
         EngineDead: An engine that may serve the model is dead.
     """
-    return (await find_card(request, request.parameters["model"]))[1]
+    return (await find_card(request, request.path_params["model"]))[1]
 
 
 async def unload_adapter(request: RouteRequest) -> dict[str, Any]:

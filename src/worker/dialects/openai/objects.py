@@ -17,7 +17,7 @@ ORGANIZATION_ID = "org-worker"
 CHECKPOINT_PREFIX = "ftckpt-"
 # Number of recent training events from which the end of a training is estimated.
 ESTIMATE_EVENTS = 20
-_METRICS = (
+_CHECKPOINT_METRICS = (
     *("train_loss", "train_mean_token_accuracy", "valid_loss", "valid_mean_token_accuracy"),
     *("full_valid_loss", "full_valid_mean_token_accuracy"),
 )
@@ -170,10 +170,8 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
     }
 
 
-def checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
-    """Return the checkpoints whose adapters can be used; none before the fine-tune has ended.
-
-    Reads files, so call it in a thread.
+def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
+    """Return the usable checkpoints, none before the end. Reads files, so call it in a thread.
 
     Raises:
         NoSuchObject: The fine-tune does not exist.
@@ -191,9 +189,9 @@ def checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
             step=epoch.step,
             name=epoch.name,
             metrics={
-                name: value
-                for name, value in metrics.get(epoch.step, {}).items()
-                if name in _METRICS
+                key: value
+                for key, value in metrics.get(epoch.step, {}).items()
+                if key in _CHECKPOINT_METRICS
             },
         )
         for epoch in result.checkpoints
@@ -207,14 +205,10 @@ def _estimate_finish(fine_tune: "FineTune") -> int | None:
     if not events:
         return None
     first, last = events[0], events[-1]
-    epochs_done = last.metrics["epoch"] - first.metrics["epoch"]
-    epochs_left = fine_tune.request.spec.epochs - last.metrics["epoch"]
+    done = last.metrics["epoch"] - first.metrics["epoch"]
+    left = fine_tune.request.spec.epochs - last.metrics["epoch"]
     # The estimate starts from the current time, since after a pause the last event is old.
-    return (
-        round(time.time() + epochs_left * (last.at - first.at) / epochs_done)
-        if epochs_done > 0
-        else None
-    )
+    return round(time.time() + left * (last.at - first.at) / done) if done > 0 else None
 
 
 def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:

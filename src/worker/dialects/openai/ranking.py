@@ -16,37 +16,37 @@ class Ranking:
     """
 
     n: int
-    width: int
+    num_candidates: int
     is_ranked_by_vllm: bool
-    shows_logprobs: bool
+    returns_logprobs: bool
 
     @classmethod
     def request_candidates(cls, body: dict[str, Any], sampling: Sampling) -> Self:
         """Change a body so that vLLM returns all choices and the log probabilities to rank them."""
-        body["n"] = sampling.width
+        body["n"] = sampling.num_candidates
         logprobs = body.get("logprobs")
-        shows_logprobs = logprobs is not None and logprobs is not False
-        if not sampling.use_beam_search and not shows_logprobs:
+        returns_logprobs = logprobs is not None and logprobs is not False
+        if not sampling.use_beam_search and not returns_logprobs:
             # ``logprobs`` is a boolean in chat completions, and a number in completions.
             body["logprobs"] = True if "messages" in body else 0
-        return cls(sampling.n, sampling.width, sampling.use_beam_search, shows_logprobs)
+        return cls(sampling.n, sampling.num_candidates, sampling.use_beam_search, returns_logprobs)
 
     def select_best(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return a response with only the best choices for each prompt, renumbered from 0."""
         choices = sorted(response["choices"], key=lambda choice: int(choice["index"]))
         best: list[dict[str, Any]] = []
-        for start in range(0, len(choices), self.width):
-            group = choices[start : start + self.width]
+        for start in range(0, len(choices), self.num_candidates):
+            group = choices[start : start + self.num_candidates]
             if not self.is_ranked_by_vllm:
-                group.sort(key=_likelihood, reverse=True)
+                group.sort(key=_total_logprob, reverse=True)
             best += group[: self.n]
-        if not self.shows_logprobs:
+        if not self.returns_logprobs:
             best = [{**choice, "logprobs": None} for choice in best]
         indices = count()
         return {**response, "choices": [{**choice, "index": next(indices)} for choice in best]}
 
 
-def _likelihood(choice: dict[str, Any]) -> float:
+def _total_logprob(choice: dict[str, Any]) -> float:
     logprobs = choice["logprobs"]
     if "content" in logprobs:
         values = [token["logprob"] for token in logprobs["content"] or []]

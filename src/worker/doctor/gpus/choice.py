@@ -45,8 +45,7 @@ class GpuChoice:
     @property
     def pool(self) -> str:
         """The pool that contains all of the types; empty if there is no such pool."""
-        holding = (pool.id for pool in POOLS if {*self.types} <= {*pool.types})
-        return next(holding, "")
+        return next((pool.id for pool in POOLS if {*self.types} <= {*pool.types}), "")
 
     @property
     def machine(self) -> Machine:
@@ -72,9 +71,7 @@ def parse_choice(text: str) -> GpuChoice:
     if pool := next((pool for pool in POOLS if pool.id == name.upper()), None):
         return GpuChoice(pool.id, pool.types, count)
     wanted, types = _normalize(name), {kind.id: kind for pool in POOLS for kind in pool.types}
-    named = [
-        kind for kind in types.values() if wanted in (_normalize(kind.id), _normalize(kind.name))
-    ]
+    named = [gpu for gpu in types.values() if wanted in (_normalize(gpu.id), _normalize(gpu.name))]
     # H100 matches all types of H100.
     alike = [kind for kind in types.values() if wanted and _normalize(kind.name).startswith(wanted)]
     if not (matches := named or alike):

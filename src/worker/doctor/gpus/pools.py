@@ -1,9 +1,8 @@
 """The platform's GPUs, and the pools in which endpoints select them.
 
-This is the only such table: ``make listings`` generates the hub's listing and the client's table
-(``deploy/pools.json``) from it. The pools and types come from
-https://docs.runpod.io/references/gpu-types, and from the documentation of RunPod's Flash library
-for pools that are missing there.
+``make listings`` generates the hub's listing and the client's table (``deploy/pools.json``) from
+this one. The pools and types come from https://docs.runpod.io/references/gpu-types; those that are
+missing there, from the documentation of RunPod's Flash library.
 """
 
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ class GpuType:
     Attributes:
         id: The platform's id.
         name: The common name.
-        gib: Lower bound of the memory that the driver offers to a process, in GiB; less than the
-            nominal size.
+        gib: Minimum GiB of memory that the driver offers to a process; less than the nominal size.
         capability: CUDA's compute capability, times ten: 89 for 8.9.
     """
 

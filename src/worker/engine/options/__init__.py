@@ -16,7 +16,7 @@ from worker.engine.options.combinations import AUTO
 from worker.engine.options.exclusions import (
     EXCLUDED_OPTIONS,
     INEFFECTIVE_OPTIONS,
-    REQUIRED_OPTIONS,
+    PREREQUISITES,
     UNSUPPORTED_OPTIONS,
 )
 from worker.engine.options.option import CONVERSION_ERRORS, Option, refusal_reason
@@ -55,11 +55,7 @@ class Options:
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
-        """Read vLLM's options.
-
-        Args:
-            machine: The machine that the engines run on; this machine by default.
-        """
+        """Read vLLM's options for engines on a machine, by default this machine."""
         self.machine = machine or detect_machine()
         self._parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
         # The parser has one group of options per configuration class.
@@ -83,7 +79,7 @@ class Options:
             for dest, reason in (UNSUPPORTED_OPTIONS | INEFFECTIVE_OPTIONS).items()
         }
         for arguments in engines:
-            for name, required in REQUIRED_OPTIONS.items():
+            for name, required in PREREQUISITES.items():
                 if not getattr(arguments.vllm_args, required.lower()):
                     reasons[arguments.prefix + name] = f"it needs {arguments.prefix}{required}"
         return reasons
@@ -105,14 +101,12 @@ class Options:
             extra_args: The words of VLLM_EXTRA_ARGS, which override the values.
         """
         mistakes: list[Mistake] = []
-        accepted = self._accepted_values(values, mistakes)
+        accepted = self._check_values(values, mistakes)
         extra_options = self._parse_extra_args(extra_args, mistakes)
         operator_options = accepted | extra_options
         defaults = choose_defaults(operator_options, self.machine, gpu_share)
         # Some defaults set environment variables instead of options.
-        default_values = {
-            default.name: default.value for default in defaults if default.name in self._options
-        }
+        default_values = {item.name: item.value for item in defaults if item.name in self._options}
         words = [
             word
             for name, value in {**accepted, **default_values}.items()
@@ -139,9 +133,7 @@ class Options:
         )
         return ParsedOptions(arguments, mistakes)
 
-    def _accepted_values(
-        self, values: Mapping[str, str], mistakes: list[Mistake]
-    ) -> dict[str, str]:
+    def _check_values(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
         """Validate each value separately and return the accepted values of options."""
         accepted = {}
         for name, value in values.items():
@@ -156,17 +148,14 @@ class Options:
                 redacted = "{...}" if has_pairs else redact(value)
                 # vLLM's message may repeat the value, either unchanged or reformatted.
                 reason = re.sub(r"\{.*\}", "{...}", refusal_reason(error).replace(value, redacted))
-                advice = option.advice(reason, value)
+                advice = option.build_advice(reason, value)
                 mistakes.append(Mistake(name, redacted, advice, option.example))
             else:
                 accepted[name] = value
         return accepted
 
     def _parse_extra_args(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Return the options in VLLM_EXTRA_ARGS as strings; empty if there is a mistake in it.
-
-        The words have the format of vLLM's command line.
-        """
+        """Return the options in VLLM_EXTRA_ARGS as strings; empty if there is a mistake in it."""
         values: dict[str, Any] = {}
         advice = ""
         try:
@@ -178,7 +167,7 @@ class Options:
             try:
                 option.check("", value)
             except CONVERSION_ERRORS as error:
-                advice = f"{option.flag}: {option.advice(refusal_reason(error), str(value))}"
+                advice = f"{option.flag}: {option.build_advice(refusal_reason(error), str(value))}"
         if advice:
             line = redact_line(shlex.join(words))
             mistakes.append(Mistake(EXTRA_ARGS, line, advice, EXTRA_ARGS_EXAMPLE))
@@ -205,15 +194,11 @@ class Options:
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
     def _describe_refusal(self, error: Exception) -> str:
-        """Return the parser's message, with the accepted values of the option that it names.
-
-        If the message names unknown options, it includes when vLLM removed them and their
-        replacements.
-        """
+        """Return the parser's message, with the accepted values or the removals of its options."""
         named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
             if named_flag and named_flag[1] in option.action.option_strings:
-                return f"{named_flag[1]}: {option.advice(refusal_reason(error), '')}"
+                return f"{named_flag[1]}: {option.build_advice(refusal_reason(error), '')}"
         message, unknown, rest = str(error).partition("unrecognized arguments: ")
         if not unknown:
             return refusal_reason(error) or message

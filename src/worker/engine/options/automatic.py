@@ -12,8 +12,7 @@ from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.names import EMBEDDER_PREFIX
 from worker.settings.values import is_directory
 
-# Environment variables for a CPU. vLLM runs the executor in the core's process only if
-# VLLM_ENABLE_V1_MULTIPROCESSING is 0.
+# Environment variables for a CPU; the second makes vLLM run the executor in the core's process.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 MEMORY_OPTION = "GPU_MEMORY_UTILIZATION"
@@ -25,12 +24,8 @@ DEFAULT_GPU_SHARES = {"": TOTAL_GPU_SHARE, EMBEDDER_PREFIX: EMBEDDER_GPU_SHARE}
 
 # Options that divide an engine among GPUs. The product of ``PARALLEL_SIZES`` is the number of GPUs
 # that the engine runs on.
-OTHER_PARALLEL_SIZES = (
-    "PIPELINE_PARALLEL_SIZE",
-    "DATA_PARALLEL_SIZE",
-    "PREFILL_CONTEXT_PARALLEL_SIZE",
-)
-PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_PARALLEL_SIZES)
+OTHER_SIZES = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
+PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_SIZES)
 
 # The path of a class, which vLLM imports.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
@@ -43,36 +38,29 @@ STRUCTURED_OUTPUTS_DEFAULT = Default(
 MAX_MODEL_LEN_DEFAULT = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory holds")
 
 
-def choose_defaults(
-    operator_options: Mapping[str, str], machine: Machine, gpu_share: float
-) -> list[Default]:
-    """Choose defaults for the options that the operator left unset.
+def choose_defaults(options: Mapping[str, str], machine: Machine, share: float) -> list[Default]:
+    """Choose defaults for all but the operator's ``options``, with a share of a GPU's memory.
 
     On a CPU, this also sets unset environment variables, which the returned defaults include.
     """
     defaults = (
-        _cpu_defaults(operator_options)
-        if machine.cpu
-        else _gpu_defaults(operator_options, len(machine.gpus), gpu_share)
+        _cpu_defaults(options) if machine.cpu else _gpu_defaults(options, len(machine.gpus), share)
     )
     defaults += [MAX_MODEL_LEN_DEFAULT, STRUCTURED_OUTPUTS_DEFAULT]
-    return [default for default in defaults if default.name not in operator_options]
+    return [default for default in defaults if default.name not in options]
 
 
-def divide_memory(
-    main_options: Mapping[str, str], embedder_options: Mapping[str, str]
-) -> dict[str, float]:
-    """Divide a GPU's memory between two engines, each of which allocates its share at startup.
+def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
+    """Divide a GPU's memory between two engines; return the shares by the settings' prefix.
 
-    Returns:
-        The shares of the main model and the embedder, by the prefix of their settings.
+    Each engine allocates its share at startup.
 
     Raises:
         SettingsError: The configured shares leave too little memory.
     """
     try:
-        embedder_share = float(embedder_options.get(MEMORY_OPTION, EMBEDDER_GPU_SHARE))
-        model_share = float(main_options.get(MEMORY_OPTION, TOTAL_GPU_SHARE - embedder_share))
+        embedder_share = float(embedder.get(MEMORY_OPTION, EMBEDDER_GPU_SHARE))
+        model_share = float(main.get(MEMORY_OPTION, TOTAL_GPU_SHARE - embedder_share))
     except ValueError:
         # vLLM's parser reports the wrong value, with the accepted values.
         return DEFAULT_GPU_SHARES
@@ -81,7 +69,7 @@ def divide_memory(
             f"with {MEMORY_OPTION}={model_share:g} for the model there is no room for it: at most "
             "1 together"
         )
-        if embedder_share == EMBEDDER_GPU_SHARE and MEMORY_OPTION in main_options:
+        if embedder_share == EMBEDDER_GPU_SHARE and MEMORY_OPTION in main:
             advice = (
                 f"with {embedder_share:g} for the embedder there is not enough: at most 1 together"
             )
@@ -104,12 +92,12 @@ def served_names(options: Namespace) -> list[str]:
     return [*dict.fromkeys([*(options.served_model_name or ()), own_name])]
 
 
-def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
+def choose_tensor_parallel_size(gpus: int, heads: int) -> int:
     """Return the largest size up to ``gpus`` that divides the number of attention heads."""
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def _cpu_defaults(operator_options: Mapping[str, str]) -> list[Default]:
+def _cpu_defaults(options: Mapping[str, str]) -> list[Default]:
     """Choose defaults that start fast and run on any CPU; set the variables in CPU_EXPORTS."""
     exported = set_defaults(CPU_EXPORTS)
     defaults = [
@@ -118,24 +106,22 @@ def _cpu_defaults(operator_options: Mapping[str, str]) -> list[Default]:
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
         Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
     ]
-    if _count_required_gpus(operator_options, PARALLEL_SIZES) == 1:
+    if _count_required_gpus(options, PARALLEL_SIZES) == 1:
         reason = "one process starts fastest"
         defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
     return defaults
 
 
-def _gpu_defaults(
-    operator_options: Mapping[str, str], gpu_count: int, share: float
-) -> list[Default]:
+def _gpu_defaults(options: Mapping[str, str], gpu_count: int, share: float) -> list[Default]:
     reason = "the worker has the GPU for itself"
     defaults = [Default(MEMORY_OPTION, f"{share:g}", reason)]
     if gpu_count > 1:
-        size = max(1, gpu_count // _count_required_gpus(operator_options, OTHER_PARALLEL_SIZES))
+        size = max(1, gpu_count // _count_required_gpus(options, OTHER_SIZES))
         defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there"))
     return defaults
 
 
-def _count_required_gpus(operator_options: Mapping[str, str], sizes: Sequence[str]) -> int:
+def _count_required_gpus(options: Mapping[str, str], sizes: Sequence[str]) -> int:
     """Return the number of GPUs that an engine needs; unset or invalid sizes count as 1."""
-    values = (operator_options.get(name, "") for name in sizes)
+    values = (options.get(name, "") for name in sizes)
     return math.prod(max(1, int(value)) for value in values if value.isdecimal())

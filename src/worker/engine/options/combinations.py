@@ -32,32 +32,21 @@ PARSER_REGISTRIES = {TOOL_PARSER: "ToolParserManager", REASONING_PARSER: "Reason
 
 
 def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that vLLM has the configured parsers, and that the files of parser plugins exist.
-
-    A parser's name is not checked if a plugin may register it.
-    """
-    operator_options = arguments.operator_options
+    """Check that plugin files exist, and that vLLM has the parsers unless a plugin may add them."""
+    values = arguments.operator_options
     for name, registry in PARSER_REGISTRIES.items():
         plugin_name = name.replace("CALL_", "") + "_PLUGIN"
         plugin = getattr(arguments.vllm_args, plugin_name.lower())
         known = sorted(import_from_vllm(registry).list_registered())
-        if name in operator_options and not plugin and operator_options[name] not in (AUTO, *known):
-            yield Mistake(
-                name,
-                operator_options[name],
-                describe_choices([AUTO, *known], operator_options[name]),
-            )
+        if name in values and not plugin and values[name] not in (AUTO, *known):
+            yield Mistake(name, values[name], describe_choices([AUTO, *known], values[name]))
         if plugin and plugin.endswith(".py") and not Path(plugin).is_file():
             yield Mistake(plugin_name, plugin, "there is no such file")
 
 
 def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that LORA_MODULES are valid and allowed by other options, and check MAX_CPU_LORAS."""
-    options, operator_options, prefix = (
-        arguments.vllm_args,
-        arguments.operator_options,
-        arguments.prefix,
-    )
+    options, texts, prefix = arguments.vllm_args, arguments.operator_options, arguments.prefix
     modules = options.lora_modules or ()
     names = [module.name for module in modules]
     violations = {
@@ -71,15 +60,11 @@ def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     }
     for advice, is_violated in violations.items() if modules else ():
         if is_violated:
-            yield Mistake(
-                "LORA_MODULES", redact(operator_options["LORA_MODULES"]), advice, "sql=org/sql-lora"
-            )
+            yield Mistake("LORA_MODULES", redact(texts["LORA_MODULES"]), advice, "sql=org/sql-lora")
     max_cpu_loras = options.max_cpu_loras
     if options.enable_lora and max_cpu_loras is not None and max_cpu_loras < options.max_loras:
         advice = f"at least {prefix}MAX_LORAS={options.max_loras}"
-        yield Mistake(
-            "MAX_CPU_LORAS", operator_options["MAX_CPU_LORAS"], advice, str(options.max_loras)
-        )
+        yield Mistake("MAX_CPU_LORAS", texts["MAX_CPU_LORAS"], advice, str(options.max_loras))
 
 
 def check_context_length(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
@@ -121,39 +106,30 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
 
 
 def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Run vLLM's own checks, and attribute a refusal to the first option in its message.
-
-    If the message contains no option that the operator set, the mistake names MODEL.
-    """
+    """Run vLLM's own checks; the mistake names the first set option in vLLM's message, or MODEL."""
     # The chat template has a separate check with a better message.
     options = argparse.Namespace(**{**vars(arguments.vllm_args), "chat_template": None})
     try:
         import_from_vllm("validate_parsed_serve_args")(options)
     except START_ERRORS as error:
         message = options_to_settings(str(error)).removeprefix("Error: ")
-        named_options = [
-            name for name in arguments.operator_options if re.search(rf"\b{name}\b", message)
-        ]
-        name = named_options[0] if named_options else "MODEL"
+        names = [name for name in arguments.operator_options if re.search(rf"\b{name}\b", message)]
+        name = names[0] if names else "MODEL"
         yield Mistake(name, arguments.operator_options.get(name), message)
 
 
 def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
     """Check that the machine has enough GPUs for the engine."""
     sizes = {name: getattr(arguments.vllm_args, name.lower()) for name in PARALLEL_SIZES}
-    required, available = math.prod(sizes.values()), len(machine.gpus)
-    if machine.cpu or required <= available:
+    required, gpus = math.prod(sizes.values()), len(machine.gpus)
+    if machine.cpu or required <= gpus:
         return
-    gpus_found = {0: "there is no GPU", 1: "there is 1 GPU"}.get(
-        available, f"there are {available} GPUs"
-    )
+    supply = {0: "there is no GPU", 1: "there is 1 GPU"}.get(gpus, f"there are {gpus} GPUs")
     for name, size in sizes.items():
         if size > 1:
-            advice = f"{gpus_found}, and {required} would be needed; unset, it is what fits"
-            suggestion = max(available * size // required, 1)
-            yield Mistake(
-                name, arguments.operator_options.get(name, str(size)), advice, str(suggestion)
-            )
+            advice = f"{supply}, and {required} would be needed; unset, it is what fits"
+            limit = max(gpus * size // required, 1)
+            yield Mistake(name, arguments.operator_options.get(name, str(size)), advice, str(limit))
 
 
 def read_chat_template(template: str) -> str:

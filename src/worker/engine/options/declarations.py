@@ -1,7 +1,4 @@
-"""Reads the type, choices and bounds that vLLM declares for an option.
-
-They are declared in vLLM's parser and configuration classes.
-"""
+"""Reads an option's type, choices and bounds from vLLM's parser and configuration classes."""
 
 import argparse
 import contextlib
@@ -14,13 +11,13 @@ from typing import Any, Literal, get_args, get_origin
 
 
 @functools.cache
-def has_plugins() -> bool:
+def has_vllm_plugins() -> bool:
     """Return whether a plugin is installed that may add choices to vLLM's options."""
     entry_points = importlib.metadata.entry_points(group="vllm.general_plugins")
     return any(point.dist and not point.dist.name.startswith("vllm") for point in entry_points)
 
 
-def value_kind(action: argparse.Action) -> str:
+def detect_kind(action: argparse.Action) -> str:
     """Return the kind of an option's values, which is a key of ``option.ACCEPTED_VALUES``.
 
     The kind is determined by calling the option's conversion, which may be any function.
@@ -33,12 +30,10 @@ def value_kind(action: argparse.Action) -> str:
         return "text"
     convert: Any = action.type or str
     probes = (("{}", "json", object), ("1k", "size", int), ("0.5", "number", float))
-    for probe, kind, expected_type in (*probes, ("1", "integer", int)):
+    for probe, kind, cls in (*probes, ("1", "integer", int)):
         with contextlib.suppress(ValueError, TypeError, argparse.ArgumentTypeError):
             converted = convert(probe)
-            if isinstance(converted, expected_type) and not isinstance(
-                converted, str | list | None
-            ):
+            if isinstance(converted, cls) and not isinstance(converted, str | list | None):
                 return kind
     return "text"
 
@@ -61,19 +56,18 @@ def literal_values(annotation: Any) -> Iterator[str]:
             yield from literal_values(part)
 
 
-def fields_of(config: Any) -> dict[str, Any]:
+def pydantic_fields(config: Any) -> dict[str, Any]:
     return getattr(config, "__pydantic_fields__", {})
 
 
 def find_field(config: Any, dest: str) -> Any:
     """Return the field that an option sets, in a configuration class or a class nested in it.
 
-    The field's name may lack the class's name: ``attention_backend`` sets
-    ``AttentionConfig.backend``.
+    Its name may lack the class's name: ``attention_backend`` sets ``AttentionConfig.backend``.
     """
-    own_fields = fields_of(config)
+    own_fields = pydantic_fields(config)
     prefix = f"{getattr(config, '__name__', '').removesuffix('Config').lower()}_"
-    nested_fields = [fields_of(field.annotation) for field in own_fields.values()]
+    nested_fields = [pydantic_fields(field.annotation) for field in own_fields.values()]
     for fields in (own_fields, *nested_fields):
         for name in (dest, dest.removeprefix(prefix)):
             if name in fields:

@@ -27,8 +27,7 @@ EXCLUDED_OPTIONS = (
     | {"api_key", "hf_token"}
 )
 
-# Options that vLLM's parser accepts but that have no effect, in a worker or in general, with the
-# reasons.
+# Options that vLLM's parser accepts but that have no effect in a worker or at all, with reasons.
 INEFFECTIVE_OPTIONS = dict.fromkeys(
     """
     aggregate_engine_logging allow_credentials allowed_headers allowed_methods
@@ -48,7 +47,7 @@ INEFFECTIVE_OPTIONS = dict.fromkeys(
 )
 
 # Options that have no effect unless another option is set, with that option.
-REQUIRED_OPTIONS = {
+PREREQUISITES = {
     "FULLY_SHARDED_LORAS": "ENABLE_LORA",
     "LORA_DTYPE": "ENABLE_LORA",
     "MAX_CPU_LORAS": "ENABLE_LORA",

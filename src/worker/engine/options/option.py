@@ -11,11 +11,11 @@ from typing import Annotated, Any, get_args
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from worker.engine.options.declarations import (
-    fields_of,
+    detect_kind,
     find_field,
-    has_plugins,
+    has_vllm_plugins,
     literal_values,
-    value_kind,
+    pydantic_fields,
 )
 from worker.engine.seam.locations import import_from_vllm
 from worker.settings import history
@@ -60,21 +60,15 @@ class Option:
     """An option of vLLM that operators set with an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Read the option's name, kind and bounds.
-
-        Args:
-            action: The option in vLLM's parser.
-            config: vLLM's configuration class that has the option's field; None if there is no such
-                class.
-        """
+        """Describe an option of vLLM's parser; ``config`` is the class with its field, if any."""
         self.action = action
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
         self.config = config
-        self.kind = value_kind(action)
+        self.kind = detect_kind(action)
         self._field = find_field(config, action.dest)
         # Limits of a number, by pydantic's names for them.
-        self.bounds = bounds_of(self._field)
+        self.bounds = read_bounds(self._field)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -108,7 +102,7 @@ class Option:
         is_numeric = self.kind in ("size", "integer", "number")
         return (is_numeric and self.default) or EXAMPLES.get(self.kind)
 
-    def advice(self, reason: str, value: str) -> str:
+    def build_advice(self, reason: str, value: str) -> str:
         """Return the message about a wrong value: the reason, if any, and the accepted values."""
         accepted = describe_kind(self.kind, self.bounds)
         if self.name == "LORA_MODULES":
@@ -118,9 +112,7 @@ class Option:
         return f"{reason}; {accepted}" if reason else accepted
 
     def command_line_words(self, value: str) -> Iterator[str]:
-        """Yield the command line words that set the option.
-
-        Yields nothing for a false boolean if the option has no negated flag.
+        """Yield the words that set the option; none for a false boolean without a negated flag.
 
         Raises:
             ValueError: The value can't be converted.
@@ -139,17 +131,14 @@ class Option:
             yield f"{self.flag}={word}"
 
     def check(self, value: str, converted: Any) -> None:
-        """Validate a value against the choices, or against the field of vLLM's configuration class.
-
-        The option's default is always accepted.
+        """Check a value against the choices or vLLM's field; the default is always accepted.
 
         Args:
             value: The value as a string; blank if it is unknown.
             converted: The value that vLLM's parser converted.
 
         Raises:
-            ValueError: The value is wrong. The message is blank if a list of the accepted values is
-                enough to explain it.
+            ValueError: The value is wrong; with a blank message if the accepted values explain it.
         """
         if converted is None or (value and value == self.default):
             return
@@ -161,9 +150,7 @@ class Option:
             _validate(converted, Any, self._field)
 
     def _check_object(self, value: Any) -> None:
-        """Validate the keys and values of a JSON object against vLLM's class for it.
-
-        If there is no such class, any object is accepted.
+        """Validate the keys and values of a JSON object against vLLM's class for it, if any.
 
         Raises:
             ValueError: The value is not an object, or has an unknown key or a wrong value.
@@ -173,15 +160,14 @@ class Option:
         if isinstance(value, bool | int | float) or is_other_type:
             raise ValueError("no JSON object")
         classes = get_args(self._field.annotation) if self._field else ()
-        known_fields = next((fields for cls in classes if (fields := fields_of(cls))), None)
+        known_fields = next((fields for cls in classes if (fields := pydantic_fields(cls))), None)
         if not isinstance(value, dict) or known_fields is None:
             return
         if unknown := value.keys() - known_fields.keys():
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
         for key, item in value.items():
             try:
-                # Pydantic raises this error for types of vLLM that it can't validate. An operator
-                # can't write values of these types anyway.
+                # Raised for types of vLLM that pydantic can't validate and operators can't write.
                 with contextlib.suppress(PydanticUserError):
                     _validate(item, known_fields[key].annotation, known_fields[key])
             except ValidationError as error:
@@ -192,10 +178,9 @@ class Option:
         return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
     def _is_known_choice(self, value: str) -> bool:
-        # The operator may name a class of their own, with dots or a colon. Plugins may register
-        # more names.
+        # A class of the operator has a dot or colon in its name. Plugins may register more names.
         is_class = "." in value or ":" in value
-        return is_class or has_plugins() or bool({value, value.upper()} & {*self.choices})
+        return is_class or has_vllm_plugins() or bool({value, value.upper()} & {*self.choices})
 
     def _describe_removal(self, value: str) -> str:
         """Return since when vLLM lacks a choice; blank if vLLM never had it."""
@@ -221,7 +206,7 @@ class Option:
         return value
 
 
-def bounds_of(field: Any) -> dict[str, float]:
+def read_bounds(field: Any) -> dict[str, float]:
     """Return the limits that a field declares."""
     return {
         key: limit
@@ -242,21 +227,18 @@ def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
     """Return a message with the choices, preceded by suggestions for the wrong value."""
     lower = {choice.lower(): choice for choice in choices}
     prefix = _DTYPE_ALIASES.get(wrong_value.lower(), wrong_value.lower())
-    suggestions = [name for name in lower if prefix and name.startswith(prefix)][:_MAX_SUGGESTIONS]
+    matches = [name for name in lower if prefix and name.startswith(prefix)][:_MAX_SUGGESTIONS]
     # A number with similar digits is not a useful suggestion.
-    if not suggestions and not wrong_value.isdecimal():
-        suggestions = difflib.get_close_matches(prefix, lower, n=1)
-    question = (
-        f"did you mean {' or '.join(lower[name] for name in suggestions)}? " if suggestions else ""
-    )
-    return f"{question}One of {', '.join(choices)}" if question else f"one of {', '.join(choices)}"
+    if not matches and not wrong_value.isdecimal():
+        matches = difflib.get_close_matches(prefix, lower, n=1)
+    hint = f"did you mean {' or '.join(lower[name] for name in matches)}? " if matches else ""
+    return f"{hint}One of {', '.join(choices)}" if hint else f"one of {', '.join(choices)}"
 
 
 def refusal_reason(error: BaseException) -> str:
     """Return why the parser or ``Option`` refused a value.
 
-    Returns a blank string if ``Option.advice`` already contains the reason, or if the error is
-    Python's own and explains nothing to an operator.
+    Returns a blank string if ``build_advice`` contains the reason, or for Python's own errors.
     """
     cause: BaseException | None = error
     while cause:
@@ -277,10 +259,7 @@ def refusal_reason(error: BaseException) -> str:
 def join_messages(error: ValidationError, ignored_type: str = "-") -> str:
     """Join a validation error's messages, without the values.
 
-    Args:
-        error: Pydantic's error.
-        ignored_type: A part of the names of error types whose messages are omitted. No error type
-            contains the default.
+    Omits messages of error types whose names contain ``ignored_type``; by default none.
     """
     messages = []
     for detail in error.errors(include_input=False, include_url=False):

@@ -36,28 +36,23 @@ class InProcessEngine:
         arguments: EngineArguments,
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
-        died: Future[None],
+        death: Future[None],
         restart_core: Callable[[], Core],
     ) -> None:
         """Use a started core. The caller must call ``open`` next, on the loop.
 
-        Args:
-            core: The first core.
-            arguments: Arguments of vLLM's engine.
-            settings: The operator's settings.
-            loop: The engine's event loop.
-            died: Future of all engines; resolved when an engine is dead and is not started again.
-            restart_core: Starts another core after a core has died; called in a thread.
+        ``death`` is the future of all engines; it is resolved when an engine is dead and is not
+        started again. ``restart_core`` is called in a thread.
         """
         self.loop = loop
-        self._died = died
+        self._death = death
         self._arguments = arguments
         self._settings = settings
         self._healer = healer = Healer(
             arguments.vllm_args.served_model_name[0],
             core,
             restart_core,
-            self._use_replacement,
+            self._use_new_core,
             max_restarts=settings.max_engine_restarts,
             hang_s=settings.engine_hang_s,
         )
@@ -65,30 +60,29 @@ class InProcessEngine:
         self.wait_until_resumed = healer.suspension.wait_until_resumed
         self.wait_for_recovery = healer.wait_for_recovery
         self._trial: GrammarTrial | None = None
-        self._watchers: list[asyncio.Task[Any]] = []
+        self._background_tasks: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
         """Build vLLM's server around the engine; call on its loop."""
         await self._use_core(self._healer.core)
 
-    async def prepare(self) -> None:
-        """Start watching a warm engine, and start tasks that no job waits for; call on its loop.
+    async def start_watching(self) -> None:
+        """Start watching the engine, and other background tasks; call on its loop.
 
         The engine must be warm: a core that compiles during the warm-up may be silent for so long
         that it would count as hanging.
         """
         watch = asyncio.create_task(self._healer.run())
         watch.add_done_callback(self._report_death)
-        self._watchers.append(watch)
+        self._background_tasks.append(watch)
         if not self._settings.disable_log_stats:
-            self._watchers.append(asyncio.create_task(self._log_stats()))
+            self._background_tasks.append(asyncio.create_task(self._log_stats()))
         if self._trial:
-            self._watchers.append(asyncio.create_task(self._trial.start()))
+            self._background_tasks.append(asyncio.create_task(self._trial.start()))
 
-    async def _use_replacement(self, core: Core) -> None:
+    async def _use_new_core(self, core: Core) -> None:
         await self._use_core(core)
-        # The objects of the previous core are garbage now, but ``gc.freeze`` has exempted most of
-        # them from collection.
+        # The previous core's objects are garbage now, but ``gc.freeze`` has exempted most of them.
         gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -102,39 +96,36 @@ class InProcessEngine:
         self._trial = self._trial or create_trial(client, settings)
         # The gate must be in place before the server uses the client.
         GrammarGate(client, self._trial)
-        server = VllmServer(
-            client, arguments.vllm_args, tasks, create_media_loader(client, settings)
-        )
+        media = create_media_loader(client, settings)
+        server = VllmServer(client, arguments.vllm_args, tasks, media)
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
         # Defaults of the model's generation_config. On the raw path they apply only if the operator
         # has set one of these options.
         model_defaults = client.model_config.get_diff_sampling_param()
         names = {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
-        uses_model_defaults = not names.isdisjoint(arguments.operator_options)
+        if names.isdisjoint(arguments.operator_options):
+            model_defaults = {}
         self.generation = generation = Generation(
             client,
             server,
             adapters,
             tasks=tasks,
-            defaults={
-                "max_tokens": settings.default_max_tokens,
-                **(model_defaults if uses_model_defaults else {}),
-            },
+            defaults={"max_tokens": settings.default_max_tokens, **model_defaults},
             system_prompt=settings.system_prompt,
         )
         self.model = describe_model(arguments, client.vllm_config, frozenset(tasks))
         self.metrics = core.metrics
         self._server = server
         self.body_keys, self.call = server.body_keys, server.call
-        self.generate, self.check_job = generation.deltas, generation.check_job
+        self.generate, self.check_job = generation.generate, generation.check_job
         self.unload_adapter, self.adapters_on_volume = adapters.unload, adapters.list_volume
         self.check_adapter = adapters.checker.check_in_thread
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
-        for watcher in self._watchers:
-            watcher.cancel()
+        for task in self._background_tasks:
+            task.cancel()
         if self._trial:
             await self._trial.close()
         self._client.shutdown()
@@ -179,8 +170,8 @@ class InProcessEngine:
         return self._client.output_processor.get_num_unfinished_requests()
 
     def _report_death(self, watch: asyncio.Task[None]) -> None:
-        if not (watch.cancelled() or self._died.done()):
-            self._died.set_result(None)
+        if not (watch.cancelled() or self._death.done()):
+            self._death.set_result(None)
 
     async def _log_stats(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from worker import asgi
 from worker.engine.run.requests.bodies import check_bad_words, check_input_items
 from worker.engine.run.requests.long_requests import LongRequestQueue
-from worker.engine.run.requests.refusals import sanitize, silence_refusals
+from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
 from worker.engine.run.requests.texts import is_long, limit_texts, reserve_thread
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
@@ -38,11 +38,7 @@ TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 class VllmServer:
     """vLLM's server for one client. Use on the engine's loop.
 
-    Args:
-        client: vLLM's client of the engine core.
-        arguments: vLLM's command-line arguments.
-        tasks: vLLM's supported tasks of the model.
-        media: Replaces the media of requests with media that vLLM may read.
+    ``media`` replaces the media of requests with media that vLLM may read.
     """
 
     def __init__(
@@ -53,12 +49,11 @@ class VllmServer:
         self._arguments = arguments
         self._tasks = tasks
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
-        SANITIZE.replace_in_modules(sanitize)
+        SANITIZE.replace_in_modules(sanitize_message)
         _remove_exception_handlers(self._app)
         silence_refusals()
         self._keys = dict(_body_keys(self._app))
-        # Building the OpenAPI document takes a second or two: concurrent requests would each build
-        # it.
+        # Building the OpenAPI document takes a second or two: don't do it concurrently.
         self._schema_lock = threading.Lock()
 
     @property
@@ -72,7 +67,7 @@ class VllmServer:
         Raises:
             Exception: vLLM's own, for example for a broken chat template or adapter on the disk.
         """
-        arguments = _hide_directory(self._arguments)
+        arguments = _hide_model_path(self._arguments)
         await import_from_vllm("init_app_state")(self._client, self.state, arguments, self._tasks)
         renderer = self._client.renderer
         if executor := getattr(renderer, "_executor", None):
@@ -86,7 +81,6 @@ class VllmServer:
 
     @property
     def openapi_schema(self) -> dict[str, Any]:
-        """The server's OpenAPI document."""
         with self._schema_lock:
             document: dict[str, Any] = self._app.openapi()
         return document
@@ -104,7 +98,7 @@ class VllmServer:
             has_media = False
             if body is not None:
                 body = limit_texts(self._client, body, shape)
-                body, has_media = await self.media.inline(body, shape.text_keys)
+                body, has_media = await self.media.inline_media(body, shape.text_keys)
             with translate_errors(self._client, has_media=has_media):
                 if shape.accepts_items:
                     check_input_items(body or {})
@@ -116,8 +110,7 @@ class VllmServer:
                 async with contextlib.aclosing(asgi.call_app(self._app, request, state)) as parts:
                     async for part in parts:
                         # After the core's death, vLLM's server would respond with status 500, or
-                        # end a stream with an error event. Requests without a body only read, for
-                        # example the list of models, and need no core.
+                        # an error event in a stream. Requests without a body need no core.
                         if self._client.errored and body is not None:
                             raise EngineDead
                         yield part
@@ -131,33 +124,31 @@ class VllmServer:
             prompt = body if body and not shape.accepts_items else {}
             raise await self.add_token_count(refused, prompt) from refused
 
-    async def add_token_count(
-        self, refused: RefusedByEngine, body: Mapping[str, Any]
-    ) -> WorkerError:
+    async def add_token_count(self, error: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
         """Return the refusal of a prompt that is too long, with the prompt's number of tokens.
 
-        vLLM's own message lacks the exact number. All other refusals are returned unchanged, and
-        also those of prompts that are not text, that contain media, or that take long to count.
+        vLLM's own message lacks the exact number. All other refusals are returned unchanged, also
+        those of prompts that are not text, that contain media, or that take long to count.
         """
-        if refused.param not in TOO_LONG_PARAMS or is_long.get():
-            return refused
+        if error.param not in TOO_LONG_PARAMS or is_long.get():
+            return error
         prompt = {"prompt": body.get("prompt", body.get("input"))}
         if body.get("messages") is not None:
             prompt = {key: body[key] for key in ("messages", "tools") if body.get(key) is not None}
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
         if not is_text:
-            return refused
+            return error
         if find_media(prompt, RAW_SHAPE.text_keys):
             # The media of a raw job are as its caller sent them: vLLM would fetch them itself.
-            return refused
+            return error
         request = asgi.Request("POST", "/tokenize", _encode(prompt))
         async with contextlib.aclosing(asgi.call_app(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(
             f"The prompt has {answer['count']:,} tokens. Together with its answer, at most "
             f"{answer['max_model_len']:,} fit this model's context: send a shorter prompt.",
-            status=refused.status,
-            param=refused.param,
+            status=error.status,
+            param=error.param,
         )
 
 
@@ -178,13 +169,13 @@ def _body_keys(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
     for route in app.routes:
         if hasattr(route, "body_field"):
             annotation = route.body_field and route.body_field.field_info.annotation
-            yield route.path, frozenset(_keys(annotation))
+            yield route.path, frozenset(_model_keys(annotation))
 
 
-def _keys(annotation: Any) -> Iterator[str]:
+def _model_keys(annotation: Any) -> Iterator[str]:
     if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
         for alternative in typing.get_args(annotation):
-            yield from _keys(alternative)
+            yield from _model_keys(alternative)
     for name, field in getattr(annotation, "model_fields", {}).items():
         yield name
         if field.alias:
@@ -206,7 +197,7 @@ def _remove_exception_handlers(app: Any) -> None:
     app.middleware_stack = app.build_middleware_stack()
 
 
-def _hide_directory(arguments: Namespace) -> Namespace:
+def _hide_model_path(arguments: Namespace) -> Namespace:
     """Replace the path of a local model, which /v1/models would show, with the model's name."""
     if not Path(arguments.model).is_dir():
         return arguments
@@ -218,10 +209,8 @@ def keep_invalid_tool_input(messages: Any) -> None:
 
     In this API, the input of a tool is an object. If a model has written anything else, or was cut
     off while writing, vLLM's server raises an error as if the request were wrong. A call with an
-    empty input would be worse, since the caller may execute it.
-
-    Args:
-        messages: vLLM's ``AnthropicServingMessages``; None if the model does not generate.
+    empty input would be worse, since the caller may execute it. ``messages`` is vLLM's
+    ``AnthropicServingMessages``; None if the model does not generate.
     """
     if messages is None:
         return

@@ -18,8 +18,7 @@ class UnservedModel:
     """
 
     is_dead = is_suspended = False
-    # Number of jobs to run concurrently. They need no slots of an engine: a job that needs an
-    # engine is refused.
+    # Number of concurrent jobs; none of them needs an engine.
     slots = 8
 
     def __init__(
@@ -31,7 +30,6 @@ class UnservedModel:
         self._root = directory(volume)
 
     async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
-        """Return the model cards that vLLM's server would return."""
         return [
             {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": name}
             | {"parent": None, "max_model_len": self.model.max_model_len, "permission": []}

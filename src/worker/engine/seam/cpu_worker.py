@@ -9,25 +9,21 @@ from vllm.v1.worker.cpu_worker import CPUWorker as VllmCPUWorker
 class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
     """vLLM's worker that compiles nothing with ``ENFORCE_EAGER``, and never rewinds generators.
 
-    Even with ``ENFORCE_EAGER``, vLLM compiles small functions when they are first called, which
-    blocks the core for seconds. The function that ranks log probabilities consists of three
-    operations. Without compilation, these need additional memory of at most a fourth of the log
-    probabilities.
+    Even with ``ENFORCE_EAGER``, vLLM compiles small functions on their first call, which blocks the
+    core for seconds. The function that ranks log probabilities consists of three operations, which
+    need additional memory of at most a fourth of the log probabilities if they are not compiled.
 
     In a step that computes a part of a prompt, vLLM samples a token anyway, and then rewinds the
     request's seeded random generator. Generators of a CPU can't be rewound, and the core dies. A
-    prompt is computed in parts whenever a step has no capacity for the rest of it, also because of
-    other requests.
+    step computes a part whenever it has no capacity for the rest, also because of other requests.
     """
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        """Initialize the worker with vLLM's arguments."""
         super().__init__(vllm_config, *args, **kwargs)
         if vllm_config.model_config.enforce_eager:
             torch.compiler.set_stance("force_eager")
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Sample a token for each request of the step."""
         runner = self.model_runner
         # vLLM's second runner, which needs Triton, samples without generators.
         discards = getattr(runner, "discard_request_mask", None)

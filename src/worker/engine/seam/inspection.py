@@ -1,8 +1,8 @@
 """Inspection of a model's class by vLLM, in a fork of this process.
 
 vLLM inspects the class in another process, since importing the class may initialize CUDA. It starts
-a new interpreter for that, which imports vLLM again. This takes most of the time of a first
-startup. A fork has already imported vLLM.
+a new interpreter, which imports vLLM again: most of the time of a first startup. A fork has already
+imported vLLM.
 """
 
 import contextlib
@@ -22,16 +22,14 @@ def inspect_in_forks() -> Iterator[None]:
     """Make vLLM inspect models in forks during this block; needs a single-threaded process."""
     registry = resolve_name(INSPECT.owner)
     original = getattr(registry, INSPECT.name)
-    with INSPECT.replace_temporarily(registry, lambda look: call_in_fork(look, original)):
+    with INSPECT.replace_temporarily(registry, lambda inspect: call_in_fork(inspect, original)):
         yield
 
 
 def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
-    """Call a function in a fork, and return its result; if it fails there, call the fallback.
+    """Call a function in a fork and return its result, which must be serializable with pickle.
 
-    Args:
-        function: The function; its result must be serializable with pickle.
-        fallback: Called with the function; it returns the result instead.
+    If that fails, return the result of ``fallback``, which is called with the function.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
 

@@ -1,11 +1,9 @@
-"""Modules of the names of vLLM that are looked up at runtime.
+"""Modules of the names of vLLM that are looked up at runtime, newest first.
 
 When a release of vLLM moves a name, update its row here. A name has a row if a supported release
 has it in another module or lacks it, or if its module must be imported late: vLLM is not imported
 before the ports are open, and its server is not imported before the core has been forked. All other
 names are imported where they are used.
-
-A row lists the modules to try, newest first.
 """
 
 import importlib

@@ -1,9 +1,8 @@
 """Patches: the parts of foreign objects that the engine replaces, one row each.
 
-A row names the part, its replacement and the reason. For most rows, the worker assigns the
-replacement to the part's attribute. The last four rows use an extension point of the owner instead.
-``tests/contract/test_vllm_replaced.py`` fails for a row whose part has moved, and for a row that is
-no longer needed.
+For most rows, the worker assigns the replacement to the part's attribute. The last four rows use an
+extension point of the owner instead. ``tests/contract/test_vllm_replaced.py`` fails for a row whose
+part has moved, and for a row that is no longer needed.
 
 Patches of the RunPod SDK are in ``job_loop/sdk.py``, since the job loop does not depend on the
 engine, and in ``worker/process/processor.py``, since that patch is needed before the job loop is
@@ -31,8 +30,7 @@ class Patch:
         replacement: The worker's replacement, as "worker.module:function".
         reason: Problem of the owner without the patch.
         issue: URL of the upstream issue or pull request; empty if no issue is known.
-        last_release: Last release of vLLM that needs the patch; None if the newest release needs
-            it.
+        last_release: Last release of vLLM that needs the patch; None for the newest release.
     """
 
     owner: str
@@ -100,7 +98,7 @@ EXCEPTION_HANDLERS = Patch(
 SANITIZE = Patch(
     owner="vllm.entrypoints.serve.exception_handling.utils",
     name="sanitize_message",
-    replacement="worker.engine.run.requests.refusals:sanitize",
+    replacement="worker.engine.run.requests.refusals:sanitize_message",
     reason="Its regular expressions take minutes for a message that quotes a name of 40 KB.",
     issue="https://github.com/vllm-project/vllm/pull/52120",
 )
@@ -124,8 +122,7 @@ BATCH_DEFAULTS = Patch(
     reason="It depends on this machine's platform, and plans are made for other GPUs.",
 )
 
-# This replacement is not assigned to ``addFilter``, but passed to it, for the handlers of vLLM's
-# log.
+# This replacement is not assigned to ``addFilter``, but passed to it, for vLLM's log handlers.
 LOG = Patch(
     owner="logging:Handler",
     name="addFilter",

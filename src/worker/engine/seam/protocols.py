@@ -1,7 +1,7 @@
 """Protocols for the parts of vLLM's objects that this package uses.
 
 mypy sees vLLM's own classes as Any. ``tests/contract/test_vllm_protocols.py`` checks that the
-classes of the installed vLLM have these parts.
+installed vLLM's classes have these parts.
 """
 
 import asyncio
@@ -150,8 +150,7 @@ class Client(Protocol):
     model_config: Any
     output_processor: OutputProcessor
     engine_core: CoreConnection
-    # Task that passes the core's outputs, and its death, on to requests. None before the first
-    # request.
+    # Task that passes the core's outputs and its death to requests. None before the first request.
     output_handler: asyncio.Task[None] | None
     renderer: Renderer
     errored: bool

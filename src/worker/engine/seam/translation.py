@@ -42,8 +42,7 @@ TYPE_LABELS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 # Timestamp and location in xgrammar's own source, at the start of its messages.
 SOURCE_LOCATION = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
 
-# Maximum number of validation errors to read for one message: a list has an error for each
-# alternative of each wrong item.
+# Maximum number of validation errors to read for one message. A list has several per wrong item.
 MAX_ERRORS = 1_000
 
 NO_CHAT_TEMPLATE = (
@@ -68,7 +67,7 @@ def _message(error: Exception) -> str:
     return REPLACED_MESSAGES.get(message, message)
 
 
-def _refuse_with(status: HTTPStatus) -> Callable[[Any], WorkerError]:
+def _refusal_with(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     return lambda error: RefusedByEngine(
         _message(error), status=status, param=getattr(error, "parameter", None)
     )
@@ -96,8 +95,8 @@ def _field_path(location: tuple[int | str, ...]) -> tuple[str, bool]:
     return ".".join(names), len(names) < len(parts)
 
 
-# Exceptions, each with a function that converts it to the worker's error. The most specific
-# exceptions come first. The status codes are those of vLLM's own server.
+# Exceptions, the most specific first, each with a function that makes the worker's error. The
+# status codes are those of vLLM's own server.
 TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], ...] = (
     (EngineDeadError, lambda _: EngineDead()),
     # Some supported releases lack this exception; no object is an instance of ().
@@ -105,10 +104,10 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
         getattr(vllm.exceptions, "RetryableRequestError", ()),
         lambda error: EngineBusy(_message(error)),
     ),
-    (GracefulHTTPError, lambda error: _refuse_with(error.http_status)(error)),
-    (VLLMNotFoundError, _refuse_with(HTTPStatus.NOT_FOUND)),
-    (VLLMUnprocessableEntityError, _refuse_with(HTTPStatus.UNPROCESSABLE_ENTITY)),
-    (VLLMClientError, _refuse_with(HTTPStatus.BAD_REQUEST)),
+    (GracefulHTTPError, lambda error: _refusal_with(error.http_status)(error)),
+    (VLLMNotFoundError, _refusal_with(HTTPStatus.NOT_FOUND)),
+    (VLLMUnprocessableEntityError, _refusal_with(HTTPStatus.UNPROCESSABLE_ENTITY)),
+    (VLLMClientError, _refusal_with(HTTPStatus.BAD_REQUEST)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
@@ -167,13 +166,10 @@ MAX_REASON_CHARACTERS = 200  # some reasons quote the image
 
 @contextlib.contextmanager
 def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[None]:
-    """Translate vLLM's exceptions to the worker's errors.
+    """Translate vLLM's exceptions to the worker's errors; others, which are bugs, pass unchanged.
 
-    Exceptions that indicate a bug pass unchanged.
-
-    Args:
-        client: vLLM's AsyncLLM. If it is dead, every exception becomes ``EngineDead``.
-        has_media: Whether the request has media, which can fail to decode.
+    If the client is dead, every exception becomes ``EngineDead``. With ``has_media``, failures to
+    decode media are translated, too.
     """
     try:
         yield
@@ -189,11 +185,10 @@ def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[Non
 
 
 def raise_for_error(answer: Any) -> Any:
-    """Return a result of vLLM's server, unless the result is an error.
+    """Return a result of vLLM's server, unless it is an error.
 
     Raises:
-        RefusedByEngine: If the result is an ``ErrorResponse``, which vLLM returns instead of
-            raising.
+        RefusedByEngine: If the result is an ``ErrorResponse``.
     """
     if isinstance(answer, import_from_vllm("ErrorResponse")):
         error = answer.error

@@ -1,7 +1,6 @@
 """Startup of the engines: ``prepare_startup`` checks the settings and finds or downloads models.
 
-``launch`` then starts the engines. ``tables`` lists the steps that change arguments, all checks,
-and the fallbacks after a failure.
+``launch`` then starts the engines. ``tables`` lists the steps, checks and fallbacks.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from worker.engine.start.artifacts import EngineArtifacts
 from worker.engine.start.needs import artifacts_in_arguments
 from worker.errors import StartFailed
 from worker.process.garbage import pause_collection
-from worker.process.phases import phase
+from worker.process.phases import log_phase
 from worker.settings import Settings
 from worker.settings.environment import Default
 from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
@@ -38,15 +37,13 @@ WORKER_SETTINGS = frozenset(name.upper() for name in Settings.model_fields)
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class BootstrapSettings:
     """The validated settings of the worker, after variables for libraries have been exported.
 
     Attributes:
         raw_settings: All settings that are set, as strings.
-        settings: The worker's own settings, with defaults for wrong ones; None if the model's name
-            is missing or wrong.
-        defaults: Values that the worker chose for libraries' environment variables, as far as they
-            are worth logging.
+        settings: The worker's own, with defaults for wrong ones; None without a valid MODEL_NAME.
+        defaults: Values that the worker chose for libraries' variables, if worth logging.
         mistakes: Mistakes found so far, with the operator's spelling of the settings' names.
     """
 
@@ -56,7 +53,7 @@ class Bootstrap:
     mistakes: tuple[Mistake, ...] = ()
 
     @classmethod
-    def from_raw_settings(cls, raw_settings: RawSettings) -> Self:
+    def from_raw_settings(cls, raw: RawSettings) -> Self:
         """Validate the worker's settings, export libraries' settings, and mask secrets in output.
 
         A wrong setting does not raise an error, so that the model's download can begin and vLLM can
@@ -65,25 +62,18 @@ class Bootstrap:
         mistakes: list[Mistake] = []
         settings = None
         with collect_mistakes(mistakes):
-            settings = Settings.from_env(raw_settings.values)
+            settings = Settings.from_env(raw.values)
         if mistakes:
-            wrong_names = {mistake.name for mistake in mistakes}
-            correct_values = {
-                name: value
-                for name, value in raw_settings.values.items()
-                if name not in wrong_names
-            }
+            wrong = {mistake.name for mistake in mistakes}
+            valid = {name: value for name, value in raw.values.items() if name not in wrong}
             with contextlib.suppress(SettingsError):
-                settings = Settings.from_env(correct_values)
+                settings = Settings.from_env(valid)
         defaults = settings.export_variables() if settings else []
         if settings:
             # Secrets from files are not masked yet because they were not in the environment.
             masking.add_secrets(settings.secret_values())
         return cls(
-            raw_settings,
-            settings,
-            tuple(defaults),
-            (*raw_settings.mistakes, *map(raw_settings.restore_spelling, mistakes)),
+            raw, settings, tuple(defaults), (*raw.mistakes, *map(raw.restore_spelling, mistakes))
         )
 
 
@@ -118,27 +108,21 @@ class StartupPlan:
         return self.engines[0]
 
 
-def prepare_startup(raw_settings: RawSettings, offline: bool = False) -> StartupPlan:
+def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
     """Check all settings while the models and other artifacts are found or downloaded.
 
-    Args:
-        raw_settings: All settings that are set.
-        offline: Whether to disable requests to the hub by libraries, if the store looks for all
-            artifacts itself. Downloads by the store remain possible.
+    With ``offline``, libraries make no requests to the hub if the store looks for all artifacts.
+    The store itself may still download them.
 
     Raises:
         SettingsError: One or more settings are wrong.
-        StartFailed: vLLM can't be imported or run on this machine, or a model can't be found or
-            downloaded.
+        StartFailed: vLLM can't be imported or run here, or a model can't be found or downloaded.
     """
-    bootstrap = Bootstrap.from_raw_settings(raw_settings)
+    bootstrap = BootstrapSettings.from_raw_settings(raw)
     settings = bootstrap.settings
     with (
-        # Without a model's name, no artifact is searched for: ``plan_startup`` will report the
-        # mistake.
-        contextlib.closing(
-            EngineArtifacts(raw_settings if settings else RawSettings())
-        ) as artifacts,
+        # Without a model's name, nothing is searched for: ``plan_startup`` reports the mistake.
+        contextlib.closing(EngineArtifacts(raw if settings else RawSettings())) as artifacts,
         contextlib.ExitStack() as read_ahead,
     ):
         if offline:
@@ -150,73 +134,58 @@ def prepare_startup(raw_settings: RawSettings, offline: bool = False) -> Startup
         # The cache sets the directory for compiled code, which must happen before vLLM is imported.
         compile_cache = prepare(settings.base_path) if settings and settings.compile_cache else None
         plan = plan_startup(bootstrap)
-        needed_artifacts = [
-            artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)
-        ]
-        context = replace(plan.context, artifact_locations=artifacts.find(needed_artifacts))
+        needs = [artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)]
+        context = replace(plan.context, artifact_locations=artifacts.locate_and_log(needs))
         open_read_ahead = read_ahead.pop_all()
     return replace(plan, context=context, compile_cache=compile_cache, read_ahead=open_read_ahead)
 
 
-def plan_startup(  # noqa: PLR0915 - the story of the settings
-    bootstrap: Bootstrap, machine: "Machine | None" = None
-) -> StartupPlan:
-    """Import vLLM, create its arguments and check all settings.
-
-    Args:
-        bootstrap: The worker's settings.
-        machine: The machine that the engines run on; this machine by default.
+def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None) -> StartupPlan:  # noqa: PLR0915 - the story of the settings
+    """Import vLLM, create its arguments for a machine (by default this one) and check all settings.
 
     Raises:
         SettingsError: One or more settings are wrong; the error lists all mistakes.
         StartFailed: vLLM can't be imported in this environment.
         MachineUnfit: vLLM can't run on this machine.
     """
-    raw_settings, mistakes = bootstrap.raw_settings, list[Mistake]()
-    with phase("import"), pause_collection():
+    raw, mistakes = bootstrap.raw_settings, list[Mistake]()
+    with log_phase("import"), pause_collection():
         options = _import_vllm(bootstrap, machine, mistakes)
-    with phase("settings"):
+    with log_phase("settings"):
         from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
-        from worker.engine.start.tables import find_mistakes  # noqa: PLC0415 - imports vLLM
+        from worker.engine.start.tables import find_option_mistakes  # noqa: PLC0415 - imports vLLM
 
-        shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw_settings.main_options}
-        if "MODEL" in raw_settings.embedder_options:
+        shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw.main_options}
+        if "MODEL" in raw.embedder_options:
             with collect_mistakes(mistakes):
-                shares = divide_memory(
-                    raw_settings.main_options | raw_settings.extra_options,
-                    raw_settings.embedder_options,
-                )
+                shares = divide_memory(raw.main_options | raw.extra_options, raw.embedder_options)
             # The embedder's model may also be able to generate, but must embed here. Embedders are
             # small, so one GPU is enough.
             options_by_prefix[EMBEDDER_PREFIX] = {
                 "RUNNER": "pooling",
                 "TENSOR_PARALLEL_SIZE": "1",
-                **raw_settings.embedder_options,
+                **raw.embedder_options,
             }
         engines: list[EngineArguments] = []
         for prefix, texts in options_by_prefix.items():
             # Names that are both options of vLLM and settings of the worker are left to the worker.
-            vllm_options = {
-                name: text for name, text in texts.items() if name not in WORKER_SETTINGS
-            }
-            extra_args = () if prefix else raw_settings.extra_args
-            arguments, wrong = options.parse(vllm_options, prefix, shares[prefix], extra_args)
-            wrong += find_mistakes(arguments, options.machine)
+            values = {name: text for name, text in texts.items() if name not in WORKER_SETTINGS}
+            extra_args = () if prefix else raw.extra_args
+            arguments, wrong = options.parse(values, prefix, shares[prefix], extra_args)
+            wrong += find_option_mistakes(arguments, options.machine)
             mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
             if not wrong:
                 engines.append(arguments)
         names = _collect_names(bootstrap, options, engines)
-        extra_option_names = {name for engine in engines for name in engine.extra_option_names}
-        unknown_names, ineffective = names.find_problems(
-            {*raw_settings.spellings.values(), *extra_option_names}, raw_settings.files
-        )
-    mistakes = [*bootstrap.mistakes, *map(raw_settings.restore_spelling, mistakes + unknown_names)]
+        extra_names = {name for engine in engines for name in engine.extra_option_names}
+        unknown, problems = names.find_problems({*raw.spellings.values(), *extra_names}, raw.files)
+    mistakes = [*bootstrap.mistakes, *map(raw.restore_spelling, mistakes + unknown)]
     wrong_names = {mistake.name for mistake in mistakes}
-    warnings = [warning for name, warning in ineffective if name not in wrong_names]
-    warnings += _warn_of_misleading_values(raw_settings, extra_option_names)
+    warnings = [warning for name, warning in problems if name not in wrong_names]
+    warnings += _warn_of_misleading_values(raw, extra_names)
     if mistakes or bootstrap.settings is None:
         raise SettingsError(mistakes, warnings)
-    main, *embedders = (replace(engine, spellings=raw_settings.spellings) for engine in engines)
+    main, *embedders = (replace(engine, spellings=raw.spellings) for engine in engines)
     main = replace(main, defaults=(*bootstrap.defaults, *main.defaults))
     return StartupPlan(
         settings=bootstrap.settings,
@@ -224,25 +193,19 @@ def plan_startup(  # noqa: PLR0915 - the story of the settings
         context=StartupContext(options.machine, fast_load=bootstrap.settings.fast_load),
         option_names=options.names,
         accepted_settings=tuple(
-            sorted(
-                raw_settings.spellings[name]
-                for name in raw_settings.values.keys() & names.all_settings
-            )
+            sorted(raw.spellings[name] for name in raw.values.keys() & names.all_settings)
         ),
         warnings=tuple(warnings),
     )
 
 
 def _import_vllm(
-    bootstrap: Bootstrap, machine: "Machine | None", mistakes: list[Mistake]
+    bootstrap: BootstrapSettings, machine: "Machine | None", mistakes: list[Mistake]
 ) -> "Options":
-    """Import vLLM and check the environment variables that it reads itself.
-
-    Mistakes in the variables are added to ``mistakes``.
+    """Import vLLM, check the environment variables that it reads, and append their mistakes.
 
     Raises:
-        SettingsError: vLLM can't be imported because of a variable; the error lists all mistakes so
-            far.
+        SettingsError: vLLM can't be imported because of a variable; lists all mistakes so far.
         StartFailed: vLLM can't be imported for another reason, or can't run on this machine.
     """
     values = bootstrap.raw_settings.values
@@ -267,7 +230,7 @@ def _import_vllm(
 
 
 def _collect_names(
-    bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArguments]
+    bootstrap: BootstrapSettings, options: "Options", engines: Sequence[EngineArguments]
 ) -> SettingNames:
     """Return the names of all settings, with the reasons why some have no effect."""
     ineffective = options.ineffective_options(engines)
@@ -280,25 +243,20 @@ def _collect_names(
     return SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
 
 
-def _warn_of_misleading_values(
-    raw_settings: RawSettings, extra_option_names: Collection[str]
-) -> Iterator[str]:
+def _warn_of_misleading_values(raw: RawSettings, extra_names: Collection[str]) -> Iterator[str]:
     """Yield warnings about values that don't have the effect that they seem to have."""
-    for name in sorted(raw_settings.values.keys() & WORKER_SETTINGS):
-        value = raw_settings.values[name]
+    for name in sorted(raw.values.keys() & WORKER_SETTINGS):
+        value = raw.values[name]
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            yield f"{raw_settings.spellings[name]} stands in quotes, which are part of the value"
-    if "DISABLE_LOG_STATS" in extra_option_names:
+            yield f"{raw.spellings[name]} stands in quotes, which are part of the value"
+    if "DISABLE_LOG_STATS" in extra_names:
         flag = "--disable-log-stats"
         yield f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS"
 
 
-def check_base_path(raw_settings: RawSettings) -> Iterator[Mistake]:
-    """Yield a mistake if BASE_PATH is set but isn't a readable directory.
-
-    Otherwise models would be downloaded to the container's disk, which a pod loses when it stops.
-    """
-    path = raw_settings.values.get("BASE_PATH")
+def check_base_path(raw: RawSettings) -> Iterator[Mistake]:
+    """Yield a mistake if BASE_PATH can't be read: downloads would go to a disk that a pod loses."""
+    path = raw.values.get("BASE_PATH")
     if not path:
         return
     try:
@@ -309,4 +267,4 @@ def check_base_path(raw_settings: RawSettings) -> Iterator[Mistake]:
         advice = f"it can't be read: {getattr(failure, 'strerror', None) or failure}"
     else:
         return
-    yield raw_settings.restore_spelling(Mistake("BASE_PATH", path, advice))
+    yield raw.restore_spelling(Mistake("BASE_PATH", path, advice))

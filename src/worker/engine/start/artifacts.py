@@ -7,21 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from worker.engine.start.needs import (
-    artifacts_in_configs,
-    artifacts_in_settings,
-    is_found_by_store,
-    needs_hub,
-)
+from worker.engine.start import needs
 from worker.errors import StartFailed
-from worker.process.phases import phase
-from worker.settings.environment import (
-    HUB_TOKEN,
-    hub_cache,
-    process_environ,
-    set_defaults,
-    unset_variable,
-)
+from worker.process.phases import log_phase
+from worker.settings import environment
 from worker.settings.sources import BAKED_MODEL_FILE, RawSettings
 from worker.settings.values import equals_boolean
 from worker.store import Artifact, ArtifactLocation, Places
@@ -32,7 +21,7 @@ log = logging.getLogger("worker")
 
 # Options that name artifacts in addition to the model and its tokenizer. SC is vLLM's short name of
 # SPECULATIVE_CONFIG.
-_FURTHER_OPTIONS = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
+_OPTIONS = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
 
 
 def find_places(environ: Mapping[str, str]) -> Places:
@@ -40,54 +29,43 @@ def find_places(environ: Mapping[str, str]) -> Places:
 
     The variables in ``environ`` determine the hub's cache, so they must have their final values.
     """
-    return Places(hub_cache(environ), baked=baked_models(BAKED_MODEL_FILE))
+    return Places(environment.hub_cache(environ), baked=baked_models(BAKED_MODEL_FILE))
 
 
 class EngineArtifacts:
     """The artifacts that a worker's engines load; the search for them starts on creation."""
 
-    def __init__(self, raw_settings: RawSettings, check_newest: bool = False) -> None:
+    def __init__(self, raw: RawSettings, check_newest: bool = False) -> None:
         """Start the search for the artifacts in the settings.
 
-        Args:
-            raw_settings: All settings that are set.
-            check_newest: Whether to check on the hub if the version on the volume is the newest.
+        ``check_newest`` checks on the hub if the version on the volume is the newest.
         """
-        self._raw_settings = raw_settings
-        self._check_newest = check_newest
+        self._raw = raw
+        self._newest = check_newest
         # A copy, because some variables that are set later are for this process only.
-        self._environ = dict(process_environ())
+        self._environ = dict(environment.process_environ())
         self._places = find_places(self._environ)
-        artifacts = artifacts_in_settings(raw_settings)
-        self._artifacts = [artifact for artifact in artifacts if is_found_by_store(artifact)]
-        self._artifacts_left_to_vllm = [
-            artifact for artifact in artifacts if not is_found_by_store(artifact)
-        ]
+        artifacts = needs.artifacts_in_settings(raw)
+        self._artifacts = [item for item in artifacts if needs.is_located_by_store(item)]
+        self._vllm_artifacts = [item for item in artifacts if not needs.is_located_by_store(item)]
         self._first_download = self._start_download(self._artifacts)
 
     @property
     def on_disk(self) -> list[ArtifactLocation]:
         """The artifacts in the settings that are on the disk; empty during a download."""
-        return self._first_download.on_disk
+        return self._first_download.locations_on_disk
 
     def close(self) -> None:
         """Stop a download that is still running."""
         self._first_download.close()
 
     def go_offline(self) -> None:
-        """Disable requests to the hub by libraries, if the store looks for all artifacts itself.
-
-        If requests are disabled, also remove the hub's token from the environment.
-        """
-        if (
-            self._artifacts
-            and not self._artifacts_left_to_vllm
-            and not needs_hub(self._raw_settings)
-        ):
-            set_defaults({"HF_HUB_OFFLINE": "1"})
-            if equals_boolean(process_environ().get("HF_HUB_OFFLINE"), True):
+        """Disable libraries' use of the hub and its token, if the store looks for all artifacts."""
+        if self._artifacts and not self._vllm_artifacts and not needs.vllm_needs_hub(self._raw):
+            environment.set_defaults({"HF_HUB_OFFLINE": "1"})
+            if equals_boolean(environment.process_environ().get("HF_HUB_OFFLINE"), True):
                 # Remove the token before an engine starts, which would inherit it.
-                unset_variable(HUB_TOKEN)
+                environment.unset_variable(environment.HUB_TOKEN)
 
     def prefetch(self) -> list[ArtifactLocation]:
         """Wait for all artifacts in the settings and return their locations.
@@ -97,61 +75,52 @@ class EngineArtifacts:
             StartFailed: The settings name no artifact, only vLLM can find one of them,
                 VLLM_EXTRA_ARGS adds artifacts, or a download stopped before it was complete.
         """
-        if (
-            self._artifacts_left_to_vllm
-            or not self._artifacts
-            or _FURTHER_OPTIONS & self._raw_settings.extra_options.keys()
-        ):
-            names = (
-                ", ".join(map(str, self._artifacts_left_to_vllm)) or "what VLLM_EXTRA_ARGS names"
-            )
+        if self._vllm_artifacts or not self._artifacts or _OPTIONS & self._raw.extra_options.keys():
+            names = ", ".join(map(str, self._vllm_artifacts)) or "what VLLM_EXTRA_ARGS names"
             raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
-        return [*self.wait().values()]
+        return [*self.locate().values()]
 
-    def find(self, artifacts: Sequence[Artifact]) -> dict[Artifact, ArtifactLocation]:
+    def locate_and_log(self, artifacts: Sequence[Artifact]) -> dict[Artifact, ArtifactLocation]:
         """Wait for the artifacts in the settings and in ``artifacts``; log the locations of these.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
             StartFailed: A download stopped before it was complete.
         """
-        with phase("fetch"):
-            locations = self.wait(artifacts)
+        with log_phase("fetch"):
+            locations = self.locate(artifacts)
             for artifact in artifacts:
                 if artifact in locations:
-                    # The location may have been found for another setting; log the setting of this
-                    # artifact.
+                    # Log this artifact's setting: the location may be found for another one.
                     log.info("found: %s", replace(locations[artifact], artifact=artifact))
         return locations
 
-    def wait(self, further: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the artifacts in the settings, in ``further``, and in the configs of both.
+    def locate(self, extra: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
+        """Wait for the artifacts in the settings, in ``extra``, and in the configs of both.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
             StartFailed: A download stopped before it was complete.
         """
         locations = self._first_download.result()
-        while missing := self._missing_artifacts(locations, further):
+        while missing := self._missing_artifacts(locations, extra):
             locations |= self._start_download(missing).result()
         return locations
 
     def _missing_artifacts(
-        self, locations: Mapping[Artifact, ArtifactLocation], further: Sequence[Artifact]
+        self, locations: Mapping[Artifact, ArtifactLocation], extra: Sequence[Artifact]
     ) -> list[Artifact]:
-        """Return the artifacts of ``further`` and of configs that were not searched for yet."""
+        """Return the artifacts of ``extra`` and of configs that were not searched for yet."""
         referenced = [
             artifact
             for location in locations.values()
-            for artifact in artifacts_in_configs(self._raw_settings, location)
+            for artifact in needs.artifacts_in_configs(self._raw, location)
         ]
         return [
             artifact
-            for artifact in (*further, *referenced)
-            if is_found_by_store(artifact) and artifact not in locations
+            for artifact in (*extra, *referenced)
+            if needs.is_located_by_store(artifact) and artifact not in locations
         ]
 
     def _start_download(self, artifacts: Sequence[Artifact]) -> ModelFetcher:
-        return ModelFetcher(
-            [*dict.fromkeys(artifacts)], self._places, self._environ, self._check_newest
-        )
+        return ModelFetcher([*dict.fromkeys(artifacts)], self._places, self._environ, self._newest)

@@ -12,7 +12,7 @@ from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Gpu, simulate_gpu
 from worker.engine.model_config import CONFIG_ERRORS
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.start.refusals import error_message, remedy, start_failure
+from worker.engine.start.refusals import error_message, find_remedy, start_failure
 from worker.engine.start.tables import CORE_CHECKS, STEPS
 from worker.errors import StartFailed
 
@@ -53,8 +53,7 @@ def configure_engine(arguments: EngineArguments, context: StartupContext) -> Con
     """Apply all startup steps to an engine's arguments, and create vLLM's configuration.
 
     Raises:
-        StartFailed: vLLM or a check refuses the arguments; with its message, and advice on other
-            values.
+        StartFailed: vLLM or a check refuses the arguments; with its message, and advice.
     """
     _import_plugins(arguments.vllm_args)
     try:
@@ -71,15 +70,9 @@ def find_refusals(
     extra_check: Callable[[ConfiguredEngine], None] | None = None,
     gpu: Gpu | None = None,
 ) -> list[ConfigRefusal]:
-    """Return all reasons why vLLM would refuse to start, found one at a time.
+    """Return all reasons why vLLM would refuse to start; one that the model causes is the last.
 
-    A refusal that is caused by the model instead of a setting is the last in the list.
-
-    Args:
-        arguments: Arguments whose models are directories.
-        context: The machine, and the locations of artifacts.
-        extra_check: A further check of the configured engine.
-        gpu: The GPU to simulate, if this machine doesn't have it.
+    The models in ``arguments`` must be directories. ``gpu`` is a GPU to simulate.
     """
     _import_plugins(arguments.vllm_args)
     find_problem = partial(_find_problem, context=context, extra_check=extra_check)
@@ -87,14 +80,12 @@ def find_refusals(
     with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
         while (problem := find_problem(arguments)) is not None:
             culprits = _find_culprits(arguments, problem, find_problem)
-            problem_on_gpu = None
+            on_gpu = None
             if gpu:
                 with simulate_gpu(gpu, as_cuda=True):
-                    problem_on_gpu = find_problem(arguments)
+                    on_gpu = find_problem(arguments)
             refusals.append(
-                ConfigRefusal(
-                    problem, remedy(problem, arguments, culprits), culprits, problem_on_gpu
-                )
+                ConfigRefusal(problem, find_remedy(problem, arguments, culprits), culprits, on_gpu)
             )
             if not culprits:
                 break
@@ -116,10 +107,8 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
         if hasattr(defaults, dest := name.lower())
     }
     reset = arguments.with_options(**values)
-    remaining = {
-        name: value for name, value in arguments.operator_options.items() if name not in names
-    }
-    return dataclasses.replace(reset, operator_options=remaining)
+    rest = {name: value for name, value in arguments.operator_options.items() if name not in names}
+    return dataclasses.replace(reset, operator_options=rest)
 
 
 def _apply_steps(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
@@ -153,8 +142,8 @@ def _find_culprits(
 ) -> tuple[str, ...]:
     """Return the options that cause a refusal, found by resetting options and checking again.
 
-    Returns the first option whose reset alone removes the problem, all options if only their common
-    reset does, or nothing if the model is the cause.
+    Returns one option if its reset removes the problem, all options if only their reset does, or
+    none if the model is the cause.
     """
     message = problem.lower()
     # Try the options in the message first: each attempt takes seconds if files are missing.

@@ -22,7 +22,7 @@ from worker.settings.environment import process_environ
 # A torch operator that vLLM's CPU builds declare, but that some builds don't implement.
 _FP8_OPERATOR = "static_scaled_fp8_quant"
 # Packages that values of options require, by option and value.
-_PACKAGES = {
+_REQUIRED_PACKAGES = {
     "LOAD_FORMAT": {
         **LOADERS,
         "modelexpress": "modelexpress",
@@ -32,23 +32,21 @@ _PACKAGES = {
     "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
 }
 # File name pattern of a model that was saved in shards, one per GPU.
-_SHARD_PATTERN = "model-rank-0-part-*.safetensors"
+_SHARDS = "model-rank-0-part-*.safetensors"
 
 
-def check_any_machine(arguments: EngineArguments, config: Any) -> None:
+def check_for_any_machine(arguments: EngineArguments, config: Any) -> None:
     """Check for refusals that would happen on every machine, such as broken adapters."""
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
     if not is_served(model):
         raise StartFailed(TRANSCRIPTION_ONLY)
     check_lora_modules(arguments.vllm_args.lora_modules or (), config)
     value, directory = str(arguments.vllm_args.load_format), Path(arguments.vllm_args.model)
-    if value == "sharded_state" and directory.is_dir() and not any(directory.glob(_SHARD_PATTERN)):
+    if value == "sharded_state" and directory.is_dir() and not any(directory.glob(_SHARDS)):
         name = arguments.setting_name("LOAD_FORMAT")
-        raise StartFailed(
-            f"{name}={value}: there are no files {_SHARD_PATTERN} in the model's directory"
-        )
+        raise StartFailed(f"{name}={value}: there are no files {_SHARDS} in the model's directory")
     # vLLM imports some packages only when it uses them.
-    for option, packages in _PACKAGES.items():
+    for option, packages in _REQUIRED_PACKAGES.items():
         value = str(getattr(arguments.vllm_args, option.lower()))
         if (package := packages.get(value)) and find_spec(package) is None:
             name = arguments.setting_name(option)
@@ -60,7 +58,7 @@ def check_any_machine(arguments: EngineArguments, config: Any) -> None:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def check_on_cpu(_: EngineArguments, config: Any) -> None:
+def check_for_cpu(_: EngineArguments, config: Any) -> None:
     """Check for features that vLLM's CPU builds lack, and for options that need a GPU."""
     if not configures_for_cpu():
         return
@@ -80,18 +78,15 @@ def check_on_cpu(_: EngineArguments, config: Any) -> None:
     _check_block_size(config)
 
 
-def _quantizes_during_load(quantization: Any) -> bool:
-    serialized = getattr(quantization, "is_checkpoint_fp8_serialized", True)
-    return serialized is False or isinstance(
-        quantization, import_from_vllm("OnlineQuantizationConfig")
-    )
+def _quantizes_during_load(config: Any) -> bool:
+    serialized = getattr(config, "is_checkpoint_fp8_serialized", True)
+    return serialized is False or isinstance(config, import_from_vllm("OnlineQuantizationConfig"))
 
 
 def _check_block_size(config: Any) -> None:
     """Check BLOCK_SIZE against the attention backend of a model with uniform layers.
 
-    This is possible only on CPUs, which have one attention backend. On GPUs, vLLM chooses the
-    backend when it creates the layers.
+    Only CPUs have a single backend; on GPUs, vLLM chooses it when it creates the layers.
     """
     model, cache = config.model_config, config.cache_config
     has_uniform_layers = not (model.use_mla or model.is_hybrid or model.is_attention_free)

@@ -51,20 +51,13 @@ def allow_environ_changes() -> Iterator[None]:
     import_from_vllm("enable_envs_cache")()
 
 
-def fork_core(
-    arguments: EngineArguments, config: Any, modules_to_import: Sequence[str] | None
-) -> Core:
+def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | None) -> Core:
     """Start an engine's core by forking this process, which must have only one thread.
 
-    Args:
-        arguments: The engine's arguments.
-        config: vLLM's configuration.
-        modules_to_import: Modules to import in a thread after the fork; None if another core will
-            be forked after this one.
+    ``modules`` are imported in a thread after the fork; None if another fork will follow.
     """
     if import_from_vllm("current_platform").is_cpu():
-        # vLLM's CPU backend has just selected "spawn", with which the child has to import vLLM
-        # again.
+        # vLLM's CPU backend has just selected "spawn", whose child would import vLLM again.
         set_variable("VLLM_WORKER_MULTIPROC_METHOD", "fork")
         # The core inherits the number of threads. OpenMP's threads spin while they wait for each
         # other. With one thread per CPU, any other running code (this process, a client) slows them
@@ -72,17 +65,14 @@ def fork_core(
         if not is_set("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     # With data parallelism, several cores are forked, and no thread may start between the forks.
-    if modules_to_import is not None and config.parallel_config.data_parallel_size == 1:
-        _import_while_core_starts([*LOCATIONS["build_app"][:1], *modules_to_import])
+    if modules is not None and config.parallel_config.data_parallel_size == 1:
+        _import_while_core_starts([*LOCATIONS["build_app"][:1], *modules])
     collect_in_forks()
     return _start_core(arguments, config)
 
 
 def spawn_core(arguments: EngineArguments, config: Any) -> Core:
-    """Start a core by spawning a process, after a core died or the first one didn't start.
-
-    Unlike ``fork_core``, this is possible when the worker's process has several threads.
-    """
+    """Start a core by spawning a process, after a core died or the first one didn't start."""
     # A fork would copy locks that other threads hold. A spawned core reads the number of threads
     # from the environment, whereas a forked core inherits it.
     set_variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
@@ -104,7 +94,7 @@ def _start_core(arguments: EngineArguments, config: Any) -> Core:
                 )
         except START_ERRORS as error:
             # vLLM's own error only states that the core did not start.
-            if reason := output.close():
+            if reason := output.close_and_get_error():
                 raise RuntimeError(reason) from error
             raise
         return Core(client, move_metrics(), heartbeat, output)
@@ -121,10 +111,8 @@ def _import_while_core_starts(modules: Sequence[str]) -> None:
     def start_import_thread() -> None:
         # The hook can't be removed: it also runs after later forks, including forks of the child.
         if pending and os.getpid() == parent:
-            modules_to_import, pending[:] = tuple(pending), []
-            threading.Thread(
-                target=_import_modules, args=(modules_to_import,), name="import"
-            ).start()
+            names, pending[:] = tuple(pending), []
+            threading.Thread(target=_import_modules, args=(names,), name="import").start()
 
     os.register_at_fork(after_in_parent=start_import_thread)
 

@@ -18,7 +18,7 @@ from worker.job.base import add_system_prompt
 
 
 @contextlib.contextmanager
-def refusals_as_value_errors() -> Iterator[None]:
+def convert_refusals() -> Iterator[None]:
     """Convert the refusal of a first request into an error that makes the startup fail.
 
     Raises:
@@ -36,13 +36,8 @@ def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) 
     Nothing is checked if the model is served without a tokenizer. A message is rendered only for
     models that generate or embed.
 
-    Args:
-        configured: The engine, which need not be running.
-        system_prompt: The setting SYSTEM_PROMPT; None if it is unset.
-
     Raises:
-        Exception: One of ``START_ERRORS``: the tokenizer can't be loaded, or the message is
-            refused.
+        Exception: One of ``START_ERRORS``: the tokenizer doesn't load, or the message is refused.
     """
     model = configured.config.model_config
     if model.skip_tokenizer_init:
@@ -63,7 +58,7 @@ async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> No
     try:
         if messages := sample_input(online_renderer).get("messages"):
             client: Any = SimpleNamespace(errored=False)
-            with refusals_as_value_errors(), translate_errors(client):
+            with convert_refusals(), translate_errors(client):
                 request = import_from_vllm("ChatCompletionRequest")(
                     messages=add_system_prompt(messages, system_prompt), max_tokens=1
                 )
@@ -75,14 +70,13 @@ async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> No
 async def warm_up(engine: InProcessEngine) -> None:
     """Send first requests to an engine, to initialize everything before the first job.
 
-    A model that generates receives a raw and an OpenAI request, a model that embeds receives a raw
-    request, and other models receive none.
+    Models that generate get a raw and an OpenAI request, models that embed a raw one, others none.
 
     Raises:
         StartFailed: The server responds with an error status.
         ValueError: vLLM refuses a request.
     """
-    with refusals_as_value_errors():
+    with convert_refusals():
         generation = engine.generation
         greeting_input = sample_input(generation.prompts.chat_renderer)
         if "generate" not in engine.model.tasks:

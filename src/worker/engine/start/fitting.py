@@ -14,27 +14,24 @@ NUM_GPU_BLOCKS_OVERRIDE = "NUM_GPU_BLOCKS_OVERRIDE"
 CPU_KVCACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 # Factor and divisor that the second attempt applies to the values of the first attempt.
-SHARE_FACTOR = 0.9
+MEMORY_FACTOR = 0.9
 SEQUENCES_DIVISOR = 4
 RETRY_REASON = "the memory was full at the first try"
 
 
-def with_less_memory(
-    arguments: EngineArguments, config: Any, reason: str
-) -> EngineArguments | None:
+def with_less_memory(arguments: EngineArguments, config: Any, error: str) -> EngineArguments | None:
     """Return arguments for a second attempt that uses less memory.
 
-    Returns None if the first attempt didn't run out of memory, or if no option that the operator
-    left unset can be reduced.
+    Returns None if the first attempt had enough memory, or if no unset option can be reduced.
     """
-    if not is_out_of_memory(reason):
+    if not is_out_of_memory(error):
         return None
     reduced = arguments
     if (
         MEMORY_OPTION not in arguments.operator_options
         and config.device_config.device_type != "cpu"
     ):
-        share = round(arguments.vllm_args.gpu_memory_utilization * SHARE_FACTOR, 3)
+        share = round(arguments.vllm_args.gpu_memory_utilization * MEMORY_FACTOR, 3)
         reduced = reduced.with_default(MEMORY_OPTION, share, RETRY_REASON)
     sequences = max(1, config.scheduler_config.max_num_seqs // SEQUENCES_DIVISOR)
     if (
@@ -45,16 +42,13 @@ def with_less_memory(
     return None if reduced is arguments else reduced
 
 
-def check_fitted_context(
+def warn_of_short_context(
     arguments: EngineArguments, config: Any, model_context: int, min_context: int
 ) -> str | None:
     """Return a warning if the memory is too small for the model's full context; None otherwise.
 
-    Args:
-        arguments: The engine's arguments.
-        config: vLLM's configuration of the started engine.
-        model_context: The context length in tokens before vLLM fitted it to the memory.
-        min_context: The setting MIN_MODEL_LEN, in tokens.
+    ``config`` is the started engine's. ``model_context`` is the length in tokens before vLLM fitted
+    it to the memory, and ``min_context`` the setting MIN_MODEL_LEN.
 
     Raises:
         StartFailed: The context of the main model is below the minimum.

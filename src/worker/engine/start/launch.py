@@ -33,9 +33,9 @@ from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import parser_hints
 from worker.engine.start.refusals import translate_start_errors
 from worker.engine.start.tables import RESTART_STEPS, choose_fallback
-from worker.process.concurrency import concurrent_queue_jobs
+from worker.process.concurrency import max_queue_jobs
 from worker.process.garbage import pause_collection
-from worker.process.phases import phase
+from worker.process.phases import log_phase
 from worker.settings.environment import set_defaults
 
 log = logging.getLogger("worker")
@@ -45,16 +45,10 @@ CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launch_engines(  # noqa: PLR0915 - the story of a startup, in its order
-    plan: StartupPlan, modules_to_import: Sequence[str] = ()
-) -> Iterator[Engines]:
+def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:  # noqa: PLR0915 - the story of a startup, in its order
     """Start the engines, warm them up and store the code that they compiled; stop them on exit.
 
-    Call this on the main thread.
-
-    Args:
-        plan: The engines to start.
-        modules_to_import: Modules that are needed later, to import while the last core starts.
+    Call this on the main thread. ``modules_to_import`` are imported while the last core starts.
 
     Raises:
         StartFailed: An engine can't start; with vLLM's message, and no traceback.
@@ -63,8 +57,8 @@ def launch_engines(  # noqa: PLR0915 - the story of a startup, in its order
     with contextlib.ExitStack() as stack:
         with pause_collection(), cores.allow_environ_changes(), plan.read_ahead:
             # vLLM and the libraries that decode media read these variables.
-            set_defaults(media.VARIABLES)
-            # All cores must be started before the first thread.
+            set_defaults(media.ENVIRONMENT)
+            # All cores must be engine_cores before the first thread.
             with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
                 if cache:
                     cache.restore_models(key_of_models([one.model_name for one in plan.engines]))
@@ -73,15 +67,15 @@ def launch_engines(  # noqa: PLR0915 - the story of a startup, in its order
                 if cache:
                     configs = [engine.config for engine in configured]
                     cache.restore(key_of_engines(configs, plan.context.machine))
-                started = []
+                engine_cores = []
                 for engine in configured:
                     model_context = engine.config.model_config.max_model_len
-                    with phase("engine"):
+                    with log_phase("engine"):
                         imports = modules_to_import if engine is configured[-1] else None
                         final, core = _start_core(engine, plan.context, imports)
                     cleanup.callback(core.close)
-                    started.append((final, core))
-                    if warning := fitting.check_fitted_context(
+                    engine_cores.append((final, core))
+                    if warning := fitting.warn_of_short_context(
                         *final, model_context, settings.min_model_len
                     ):
                         log.warning(warning)
@@ -89,24 +83,24 @@ def launch_engines(  # noqa: PLR0915 - the story of a startup, in its order
             loop = stack.enter_context(_event_loop_in_thread())
             died: Future[None] = Future()
             running = []
-            for final, core in started:
+            for final, core in engine_cores:
                 restart = partial(_restart_core, final, plan.context)
                 in_process = InProcessEngine(core, final.arguments, settings, loop, died, restart)
                 stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
                 with translate_start_errors(final.arguments):
-                    with phase("app"):
+                    with log_phase("app"):
                         _run_on_loop(loop, in_process.open)
-                    with phase("warm-up"):
+                    with log_phase("warm-up"):
                         _run_on_loop(loop, partial(warm_up, in_process))
-                _run_on_loop(loop, in_process.prepare)
+                _run_on_loop(loop, in_process.start_watching)
                 running.append(in_process)
             concurrency = settings.max_concurrency
-            for in_process, ((arguments, config), _) in zip(running, started, strict=True):
+            for in_process, ((arguments, config), _) in zip(running, engine_cores, strict=True):
                 log.info(summary(arguments, config, concurrency, in_process.slots))
                 log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
                 # The embedder's engine serves jobs from the same queue, so its log line is based on
                 # the number of jobs that the main model's engine allows.
-                concurrency = concurrent_queue_jobs(concurrency, running[0].slots)
+                concurrency = max_queue_jobs(concurrency, running[0].slots)
         if cache:
             cache.publish()
         yield Engines(*running, died=died)
@@ -156,7 +150,7 @@ def _restart_core(engine: ConfiguredEngine, context: StartupContext) -> Core:
 
 
 def _configure(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
-    with phase("weights"):
+    with log_phase("weights"):
         configured = configure_engine(arguments, context)
     for line in parser_hints(arguments.vllm_args):
         log.info("%s: %s", arguments.vllm_args.served_model_name[0], line)

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from worker.engine.arguments import EngineArguments, StartupContext
-from worker.process.memory import CACHE_SHARE, available_memory
+from worker.process.memory import PAGE_CACHE_SHARE, page_cache_capacity
 
 LOAD_FORMAT = "LOAD_FORMAT"
 FAST_LOAD = "FAST_LOAD"
@@ -28,13 +28,13 @@ _LOADING_OPTIONS = {LOAD_FORMAT, "SAFETENSORS_LOAD_STRATEGY", "MODEL_LOADER_EXTR
 # Prefix of weight files in Mistral's format, which the fast loaders don't support.
 _MISTRAL_PREFIX = "consolidated"
 # vLLM's load formats whose loader supports strategies.
-_STRATEGY_FORMATS = {"auto", "hf", "mistral", "safetensors"}
+_FORMATS = {"auto", "hf", "mistral", "safetensors"}
 # Types of network file systems; RunPod's volume uses FUSE.
-_NETWORK_FILE_SYSTEMS = set(
+_NETWORK_TYPES = set(
     "9p afs beegfs ceph cifs fuse glusterfs gpfs lustre nfs nfs4 smb3 smbfs virtiofs wekafs".split()
 )
 # FUSE file systems that are local.
-_LOCAL_FUSE_FILE_SYSTEMS = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
+_LOCAL_FUSE_TYPES = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
 
 
 def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
@@ -44,25 +44,17 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
     has chosen how weights are read.
     """
     files = weight_files(Path(arguments.vllm_args.model))
-    is_mistral_format = any(file.name.startswith(_MISTRAL_PREFIX) for file in files)
-    operator_choices = _LOADING_OPTIONS & arguments.operator_options.keys()
-    if (
-        not context.fast_load
-        or context.machine.cpu
-        or operator_choices
-        or not files
-        or is_mistral_format
-    ):
+    is_mistral = any(file.name.startswith(_MISTRAL_PREFIX) for file in files)
+    choices = _LOADING_OPTIONS & arguments.operator_options.keys()
+    if not context.fast_load or context.machine.cpu or choices or not files or is_mistral:
         return arguments
-    candidates = set(LOADERS)
+    loaders = set(LOADERS)
     file_system = file_system_type(files[0])
     if is_network_file_system(file_system):
-        candidates &= _NETWORK_LOADERS
+        loaders &= _NETWORK_LOADERS
     if arguments.vllm_args.pipeline_parallel_size > 1:
-        candidates -= _SINGLE_STAGE_LOADERS
-    loader = next(
-        (name for name in LOADERS if name in candidates and find_spec(LOADERS[name])), None
-    )
+        loaders -= _SINGLE_STAGE_LOADERS
+    loader = next((name for name in LOADERS if name in loaders and find_spec(LOADERS[name])), None)
     if loader is None:
         return arguments
     disk = file_system or "this disk"
@@ -73,24 +65,18 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
 def with_load_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Make vLLM prefetch weights into the page cache if they fit and are on a network disk.
 
-    Without prefetching, vLLM memory-maps files, which is slow on a network disk. The arguments stay
-    the same if the operator has chosen a strategy or several threads, or if the load format has no
-    strategies.
+    Otherwise vLLM memory-maps files, which is slow on a network disk. The arguments stay the same
+    if the operator has chosen a strategy or threads, or if the load format has no strategies.
     """
     options = arguments.vllm_args
-    is_multithreaded = dict(options.model_loader_extra_config or {}).get("enable_multithread_load")
+    is_threaded = dict(options.model_loader_extra_config or {}).get("enable_multithread_load")
     has_strategy = options.safetensors_load_strategy is not None
     files = weight_files(Path(options.model))
-    if (
-        has_strategy
-        or is_multithreaded
-        or str(options.load_format).lower() not in _STRATEGY_FORMATS
-        or not files
-    ):
+    if has_strategy or is_threaded or str(options.load_format).lower() not in _FORMATS or not files:
         return arguments
     file_system = file_system_type(files[0])
     size = sum(file.stat().st_size for file in files)
-    if not is_network_file_system(file_system) or size > CACHE_SHARE * available_memory():
+    if not is_network_file_system(file_system) or size > PAGE_CACHE_SHARE * page_cache_capacity():
         return arguments
     reason = f"the weights lie on a network disk, {file_system}, and fit into memory"
     return arguments.with_default("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
@@ -119,8 +105,6 @@ def file_system_type(file: Path) -> str:
     return max(mounts, default=(0, 0, ""))[2]
 
 
-def is_network_file_system(file_system: str) -> bool:
+def is_network_file_system(kind: str) -> bool:
     """Return whether a file system of this type stores files on another machine."""
-    return file_system in _NETWORK_FILE_SYSTEMS or (
-        file_system.startswith("fuse.") and file_system not in _LOCAL_FUSE_FILE_SYSTEMS
-    )
+    return kind in _NETWORK_TYPES or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE_TYPES)

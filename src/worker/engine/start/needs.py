@@ -23,31 +23,23 @@ from worker.store.files import CONFIG, CONFIGS, code_repositories, json_object
 
 # Options that select artifacts. If VLLM_EXTRA_ARGS has one of them, only vLLM's parser can read it
 # reliably.
-_MODEL_OPTIONS = frozenset(
+_ARTIFACT_OPTIONS = frozenset(
     {"MODEL", "REVISION", "TOKENIZER", "TOKENIZER_REVISION", "LOAD_FORMAT", "DOWNLOAD_DIR"}
 )
 # Methods of speculative decoding that load no draft model, even if the config contains a model.
-_METHODS_WITHOUT_DRAFT = (
-    "ngram",
-    "[ngram]",
-    "ngram_gpu",
-    "suffix",
-    "extract_hidden_states",
-    "custom_class",
-)
+_DRAFTLESS = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states", "custom_class")
 # Load formats whose weights only vLLM can find.
 _FORMATS_FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 
 
-def artifacts_in_settings(raw_settings: RawSettings) -> list[Artifact]:
+def artifacts_in_settings(raw: RawSettings) -> list[Artifact]:
     """Return the artifacts that engines load, as far as known without vLLM's parser.
 
-    Empty if VLLM_EXTRA_ARGS contains an option that affects where artifacts are or which are
-    loaded, such as --model, --revision or --download-dir.
+    Empty if VLLM_EXTRA_ARGS selects artifacts, for example with --model or --download-dir.
     """
-    if _MODEL_OPTIONS & raw_settings.extra_options.keys():
+    if _ARTIFACT_OPTIONS & raw.extra_options.keys():
         return []
-    engines = {"": raw_settings.main_options, EMBEDDER_PREFIX: raw_settings.embedder_options}
+    engines = {"": raw.main_options, EMBEDDER_PREFIX: raw.embedder_options}
     return [
         artifact
         for prefix, options in engines.items()
@@ -61,40 +53,28 @@ def artifacts_in_arguments(arguments: EngineArguments) -> list[Artifact]:
     return [*_artifacts_of_engine(arguments.vllm_args, arguments.prefix)]
 
 
-def needs_hub(raw_settings: RawSettings) -> bool:
+def vllm_needs_hub(raw: RawSettings) -> bool:
     """Return whether vLLM will load something from the hub that the store does not look for."""
-    for options in (
-        raw_settings.main_options | raw_settings.extra_options,
-        raw_settings.embedder_options,
-    ):
+    for options in (raw.main_options | raw.extra_options, raw.embedder_options):
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
             value = options.get(name, "auto")
             if value not in {"auto", "vllm"} and not is_directory(value):
                 return True
-    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in raw_settings.values
+    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in raw.values
 
 
-def artifacts_in_configs(
-    raw_settings: RawSettings, location: ArtifactLocation
-) -> Iterator[Artifact]:
+def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterator[Artifact]:
     """Yield the artifacts in other repositories that the configs in a directory refer to.
 
     vLLM looks them up by name.
     """
     artifact = location.artifact
-    # References of a draft model don't matter: vLLM follows only the references of the served
-    # model.
+    # vLLM follows only the references of the served model, not those of a draft model.
     if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):
-        yield from _models_in_config(
-            artifact, json_object(disk.read_text(location.directory / CONFIG))
-        )
+        yield from _read_models(artifact, json_object(disk.read_text(location.directory / CONFIG)))
     if artifact.code:
         is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
-        options = (
-            raw_settings.embedder_options
-            if is_embedder
-            else raw_settings.main_options | raw_settings.extra_options
-        )
+        options = raw.embedder_options if is_embedder else raw.main_options | raw.extra_options
         yield from _code_artifacts(location, options.get("CODE_REVISION"))
 
 
@@ -124,11 +104,9 @@ def _read_adapters(value: str) -> Iterator[Namespace]:
 
 
 def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
-    """Yield an engine's model and its other artifacts.
+    """Yield an engine's model and its other artifacts; its settings have the prefix.
 
-    Args:
-        options: vLLM's arguments, or the options that ``_read_options`` returns.
-        prefix: The prefix of the names of the engine's settings.
+    ``options`` are vLLM's arguments, or the options that ``_read_options`` returns.
     """
     model = Artifact(
         options.model,
@@ -160,11 +138,7 @@ def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
 def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | None:
     """Return the separate draft model, if any; None also for mistakes that vLLM reports."""
     name, revision, method = (speculative.get(key) for key in ("model", "revision", "method"))
-    if (
-        not isinstance(name, str)
-        or not isinstance(revision, str | None)
-        or method in _METHODS_WITHOUT_DRAFT
-    ):
+    if not isinstance(name, str) or not isinstance(revision, str | None) or method in _DRAFTLESS:
         return None
     # vLLM treats a name such as package.module.Class as a class.
     is_class = "." in name and all(map(str.isidentifier, name.split(".")))
@@ -176,7 +150,7 @@ def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | 
     return replace(model, model=name, revision=revision)
 
 
-def is_found_by_store(artifact: Artifact) -> bool:
+def is_located_by_store(artifact: Artifact) -> bool:
     """Return whether the store looks for an artifact; otherwise vLLM finds it itself."""
     # Parsed in the same way as by vLLM.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
@@ -188,7 +162,7 @@ def is_found_by_store(artifact: Artifact) -> bool:
     return ":" not in artifact.model and not artifact.model.endswith(".gguf")
 
 
-def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
+def _read_models(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
     """Yield the models that a model's config refers to."""
     # A draft model in the speculators' format refers to the model to serve. vLLM loads that model
     # at the configured revision.
@@ -215,8 +189,7 @@ def _get_nested(config: Any, *keys: str) -> Any:
 def _code_artifacts(location: ArtifactLocation, revision: str | None) -> Iterator[Artifact]:
     """Yield the code in other repositories that a model's configs refer to."""
     for name in CONFIGS:
-        # vLLM passes the revision to some of the libraries that load code, but never for
-        # tokenizers.
+        # vLLM passes the revision to some of the libraries that load code, but not for tokenizers.
         revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
         for repository in sorted(code_repositories(disk.read_text(location.directory / name))):
             for code_revision in revisions:

@@ -1,8 +1,7 @@
 """Selects vLLM's parsers for a model's tool calls and reasoning, for ``auto`` and for log hints.
 
 The choice depends on the model's architecture and chat template, which a fine-tune has in common
-with its base model, whatever its name is. If one of them is unknown, the choice also depends on the
-model's name.
+with its base model, and also on the model's name if one of them is unknown.
 """
 
 import contextlib
@@ -66,31 +65,25 @@ class ParserChoice:
     family: ModelFamily | None
     reason: str
 
-    def parser(self, setting: str) -> str | None:
-        """Return the name of the parser for ``TOOL_PARSER`` or ``REASONING_PARSER``.
-
-        Returns None if the family is unknown or has no such parser, or if the installed vLLM lacks
-        it.
-        """
+    def parser_name(self, kind: str) -> str | None:
+        """Return the family's parser of this kind; None if it has none or vLLM lacks it."""
         if self.family is None:
             return None
-        name = self.family.tools if setting == TOOL_PARSER else self.family.reasoning
-        return (
-            name if name in import_from_vllm(PARSER_REGISTRIES[setting]).list_registered() else None
-        )
+        name = self.family.tools if kind == TOOL_PARSER else self.family.reasoning
+        return name if name in import_from_vllm(PARSER_REGISTRIES[kind]).list_registered() else None
 
     def describe(self, settings: Sequence[str]) -> str:
         """Return the parsers that ``auto`` selects for these settings, with the reason."""
-        parsers = ", ".join(f"{name}={self.parser(name) or 'none'}" for name in settings)
+        parsers = ", ".join(f"{name}={self.parser_name(name) or 'none'}" for name in settings)
         return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.reason}"
 
 
 def choose_family(name: str, architectures: Sequence[str], template: str | None) -> ParserChoice:
     """Select a model's family by its architectures and chat template, if known, and its name."""
     candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
-    architecture_list = ", ".join(architectures)
+    listing = ", ".join(architectures)
     if architectures and not candidates:
-        return ParserChoice(None, f"no family that is known has {architecture_list}")
+        return ParserChoice(None, f"no family that is known has {listing}")
     if candidates and template is not None:
         family = next(
             (family for family in candidates if any(mark in template for mark in family.marks)),
@@ -98,56 +91,42 @@ def choose_family(name: str, architectures: Sequence[str], template: str | None)
         )
         if family is None:
             return ParserChoice(
-                None, f"its chat template is none of those that are known for {architecture_list}"
+                None, f"its chat template is none of those that are known for {listing}"
             )
-        return ParserChoice(family, f"by {architecture_list} and its chat template")
+        return ParserChoice(family, f"by {listing} and its chat template")
     matches = (family for family in candidates or FAMILIES if re.search(family.names, name.lower()))
     if family := next(matches, None):
-        return ParserChoice(
-            family, "by its name" + (f" and {architecture_list}" if candidates else "")
-        )
-    # If a family covers only some models of an architecture, the architecture alone does not
-    # identify it.
+        return ParserChoice(family, "by its name" + (f" and {listing}" if candidates else ""))
+    # An architecture alone doesn't identify a family that covers only some of its models.
     if len(candidates) == 1 and candidates[0].marks == ("",):
-        return ParserChoice(candidates[0], f"by {architecture_list}")
+        return ParserChoice(candidates[0], f"by {listing}")
     return ParserChoice(None, "neither its name nor its files say which family it is of")
 
 
 def choose_parsers(options: Namespace, architectures: Sequence[str] = ()) -> ParserChoice:
-    """Select the parsers of an engine's model, based on the model's files on the disk.
+    """Select the parsers of an engine's model by its files on the disk.
 
-    Args:
-        options: vLLM's arguments.
-        architectures: The model's architectures, used if config.json is not on the disk.
+    ``architectures`` are used if config.json is not on the disk or lists none.
     """
     folder = Path(options.model)
     config = _read_json(Path(options.hf_config_path or folder) / "config.json")
     if isinstance(overrides := options.hf_overrides, dict):
         config |= overrides
-    config_architectures = config.get("architectures")
-    known_architectures = (
-        [str(name) for name in config_architectures]
-        if isinstance(config_architectures, list)
-        else architectures
-    )
-    return choose_family(
-        options.served_model_name[-1], known_architectures, _read_template(options)
-    )
+    values = config.get("architectures")
+    names = [str(name) for name in values] if isinstance(values, list) else architectures
+    return choose_family(options.served_model_name[-1], names, _read_template(options))
 
 
 def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
-    """Replace the value ``auto`` of parser options by the model's parsers, or by no parser.
-
-    If ``auto`` finds no parser for tool calls, automatic tool choice is disabled.
-    """
+    """Replace ``auto`` by the model's parsers; without a tool parser, disable auto tool choice."""
     options = arguments.vllm_args
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):
         return arguments
     choice, changes = choose_parsers(options), dict[str, Any]()
     if options.reasoning_parser == AUTO:
-        changes["reasoning_parser"] = choice.parser(REASONING_PARSER) or ""
+        changes["reasoning_parser"] = choice.parser_name(REASONING_PARSER) or ""
     if options.tool_call_parser == AUTO:
-        parser = choice.parser(TOOL_PARSER)
+        parser = choice.parser_name(TOOL_PARSER)
         enables_tools = bool(parser) and options.enable_auto_tool_choice
         changes |= {"tool_call_parser": parser, "enable_auto_tool_choice": enables_tools}
     return arguments.with_options(**changes)
@@ -159,9 +138,9 @@ def parser_hints(options: Namespace) -> Iterator[str]:
     configured = {TOOL_PARSER: options.tool_call_parser, REASONING_PARSER: options.reasoning_parser}
     if automatic := [name for name, value in configured.items() if value == AUTO]:
         yield choice.describe(automatic)
-    if not configured[TOOL_PARSER] and (parser := choice.parser(TOOL_PARSER)):
+    if not configured[TOOL_PARSER] and (parser := choice.parser_name(TOOL_PARSER)):
         yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOL_PARSER}={parser}"
-    if not configured[REASONING_PARSER] and (parser := choice.parser(REASONING_PARSER)):
+    if not configured[REASONING_PARSER] and (parser := choice.parser_name(REASONING_PARSER)):
         yield f"to tell reasoning from the answer set {REASONING_PARSER}={parser}"
 
 

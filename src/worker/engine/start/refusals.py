@@ -84,17 +84,15 @@ _NOT_FOUND_ERRNOS = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, 
 _ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
 # Part of vLLM's message if too little of the GPU's memory is free: another process uses it, unless
 # the operator has requested more than the GPU has.
-_GPU_IN_USE = "is less than desired GPU memory utilization"
+_GPU_FULL_MESSAGE = "is less than desired GPU memory utilization"
 
 # Matches an option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
 _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
-# Matches vLLM's list of exit codes if a core was killed by SIGKILL, which the kernel sends when
-# memory is exhausted.
-_KILLED = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
-# Matches vLLM's list of exit codes if a core was killed by a signal. Its last output then does not
-# explain the failure.
-_CRASHED = re.compile(r"Failed core proc.*\{[^}]*: -\d")
+# vLLM's list of exit codes if SIGKILL ended a core: the kernel sends it when memory is exhausted.
+_KILLED_CORE = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
+# vLLM's list of exit codes if any signal ended a core, whose last output then explains nothing.
+_CRASHED_CORE = re.compile(r"Failed core proc.*\{[^}]*: -\d")
 
 
 @contextlib.contextmanager
@@ -109,19 +107,14 @@ def translate_start_errors(arguments: EngineArguments) -> Iterator[None]:
 def start_failure(
     error: Exception, arguments: EngineArguments, problem: str, culprits: Sequence[str] = ()
 ) -> StartFailed:
-    """Return the error of a failed startup, with advice from ``remedy``."""
-    message = f"vLLM could not start {arguments.model_name}: {problem}"
-    change = remedy(problem, arguments, culprits)
-    return classify_failure(
-        error, f"{message}: {change}" if change else message, arguments.operator_options
-    )
+    """Return the error of a failed startup, with advice from ``find_remedy``."""
+    text = f"vLLM could not start {arguments.model_name}: {problem}"
+    fix = find_remedy(problem, arguments, culprits)
+    return classify_failure(error, f"{text}: {fix}" if fix else text, arguments.operator_options)
 
 
 def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Return vLLM's message in one line, cut at a word, with settings' names instead of options.
-
-    If the message is blank, the name of the error's class is returned.
-    """
+    """Return vLLM's message in one line, with settings' names; the error's class if it is blank."""
     match error:
         case ValidationError():  # its own text repeats values and links to pydantic's documentation
             text = join_messages(error)
@@ -134,15 +127,10 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
     return line.rstrip(". ")
 
 
-def remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
-    """Return advice on other values for the options that vLLM refuses, or on the model's files.
+def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
+    """Return advice on the options that vLLM refuses, or on the model's files; blank if unknown.
 
-    Returns a blank string if no advice is known.
-
-    Args:
-        problem: vLLM's message.
-        arguments: The engine's arguments.
-        culprits: Options that cause the refusal.
+    ``problem`` is vLLM's message, and ``culprits`` are the options that cause the refusal.
     """
     changes = {
         name: f"set {arguments.setting_name(name)}{value.format(*match.groups())}"
@@ -158,31 +146,23 @@ def remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = (
     return "; ".join(filter(None, (", or ".join(suggestions), cause)))
 
 
-def classify_failure(
-    error: Exception, message: str, operator_options: Collection[str] = ()
-) -> StartFailed:
-    """Return the error of a failed startup, as the class that fits its cause.
+def classify_failure(error: Exception, message: str, options: Collection[str] = ()) -> StartFailed:
+    """Return ``MachineUnfit`` if another machine may work, otherwise ``StartFailed``.
 
-    Args:
-        error: An exception of vLLM or its libraries. An error in a core is a ``RuntimeError`` with
-            the core's error line, raised from vLLM's own exception about the core's exit.
-        message: The message for the operator.
-        operator_options: Names of the options that the operator set.
-
-    Returns:
-        ``MachineUnfit`` if another machine may work, otherwise ``StartFailed``.
+    An error in a core is a ``RuntimeError`` with the core's error line, raised from vLLM's own
+    exception about the core's exit. ``options`` are those that the operator set.
     """
     error_text = str(error)
     messages = f"{error_text}\n{error.__cause__ or ''}"
-    if _KILLED.search(messages):
+    if _KILLED_CORE.search(messages):
         return StartFailed(
             f"{message}. It was killed, as processes are when memory is exhausted: take a machine "
             "with more of it, a smaller model, or a quantized one"
         )
-    if _CRASHED.search(messages) or _MACHINE_ERRORS.search(error_text):
+    if _CRASHED_CORE.search(messages) or _MACHINE_ERRORS.search(error_text):
         return MachineUnfit(message)
-    if _GPU_IN_USE in error_text:
-        is_operator_error = MEMORY_OPTION in operator_options
+    if _GPU_FULL_MESSAGE in error_text:
+        is_operator_error = MEMORY_OPTION in options
     else:
         is_operator_error = is_out_of_memory(error_text) or _is_operator_error(error, error_text)
     return StartFailed(message) if is_operator_error else MachineUnfit(message)

@@ -6,7 +6,7 @@ from typing import Any
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.model_config import create_model_config
-from worker.engine.options.automatic import fitting_tensor_parallel_size
+from worker.engine.options.automatic import choose_tensor_parallel_size
 from worker.engine.start.needs import artifacts_in_arguments
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
 
@@ -15,10 +15,7 @@ TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
 
 def with_directories(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
-    """Replace the names of repositories in an engine's arguments by the directories of their files.
-
-    The origin and the commit of the model are recorded in the arguments.
-    """
+    """Replace repositories by the directories of their files; add the model's origin and commit."""
     for artifact in artifacts_in_arguments(arguments):
         location = context.artifact_locations.get(artifact)
         if location and location.origin is not Origin.DIRECTORY:
@@ -41,30 +38,26 @@ def _replace_artifact(
         return arguments.with_options(tokenizer=path)
     if artifact.setting.endswith("SPECULATIVE_CONFIG"):
         return arguments.with_options(speculative_config={**speculative_config, "model": path})
-    changes: dict[str, Any] = {"model": path}
+    update: dict[str, Any] = {"model": path}
     if options.tokenizer == options.model:
-        changes["tokenizer"] = path
+        update["tokenizer"] = path
     if speculative_config and speculative_config.get("model") == options.model:
-        changes["speculative_config"] = {**speculative_config, "model": path}
-    return replace(
-        arguments.with_options(**changes), origin=location.origin, commit=location.commit
-    )
+        update["speculative_config"] = {**speculative_config, "model": path}
+    return replace(arguments.with_options(**update), origin=location.origin, commit=location.commit)
 
 
-def with_adapters(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+def with_lora_enabled(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
     """Enable adapters on a worker that only trains, which reserves no memory for them."""
     return arguments.with_options(enable_lora=True) if context.only_trains else arguments
 
 
-def with_fitting_tensor_parallel_size(
-    arguments: EngineArguments, _: StartupContext
-) -> EngineArguments:
+def with_tensor_parallel_size(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Reduce a tensor parallel size that the worker chose to a divisor of the attention heads."""
     if all(default.name != TENSOR_PARALLEL_SIZE for default in arguments.defaults):
         return arguments
     gpus: int = arguments.vllm_args.tensor_parallel_size
     architecture = create_model_config(arguments).model_arch_config
-    size = fitting_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
+    size = choose_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
     if size == gpus:
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"
@@ -74,9 +67,8 @@ def with_fitting_tensor_parallel_size(
 def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
 
-    The arguments stay the same if the operator has set the number of threads, if the model has no
-    tokenizer, or for multimodal pooling models: their cache is not thread-safe, so vLLM refuses
-    several threads.
+    The arguments stay the same if the operator has set the number, without a tokenizer, and for
+    multimodal pooling models, whose cache is not thread-safe.
     """
     if RENDERER_NUM_WORKERS in arguments.operator_options:
         return arguments
@@ -88,8 +80,5 @@ def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> Engi
 
 
 def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:
-    """Use the context length of the first core for the next one.
-
-    Requests that the first core accepted are retried on the next core.
-    """
+    """Use the first core's context length for the next core, which retries its requests."""
     return arguments.with_options(max_model_len=config.model_config.max_model_len)

@@ -23,15 +23,14 @@ STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] 
     media.disable_fetching,
     # FAST_LOAD: use a loader that reads weights onto GPUs faster than vLLM's own loader.
     loading.with_fast_loader,
-    # On a network disk, prefetch the weights: by default vLLM memory-maps them, which is slow
-    # there.
+    # On a network disk, prefetch the weights, which vLLM would memory-map slowly.
     loading.with_load_strategy,
     # "auto" is replaced by the parsers that suit the model's output.
     parsers.with_parsers,
     # A worker that only trains checks adapters in the same way as an engine that serves them.
-    steps.with_adapters,
+    steps.with_lora_enabled,
     # The tensor parallel size must divide the model's number of attention heads.
-    steps.with_fitting_tensor_parallel_size,
+    steps.with_tensor_parallel_size,
     # Long texts must not occupy all threads that tokenize.
     steps.with_renderer_workers,
 )
@@ -57,8 +56,8 @@ OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ..
 # Checks that predict the refusals of a core from the arguments and vLLM's configuration, before the
 # core is started. The first refusal is raised, with vLLM's message if there is one.
 CORE_CHECKS: tuple[Callable[[EngineArguments, Any], None], ...] = (
-    core_checks.check_any_machine,
-    core_checks.check_on_cpu,
+    core_checks.check_for_any_machine,
+    core_checks.check_for_cpu,
 )
 
 
@@ -73,7 +72,7 @@ FALLBACKS: Mapping[Callable[[EngineArguments, Any, str], EngineArguments | None]
 }
 
 
-def find_mistakes(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
+def find_option_mistakes(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
     """Run ``OPTION_CHECKS``; mistakes name options, without the prefix of the engine's settings."""
     for check in OPTION_CHECKS:
         yield from check(arguments, machine)
@@ -84,13 +83,8 @@ def choose_fallback(
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core and a log message; None if no fallback applies.
 
-    If several fallbacks apply, the arguments have the changes of all of them, and the message is
-    the last one's.
-
-    Args:
-        arguments: The arguments of the first core.
-        config: vLLM's configuration of the first core.
-        reason: The reason why the first core failed.
+    ``arguments`` and ``config`` are the first core's. If several fallbacks apply, all change the
+    arguments, and the message is the last one's.
     """
     fallback = None
     for change, description in FALLBACKS.items():

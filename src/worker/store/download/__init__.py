@@ -61,17 +61,14 @@ def obtain(
         artifact: The artifact to find.
         places: The places to search.
         endpoint: Address of a hub other than the library's default.
-        refresh: Whether to check on the hub if the branch has moved since the download. If the hub
-            fails, the artifact on the volume is used.
+        refresh: Whether to replace an artifact on the volume if the hub has a newer commit.
 
     Raises:
         ModelUnavailable: The artifact can't be downloaded or stored.
     """
     location = resolve(artifact, places)
-    refreshes = refresh and not is_offline_mode()
-    if isinstance(location, ArtifactLocation) and not (
-        refreshes and location.origin is Origin.VOLUME
-    ):
+    query = refresh and not is_offline_mode()
+    if isinstance(location, ArtifactLocation) and not (query and location.origin is Origin.VOLUME):
         return location
     with hub.translate_errors(artifact):
         validate_repo_id(artifact.model)
@@ -80,6 +77,7 @@ def obtain(
     try:
         return _Download(artifact, places, endpoint, location).run()
     except ModelUnavailable as why:
+        # The hub fails: the artifact on the volume is used without the query.
         if isinstance(location, ArtifactLocation) and why.reason in _TRANSIENT_REASONS:
             log.warning("%s; what is on the volume is used", why.problem)
             return location
@@ -170,13 +168,11 @@ class _Download:
         transfer.remove_partials()
 
     def _listing(self) -> hub.RepositoryListing:
-        def request_listing() -> hub.RepositoryListing:
+        def query() -> hub.RepositoryListing:
             with hub.translate_errors(self._artifact):
                 return hub.list_files(self._api, self._artifact, LISTING_TIMEOUT_S)
 
-        return hub.retry(
-            request_listing, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS
-        )
+        return hub.retry(query, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS)
 
     def _check_disk_space(self, needed: Sequence[File], transfer: Transfer) -> None:
         missing = sum(file.size - transfer.stored_bytes(file) for file in needed)
@@ -187,9 +183,8 @@ class _Download:
             text = f"{sizes[0]} are to be downloaded to {cache}, where {sizes[1]} are free"
             # If this machine's own disk is large enough but full, another machine's may have space.
             is_full = missing <= total and is_on_container_disk(cache)
-            raise ModelUnavailable(
-                self._artifact, Reason.FULL_DISK if is_full else Reason.NO_SPACE, text
-            )
+            reason = Reason.FULL_DISK if is_full else Reason.NO_SPACE
+            raise ModelUnavailable(self._artifact, reason, text)
 
     def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
         """Download files concurrently, the largest first; the first failure stops the others."""
@@ -208,22 +203,20 @@ class _Download:
                 done, pending = wait(pending, WATCH_INTERVAL_S, FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-                self._meter.tick()
-            self._meter.end()
+                self._meter.log_progress()
+            self._meter.log_duration()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             if pending:
                 transfer.stop.set()
-                # Threads that still wait for the hub after that are abandoned: they write nothing
-                # more.
+                # Threads that still wait for the hub then are abandoned: they write nothing more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
     def _publish(self, listing: hub.RepositoryListing) -> None:
         """Write the manifest, then the branch; afterwards no worker queries the hub."""
         sizes = {name: file.size for name, file in listing.files.items()}
         manifest.write(self._folder, listing.commit, sizes)
-        # The branch is written last, so that it refers to a complete commit even if this process is
-        # killed.
+        # Last, so that the branch refers to a complete commit even if this process is killed.
         revision = self._artifact.revision or DEFAULT_REVISION
         if revision != listing.commit:
             volume.write_file(self._folder / "refs" / revision, listing.commit.encode())
@@ -233,12 +226,9 @@ class _Download:
         claim = leases.poll()
         if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
             self._logged_at = time.monotonic()
-            so_far = (
-                f"{format_size(claim.done)} of {format_size(claim.total)}"
-                if claim.total
-                else "beginning"
-            )
-            log.info("%s: another worker downloads it: %s", self._artifact, so_far)
+            sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
+            progress = sizes if claim.total else "beginning"
+            log.info("%s: another worker downloads it: %s", self._artifact, progress)
         time.sleep(POLL_S)
 
     @contextlib.contextmanager

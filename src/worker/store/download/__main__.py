@@ -35,9 +35,7 @@ def main() -> None:
     for cache in {order.places.cache(artifact) for artifact in order.artifacts}:
         warn_if_not_shared(cache)
     try:
-        found = [
-            obtain(artifact, order.places, refresh=order.refresh) for artifact in order.artifacts
-        ]
+        found = [obtain(one, order.places, refresh=order.refresh) for one in order.artifacts]
         reply = FetchReply(found)
     except ModelUnavailable as why:
         reply = FetchReply([], why.artifact, why.reason.name, why.detail)

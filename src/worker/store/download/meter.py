@@ -15,11 +15,7 @@ def format_size(count: float) -> str:
 
 
 class ProgressMeter:
-    """Logs the number of bytes on the disk, including those that other workers have downloaded.
-
-    Args:
-        name: Name of the download, for the log.
-    """
+    """Logs the number of bytes on the disk, including those that other workers have downloaded."""
 
     INTERVAL_S = 5.0
 
@@ -42,32 +38,25 @@ class ProgressMeter:
         self._total, self._done, self._before = total, done, done()
         self._begun = self._logged_at = time.monotonic()
 
-    def tick(self) -> None:
+    def log_progress(self) -> None:
         """Log the progress, at most once per interval."""
         if time.monotonic() - self._logged_at >= self.INTERVAL_S:
             self._logged_at = time.monotonic()
             log.info("%s: %s", self._name, self._line())
 
-    def end(self) -> None:
+    def log_duration(self) -> None:
         """Log the duration and the rate of the download."""
         if self._total > self._before:
             elapsed = time.monotonic() - self._begun
-            downloaded = self._total - self._before
-            rate = format_size(downloaded / elapsed)
-            log.info(
-                "%s: %s downloaded in %.1f s, %s/s",
-                self._name,
-                format_size(downloaded),
-                elapsed,
-                rate,
-            )
+            size = self._total - self._before
+            rate = format_size(size / elapsed)
+            text = "%s: %s downloaded in %.1f s, %s/s"
+            log.info(text, self._name, format_size(size), elapsed, rate)
 
     def _line(self) -> str:
         done, total = self.read()
         rate = (done - self._before) / (time.monotonic() - self._begun)
-        remaining = (
-            f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
-        )
+        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
         part = 100 * done / total if total else 100
         sizes = f"{format_size(done)} of {format_size(total)}"
-        return f"{sizes} ({part:.0f} %), {format_size(rate)}/s, {remaining}"
+        return f"{sizes} ({part:.0f} %), {format_size(rate)}/s, {left}"

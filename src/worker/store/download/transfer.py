@@ -51,8 +51,7 @@ class PartialFile(io.FileIO):
 
     Args:
         path: Path of the partial file, which is created if it doesn't exist.
-        file: The file to download. A larger partial file is truncated and starts from the
-            beginning.
+        file: The file to download. A partial file that is larger is truncated to nothing.
         stop: Event that forbids further writes.
 
     Raises:
@@ -198,8 +197,7 @@ class Transfer:
     def _download_range(self, file: File, partial: PartialFile) -> None:
         """Append the next range, or the part of it that arrives before the connection breaks.
 
-        ``huggingface_hub.file_download.http_get`` would lose up to the last ten megabytes in that
-        case.
+        huggingface_hub's ``http_get`` loses up to ten megabytes if the connection breaks.
         """
         start = partial.tell()
         try:

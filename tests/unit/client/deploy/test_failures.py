@@ -60,7 +60,7 @@ def test_reads_are_retried_while_the_platform_is_busy(
 ) -> None:
     runpod.add(name="chat")
     runpod.faults.append(Fault("GET", status, times=4, headers={"Retry-After": "7"}))
-    assert api.get("chat")["id"] == "ep1"
+    assert api.get_endpoint("chat")["id"] == "ep1"
     assert pauses == [7.0] * 4
 
 
@@ -69,7 +69,7 @@ def test_pauses_grow_if_the_platform_names_none(
 ) -> None:
     runpod.faults.append(Fault("GET", 503, times=9))
     with pytest.raises(ApiError) as raised:
-        api.find("chat")
+        api.find_endpoint("chat")
     assert (raised.value.status, len(pauses)) == (503, 4)
     assert pauses == sorted({*pauses})
 
@@ -77,20 +77,20 @@ def test_pauses_grow_if_the_platform_names_none(
 def test_too_long_a_pause_is_an_error(api: Api, runpod: Runpod, pauses: list[float]) -> None:
     runpod.faults.append(Fault("GET", 429, headers={"Retry-After": "3600"}))
     with pytest.raises(ApiError, match="try again in 3600 s"):
-        api.find("chat")
+        api.find_endpoint("chat")
     assert pauses == []
 
 
 def test_a_deletion_without_a_response_has_succeeded(api: Api, runpod: Runpod) -> None:
     runpod.add(name="chat")
     runpod.faults.append(Fault("DELETE", 503, takes_effect=True))
-    api.delete("ep1")
+    api.delete_endpoint("ep1")
     assert [call.verb for call in runpod.calls] == ["DELETE", "DELETE"]
 
 
 def test_an_endpoint_whose_creation_had_no_response_is_looked_up(api: Api, runpod: Runpod) -> None:
     runpod.faults.append(Fault("POST", -1, takes_effect=True))
-    assert api.create(BODY)["id"] == "ep1"
+    assert api.create_endpoint(BODY)["id"] == "ep1"
 
 
 def test_a_silent_platform_is_unreachable(
@@ -98,7 +98,7 @@ def test_a_silent_platform_is_unreachable(
 ) -> None:
     runpod.faults.append(Fault("GET", 0, times=9))
     with pytest.raises(NoResponse, match="no answer in time"):
-        open_api(0.05).find("chat")
+        open_api(0.05).find_endpoint("chat")
     # The platform counts a call only when it reads it, which may be later.
     assert len(pauses) == 4
 
@@ -108,7 +108,7 @@ def test_a_redirect_is_an_error_and_the_key_goes_to_no_other_address(
 ) -> None:
     runpod.faults.append(Fault("GET", 302, headers={"Location": f"{runpod.url}/elsewhere"}))
     with pytest.raises(ApiError):
-        api.find("chat")
+        api.find_endpoint("chat")
     assert [call.path for call in runpod.calls] == ["/v2/serverless"]
 
 
@@ -130,4 +130,4 @@ def test_a_response_that_is_not_a_json_object_is_an_error(api: Api, content: str
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
     api._http = httpx2.Client(transport=answer)
     with pytest.raises(NoResponse, match="no JSON object"):
-        api.find("chat")
+        api.find_endpoint("chat")

@@ -94,7 +94,7 @@ def test_comments_do_not_keep_a_silent_log_open(
     # A second passes with every line of the stream.
     monkeypatch.setattr(deploy_api, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     runpod.log, runpod.pings = lines(2), True
-    assert len([*WorkerLog(api, "ep1", "w1", {}).read(60)]) == 2
+    assert len([*WorkerLog(api, "ep1", "w1", {}).read_until_idle(60)]) == 2
 
 
 def test_one_of_several_workers_has_to_be_named(run: Run, runpod: Runpod) -> None:

@@ -15,7 +15,7 @@ from unit.client.volume.conftest import PART, random_file
 from llm_worker_client.volume import FileChanged, FileCorrupted, Volume, VolumeError
 from llm_worker_client.volume.download import download
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.s3 import S3, VolumeFile
+from llm_worker_client.volume.s3 import S3Api, VolumeFile
 
 CONTENT = b"0123456789"
 ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
@@ -42,7 +42,7 @@ def break_off() -> None:
     raise ReadTimeoutError(endpoint_url="http://s3")
 
 
-class ScriptedS3(S3):
+class ScriptedS3(S3Api):
     """Returns scripted responses in order; each has a start offset and a body."""
 
     def __init__(self, *responses: tuple[int, io.BytesIO], etag: str = ETAG) -> None:
@@ -65,8 +65,8 @@ def interrupt() -> None:
 def receive(tmp_path: Path) -> Receive:
     """Return a function that downloads a file and returns its bytes."""
 
-    def call(s3: S3, file: VolumeFile = FILE) -> bytes:
-        with s3.transfer(), Progress(file.size, "a", visible=False) as progress:
+    def call(s3: S3Api, file: VolumeFile = FILE) -> bytes:
+        with s3.transfer_context(), Progress(file.size, "a", visible=False) as progress:
             download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
 
@@ -130,5 +130,5 @@ def test_a_changed_file_is_not_read_further(remote: Volume, tmp_path: Path) -> N
     (file,) = remote.list("mixed/a")
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     s3 = remote._s3
-    with pytest.raises(FileChanged, match="has changed meanwhile"), s3.transfer():
+    with pytest.raises(FileChanged, match="has changed meanwhile"), s3.transfer_context():
         s3.read(file, 1)

@@ -105,7 +105,7 @@ async def test_the_model_is_read_from_the_query_and_nulls_are_ignored(
     assert isinstance(job, RawJob)
     assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
     structured = {"structured_outputs": {"json": schema}}
-    assert job.sampling_params.vllm == {"max_tokens": 7, "temperature": 0.0, **structured}
+    assert job.sampling_params.vllm_params == {"max_tokens": 7, "temperature": 0.0, **structured}
 
 
 async def test_each_token_is_one_event_even_if_a_yield_has_several(engine: ScriptedEngine) -> None:

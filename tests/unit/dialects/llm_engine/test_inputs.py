@@ -51,7 +51,7 @@ def test_a_prompt_alone_gets_llm_engines_defaults() -> None:
 def test_every_parameter_is_translated_into_vllms(
     sent: dict[str, Any], vllm: dict[str, Any]
 ) -> None:
-    assert parse_completion(**sent).sampling_params.vllm == DEFAULTS | vllm
+    assert parse_completion(**sent).sampling_params.vllm_params == DEFAULTS | vllm
 
 
 def test_nulls_and_the_clients_own_keys_have_no_effect() -> None:

@@ -202,7 +202,7 @@ def completion_choice(index: int, *logprobs: float | None) -> dict[str, Any]:
 def select_best(
     n: int, width: int, *choices: dict[str, Any], **options: bool
 ) -> list[dict[str, Any]]:
-    ranking = Ranking(n, width, **{"is_ranked_by_vllm": False, "shows_logprobs": True, **options})
+    ranking = Ranking(n, width, **{"is_ranked_by_vllm": False, "returns_logprobs": True, **options})
     best: list[dict[str, Any]] = ranking.select_best({"choices": [*choices]})["choices"]
     return best
 
@@ -255,7 +255,7 @@ def test_the_likeliest_choices_are_selected(
 
 def test_beams_keep_vllms_order() -> None:
     choices = [{**completion_choice(index), "logprobs": None} for index in range(6)]
-    best = select_best(2, 3, *choices, is_ranked_by_vllm=True, shows_logprobs=False)
+    best = select_best(2, 3, *choices, is_ranked_by_vllm=True, returns_logprobs=False)
     texts = [(choice["index"], choice["text"]) for choice in best]
     assert texts == [(0, "text 0"), (1, "text 1"), (2, "text 3"), (3, "text 4")]
 
@@ -264,21 +264,23 @@ def test_beams_keep_vllms_order() -> None:
 def test_log_probabilities_are_returned_only_on_request(make_choice: Any) -> None:
     choices = make_choice(0, -1.0), make_choice(1, -0.5)
     assert select_best(1, 2, *choices) == [choices[1] | {"index": 0}]
-    assert select_best(1, 2, *choices, shows_logprobs=False) == [
+    assert select_best(1, 2, *choices, returns_logprobs=False) == [
         choices[1] | {"index": 0, "logprobs": None}
     ]
 
 
 def test_other_fields_of_a_response_stay_unchanged() -> None:
     answer = {"id": "x", "usage": {"total_tokens": 9}, "choices": [completion_choice(0, 0.0)]}
-    assert Ranking(1, 1, is_ranked_by_vllm=False, shows_logprobs=True).select_best(answer) == answer
+    assert (
+        Ranking(1, 1, is_ranked_by_vllm=False, returns_logprobs=True).select_best(answer) == answer
+    )
 
 
 # The request to vLLM's server:
 
 
 @pytest.mark.parametrize(
-    ("body", "logprobs", "shows_logprobs"),
+    ("body", "logprobs", "returns_logprobs"),
     [
         ({"messages": [], "logprobs": False}, True, False),
         ({"messages": [], "logprobs": True}, True, True),
@@ -289,10 +291,12 @@ def test_other_fields_of_a_response_stay_unchanged() -> None:
     ids=repr,
 )
 def test_the_request_to_vllm_has_all_choices_and_their_log_probabilities(
-    body: dict[str, Any], logprobs: Any, shows_logprobs: bool
+    body: dict[str, Any], logprobs: Any, returns_logprobs: bool
 ) -> None:
     ranking = Ranking.request_candidates(body, Sampling(n=2, best_of=5))
-    assert ranking == Ranking(n=2, width=5, is_ranked_by_vllm=False, shows_logprobs=shows_logprobs)
+    assert ranking == Ranking(
+        n=2, num_candidates=5, is_ranked_by_vllm=False, returns_logprobs=returns_logprobs
+    )
     assert body["n"] == 5
     assert (body["logprobs"], type(body["logprobs"])) == (logprobs, type(logprobs))
 
@@ -301,5 +305,5 @@ def test_the_request_to_vllm_has_all_choices_and_their_log_probabilities(
 def test_beams_need_no_log_probabilities(best_of: int | None, width: int) -> None:
     body: dict[str, Any] = {"prompt": ""}
     ranking = Ranking.request_candidates(body, Sampling(n=2, best_of=best_of, use_beam_search=True))
-    assert ranking == Ranking(2, width, is_ranked_by_vllm=True, shows_logprobs=False)
+    assert ranking == Ranking(2, width, is_ranked_by_vllm=True, returns_logprobs=False)
     assert body == {"prompt": "", "n": width}

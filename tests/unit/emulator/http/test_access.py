@@ -87,7 +87,7 @@ async def test_even_a_page_of_the_emulator_may_not_cause_faults(
     body = json.dumps({"on": "take", "do": "reset"})
     answer = await peer.request(method, f"/control/{path}", data=body, headers=headers)
     assert answer[0] == 403
-    assert peer.emulator.faults.active() == []
+    assert peer.emulator.faults.list_active() == []
 
 
 @pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)

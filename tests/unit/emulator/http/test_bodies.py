@@ -49,7 +49,7 @@ async def send(peer: Peer, path: str, body: bytes) -> tuple[int, Any]:
 
 
 @requests
-@with_options(take_poll_s=600, oversize_status=413)
+@with_options(long_poll_s=600, oversize_status=413)
 async def test_a_request_of_the_largest_size_is_served_and_a_larger_one_refused(
     peer: Peer, path: str, limit: int
 ) -> None:

@@ -15,7 +15,7 @@ from support.processes.emulator_peer import Peer, with_options
 
 LARGE = "x" * 10_000_000  # more than the buffers of a connection hold
 
-pytestmark = with_options(take_poll_s=600)
+pytestmark = with_options(long_poll_s=600)
 
 
 @asynccontextmanager

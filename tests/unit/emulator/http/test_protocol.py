@@ -48,7 +48,7 @@ async def replay(
 async def test_the_emulator_answers_recorded_requests_as_recorded(
     session: aiohttp.ClientSession, exchanges: list[Exchange]
 ) -> None:
-    async with Emulator(Options(take_poll_s=0.02)) as emulator:
+    async with Emulator(Options(long_poll_s=0.02)) as emulator:
         taken = exchanges[0]["answer"]
         taken = taken if isinstance(taken, list) else [taken]
         jobs = {job["id"]: emulator.queue.submit({"input": job["input"]}) for job in taken}

@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def peer(log: Path) -> AsyncIterator[Peer]:
-    async with emulator_peer(request_log=log, take_poll_s=600) as running:
+    async with emulator_peer(request_log=log, long_poll_s=600) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from support.processes.emulator_peer import Peer, with_options
 
 WAIT = "wait must be a whole number from 1000 to 300000"
 SYNC = '{"input": 1}'
-holding_polls = with_options(take_poll_s=600)
+holding_polls = with_options(long_poll_s=600)
 
 
 async def test_a_job_goes_from_the_caller_to_the_worker_and_back(peer: Peer) -> None:
@@ -67,7 +67,7 @@ async def test_posts_after_the_end_of_a_job_change_nothing(peer: Peer, end: str)
         assert await peer.post_done(job, **result) == (200, {})
     await peer.post(f"/cancel/{job}")
     assert await peer.status_object(job) == before
-    assert peer.emulator.job(job).chunks == []
+    assert peer.emulator.get_job(job).chunks == []
 
 
 async def test_a_stream_is_read_in_order_and_only_once(peer: Peer) -> None:
@@ -92,7 +92,7 @@ async def test_reading_a_stream_waits_a_moment_for_the_next_chunk(peer: Peer) ->
     assert await reading == ["a"]
 
 
-@with_options(runsync_wait_s=0, take_poll_s=600)
+@with_options(runsync_wait_s=0, long_poll_s=600)
 async def test_runsync_waits_as_long_as_its_request_says(peer: Peer) -> None:
     waiting = asyncio.create_task(peer.post("/runsync?wait=20000", {"input": 1}))
     job = await peer.take()

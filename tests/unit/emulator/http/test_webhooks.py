@@ -98,7 +98,7 @@ async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
         ),
     ],
 )
-@with_options(webhook_retry_s=0.02)
+@with_options(webhook_retry_delay_s=0.02)
 async def test_a_webhook_is_called_up_to_three_times_until_it_responds_with_200(
     peer: Peer, caplog: pytest.LogCaptureFixture, statuses: list[int], posts: int, warning: str
 ) -> None:
@@ -118,7 +118,7 @@ async def test_a_webhook_is_called_up_to_three_times_until_it_responds_with_200(
     assert bool(warning) == ("acknowledged" in caplog.text)
 
 
-@with_options(webhook_retry_s=0.01)
+@with_options(webhook_retry_delay_s=0.01)
 async def test_an_unreachable_webhook_is_abandoned_with_a_warning(
     peer: Peer, unreachable_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,12 +129,12 @@ async def test_an_unreachable_webhook_is_abandoned_with_a_warning(
 
 
 async def test_a_stopped_emulator_calls_no_webhook() -> None:
-    async with start_receiver(500) as receiver, emulator_peer(webhook_retry_s=LONG_S) as peer:
+    async with start_receiver(500) as receiver, emulator_peer(webhook_retry_delay_s=LONG_S) as peer:
         completed, running = [await peer.start(webhook=receiver.url) for _ in range(2)]
         await peer.post_done(completed, output=1)
         await receiver.wait_for_posts(1)
         await peer.emulator.stop()
-        peer.queue.cancel(peer.emulator.job(running))
+        peer.queue.cancel(peer.emulator.get_job(running))
         peer.advance_clock(LONG_S)
         # A further post would arrive before this one.
         async with peer.session.post(receiver.url, json="ours"):

@@ -10,7 +10,7 @@ from emulator import LostJobHandling
 POLLS = ("/job-take/a", "/job-take-batch/b?batch_size=2", "/job-stop/c")
 
 
-@with_options(take_poll_s=600)
+@with_options(long_poll_s=600)
 async def test_closing_answers_every_open_or_later_poll_immediately(peer: Peer) -> None:
     for _ in range(2):
         polls = [await peer.poll(path) for path in POLLS]
@@ -33,7 +33,7 @@ async def test_a_closed_endpoint_cancels_queued_jobs_and_refuses_new_ones(
     assert (await peer.status(job), await peer.take()) == ("CANCELLED", None)
 
 
-@with_options(take_poll_s=600)
+@with_options(long_poll_s=600)
 async def test_running_jobs_can_still_end_and_be_cancelled_on_a_closed_endpoint(peer: Peer) -> None:
     cancelled = await peer.start()
     waiting = asyncio.create_task(peer.post("/runsync", {"input": 1}))

@@ -35,7 +35,7 @@ async def test_a_policy_out_of_range_is_refused_by_its_field(
 @pytest.mark.parametrize(("run_ms", "ttl"), [(5_000, 10_000), (WEEK_MS, WEEK_MS)])
 async def test_policies_are_in_milliseconds(peer: Peer, ttl: int, run_ms: int) -> None:
     policy = {"executionTimeout": run_ms, "ttl": ttl, "lowPriority": True}
-    job = peer.emulator.job(await peer.run(policy=policy))
+    job = peer.emulator.get_job(await peer.run(policy=policy))
     assert (job.execution_timeout_s, job.ttl_s) == (run_ms / 1000, ttl / 1000)
 
 

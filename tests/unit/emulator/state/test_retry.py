@@ -79,7 +79,7 @@ async def test_posts_of_a_worker_that_does_not_run_the_job_are_ignored(peer: Pee
     assert await peer.get(f"/stream/{job}") == {"status": "IN_PROGRESS", "stream": []}
 
 
-@with_options(take_poll_s=600)
+@with_options(long_poll_s=600)
 async def test_a_second_delivery_that_fails_leaves_the_job_with_its_worker(peer: Peer) -> None:
     job = await start_duplicated(peer)
     await peer.add_fault(on="take", do="delay", delay_s=600)

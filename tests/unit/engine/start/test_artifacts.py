@@ -12,7 +12,7 @@ from support.hub.server import hub
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.start import Bootstrap
+from worker.engine.start import BootstrapSettings
 from worker.engine.start.artifacts import EngineArtifacts, find_places
 from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
 from worker.engine.start.steps import with_directories
@@ -45,7 +45,7 @@ def hub_cache(tmp_path: Path) -> Path:
 def settings(volume: Path, **environ: str) -> RawSettings:
     """Return the settings of a worker with its own volume, after exporting their variables."""
     raw = gather_settings({"BASE_PATH": str(volume), **environ}, volume / "no such file")
-    Bootstrap.from_raw_settings(raw)
+    BootstrapSettings.from_raw_settings(raw)
     return raw
 
 
@@ -70,7 +70,7 @@ def test_a_directory_is_found_although_other_settings_are_wrong(
     tmp_path: Path, model_directory: Path
 ) -> None:
     wrong = make_artifacts(tmp_path, model_directory, MAX_CONCURRENCY="0", SEED="x")
-    (found,) = wrong.wait().values()
+    (found,) = wrong.locate().values()
     assert (found.directory, found.origin) == (model_directory, Origin.DIRECTORY)
 
 
@@ -82,7 +82,7 @@ def test_a_repository_in_two_settings_is_resolved_once_and_others_can_be_added(
     assert len(artifacts_in_settings(both)) == 2
     assert len(EngineArtifacts(both).prefetch()) == 1
     other = Artifact(str(make_model(tmp_path / "other")))
-    found = make_artifacts(tmp_path, name).wait([other, Artifact("s3://bucket/model")])
+    found = make_artifacts(tmp_path, name).locate([other, Artifact("s3://bucket/model")])
     assert [repository.directory.name for repository in found.values()] == ["source", "other"]
 
 
@@ -141,7 +141,7 @@ def test_the_store_still_downloads_in_offline_mode(tmp_path: Path, model_directo
         offline = make_artifacts(tmp_path, model_directory)
         offline.go_offline()
         with pytest.raises(ModelUnavailable) as raised:
-            offline.wait([Artifact("org/none")])
+            offline.locate([Artifact("org/none")])
     assert raised.value.reason is Reason.MISSING
 
 
@@ -275,6 +275,6 @@ def test_both_engines_get_the_directories_of_their_models(
     second = engine_arguments("EMBEDDING_", model="org/embedder", revision=None)
     engines = [engine_arguments(), second]
     artifacts = [one for engine in engines for one in artifacts_in_arguments(engine)]
-    found = make_artifacts(tmp_path, MODEL_REVISION="v1").find(artifacts)
+    found = make_artifacts(tmp_path, MODEL_REVISION="v1").locate_and_log(artifacts)
     places = [insert_directories(engine, found).vllm_args.model for engine in engines]
     assert places == [str(first), str(other)]

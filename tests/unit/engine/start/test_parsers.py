@@ -26,7 +26,10 @@ AUTO = {"TOOL_CALL_PARSER": "auto", "REASONING_PARSER": "auto"}
 @pytest.mark.parametrize(("name", "tools", "reasoning"), CASES["names"])
 def test_a_name_alone_implies_parsers(name: str, tools: str | None, reasoning: str | None) -> None:
     found = choose_family(name, (), None)
-    assert (found.parser(TOOL_PARSER), found.parser(REASONING_PARSER)) == (tools, reasoning)
+    assert (found.parser_name(TOOL_PARSER), found.parser_name(REASONING_PARSER)) == (
+        tools,
+        reasoning,
+    )
 
 
 @pytest.mark.parametrize(("architecture", "template", "family"), CASES["families"])
@@ -47,7 +50,7 @@ def test_a_name_implies_no_family_if_the_architecture_differs() -> None:
     # Without a template, neither this name nor this architecture determines the family.
     assert choose_family("me/my-qwen3", ["LlamaForCausalLM"], None).family is None
     by_architecture = choose_family("me/mine", ["SeedOssForCausalLM"], None)
-    assert by_architecture.parser(TOOL_PARSER) == "seed_oss"
+    assert by_architecture.parser_name(TOOL_PARSER) == "seed_oss"
     assert choose_family("google/gemma-3-1b-it", ["Gemma3ForCausalLM"], None).family is None
 
 
@@ -123,11 +126,11 @@ def test_a_model_of_no_family_starts_without_a_parser(demo_model: Path) -> None:
 
 
 def test_the_doctor_reports_the_parsers_that_auto_selects() -> None:
-    (found,) = checks.parsers(candidate(TOOL_CALL_PARSER="auto"))
+    (found,) = checks.report_parsers(candidate(TOOL_CALL_PARSER="auto"))
     # Only config.json is known, and the model is called org/name.
     assert found.level is Level.WARN
     assert found.text.startswith("TOOL_CALL_PARSER=none: no family")
     named = candidate(TOOL_CALL_PARSER="auto", SERVED_MODEL_NAME="x", MODEL="me/Llama-3.1-mine")
-    (found,) = checks.parsers(named)
+    (found,) = checks.report_parsers(named)
     assert (found.level, "llama3_json" in found.text) == (Level.OK, True)
-    assert [*checks.parsers(candidate())] == []
+    assert [*checks.report_parsers(candidate())] == []

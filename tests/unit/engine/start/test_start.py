@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start import Bootstrap, check_base_path
+from worker.engine.start import BootstrapSettings, check_base_path
 from worker.settings.sources import gather_settings
 
 
@@ -15,8 +15,8 @@ def clear_environ() -> None:
         os.environ.pop(name, None)
 
 
-def bootstrap(**environ: str) -> Bootstrap:
-    return Bootstrap.from_raw_settings(gather_settings(environ, Path("/no such file")))
+def bootstrap(**environ: str) -> BootstrapSettings:
+    return BootstrapSettings.from_raw_settings(gather_settings(environ, Path("/no such file")))
 
 
 def test_settings_are_exported_once_and_the_defaults_are_recorded(tmp_path: Path) -> None:

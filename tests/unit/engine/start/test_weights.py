@@ -94,7 +94,7 @@ def choose_strategy(mounts: WriteMounts, monkeypatch: pytest.MonkeyPatch) -> Cho
         own: dict[str, Any] = {"safetensors_load_strategy": None, "load_format": "auto"}
         vllms = {"model": str(folder), "model_loader_extra_config": {}, **own, **options}
         mounts(f"overlay / overlay rw 0 0\nthere {mount_point or folder} {kind} rw 0 0\n")
-        monkeypatch.setattr(loading, "available_memory", lambda: memory)
+        monkeypatch.setattr(loading, "page_cache_capacity", lambda: memory)
         changed = with_load_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
         return str(changed.defaults[0]) if changed.defaults else None
 

@@ -34,9 +34,9 @@ def test_progress_is_logged_and_readable(
     meter = ProgressMeter("org/name")
     assert meter.read() == (0, 0)
     meter.begin(total, lambda: next(counts))
-    meter.tick()
-    meter.tick()
-    meter.end()
+    meter.log_progress()
+    meter.log_progress()
+    meter.log_duration()
     assert meter.read() == (done[-1], total)
     line = caplog.messages[0]
     assert line.startswith(f"org/name: {first}")

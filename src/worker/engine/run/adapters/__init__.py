@@ -1,10 +1,10 @@
 """LoRA adapters: configured adapters, and adapters on the network volume, loaded on demand.
 
-vLLM loads an adapter of the volume from a local copy, and each version of the adapter's files has a
-copy of its own. There are two reasons. vLLM may read the files of an adapter again in the middle of
-a step, after it has evicted the adapter for others; if the files were missing or broken by then,
-the engine would die. And vLLM's prefix cache is keyed by an adapter's name and path, so a new
-version at the same path would get the cached values of the previous version.
+vLLM loads an adapter of the volume from a local copy; each version of its files has its own copy.
+vLLM may read the files again in the middle of a step, after it has evicted the adapter for others:
+if the files were missing or broken by then, the engine would die. And vLLM's prefix cache is keyed
+by an adapter's name and path, so a new version at the same path would get the cached values of the
+previous version.
 """
 
 import asyncio
@@ -34,13 +34,8 @@ class _VolumeLoRARequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,ca
 class Adapters:
     """Loads, lists and unloads the LoRA adapters of one engine. Use on the engine's loop.
 
-    Args:
-        volume: The network volume. Its ``adapters`` directory, if it exists, has a directory for
-            each adapter, in PEFT's format.
-        client: vLLM's client of the engine core.
-        state: The state of vLLM's server, which lists the served models.
-        copies: Local copies of the adapters, which limit how many adapters are loaded; None for the
-            default limits.
+    The volume's ``adapters`` directory, if it exists, has a directory in PEFT's format for each
+    adapter. ``state`` is the state of vLLM's server, which lists the served models.
     """
 
     def __init__(
@@ -50,9 +45,8 @@ class Adapters:
         self._client = client
         self._models: Models = state.openai_serving_models
         self._copies = copies or AdapterCopies()
-        # For each requested adapter of the volume, by name: the version that was last loaded or
-        # refused, and why it was refused (None if it was loaded). The most recently requested
-        # adapter is last.
+        # By name of a requested adapter: the version that was last loaded or refused, and the
+        # reason (None if it was loaded). The most recently requested adapter is last.
         self._results: dict[str, CheckResult] = {}
         # One lock for each adapter that is being loaded or unloaded, by name.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -66,23 +60,19 @@ class Adapters:
         return self._client.vllm_config.lora_config is not None
 
     async def list_volume(self) -> dict[str, str | None]:
-        """Return the complete adapters on the volume, with the reasons why they can't be loaded.
+        """Return the volume's complete adapters, each with the reason why it can't be loaded.
 
-        Adapters without a known problem have the reason ``None``. The result is empty if LoRA is
-        disabled.
+        The reason is None without a known problem. The result is empty if LoRA is disabled.
         """
         if not self.is_enabled:
             return {}
-        return await asyncio.to_thread(
-            self.checker.failure_reasons, self._root, self._results.copy()
-        )
+        return await asyncio.to_thread(self.checker.check_all, self._root, self._results.copy())
 
     async def get_for_job(self, job: RawJob) -> LoRARequest | None:
         """Return the adapter that a job names; None if it names only the base model, or nothing.
 
         Raises:
-            WorkerError: If the adapter does not exist or can't be loaded, or the job names two
-                adapters.
+            WorkerError: If the adapter can't be loaded, or the job names two adapters.
         """
         names = {name for name in (job.model, job.lora) if name is not None}
         names -= {name for name in names if name == job.model and self._models.is_base_model(name)}
@@ -93,20 +83,17 @@ class Adapters:
         return None
 
     async def get(self, name: str, param: str = "lora") -> LoRARequest:
-        """Return an adapter by its name, after loading it if necessary.
+        """Return an adapter by its name, after loading it or its current version if necessary.
 
-        The current version on the volume is loaded if its files have changed. If the name is
-        neither on the volume nor configured, vLLM's LoRA resolvers look for it.
-
-        Args:
-            name: Name of the adapter.
-            param: Parameter of the request that names the adapter, for the error.
+        If the name is neither on the volume nor configured, vLLM's LoRA resolvers look for it.
+        ``param``
+        is the parameter of the request that names the adapter, for the error.
 
         Raises:
             WorkerError: If the adapter does not exist or can't be loaded.
         """
         with translate_errors(self._client):
-            await self._sync_with_volume(name)
+            await self._sync_adapter(name)
             if (loaded := self._models.lora_requests.get(name)) is not None:
                 return loaded
             # Call vLLM only if it has resolvers: it would store a lock for every unknown name.
@@ -142,8 +129,7 @@ class Adapters:
         """Unload an adapter; the next request for an adapter of the volume loads it again.
 
         Raises:
-            WorkerError: If no adapter with this name is loaded, or the operator has configured it
-                (``LORA_MODULES``).
+            WorkerError: If the adapter is not loaded, or is configured in ``LORA_MODULES``.
         """
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeLoRARequest):
@@ -156,7 +142,7 @@ class Adapters:
             with translate_errors(self._client):
                 await self._unload(name)
 
-    async def _sync_with_volume(self, name: str) -> None:
+    async def _sync_adapter(self, name: str) -> None:
         """Load, replace or unload the volume's adapter with this name if its files have changed.
 
         Does nothing if the name belongs to the base model or to a configured adapter.
@@ -168,11 +154,11 @@ class Adapters:
         is_configured = served is not None and not isinstance(served, _VolumeLoRARequest)
         if not self.is_enabled or is_configured or self._models.is_base_model(name):
             return
-        if await self._volume_version(name) != self._known_version(name):
+        if await self._volume_version(name) != self._last_tried_version(name):
             async with self._name_lock(name):
                 version = await self._volume_version(name)
-                if version != self._known_version(name):
-                    await self._refresh(name, version)
+                if version != self._last_tried_version(name):
+                    await self._load_version(name, version)
         if name in self._results:
             self._results[name] = self._results.pop(name)
         _, reason = self._results.get(name, (None, None))
@@ -183,7 +169,7 @@ class Adapters:
     def _name_lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
-    def _known_version(self, name: str) -> AdapterVersion | None:
+    def _last_tried_version(self, name: str) -> AdapterVersion | None:
         return self._results[name][0] if name in self._results else None
 
     async def _volume_version(self, name: str) -> AdapterVersion | None:
@@ -192,9 +178,10 @@ class Adapters:
         except OSError as error:
             # Loaded adapters can be used without the volume.
             log.warning("the volume's adapters can't be read: %s", error)
-            return self._known_version(name)
+            return self._last_tried_version(name)
 
-    async def _refresh(self, name: str, version: AdapterVersion | None) -> None:
+    async def _load_version(self, name: str, version: AdapterVersion | None) -> None:
+        """Serve this version of an adapter, or none if it is None or broken; store the result."""
         request, reason = None, None
         try:
             if version is not None:
@@ -214,7 +201,7 @@ class Adapters:
     async def _load_copy(self, name: str, version: AdapterVersion) -> _VolumeLoRARequest:
         size = sum(size for _, size, _ in filter(None, version))
         await self._free_space(name, size)
-        path = self._copies.create(name, size)
+        path = self._copies.create_directory(name, size)
         request = _VolumeLoRARequest(name, self._models.lora_id_counter.inc(1), str(path))
         self._copies.remove_after_use(request, path)
         await asyncio.to_thread(copy_adapter, path, self._root, name)
@@ -252,7 +239,6 @@ class Adapters:
             raise RefusedByEngine(message, status=503, param="model")
 
     async def _unload(self, name: str) -> None:
-        """Unload an adapter; the next request for it loads it again."""
         self._results.pop(name, None)
         await self._replace_served(name, None)
 

@@ -30,9 +30,7 @@ class AdapterCopies:
     has used it for ``GRACE_PERIOD_S``, and is removed when a new copy is made. Served and retired
     copies together may use twice the limits for served adapters.
 
-    Args:
-        max_adapters: Maximum number of served adapters.
-        max_bytes: Maximum bytes of the served adapters; None for a quarter of the free disk space.
+    The default of ``max_bytes`` is a quarter of the free disk space.
     """
 
     def __init__(self, max_adapters: int = 1_000, max_bytes: int | None = None) -> None:
@@ -52,21 +50,20 @@ class AdapterCopies:
     def can_serve(self, size: int) -> bool:
         """Return whether an adapter of ``size`` bytes can be served in addition to the others."""
         served = [copy_size for path, copy_size in self._sizes.items() if path not in self._retired]
-        return self._fits([*served, size])
+        return self._fits_limits([*served, size])
 
     def make_space(self, size: int) -> bool:
         """Remove expired copies; return whether there is space for a copy of ``size`` bytes."""
-        # A copy expires when no request has used it during the grace period.
         for path, unused_since in [*self._retired.items()]:
             if time.monotonic() - unused_since > GRACE_PERIOD_S:
                 shutil.rmtree(path, ignore_errors=True)
                 del self._sizes[path], self._retired[path]
-        return self._fits([*self._sizes.values(), size], factor=2)
+        return self._fits_limits([*self._sizes.values(), size], factor=2)
 
-    def _fits(self, sizes: Collection[int], factor: int = 1) -> bool:
+    def _fits_limits(self, sizes: Collection[int], factor: int = 1) -> bool:
         return len(sizes) <= factor * self._max_adapters and sum(sizes) <= factor * self.max_bytes
 
-    def create(self, name: str, size: int) -> Path:
+    def create_directory(self, name: str, size: int) -> Path:
         """Create the directory for a copy, and reserve ``size`` bytes for it."""
         path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory))
         self._sizes[path] = size
@@ -76,17 +73,14 @@ class AdapterCopies:
         """Mark the copy of an adapter that is no longer served; requests may still use it."""
         self._retired[path] = math.inf
 
-    def remove_after_use(self, user: object, path: Path) -> None:
-        """Let a copy expire after an object that uses it has been deleted.
-
-        The object is the ``LoRARequest``, which exists while a request uses the adapter.
-        """
+    def remove_after_use(self, request: object, path: Path) -> None:
+        """Let a copy expire after its ``LoRARequest``, which each use references, is deleted."""
         retired = self._retired
 
         def note_end_of_use() -> None:
             retired[path] = time.monotonic()
 
-        weakref.finalize(user, note_end_of_use)
+        weakref.finalize(request, note_end_of_use)
 
     @cached_property
     def _directory(self) -> Path:
@@ -98,12 +92,7 @@ class AdapterCopies:
 
 
 def copy_adapter(path: Path, root: Path, name: str) -> None:
-    """Copy an adapter's files from the volume. Can be called in a thread.
-
-    Args:
-        path: Directory of the copy.
-        root: Directory of all adapters on the volume.
-        name: Name of the adapter.
+    """Copy an adapter from ``root``, the directory of all adapters, to the directory ``path``.
 
     Raises:
         BrokenAdapter: If a file is missing, or is now outside ``root``.

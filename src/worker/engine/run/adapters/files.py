@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
-from worker.engine.options.declarations import fields_of, literal_values
+from worker.engine.options.declarations import literal_values, pydantic_fields
 from worker.errors import InvalidInput
 from worker.volume.adapters import CONFIG, WEIGHTS, AdapterVersion, adapter_versions
 
@@ -50,10 +50,7 @@ class BrokenAdapter(ValueError):
 
 
 class _AdapterConfig(BaseModel):
-    """The keys of an adapter's configuration that vLLM uses for computing, with their types.
-
-    vLLM itself refuses features that it does not support.
-    """
+    """The keys that vLLM computes with; vLLM itself refuses features that it does not support."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -74,11 +71,7 @@ class AdapterChecker:
         self._lock = threading.Lock()
 
     def check(self, folder: Path, *, read_weights: bool = True) -> None:
-        """Check an adapter's files.
-
-        Args:
-            folder: Directory of the adapter.
-            read_weights: Whether to read the weights, and check that they are finite.
+        """Check an adapter's files; with ``read_weights``, also whether all weights are finite.
 
         Raises:
             BrokenAdapter: If vLLM would refuse the adapter, or generate wrong output with it.
@@ -112,24 +105,17 @@ class AdapterChecker:
         except BrokenAdapter as broken:
             raise InvalidInput(str(broken)) from broken
 
-    def failure_reasons(
-        self, root: Path, loaded: Mapping[str, CheckResult]
-    ) -> dict[str, str | None]:
-        """Return the complete adapters, sorted by name, with the reasons why they can't be loaded.
+    def check_all(self, root: Path, loaded: Mapping[str, CheckResult]) -> dict[str, str | None]:
+        """Return the complete adapters in ``root``, each with the reason why it can't be loaded.
 
-        Adapters without a known problem have the reason ``None``. The files of an adapter are read
-        once for each version. Call in a thread.
-
-        Args:
-            root: Directory of all adapters.
-            loaded: Results of loading adapters, which finds more problems than this check.
+        The reason is None without a known problem. The files of an adapter are read once for each
+        version. Results of loading (``loaded``) take precedence, since loading finds more problems.
+        Call in a thread.
         """
         with self._lock:
             versions = adapter_versions(root)
             results = {**self._results, **loaded}
-            known = {
-                name: result for name, result in results.items() if versions.get(name) == result[0]
-            }
+            known = {name: old for name, old in results.items() if versions.get(name) == old[0]}
             for name in [name for name in versions if name not in known][:MAX_CHECKS_PER_LISTING]:
                 known[name] = versions[name], self._failure_reason(root / name)
             self._results = known
@@ -156,8 +142,7 @@ def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     """Check the adapters in LORA_MODULES that are in local directories.
 
     Raises:
-        BrokenAdapter: If LoRA is disabled, or an adapter is missing or broken; the message names
-            the first such adapter.
+        BrokenAdapter: If LoRA is disabled, or an adapter is missing or broken; it names the first.
     """
     if not modules:
         return
@@ -179,13 +164,11 @@ def _check_directory(folder: Path, checker: AdapterChecker) -> None:
 
 
 def _suggest_rank(message: str) -> str:
-    """Add a value for MAX_LORA_RANK to vLLM's message if the message is about an adapter's rank.
-
-    If the rank is too large for every value, add vLLM's maximum instead.
-    """
+    """Add a sufficient MAX_LORA_RANK, or vLLM's maximum, to vLLM's message about a rank."""
     if not (match := RANK_MESSAGE.search(message)):
         return message
-    ranks = sorted(map(int, literal_values(fields_of(LoRAConfig)["max_lora_rank"].annotation)))
+    field = pydantic_fields(LoRAConfig)["max_lora_rank"]
+    ranks = sorted(map(int, literal_values(field.annotation)))
     sufficient = next((rank for rank in ranks if rank >= int(match[1])), None)
     if sufficient is None:
         return f"{message.rstrip('.')}: vLLM takes at most {ranks[-1]}"
@@ -195,42 +178,34 @@ def _suggest_rank(message: str) -> str:
 def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
     """Check that an adapter's matrices fit each other and the model's weights of the same names.
 
-    Args:
-        shapes: Shapes of the adapter's tensors, by name.
-        rank: Rank of all matrices; None if their ranks differ.
-        base_shapes: Shapes of the model's tensors, by name. A module that is not among them is
-            refused only if its name differs from a known name in a number, such as a layer's.
+    A module that is not among the model's is refused only if its name differs from a known name in
+    a number, such as a layer's. ``rank`` is None if the ranks of the matrices differ.
 
     Raises:
-        BrokenAdapter: If there are no tensors, or a matrix does not fit; the message names the
-            first such matrix.
+        BrokenAdapter: If there are no tensors, or a matrix does not fit; it names the first.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # vLLM checks other names itself. The experts of a model have several layouts, which this
-        # function does not know.
+        # vLLM checks other names itself. The layout of experts differs between models.
         if (match := TENSOR_NAME.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
     known = {name.rpartition(".")[0] for name in base_shapes}
-    numberless_names = {NUMBER.sub("*", module) for module in known}
+    patterns = {NUMBER.sub("*", module) for module in known}
     for module, matrices in modules.items():
         _check_matrices(module, matrices, rank)
         if weight := base_shapes.get(f"{module}.weight"):
-            _check_fit(module, matrices, weight)
-        elif module not in known and NUMBER.sub("*", module) in numberless_names:
+            _check_weight_shape(module, matrices, weight)
+        elif module not in known and NUMBER.sub("*", module) in patterns:
             raise BrokenAdapter(f"the model has no {module}")
 
 
 def read_base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
     """Return the shapes of a model's tensors by name; empty if no files are found.
 
-    The shape of a tensor with packed weights is (). Files that can't be read are skipped.
-
-    Args:
-        model_config: vLLM's configuration of the model.
-        cache: The hub's cache directory; None for the default directory.
+    The shape of a tensor with packed weights is (). Files that can't be read are skipped. ``cache``
+    is the hub's cache directory; None for the default.
     """
     shapes = {}
     folder = _model_folder(model_config, cache)
@@ -277,15 +252,13 @@ def _check_matrices(module: str, matrices: Mapping[str, Shape], rank: int | None
         raise BrokenAdapter(f"{module}: {found}, but r is {rank or 'one number'}")
 
 
-def _check_fit(module: str, matrices: Mapping[str, Shape], weight: Shape) -> None:
+def _check_weight_shape(module: str, matrices: Mapping[str, Shape], weight: Shape) -> None:
     shape = matrices["B"][0], matrices["A"][1]
     # Embeddings, and the linear layers of some models, are stored transposed.
     if weight not in {shape, shape[::-1]}:
-        message = (
-            f"is for a weight of {_format_shape(shape)}, the model's has {_format_shape(weight)}"
-        )
+        message = f"is for a weight of {_format(shape)}, the model's has {_format(weight)}"
         raise BrokenAdapter(f"{module} {message}")
 
 
-def _format_shape(shape: Shape) -> str:
+def _format(shape: Shape) -> str:
     return " x ".join(map(str, shape))

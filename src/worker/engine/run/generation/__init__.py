@@ -11,7 +11,7 @@ from vllm.pooling_params import PoolingParams
 
 from worker.engine import Delta
 from worker.engine.run.adapters import Adapters
-from worker.engine.run.generation.deltas import keep_best, split_output
+from worker.engine.run.generation.deltas import keep_best_choices, split_output
 from worker.engine.run.generation.prompts import PromptRenderer
 from worker.engine.run.generation.sampling import (
     SamplingPlan,
@@ -34,14 +34,9 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """Generates answers and embeddings through vLLM's client of an engine.
-
-    Use on the engine's loop.
+    """Generates answers and embeddings with vLLM's client. Use on the engine's loop.
 
     Args:
-        client: vLLM's client of the engine core.
-        server: vLLM's server for the client.
-        adapters: The engine's LoRA adapters.
         tasks: vLLM's supported tasks of the model.
         defaults: Values for sampling parameters that a raw job omits.
         system_prompt: First message of conversations without a system message; None to add none.
@@ -65,39 +60,35 @@ class Generation:
         self._defaults = defaults
         self._last_plan: tuple[Sampling, bool, SamplingPlan] | None = None
 
-    async def deltas(
+    async def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
         """Yield the deltas of a raw job's answer; see ``Engine.generate``."""
         mark_request(long=in_list)
-        sampling_plan = self.plan(job.sampling_params, is_streamed=job.is_streamed)
+        plan = self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         with translate_errors(self._client):
             adapter = await self.adapters.get_for_job(job)
             prompt = await self._render(job)
-            skip = sampling_plan.params.skip_special_tokens
+            skip = plan.params.skip_special_tokens
             decode = partial(self._decode, skip_special_tokens=skip) if job.is_streamed else None
-            include_ids = (
-                job.return_token_ids
-                or self._tokenizer is None
-                or not sampling_plan.params.detokenize
-            )
-            outputs = self._generate(prompt, sampling_plan, request_id, adapter)
+            with_ids = job.return_token_ids or self._tokenizer is None or not plan.params.detokenize
+            outputs = self._outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
-                    self._check_output(output, sampling_plan, request_id)
-                    for delta in split_output(output, decode, include_ids):
+                    self._check_and_rank(output, plan, request_id)
+                    for delta in split_output(output, decode, with_ids):
                         yield delta
 
     async def _render(self, job: RawJob) -> EngineInput:
         try:
             return await self.prompts.render_job(job, media=self._server.media)
         except RefusedByEngine as refused:
-            body = {"messages": self.prompts.conversation(job), "tools": job.tools}
+            body = {"messages": self.prompts.chat_messages(job), "tools": job.tools}
             raise await self._server.add_token_count(
                 refused, {**body, "prompt": job.prompt}
             ) from refused
 
-    def plan(self, params: Any, *, is_streamed: bool = False) -> SamplingPlan:
+    def plan_answer(self, params: Any, *, is_streamed: bool = False) -> SamplingPlan:
         """Return the plan for an answer, from a job's parameters or vLLM's own ``SamplingParams``.
 
         Raises:
@@ -111,29 +102,25 @@ class Generation:
         is_job = isinstance(params, Sampling)
         with translate_errors(self._client):
             context = self._client.model_config.max_model_len
-            sampling_plan = (
+            plan = (
                 plan_sampling(params, self._defaults, is_streamed=is_streamed, context=context)
                 if is_job
                 else plan_vllm_params(params)
             )
-            check_bad_words(sampling_plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
+            check_bad_words(plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
         if self._tokenizer is None:
-            _refuse_tokenizer_parameters(sampling_plan)
+            _refuse_tokenizer_parameters(plan)
         if is_job:  # vLLM's own object can be changed later, so its plan is not cached
-            self._last_plan = params, is_streamed, sampling_plan
-        return sampling_plan
+            self._last_plan = params, is_streamed, plan
+        return plan
 
     async def check_job(self, job: RawJob) -> None:
         """See ``Engine.check_job``."""
-        self.plan(job.sampling_params, is_streamed=job.is_streamed)
+        self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         await self.adapters.get_for_job(job)
 
     async def complete(
-        self,
-        prompt: EngineInput,
-        sampling_plan: SamplingPlan,
-        request_id: str,
-        adapter: LoRARequest | None,
+        self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
         """Generate an answer, and return it when it is complete.
 
@@ -141,10 +128,10 @@ class Generation:
             WorkerError: If the request is refused, or the engine is dead.
         """
         with translate_errors(self._client):
-            outputs = self._generate(prompt, sampling_plan, request_id, adapter)
+            outputs = self._outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
                 (output,) = [output async for output in outputs]
-            self._check_output(output, sampling_plan, request_id)
+            self._check_and_rank(output, plan, request_id)
         return output
 
     async def embed(
@@ -162,35 +149,27 @@ class Generation:
                 (output,) = [output async for output in outputs]
         return EmbeddingRequestOutput.from_base(output)
 
-    def _generate(
-        self,
-        prompt: EngineInput,
-        sampling_plan: SamplingPlan,
-        request_id: str,
-        adapter: LoRARequest | None,
+    def _outputs(
+        self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> AsyncGenerator[RequestOutput, None]:
-        if not sampling_plan.sampling.use_beam_search:
-            params = limit_max_tokens(
-                self._client.model_config.max_model_len, sampling_plan.params, prompt
-            )
+        if not plan.sampling.use_beam_search:
+            params = limit_max_tokens(self._client.model_config.max_model_len, plan.params, prompt)
             return self._client.generate(prompt, params, request_id, lora_request=adapter)
         # Beam search is a part of vLLM's server, not of its engine.
-        params = build_beam_search_params(sampling_plan, prompt, self._client.model_config)
+        params = build_beam_search_params(plan, prompt, self._client.model_config)
         search = self._server.state.openai_serving_completion.beam_search
         outputs: AsyncGenerator[RequestOutput, None] = search(
             prompt, request_id, params, lora_request=adapter
         )
         return outputs
 
-    def _check_output(
-        self, output: RequestOutput, sampling_plan: SamplingPlan, request_id: str
-    ) -> None:
+    def _check_and_rank(self, output: RequestOutput, plan: SamplingPlan, request_id: str) -> None:
         """Raise if a choice has failed; drop all but the best choices of a ranked answer."""
         if any(choice.finish_reason == "error" for choice in output.outputs):
             log.error("request %s failed in the engine", request_id)
             raise InternalError
-        if sampling_plan.sampling.is_ranked:
-            keep_best(output, sampling_plan, self._tokenizer, self._end_tokens)
+        if plan.sampling.is_ranked:
+            keep_best_choices(output, plan, self._tokenizer, self._end_ids)
 
     def _decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         if self._tokenizer is None:
@@ -202,19 +181,16 @@ class Generation:
         return self._client.renderer.tokenizer
 
     @cached_property
-    def _end_tokens(self) -> set[int]:
+    def _end_ids(self) -> set[int]:
         """The ids of the tokens with which the model ends a text."""
         config = self._client.model_config.try_get_generation_config() or {}
-        ends = config.get("eos_token_id") or []
-        return set(ends if isinstance(ends, list) else [ends])
+        end_ids = config.get("eos_token_id") or []
+        return set(end_ids if isinstance(end_ids, list) else [end_ids])
 
 
-def _refuse_tokenizer_parameters(sampling_plan: SamplingPlan) -> None:
-    """Refuse parameters that need a tokenizer: without a tokenizer vLLM ignores them or fails."""
-    needed = {name: getattr(sampling_plan.params, name) for name in ("stop", "bad_words")}
-    for name, value in {
-        **needed,
-        "use_beam_search": sampling_plan.sampling.use_beam_search,
-    }.items():
+def _refuse_tokenizer_parameters(plan: SamplingPlan) -> None:
+    """Refuse parameters that vLLM ignores, or that make it fail, without a tokenizer."""
+    values = {name: getattr(plan.params, name) for name in ("stop", "bad_words")}
+    for name, value in {**values, "use_beam_search": plan.sampling.use_beam_search}.items():
         if value:
             raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)

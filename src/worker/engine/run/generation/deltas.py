@@ -14,28 +14,27 @@ INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 # The value that vLLM's server writes for a probability of zero.
 MIN_LOGPROB = -9999.0
 
+Decode = Callable[[list[int]], str]
+
 
 def split_output(
-    output: RequestOutput, decode: Callable[[list[int]], str] | None, include_ids: bool = False
+    output: RequestOutput, decode: Decode | None, include_ids: bool = False
 ) -> Iterator[Delta]:
-    """Yield the deltas of one output.
+    """Yield the deltas of one output of the engine.
 
-    Args:
-        output: Output of the engine. Even in a stream it can have several tokens of a choice, since
-            vLLM merges the outputs of several steps until they are consumed.
-        decode: Decodes token ids, for one delta per token. None for one delta per choice; choices
-            with more than ``MAX_SPLIT_TOKENS`` tokens always get one delta.
-        include_ids: Whether the deltas include token ids.
+    Even in a stream, an output can have several tokens of a choice, since vLLM merges the outputs
+    of several steps until they are consumed. With ``decode``, each token gets a delta, unless a
+    choice has more than ``MAX_SPLIT_TOKENS`` tokens. Otherwise each choice gets one delta.
     """
     prompt_ids = output.prompt_token_ids or []
     prompt_logprobs: dict[int, list[dict[str, Any] | None]] = {}
     # The prompt's log probabilities are the same for all choices: only the first delta of choice 0
     # gets them.
     if output.prompt_logprobs:
-        prompt_logprobs[0] = [None, *_render_positions(prompt_ids[1:], output.prompt_logprobs[1:])]
+        prompt_logprobs[0] = [None, *_render_logprobs(prompt_ids[1:], output.prompt_logprobs[1:])]
     for choice in output.outputs:
         token_ids = list(choice.token_ids)
-        positions = _render_positions(token_ids, choice.logprobs or ())
+        positions = _render_logprobs(token_ids, choice.logprobs or ())
         for text, tokens in _split_text(choice.text, token_ids, decode):
             is_last = tokens.stop == len(token_ids)
             yield Delta(
@@ -51,58 +50,50 @@ def split_output(
             )
 
 
-def keep_best(
-    output: RequestOutput, sampling_plan: SamplingPlan, tokenizer: Any, end_tokens: set[int]
+def keep_best_choices(
+    output: RequestOutput, plan: SamplingPlan, tokenizer: Any, end_ids: set[int]
 ) -> None:
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
-    Choices of a beam search are also truncated at end tokens, since vLLM's beam search knows only
-    one of the tokens that end a text. Log probabilities that the caller did not request are
-    removed. Only beam search needs the tokenizer.
+    vLLM's beam search knows only one of the tokens that end a text, so its choices are truncated at
+    all of them. Log probabilities that the caller did not request are removed. Only beam search
+    needs the tokenizer.
     """
-    choices, sampling = list(output.outputs), sampling_plan.sampling
+    choices, sampling = list(output.outputs), plan.sampling
     is_beam_search = sampling.use_beam_search
     # Ranking needs log probabilities even if the caller did not request them.
-    wants_logprobs = sampling.vllm.keys() & {"logprobs", "logprob_token_ids"}
+    wants_logprobs = sampling.vllm_params.keys() & {"logprobs", "logprob_token_ids"}
     if not is_beam_search:  # beam search has already ranked the choices
         choices.sort(key=lambda choice: choice.cumulative_logprob or 0.0, reverse=True)
     output.outputs = choices[: sampling.n]
-    skip_special_tokens = sampling_plan.params.skip_special_tokens
+    skip = plan.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
-        if is_beam_search and not sampling_plan.params.ignore_eos:
-            _truncate_at_end_token(
-                choice,
-                end_tokens,
-                partial(tokenizer.decode, skip_special_tokens=skip_special_tokens),
-            )
+        if is_beam_search and not plan.params.ignore_eos:
+            _truncate_at_end(choice, end_ids, partial(tokenizer.decode, skip_special_tokens=skip))
         if not wants_logprobs:
             choice.logprobs = None
         elif is_beam_search:
+            # Beam search reports more candidates than the caller requested.
             choice.logprobs = [
-                _top_candidates(candidates, chosen, sampling_plan.params.logprobs, tokenizer.decode)
+                _top_candidates(candidates, chosen, plan.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)
             ]
 
 
-def _truncate_at_end_token(
-    choice: CompletionOutput, ends: set[int], decode: Callable[[list[int]], str]
-) -> None:
+def _truncate_at_end(choice: CompletionOutput, end_ids: set[int], decode: Decode) -> None:
     """Truncate a choice after the first end token, where sampling would have stopped."""
     ids = list(choice.token_ids)
-    position = next((index for index, id_ in enumerate(ids) if id_ in ends), None)
+    position = next((index for index, id_ in enumerate(ids) if id_ in end_ids), None)
     if position is not None:
         choice.token_ids, choice.text = ids[: position + 1], decode(ids[:position])
         choice.finish_reason, choice.stop_reason = "stop", ids[position]
 
 
 def _top_candidates(
-    candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Callable[[list[int]], str]
+    candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Decode
 ) -> dict[int, Logprob]:
-    """Return the chosen token and the ``count`` best candidates, with their texts.
-
-    A negative count returns all candidates. Beam search reports more than the caller requested.
-    """
+    """Return the chosen token and the ``count`` best candidates (all if negative), with texts."""
     top = {
         id_: logprob
         for id_, logprob in candidates.items()
@@ -113,15 +104,12 @@ def _top_candidates(
     return top
 
 
-def _split_text(
-    text: str, ids: list[int], decode: Callable[[list[int]], str] | None
-) -> Iterator[tuple[str, slice]]:
+def _split_text(text: str, ids: list[int], decode: Decode | None) -> Iterator[tuple[str, slice]]:
     """Split a text among its tokens; yield each part of the text with the slice of its tokens.
 
     Without ``decode``, or with more than ``MAX_SPLIT_TOKENS`` tokens, the text is one part. The
-    joined parts are always the whole text. The first token can complete a character that began
-    before ``ids``. Then some text moves to the next token, but all text remains and no character is
-    split.
+    joined parts are the whole text. If the first token completes a character that began before
+    ``ids``, some text moves to the next token, but no character is split.
     """
     start = 0
     if decode is not None and len(ids) <= MAX_SPLIT_TOKENS:
@@ -135,7 +123,7 @@ def _split_text(
         yield text, slice(0, len(ids))
 
 
-def _render_positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
+def _render_logprobs(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
     """Render the chosen token of each position, and all candidates, the likeliest first."""
     return [
         {

@@ -26,10 +26,7 @@ def sample_input(chat_renderer: Any) -> dict[str, Any]:
     """Return a short input for a test, in the richest form that a model accepts.
 
     This is a conversation, or a text if the model has no chat template, or a list of token ids if
-    it has no tokenizer.
-
-    Args:
-        chat_renderer: Renderer of conversations in vLLM's server.
+    it has no tokenizer. ``chat_renderer`` is the renderer of vLLM's server.
     """
     tokenizer = chat_renderer.renderer.tokenizer
     if tokenizer is None:
@@ -43,14 +40,6 @@ class PromptRenderer:
     """Renders prompts with the objects of vLLM's server, as the server does for its own routes."""
 
     def __init__(self, client: Client, server: VllmServer, system_prompt: str | None) -> None:
-        """Initialize the renderer.
-
-        Args:
-            client: vLLM's client of the engine core.
-            server: vLLM's server for the client.
-            system_prompt: First message of conversations without a system message; None to add
-                none.
-        """
         self._client = client
         # Renderer of conversations in vLLM's server.
         self.chat_renderer = server.state.online_renderer
@@ -59,32 +48,25 @@ class PromptRenderer:
     async def render_job(
         self, job: RawJob, chat_template: str | None = None, media: MediaLoader | None = None
     ) -> EngineInput:
-        """Render the prompt or the conversation of a job.
+        """Render the prompt or the conversation of a job; its sampling parameters are not used.
 
-        Args:
-            job: The job; its sampling parameters are not used.
-            chat_template: Replacement for the model's chat template, only from trusted callers;
-                None to use the model's.
-            media: Fetches and checks the media of the conversation. None to let vLLM load them,
-                only for trusted callers.
+        Only trusted callers may pass a ``chat_template``, which replaces the model's, or no loader
+        for
+        ``media``: then vLLM fetches the media itself, without the worker's checks.
 
         Raises:
             WorkerError: If the prompt is refused.
         """
-        conversation = self.conversation(job)
-        template_values = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
-        limit_texts(
-            self._client,
-            {"messages": conversation, "prompt": job.prompt, **template_values},
-            RAW_SHAPE,
-        )
-        if conversation is None:
+        messages = self.chat_messages(job)
+        extras = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
+        limit_texts(self._client, {"messages": messages, "prompt": job.prompt, **extras}, RAW_SHAPE)
+        if messages is None:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")
-        return await self._render_chat(job, conversation, chat_template, media)
+        return await self._render_chat(job, messages, chat_template, media)
 
-    def conversation(self, job: RawJob) -> list[dict[str, Any]] | None:
+    def chat_messages(self, job: RawJob) -> list[dict[str, Any]] | None:
         """Return the messages for the chat template; None if the job is not a conversation."""
         messages = job.conversation
         return None if messages is None else add_system_prompt(messages, self._system_prompt)
@@ -93,8 +75,7 @@ class PromptRenderer:
         """Render a text, token ids or one of vLLM's prompt dicts.
 
         Raises:
-            WorkerError: If the prompt is too long, has unknown token ids, or is a text without a
-                tokenizer.
+            WorkerError: If the prompt is too long, has unknown ids, or is text without a tokenizer.
         """
         renderer = self._client.renderer
         if renderer.tokenizer is None:
@@ -105,10 +86,7 @@ class PromptRenderer:
         return rendered
 
     def _check_token_ids(self, prompt: Any) -> None:
-        """Check that a prompt consists of known token ids; vLLM checks this only with a tokenizer.
-
-        An unknown id would kill the engine.
-        """
+        """Refuse unknown token ids, which kill the engine; vLLM's own check needs a tokenizer."""
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
         if not isinstance(ids, list):
             raise InvalidInput(NO_TOKENIZER, param="prompt")
@@ -119,30 +97,26 @@ class PromptRenderer:
     async def _render_chat(
         self,
         job: RawJob,
-        conversation: list[dict[str, Any]],
+        messages: list[dict[str, Any]],
         chat_template: str | None,
         media: MediaLoader | None,
     ) -> EngineInput:
-        add_generation_prompt = job.add_generation_prompt
-        body: Mapping[str, Any] = {
-            "messages": conversation,
-            "chat_template_kwargs": job.chat_template_kwargs,
-        }
+        add_prompt, kwargs = job.add_generation_prompt, job.chat_template_kwargs
+        body: Mapping[str, Any] = {"messages": messages, "chat_template_kwargs": kwargs}
         has_media = True
         if media is not None:
-            body, has_media = await media.inline(body, RAW_SHAPE.text_keys)
+            body, has_media = await media.inline_media(body, RAW_SHAPE.text_keys)
         with translate_errors(self._client, has_media=has_media):
             request = import_from_vllm("ChatCompletionRequest")(
                 messages=body["messages"],
                 tools=job.tools,
-                # The template renders the tools; calls are not parsed but stay in the answer's
-                # text.
+                # The template renders the tools. Calls stay in the answer's text.
                 tool_choice="none" if job.tools else None,
                 chat_template=chat_template,
-                chat_template_kwargs=job.chat_template_kwargs,
+                chat_template_kwargs=kwargs,
                 add_generation_prompt=not job.continue_final_message
-                if add_generation_prompt is None
-                else add_generation_prompt,
+                if add_prompt is None
+                else add_prompt,
                 continue_final_message=job.continue_final_message,
             )
             _, prompts = raise_for_error(await self.chat_renderer.render_chat(request))

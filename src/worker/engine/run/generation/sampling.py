@@ -21,7 +21,7 @@ from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
 from worker.limits.spelling import CONSTRAINT_KINDS, GUIDED_KEYS, GUIDED_OBJECTS, STRUCTURED_OUTPUTS
-from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, invalid_param, unknown_key
+from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, param_error, unknown_key_message
 
 # Fields that only the worker or the engine may set.
 INTERNAL_FIELDS = frozenset(
@@ -58,12 +58,7 @@ _validator = TypeAdapter(SamplingParams)
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """The parameters for generating an answer.
-
-    Args:
-        params: vLLM's ``SamplingParams``.
-        sampling: The job's parameters, including those that ``SamplingParams`` does not have.
-    """
+    """vLLM's ``SamplingParams`` for an answer, and the job's parameters, which include others."""
 
     params: Any
     sampling: Sampling = field(default_factory=Sampling)
@@ -74,37 +69,31 @@ def plan_sampling(
 ) -> SamplingPlan:
     """Return the plan for an answer to a raw job.
 
-    A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``. ``max_tokens`` is
-    limited to the context.
-
-    Args:
-        sampling: The job's parameters.
-        defaults: Values for parameters that the job omits.
-        is_streamed: Whether the answer is streamed.
-        context: Length of the model's context in tokens.
+    A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``; ``defaults``
+    apply to those that it omits. ``max_tokens`` is limited to the context, in tokens.
 
     Raises:
         InvalidInput: If a parameter is unknown, has a wrong type or does not fit the others; the
             error names the parameter.
         Exception: vLLM's own, for a value out of range.
     """
-    values = sampling.vllm
+    values = sampling.vllm_params
     _check_keys(SAMPLING_PARAMS, values, VLLM_FIELDS)
     for name, known in NESTED_KEYS.items():
         if isinstance(values.get(name), dict):
             _check_keys(f"{SAMPLING_PARAMS}.{name}", values[name], known)
     if (interval := values.get("stream_interval")) and is_streamed and interval > MAX_SPLIT_TOKENS:
-        raise invalid_param(
-            "stream_interval", f"at most {MAX_SPLIT_TOKENS} in a stream", SAMPLING_PARAMS
-        )
+        message = f"at most {MAX_SPLIT_TOKENS} in a stream"
+        raise param_error("stream_interval", message, SAMPLING_PARAMS)
     is_beam_search = sampling.use_beam_search
-    sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
-    params = _validate({**defaults, **values, "n": 1 if is_beam_search else sampling.width})
+    sampling.refuse_equal_choices(values.get("temperature", defaults.get("temperature")))
+    count = 1 if is_beam_search else sampling.num_candidates
+    params = _validate({**defaults, **values, "n": count})
     params.output_kind = RequestOutputKind.DELTA if is_streamed else RequestOutputKind.FINAL_ONLY
     params.max_tokens = min(params.max_tokens or context, context)
     if params.min_tokens > params.max_tokens:
         message = f"more than the {context:,} tokens of the context"
-        raise invalid_param("min_tokens", message, SAMPLING_PARAMS)
+        raise param_error("min_tokens", message, SAMPLING_PARAMS)
     if is_beam_search:
         _refuse_ignored_parameters(sampling, params)
     elif sampling.is_ranked and params.num_logprobs is None:
@@ -130,32 +119,28 @@ def build_structured_outputs(values: Mapping[str, Any]) -> Any:
     return StructuredOutputsParams(**values)
 
 
-def build_beam_search_params(
-    sampling_plan: SamplingPlan, prompt: EngineInput, model_config: Any
-) -> Any:
+def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_config: Any) -> Any:
     """Build vLLM's ``BeamSearchParams``; as with sampling, the context limits the length.
 
     Raises:
         InvalidInput: If the search needs more log probabilities than the engine may return.
     """
     # In each step vLLM compares twice as many candidates as it keeps beams.
-    max_logprobs, width = model_config.max_logprobs, sampling_plan.sampling.width
+    max_logprobs, width = model_config.max_logprobs, plan.sampling.num_candidates
     if 0 <= max_logprobs < 2 * width:
         message = f"a beam of {width} needs MAX_LOGPROBS={2 * width}"
-        raise invalid_param("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
-    params = sampling_plan.params
+        raise param_error("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
+    params = plan.params
     max_tokens = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
     # vLLM 0.29 lacks this field, and always skips special tokens.
-    optional_fields = (
-        ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
-    )
+    optional = ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
     return BeamSearchParams(
         beam_width=width,
         max_tokens=max(1, min(params.max_tokens or max_tokens, max_tokens)),
         ignore_eos=params.ignore_eos,
-        length_penalty=sampling_plan.sampling.length_penalty,
+        length_penalty=plan.sampling.length_penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
-        **{name: getattr(params, name) for name in optional_fields},
+        **{name: getattr(params, name) for name in optional},
     )
 
 
@@ -199,25 +184,24 @@ def _validate(values: dict[str, Any]) -> Any:
 
 def _refuse_ignored_parameters(sampling: Sampling, params: Any) -> None:
     """Refuse parameters that vLLM's beam search would ignore."""
-    default, values = SamplingParams(), sampling.vllm
+    default, values = SamplingParams(), sampling.vllm_params
     changed = [name for name in values if getattr(params, name) != getattr(default, name)]
-    sampling.refuse_ignored([name for name in changed if name not in BEAM_SEARCH_USES])
+    sampling.refuse_in_beam_search([name for name in changed if name not in BEAM_SEARCH_USES])
     # Beam search does not sample, but the default temperature and 0, which is greedy, are accepted.
     if values.get("temperature", 0) not in (0, default.temperature):
         message = "there is no chance in beam search: leave it out, or 0"
-        raise invalid_param("temperature", message, SAMPLING_PARAMS)
+        raise param_error("temperature", message, SAMPLING_PARAMS)
 
 
 def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
     """Refuse unknown keys, and structured outputs without a kind of constraint."""
     if unknown := sorted(values.keys() - known)[:MAX_MISTAKES]:
         names, misplaced = (KNOWN_KEYS, MISPLACED_KEYS) if known is VLLM_FIELDS else (known, {})
-        message = "; ".join(unknown_key(name, names, misplaced) for name in unknown)
+        message = "; ".join(unknown_key_message(name, names, misplaced) for name in unknown)
         raise InvalidInput(f"{holder}: {message}", param=unknown[0])
     if known is NESTED_KEYS[STRUCTURED_OUTPUTS] and not values.keys() & CONSTRAINT_KINDS:
-        raise invalid_param(
-            STRUCTURED_OUTPUTS, f"one of {', '.join(sorted(CONSTRAINT_KINDS))}", SAMPLING_PARAMS
-        )
+        message = f"one of {', '.join(sorted(CONSTRAINT_KINDS))}"
+        raise param_error(STRUCTURED_OUTPUTS, message, SAMPLING_PARAMS)
 
 
 def _validation_error(invalid: ValidationError) -> InvalidInput:

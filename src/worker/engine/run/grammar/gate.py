@@ -23,9 +23,8 @@ from worker.settings import Settings
 SMALL_SCHEMA_CHARACTERS = 1_000
 COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProperties", "format")
 
-# Seconds of CPU time above which a grammar counts as slow. Slow grammars are sent to the engine
-# core one at a time.
-SLOW_S = 0.1
+# Seconds of CPU time above which a grammar is slow; the core gets slow grammars one at a time.
+SLOW_CPU_S = 0.1
 # Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
 # Default limit for a grammar, in seconds of CPU time, on machines with at most this many CPUs.
@@ -40,17 +39,13 @@ REFUSAL_MESSAGES = {
     "failed": "it can't be compiled: perhaps counts in it are too large",
 }
 
-Outputs = AsyncGenerator[RequestOutput, None]
+Stream = AsyncGenerator[RequestOutput, None]
 
 
 class GrammarGate:
     """Tries the grammars of requests before vLLM's client gets them. Use on the engine's loop.
 
-    Replaces the client's ``generate``.
-
-    Args:
-        client: vLLM's client of one engine core.
-        trial: Compiles grammars first; None to send them to the core directly.
+    Replaces the client's ``generate``. Without a trial, grammars are sent to the core directly.
     """
 
     def __init__(self, client: Client, trial: GrammarTrial | None) -> None:
@@ -58,12 +53,12 @@ class GrammarGate:
         config = client.vllm_config.structured_outputs_config
         self._is_compact = bool(config.disable_any_whitespace)
         # Keys of the slow grammars that were sent to this core, which caches them.
-        self._compiled: set[bytes] = set()
+        self._compiled_keys: set[bytes] = set()
         self._compile_lock = asyncio.Lock()
         # The raw path and vLLM's server both call this method.
         self._generate = GENERATE.replace(client, self.generate)
 
-    def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Outputs:
+    def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Stream:
         """See vLLM's ``AsyncLLM.generate``."""
         structured = getattr(sampling_params, "structured_outputs", None)
         grammar = _grammar_to_try(structured, is_compact=self._is_compact) if structured else None
@@ -71,23 +66,19 @@ class GrammarGate:
         return self._generate_structured(grammar, outputs) if structured else outputs()
 
     async def _generate_structured(
-        self, grammar: Grammar | None, outputs: Callable[[], Outputs]
-    ) -> Outputs:
-        """Yield the outputs of a request with a structured output.
-
-        Raises:
-            Exception: vLLM's own, if the request is refused.
-        """
+        self, grammar: Grammar | None, outputs: Callable[[], Stream]
+    ) -> Stream:
+        """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
         if self._trial and grammar:
             try:
-                result = await self._trial.try_out(grammar)
+                result = await self._trial.try_grammar(grammar)
             except EngineBusy as busy:
                 # The caller can be vLLM's server, which responds to vLLM's own errors only.
                 unavailable = HTTPStatus.SERVICE_UNAVAILABLE
                 raise GracefulHTTPError(busy.message, unavailable) from busy
             if result.outcome in REFUSAL_MESSAGES:
                 raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._trial.limit_s))
-            if result.seconds > SLOW_S:
+            if result.seconds > SLOW_CPU_S:
                 await self._wait_for_turn(grammar.key, result.seconds)
         async with contextlib.aclosing(outputs()) as generated:
             async for output in generated:
@@ -96,30 +87,25 @@ class GrammarGate:
                 yield output
 
     async def _wait_for_turn(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles no other slow grammar.
-
-        Returns immediately if the core has compiled this grammar before.
-        """
-        if key in self._compiled:
+        """Wait until the core compiles no other slow grammar, unless it caches this grammar."""
+        if key in self._compiled_keys:
             return
         await self._compile_lock.acquire()
-        if key in self._compiled:
+        if key in self._compiled_keys:
             self._compile_lock.release()
             return
-        if len(self._compiled) >= MAX_COMPILED:
-            self._compiled.clear()
-        self._compiled.add(key)
-        # The core doesn't report when it has compiled a grammar. It should take as long as the
-        # trial.
+        if len(self._compiled_keys) >= MAX_COMPILED:
+            self._compiled_keys.clear()
+        self._compiled_keys.add(key)
+        # The core doesn't report the end of a compilation. It should take as long as the trial.
         asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
 
 
 def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
     """Create the trial for a client.
 
-    Returns:
-        The trial. None if the operator has disabled it, if vLLM uses another backend than xgrammar,
-        or if there is no tokenizer.
+    Returns None if the operator has disabled it, if vLLM uses another backend than xgrammar, or if
+    there is no tokenizer.
     """
     config = client.vllm_config
     limit_s = settings.structured_compile_s

@@ -33,14 +33,10 @@ SLOW, LARGE, NOTHING = "slow", "large", "nothing"
 
 
 def main() -> None:
-    """Read requests from standard input, and write results to standard output, as lines of JSON.
-
-    The first line of the input describes the tokenizer. Each further line is a request.
-    """
+    """Read requests from standard input, and write results to standard output, as lines of JSON."""
     # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Numbers of the requests, by the process id of the fork. A fork writes its own result unless it
-    # is killed.
+    # Numbers of the requests, by the process id of the fork, which writes its result itself.
     request_numbers: dict[int, int] = {}
     signal.signal(signal.SIGCHLD, lambda *_: report_killed_forks(request_numbers))
     setup = json.loads(sys.stdin.buffer.readline())
@@ -49,25 +45,19 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        request_numbers[fork(partial(try_and_report, request, compiler, info.vocab_size))] = (
-            request["number"]
-        )
+        pid = fork(partial(try_and_report, request, compiler, info.vocab_size))
+        request_numbers[pid] = request["number"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def try_and_report(request: dict[str, Any], compiler: Any, vocabulary: int) -> None:
     """Try a grammar in a fork, and write the result."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    report(request["number"], try_grammar(request, compiler, vocabulary))
+    write_result(request["number"], try_grammar(request, compiler, vocabulary))
 
 
 def report_killed_forks(request_numbers: dict[int, int]) -> None:
-    """Report forks that were killed by a limit, or that failed; the handler of SIGCHLD.
-
-    Args:
-        request_numbers: Numbers of the requests, by the process id of the fork. Forks that have
-            exited are removed.
-    """
+    """Write results for forks that a limit has killed, or that failed; the handler of SIGCHLD."""
     while request_numbers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -77,19 +67,16 @@ def report_killed_forks(request_numbers: dict[int, int]) -> None:
             signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             outcomes: dict[int | None, str] = {signal.SIGPROF: SLOW, None: FAILED}
             outcome = outcomes.get(signal_number, LARGE)
-            report(number, (outcome, 0.0))
+            write_result(number, (outcome, 0.0))
 
 
-def report(number: int, result: tuple[str, float]) -> None:
+def write_result(number: int, result: tuple[str, float]) -> None:
     # One short write is never mixed with the write of another process.
     os.write(sys.stdout.fileno(), json.dumps([number, *result]).encode() + b"\n")
 
 
 def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
-    """Return the outcome of a trial, and the seconds of CPU time for parsing and compiling.
-
-    The time is 0 if the grammar was not compiled.
-    """
+    """Return a trial's outcome, and CPU seconds to parse and compile (0 if not compiled)."""
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
@@ -104,7 +91,7 @@ def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tupl
         failure = FAILED
         compiled = compiler.compile_grammar(grammar)
         seconds = time.process_time() - started_at
-        return follow_grammar(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
+        return try_tokens(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
     except MemoryError:
         return LARGE, 0.0
     except (RuntimeError, ValueError, TypeError, KeyError):
@@ -138,15 +125,12 @@ def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
     return xgr.Grammar.from_ebnf(spec)
 
 
-def follow_grammar(matcher: Any, vocabulary: int) -> str | None:
-    """Choose some tokens that a grammar allows, one after another.
+def try_tokens(matcher: Any, vocabulary: int) -> str | None:
+    """Let a grammar accept some tokens, one after another; return the problem, or None.
 
-    The same token is repeated where the grammar allows it, since an ambiguous grammar has more
-    parses after each repetition.
-
-    Returns:
-        ``SLOW`` if a token takes too long, ``NOTHING`` if no first token is allowed; None without a
-        problem.
+    The problem is ``SLOW`` if a token takes too long, or ``NOTHING`` if no first token is allowed.
+    A token is repeated where the grammar allows it: each repetition adds parses to an ambiguous
+    grammar.
     """
     mask = xgr.allocate_token_bitmask(1, vocabulary)
     token = -1

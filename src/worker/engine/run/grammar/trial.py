@@ -41,12 +41,7 @@ BASE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The outcome of a trial.
-
-    Attributes:
-        outcome: "fine", or the problem.
-        seconds: Seconds of CPU time for parsing and compiling; 0 if the grammar was not compiled.
-    """
+    """A trial's outcome ("fine" or a problem), and CPU seconds to compile (0 if not compiled)."""
 
     outcome: str
     seconds: float = 0.0
@@ -54,21 +49,14 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar to compile.
+    """A grammar to compile, such as a JSON schema or a regular expression."""
 
-    Args:
-        kind: vLLM's kind of constraint, or the syntax of a grammar ("ebnf", "lark").
-        spec: The grammar's text.
-        compact: Whether the JSON has no whitespace.
-    """
-
-    kind: str
+    kind: str  # vLLM's kind of constraint, or the syntax of a grammar ("ebnf", "lark")
     spec: str
-    compact: bool = False
+    compact: bool = False  # whether the JSON has no whitespace
 
     @property
     def key(self) -> bytes:
-        """The grammar's key in caches."""
         return sha256(repr(self).encode(errors="replace")).digest()
 
 
@@ -80,8 +68,7 @@ class GrammarTrial:
     """Tries grammars in a separate process, and caches the results. Use on the engine's loop.
 
     Args:
-        describe_tokenizer: Returns xgrammar's description of the tokenizer; called once, in a
-            thread.
+        describe_tokenizer: Returns xgrammar's description of the tokenizer; called in a thread.
         limit_s: Maximum seconds of CPU time for the trial of a grammar.
     """
 
@@ -98,8 +85,8 @@ class GrammarTrial:
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    async def try_out(self, grammar: Grammar) -> TrialResult:
-        """Return the result of compiling and following a grammar.
+    async def try_grammar(self, grammar: Grammar) -> TrialResult:
+        """Return the result of a grammar's trial, from the cache or the process.
 
         Raises:
             EngineBusy: If the process exits, or returns no result in time.
@@ -136,7 +123,7 @@ class GrammarTrial:
             cleanup.pop_all()
         future: _ResultFuture = asyncio.get_running_loop().create_future()
         # Release the slot when the trial ends, even if the caller is cancelled before.
-        future.add_done_callback(partial(self._finish, grammar.key))
+        future.add_done_callback(partial(self._store_result, grammar.key))
         if (result := self._results.get(grammar.key)) is not None:
             # An equal grammar was tried while this grammar waited.
             future.set_result(result)
@@ -146,7 +133,7 @@ class GrammarTrial:
         _write(process, {"number": number, "limit_s": self.limit_s, **asdict(grammar)})
         return await asyncio.shield(future)
 
-    def _finish(self, key: bytes, future: _ResultFuture) -> None:
+    def _store_result(self, key: bytes, future: _ResultFuture) -> None:
         self._slots.release()
         if (result := future.result()) is not None:
             self._results[key] = result
@@ -162,7 +149,7 @@ class GrammarTrial:
                 # Pass nothing from the worker's environment, since it contains secrets.
                 self._process = await children.start(
                     children.module_command(PROCESS_MODULE),
-                    children.add_sources(_ENVIRONMENT),
+                    children.add_source_path(_ENVIRONMENT),
                     stdin=PIPE,
                     stdout=PIPE,
                 )

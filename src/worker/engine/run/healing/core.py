@@ -29,17 +29,14 @@ EXTERNAL_EXIT_CODES = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 OUT_OF_MEMORY_HINT = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
-OUTPUT_STREAMS = (1, 2)
+OUTPUT_FDS = (1, 2)
 # Seconds for the reader to pass on a core's last output. It needs milliseconds, unless the machine
 # is busy, or another process has inherited a pipe.
 DRAIN_TIMEOUT_S = 5.0
 
 
 class CoreOutput:
-    """The output of one core.
-
-    A child process copies it to the worker's output, and searches it for errors.
-    """
+    """The output of one core; a child process copies it to the worker's and searches for errors."""
 
     def __init__(self) -> None:
         self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -47,28 +44,21 @@ class CoreOutput:
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Capture the output of processes that start in this block.
-
-        The output of this process during the block is captured, too.
-        """
+        """Capture the output of this process, and of processes that it starts, during a block."""
         # If the core started this tracker of ``multiprocessing``, the tracker would inherit the
         # pipes, and keep them open after the core's exit.
         resource_tracker.ensure_running()
-        targets = [os.dup(stream) for stream in OUTPUT_STREAMS]
-        self._reader = logs.redirect(OUTPUT_STREAMS, targets, ERRORS, self._error_file.fileno())
+        originals = [os.dup(fd) for fd in OUTPUT_FDS]
+        self._reader = logs.redirect(OUTPUT_FDS, originals, ERRORS, self._error_file.fileno())
         try:
             yield
         finally:
-            for stream, target in zip(OUTPUT_STREAMS, targets, strict=True):
-                os.dup2(target, stream)
-                os.close(target)
+            for fd, original in zip(OUTPUT_FDS, originals, strict=True):
+                os.dup2(original, fd)
+                os.close(original)
 
-    def close(self) -> str | None:
-        """Stop reading the output of a core that has exited.
-
-        Returns:
-            The last error in the output, as one line; None if there was no error.
-        """
+    def close_and_get_error(self) -> str | None:
+        """Stop reading the output of a core that has exited; return its last error as one line."""
         if self._reader is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -104,15 +94,11 @@ class Core:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all requests and all calls have finished. Calls load adapters, for example."""
+        """Whether all requests and all calls (which load adapters, for example) have finished."""
         return not (self.client.output_processor.has_unfinished_requests() or self._pending_calls)
 
     def new_request_ids(self, until: float) -> set[str]:
-        """Return the ids of the requests without output that arrived before ``until``.
-
-        Args:
-            until: Time by ``time.monotonic``.
-        """
+        """Return ids of requests without output that arrived by ``until`` (``time.monotonic``)."""
         until_unix = time.time() - time.monotonic() + until
         return {
             request.external_req_id
@@ -126,7 +112,7 @@ class Core:
         return {request.external_req_id for request in self.requests if not request.is_prefilling}
 
     @property
-    def is_stopped(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether a process of the core is paused by a signal such as SIGSTOP."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return any(process.status() == psutil.STATUS_STOPPED for process in self._processes)
@@ -139,10 +125,7 @@ class Core:
 
     @property
     def cpu_time_s(self) -> float:
-        """Seconds of CPU time that the core's first processes have used since their start.
-
-        Processes that have exited, and compilers, don't count.
-        """
+        """Seconds of CPU time of the core's first processes, without those that have exited."""
         total_s = 0.0
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -151,7 +134,7 @@ class Core:
         return total_s
 
     @property
-    def is_building(self) -> bool:
+    def is_compiling(self) -> bool:
         """Whether the core has started processes since its startup; these are usually compilers."""
         return bool(set(self._live_processes()) - set(self._processes))
 
@@ -178,10 +161,7 @@ class Core:
         return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
     async def remove(self) -> str:
-        """Remove the rest of a dead core, and fail its pending calls; return why it died.
-
-        Use on the engine's loop.
-        """
+        """Fail a dead core's pending calls, close it on the engine's loop; return why it died."""
         # vLLM would let the calls that the core did not answer wait forever.
         for call in self._pending_calls:
             call.set_exception(EngineDead())
@@ -191,7 +171,7 @@ class Core:
         """Shut down a core that no longer responds; return why it died, as one line."""
         self.client.shutdown()
         self.kill()
-        error = self._output.close()
+        error = self._output.close_and_get_error()
         signals = [signal_name(-code) for code in self._exit_codes if code < 0]
         reason = error or (f"ended by {signals[0]}" if signals else "for an unknown reason")
         return f"{reason} ({OUT_OF_MEMORY_HINT})" if is_out_of_memory(reason) else reason

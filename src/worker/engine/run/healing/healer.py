@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.suspects import Suspects, belongs_to
 from worker.engine.run.healing.suspension import Suspension
-from worker.engine.run.healing.watchdog import MAX_BUILD_S, SilenceTimer, max_prefill_s
+from worker.engine.run.healing.watchdog import MAX_COMPILE_S, SilenceTimer, max_prefill_s
 from worker.engine.seam.translation import START_ERRORS
 from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 
@@ -35,8 +35,8 @@ IDLE_CPU_SHARE = 0.05
 STEP_START_S = 1.0
 # Maximum seconds to wait until the engine has a suspect that is sent again, and then until the
 # suspect's first output.
-APPEAR_TIMEOUT_S = 0.5
-FIRST_OUTPUT_TIMEOUT_S = 60.0
+ARRIVAL_TIMEOUT_S = 0.5
+OUTPUT_TIMEOUT_S = 60.0
 # Seconds between two polls; short, since other suspects wait until a suspect has output.
 POLL_INTERVAL_S = 0.02
 
@@ -77,7 +77,7 @@ class Healer:
         self._has_given_up = False
         self.suspension = Suspension()
         # The core that was killed for a suspension.
-        self._dismissed_core: Core | None = None
+        self._suspended_core: Core | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -91,7 +91,7 @@ class Healer:
                 silence = SilenceTimer(time.monotonic())
                 has_hung = await self._watch_until_dead(silence)
                 reason = await self._clean_up(silence.started_at, has_hung=has_hung)
-                await self.suspension.wait_until_over()
+                await self.suspension.vacate_until_resumed()
                 if not await self._replace_core(reason):
                     return
         finally:
@@ -110,10 +110,7 @@ class Healer:
                 await self._wait_until_alive()
 
     async def _stop_core(self, deadline: float) -> None:
-        """Kill the core when no request runs, or at a deadline, and wait until it is removed.
-
-        Args:
-            deadline: Time by ``time.monotonic``.
+        """Kill the core when it is idle, or at a time of ``time.monotonic``; wait for its removal.
 
         Raises:
             EngineDead: If the core has died by itself, and can't be started again.
@@ -123,7 +120,7 @@ class Healer:
                 raise EngineDead
             core = self.core
             if not core.client.errored and (core.is_idle or time.monotonic() > deadline):
-                self._dismissed_core = core
+                self._suspended_core = core
                 await asyncio.to_thread(core.kill)
             await asyncio.sleep(WATCH_INTERVAL_S)
 
@@ -146,31 +143,21 @@ class Healer:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _wait_for_first_output(self, request_id: str) -> None:
-        """Wait until a suspect has output or has finished, or the core has died.
+        """Wait until a suspect has output or has finished, the core has died, or a timeout."""
+        core, client = self.core, self.core.client
 
-        The wait ends after ``APPEAR_TIMEOUT_S`` without the request, and ``FIRST_OUTPUT_TIMEOUT_S``
-        without output.
-        """
-        core = self.core
-
-        def parts_without_output() -> list[bool]:
-            """Return for each part of the request in the engine whether the part has no output."""
+        def prefill_flags() -> list[bool]:
+            """Return for each part of the request whether the engine has no output for it yet."""
             return [
                 request.is_prefilling
                 for request in core.requests
                 if belongs_to(request.external_req_id, request_id)
             ]
 
-        # If a core died while this request waited for its turn, the request was not in that core,
-        # and is no longer a suspect.
+        # If a core died while this request waited for its turn, it is no longer a suspect.
         if self._suspects.is_suspect(request_id):
-            await _poll_until(
-                lambda: core.client.errored or bool(parts_without_output()), APPEAR_TIMEOUT_S
-            )
-            await _poll_until(
-                lambda: core.client.errored or not any(parts_without_output()),
-                FIRST_OUTPUT_TIMEOUT_S,
-            )
+            await _poll_until(lambda: client.errored or bool(prefill_flags()), ARRIVAL_TIMEOUT_S)
+            await _poll_until(lambda: client.errored or not any(prefill_flags()), OUTPUT_TIMEOUT_S)
 
     async def _watch_until_dead(self, silence: SilenceTimer) -> bool:
         """Wait for the core's death, and kill the core if it hangs; return whether it hung."""
@@ -192,58 +179,47 @@ class Healer:
         return has_hung
 
     def _is_hanging(self, silent_s: float, cpu_time_s: float) -> bool:
-        """Return whether the core hangs.
+        """Return whether the core hangs, after ``silent_s`` seconds without a sign of life.
 
-        Args:
-            silent_s: Seconds without a sign of life.
-            cpu_time_s: Seconds of CPU time that the core has used after the first
-                ``NORMAL_SILENCE_S`` of the silence.
+        ``cpu_time_s`` is the CPU time used after the first ``NORMAL_SILENCE_S`` of the silence.
         """
         if not self._hang_s or silent_s < self._hang_s:
             return False
         core = self.core
-        if core.is_stopped:
+        if core.is_paused:
             return True
-        max_silence_s = self._hang_s + max_prefill_s(core.requests, core.client.vllm_config)
+        limit_s = self._hang_s + max_prefill_s(core.requests, core.client.vllm_config)
         # On an overloaded machine the core needs longer for the same step. So the core hangs only
         # if it is idle, or has used more CPU time than the step may take.
         is_idle = cpu_time_s < IDLE_CPU_SHARE * silent_s * core.process_count
-        if silent_s < max_silence_s or not (
-            is_idle or cpu_time_s + NORMAL_SILENCE_S >= max_silence_s
-        ):
+        if silent_s < limit_s or not (is_idle or cpu_time_s + NORMAL_SILENCE_S >= limit_s):
             return False
-        return silent_s > MAX_BUILD_S or not core.is_building
+        return silent_s > MAX_COMPILE_S or not core.is_compiling
 
     async def _clean_up(self, step_started_at: float, *, has_hung: bool) -> str | None:
         """Remove the rest of a dead core; after a crash or a hang, record its requests as suspects.
 
-        Args:
-            step_started_at: Time of the core's last message, by ``time.monotonic``.
-            has_hung: Whether the core was killed because it hung.
-
-        Returns:
-            Why the core died; None if it was stopped on purpose.
+        ``step_started_at`` is the time of the core's last message, by ``time.monotonic``. Returns
+        why
+        the core died; None if it was stopped on purpose.
         """
         core = self.core
-        is_dismissed, self._dismissed_core = core is self._dismissed_core, None
-        if not is_dismissed and (has_hung or await asyncio.to_thread(core.has_crashed)):
-            self._suspects.record_crash(
-                core.new_request_ids(step_started_at + STEP_START_S), core.running_request_ids
-            )
+        is_suspended, self._suspended_core = core is self._suspended_core, None
+        if not is_suspended and (has_hung or await asyncio.to_thread(core.has_crashed)):
+            new_ids = core.new_request_ids(step_started_at + STEP_START_S)
+            self._suspects.record_crash(new_ids, core.running_request_ids)
         if handler := core.client.output_handler:
             # The handler fails the running requests. A shutdown would cancel the handler.
             await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
         reason = await core.remove()
-        if is_dismissed:
+        if is_suspended:
             return None
         return "it hung" if has_hung else reason
 
     async def _replace_core(self, reason: str | None) -> bool:
         """Start another core; return False if that is impossible, or was necessary too often.
 
-        Args:
-            reason: Why the previous core died; None if it was stopped on purpose, which counts as
-                no restart.
+        ``reason`` is None if the core was stopped on purpose, which doesn't count as a restart.
         """
         died_at = time.monotonic()
         while reason is None or self._count_restart():
@@ -266,7 +242,6 @@ class Healer:
         return False
 
     def _count_restart(self) -> bool:
-        """Count a restart; return False if the limit is reached."""
         now = time.monotonic()
         while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:
             self._restart_times.popleft()
@@ -277,7 +252,6 @@ class Healer:
 
 
 async def _poll_until(condition: Callable[[], bool], timeout_s: float) -> None:
-    """Poll until a condition is true, for up to ``timeout_s`` seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 - vLLM offers nothing to wait for

@@ -12,20 +12,13 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        # The requests that were new in the last crash, with the number of crashes in a row in which
-        # they were new.
+        # For each request that was new in the last crash: the number of such crashes in a row.
         self._new_counts: Counter[str] = Counter()
-        # All requests that ran in the last crash, with the number of crashes in a row in which they
-        # ran.
+        # For each request that ran in the last crash: the number of such crashes in a row.
         self._running_counts: Counter[str] = Counter()
 
     def record_crash(self, new_ids: Iterable[str], running_ids: Iterable[str]) -> None:
-        """Record a core that has crashed or hung.
-
-        Args:
-            new_ids: Ids of the requests without output.
-            running_ids: Ids of the requests with output.
-        """
+        """Record a crash or a hang, with the ids of the requests without and with output."""
         self._new_counts = _count_crash(self._new_counts, new_ids)
         self._running_counts = _count_crash(self._running_counts, {*self._new_counts, *running_ids})
 
@@ -40,9 +33,9 @@ class Suspects:
 
     @property
     def _top_suspects(self) -> list[str]:
-        """The requests that were new in the most crashes.
+        """The requests that were new in the most crashes in a row.
 
-        If no request was new: the requests that ran in the most crashes, and in at least two.
+        If none was new: those that ran in the most crashes in a row, and in at least two.
         """
         repeated = {id_: count for id_, count in self._running_counts.items() if count > 1}
         counts = self._new_counts or repeated
@@ -56,5 +49,5 @@ def _count_crash(previous: Counter[str], ids: Iterable[str]) -> Counter[str]:
 
 def belongs_to(engine_id: str, request_id: str) -> bool:
     """Return whether vLLM's id is the id of a caller's request, or of a part of it."""
-    before, match, after = engine_id.partition(request_id)
-    return bool(match) and before[-1:] in ("", "-", "_") and after[:1] in ("", "-", "_")
+    prefix, match, suffix = engine_id.partition(request_id)
+    return bool(match) and prefix[-1:] in ("", "-", "_") and suffix[:1] in ("", "-", "_")

@@ -21,7 +21,6 @@ class Suspension:
 
     @property
     def is_active(self) -> bool:
-        """Whether the engine is suspended now."""
         return not self._ended.is_set()
 
     @contextlib.asynccontextmanager
@@ -36,10 +35,10 @@ class Suspension:
                 self.is_vacant = False
                 self._ended.set()
 
-    async def wait_until_over(self) -> None:
-        """Mark a suspended engine as vacant, and wait until the suspension is over.
+    async def vacate_until_resumed(self) -> None:
+        """Mark a suspended engine as vacant, and wait for the suspension's end if there is one.
 
-        Call when the core has been removed. Returns immediately if the engine is not suspended.
+        Call when the core has been removed.
         """
         if self.is_active:
             self.is_vacant = True

@@ -11,8 +11,8 @@ from worker.engine.seam.protocols import RequestState
 # Additional seconds that a step may take for each token of a prompt in it, by vLLM's device type.
 PREFILL_S_PER_TOKEN = {"cpu": 0.02}
 PREFILL_S_PER_TOKEN_OF_GPU = 0.002
-# Maximum seconds for a step that compiles code. The compilers are processes of their own.
-MAX_BUILD_S = 300.0
+# Maximum seconds for a step that compiles code, in other processes.
+MAX_COMPILE_S = 300.0
 # Maximum seconds between two updates of a ``SilenceTimer``. After a longer gap, this process was
 # frozen or very busy. The core may have been frozen, too, so the timer restarts.
 MAX_UPDATE_GAP_S = 2.0
@@ -46,12 +46,8 @@ class SilenceTimer:
     def update(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
         """Return the seconds of silence; call more often than every ``MAX_UPDATE_GAP_S``.
 
-        The timer restarts after a longer gap, and while no request runs.
-
-        Args:
-            now: The current time.
-            last_beat_at: Time of the last sign of life.
-            is_busy: Whether requests run.
+        The timer restarts after a longer gap, while no request runs, and at each sign of life
+        (``last_beat_at``).
         """
         if not is_busy or now - self._updated_at > MAX_UPDATE_GAP_S:
             self._since = now

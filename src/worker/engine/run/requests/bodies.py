@@ -10,7 +10,7 @@ from vllm.sampling_params import SamplingParams
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import body_error
 from worker.errors import InvalidInput
-from worker.validation import invalid_param
+from worker.validation import param_error
 
 # Key of a body for ``/v1/responses``: the only list whose items have hundreds of alternatives.
 INPUT = "input"
@@ -21,10 +21,7 @@ MAX_UNCHECKED_ITEMS = 16
 def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     """Refuse bad words with too many tokens in total: on a GPU the engine would die.
 
-    Args:
-        words: A value of any type; vLLM refuses everything but a list of strings.
-        tokenizer: vLLM's tokenizer, or None. Without a tokenizer, vLLM ignores bad words.
-        holder: Name of the object with the words; empty for a whole body.
+    vLLM refuses values that are not a list of strings, and ignores bad words without a tokenizer.
 
     Raises:
         InvalidInput: If the words have too many tokens.
@@ -43,7 +40,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     count = sum(map(len, params.bad_words_token_ids or ()))
     if count > limit:
         message = f"{count:,} tokens in all, with and without a space in front; at most {limit:,}"
-        raise invalid_param("bad_words", message, holder)
+        raise param_error("bad_words", message, holder)
 
 
 def check_input_items(body: Mapping[str, Any]) -> None:
@@ -58,11 +55,11 @@ def check_input_items(body: Mapping[str, Any]) -> None:
     items = body.get(INPUT)
     if not isinstance(items, list) or len(items) <= MAX_UNCHECKED_ITEMS:
         return
-    request = import_from_vllm("ResponsesRequest")
+    request_class = import_from_vllm("ResponsesRequest")
     for index, item in enumerate(items):
         try:
             # Validate a whole request, since it also completes some items before it checks them.
-            request.model_validate({INPUT: [item]})
+            request_class.model_validate({INPUT: [item]})
         except ValidationError as invalid:
             place = f"{INPUT}.{index}"
             message = body_error(invalid).message.replace(f"{INPUT}.0", place)

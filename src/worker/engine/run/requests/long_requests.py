@@ -19,17 +19,16 @@ from worker.engine.seam.protocols import Client, EngineInput
 # current nor the next step lacks work.
 MAX_QUEUED_STEPS = 2
 # One of this many slots is reserved for short requests.
-FREE_SHARE = 8
-# Seconds between two polls of the engine's requests: less than a full step takes. vLLM has no
-# notification for a computed prompt.
+FREE_SLOT_DIVISOR = 8
+# Seconds between two polls of the engine's requests: less than a full step takes.
 POLL_INTERVAL_S = 0.004
 
 
 class LongRequestQueue:
     """Sends long requests to the engine only as fast as the engine computes their prompts.
 
-    Some slots always stay free for short requests. Replaces ``add_request`` of vLLM's client. Use
-    on the engine's loop.
+    Some slots stay free for short requests. Replaces ``add_request`` of vLLM's client. Use on the
+    engine's loop.
     """
 
     def __init__(self, client: Client) -> None:
@@ -39,28 +38,27 @@ class LongRequestQueue:
         scheduler = config.scheduler_config
         self._max_tokens: int = MAX_QUEUED_STEPS * ranks * scheduler.max_num_batched_tokens
         slots: int = ranks * scheduler.max_num_seqs
-        self._max_requests = slots - slots // FREE_SHARE
+        self._max_requests = slots - slots // FREE_SLOT_DIVISOR
         self._lock = asyncio.Lock()
-        # Ids of the long requests that were sent to the engine; requests that have finished are
-        # removed later.
-        self._entered: set[str] = set()
-        self._add = ADD_REQUEST.replace(client, self.add_request)
+        # Ids of the long requests in the engine; ids of finished requests are removed later.
+        self._sent_ids: set[str] = set()
+        self._add_directly = ADD_REQUEST.replace(client, self.add_request)
 
     async def add_request(
         self, request_id: str, prompt: EngineInput, *args: Any, **kwargs: Any
     ) -> Any:
         """Add a request to the engine; a long request waits until the engine needs it."""
         if not is_long.get():
-            return await self._add(request_id, prompt, *args, **kwargs)
+            return await self._add_directly(request_id, prompt, *args, **kwargs)
         async with self._lock:
             while not self._client.errored and self._is_full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
                 await asyncio.sleep(POLL_INTERVAL_S)
-            self._entered.add(request_id)
-            return await self._add(request_id, prompt, *args, **kwargs)
+            self._sent_ids.add(request_id)
+            return await self._add_directly(request_id, prompt, *args, **kwargs)
 
     def _is_full(self) -> bool:
         states = self._client.output_processor.request_states.values()
-        long_requests = [state for state in states if state.external_req_id in self._entered]
-        self._entered = {state.external_req_id for state in long_requests}
+        long_requests = [state for state in states if state.external_req_id in self._sent_ids]
+        self._sent_ids = {state.external_req_id for state in long_requests}
         waiting = sum(state.prompt_len for state in long_requests if state.is_prefilling)
         return waiting >= self._max_tokens or len(long_requests) >= self._max_requests

@@ -8,16 +8,16 @@ from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.seam.protocols import Client
 from worker.media import MediaLimits, MediaLoader
 from worker.media.containers import DEMUXERS
-from worker.media.fetcher import Fetcher
+from worker.media.fetcher import WebFetcher
 from worker.media.walker import MediaKind
 from worker.settings import Settings
 
 # A host that exists in no network. It is the only host that vLLM may fetch from, unless the
 # operator allows others.
 UNREACHABLE_HOST = "media.invalid"
-# Environment variables that limit vLLM and OpenCV, in case a decoder interprets a file differently
-# than the worker's check, or a URL reaches vLLM in spite of the check.
-VARIABLES = {
+# Environment variables that limit vLLM and OpenCV, in case a decoder reads a file differently than
+# the worker's check, or a URL gets past the check.
+ENVIRONMENT = {
     "VLLM_MAX_IMAGE_PIXELS": "40000000",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "OPENCV_FFMPEG_CAPTURE_OPTIONS": f"format_whitelist;{','.join(DEMUXERS)}",
@@ -32,7 +32,7 @@ def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
         allow_remote=settings.allow_remote_media,
         megabytes=settings.media_max_mb,
         parts=settings.media_max_parts,
-        seconds=settings.media_fetch_timeout_s,
+        timeout_s=settings.media_fetch_timeout_s,
         pixels=max(0, vllm.envs.VLLM_MAX_IMAGE_PIXELS),
     )
     kinds: list[MediaKind] = []
@@ -40,7 +40,7 @@ def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
         allowed = client.renderer.get_mm_processor().info.allowed_mm_limits
         vision_kinds = ("image", "video") if allowed.get(VISION_CHUNK) else ()
         kinds = [kind for kind in get_args(MediaKind) if allowed.get(kind) or kind in vision_kinds]
-    return MediaLoader(limits, Fetcher(allowed_hosts(client.model_config)), kinds)
+    return MediaLoader(limits, WebFetcher(allowed_hosts(client.model_config)), kinds)
 
 
 def allowed_hosts(model_config: Any) -> tuple[str, ...]:
@@ -52,8 +52,7 @@ def allowed_hosts(model_config: Any) -> tuple[str, ...]:
 def disable_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Return arguments that keep vLLM from fetching media, and from opening local files.
 
-    If the operator allows hosts, these stay in the arguments, since the worker's own fetcher reads
-    them.
+    Hosts that the operator allows stay, since the worker's own fetcher reads them there.
     """
     domains = arguments.vllm_args.allowed_media_domains or [UNREACHABLE_HOST]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")

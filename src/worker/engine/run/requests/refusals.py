@@ -1,7 +1,6 @@
 """Safe messages for requests that vLLM refuses, and filters for vLLM's log.
 
-The problems of vLLM's own messages and logs are described in ``patches.py`` (``SANITIZE``,
-``LOG``).
+``patches.py`` (``SANITIZE``, ``LOG``) describes the problems of vLLM's own messages and logs.
 """
 
 import logging
@@ -11,19 +10,17 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import translate
 from worker.errors import MAX_MESSAGE_LENGTH
 
-# Loggers whose warnings quote messages, or the URLs of images, which can contain credentials. The
-# second name is the former name of the first logger, before vLLM 0.32.
+# Loggers whose warnings quote messages, or the URLs of images, which can contain credentials.
+# Before vLLM 0.32, the second name was the name of the first logger.
 QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 TRACEBACK = re.compile(r'File "[^"\n]+", line \d+, in \S+')
 PATH = re.compile(r"(?<!\w)/[\w./-]+")
-ROOT_DIRECTORIES = frozenset(
-    "home lib mnt opt root runpod-volume srv tmp usr var workspace".split()
-)
+ROOT_FOLDERS = frozenset("home lib mnt opt root runpod-volume srv tmp usr var workspace".split())
 
 
-def sanitize(message: str) -> str:
+def sanitize_message(message: str) -> str:
     """Return the beginning of a message without memory addresses, tracebacks and paths."""
     message = ADDRESS.sub(">", message[:MAX_MESSAGE_LENGTH])
     return PATH.sub(_hide_path, TRACEBACK.sub("", message)).strip()
@@ -35,7 +32,7 @@ def _hide_path(path: re.Match[str]) -> str:
     if text.startswith("//") and not text.startswith("///"):
         return text
     root, *rest = text.strip("/").split("/")
-    return "<path>" if rest and (root in ROOT_DIRECTORIES or "." in rest[-1]) else text
+    return "<path>" if rest and (root in ROOT_FOLDERS or "." in rest[-1]) else text
 
 
 def silence_refusals() -> None:
@@ -56,4 +53,4 @@ def is_loggable(record: logging.LogRecord) -> bool:
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
     refusal = import_from_vllm("ErrorResponse")
-    return not any(isinstance(one, refusal) or translate(one) for one in (*arguments, error))
+    return not any(isinstance(value, refusal) or translate(value) for value in (*arguments, error))

@@ -13,10 +13,10 @@ from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
 from worker.limits.shapes import (
     CONVERSATION_KEYS,
+    EXEMPT_CHARACTERS,
     MAX_CHARACTERS_PER_TOKEN,
     MAX_ECHO_SIZE,
     TEMPLATE_KEYS,
-    TRUSTED_CHARACTERS,
     BodyShape,
 )
 
@@ -28,8 +28,8 @@ MANY_TOKENS = LONG_CHARACTERS // 4
 # Whether the current task belongs to a long request, or to a list of requests.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
 
-# Tokens to retain in addition to those requested when a text is truncated: for special tokens, and
-# for characters that truncation may remove from the first or last token.
+# Tokens to retain in addition when a text is truncated: for special tokens, and for characters that
+# truncation may remove from the first or last token.
 SPARE_TOKENS = 8
 
 # Prefixes of the types of message parts that are not text.
@@ -37,22 +37,14 @@ MEDIA_TYPES = ("image", "audio", "video", "file", "input_image", "input_audio", 
 
 
 def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
-    """Check the texts of a body, and truncate them where the request allows it.
+    """Check the texts of a body or of a raw job, and truncate them where the request allows it.
 
-    Also marks the current task if the request is long (see ``mark_request``).
-
-    Args:
-        client: vLLM's client, whose model limits the texts.
-        body: The body of a request, or the prompt, messages and tools of a raw job.
-        shape: The shape of the route's body.
-
-    Returns:
-        The body. If it sets ``truncate_prompt_tokens``, its texts are cut to the characters that
-        can remain after vLLM's own truncation.
+    Also marks the current task if the request is long (see ``mark_request``). With
+    ``truncate_prompt_tokens``, the texts in the returned body may be cut to the characters that can
+    remain after vLLM's own truncation.
 
     Raises:
-        InvalidInput: If a text or a list of token ids is longer than the context can hold, or its
-            tokens or text would not fit one response.
+        InvalidInput: If a text or a list of token ids exceeds the context or one response.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
@@ -71,21 +63,15 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
         return body
     per_token = tokenizer.max_chars_per_token
     # Characters, or tokens to detokenize, that can fit the context.
-    limit = min(context * per_token, max(TRUSTED_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
+    limit = min(context * per_token, max(EXEMPT_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
     limit = min(limit, MAX_ECHO_SIZE) if shape.echoes_input else limit
     _check_size(len(tokens) if isinstance(tokens, list) else 0, limit, "tokens", context, "tokens")
-    _check_size(
-        sum(count_characters(body.get(key)) for key in CONVERSATION_KEYS),
-        limit,
-        "messages",
-        context,
-    )
+    conversation_size = sum(count_characters(body.get(key)) for key in CONVERSATION_KEYS)
+    _check_size(conversation_size, limit, "messages", context)
     if type(truncation) is int and shape.can_truncate and "messages" not in body:
-        truncation = (
-            limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
-        )
+        length = limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
         side = body.get("truncation_side") or tokenizer.truncation_side
-        span = slice(-truncation, None) if side == "left" else slice(truncation)
+        span = slice(-length, None) if side == "left" else slice(length)
         return {**body, **_truncate(body, keys, span)}
     for key in keys:
         _check_size(max(_text_lengths(body.get(key)), default=0), limit, key, context)
@@ -143,7 +129,7 @@ def _text_lengths(value: Any) -> Iterator[int]:
 
 
 def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
-    """Return the truncated texts of a body, by key: vLLM would first tokenize all of the text."""
+    """Return a body's truncated texts by key; vLLM would first tokenize all of each text."""
 
     def truncate(value: Any) -> Any:
         return value[span] if isinstance(value, str) else value
@@ -158,9 +144,8 @@ def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict
 def reserve_thread(executor: Executor, threads: int) -> None:
     """Let long requests wait for each other, so that other requests always find a free thread.
 
-    Args:
-        executor: Executor in which vLLM renders and tokenizes; its ``submit`` is replaced.
-        threads: Number of its threads. With a single thread, all requests wait for each other.
+    ``submit`` of the executor, in which vLLM renders and tokenizes, is replaced. With a single
+    thread, all requests wait for each other.
     """
     if threads < 2:
         return

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from worker.children import Child, script_command
 from worker.engine.start.ahead import reader
-from worker.process.memory import CACHE_SHARE, free_memory
+from worker.process.memory import PAGE_CACHE_SHARE, free_memory
 from worker.store import ArtifactLocation, disk
 
 log = logging.getLogger("worker")
 
 # vLLM's load formats that read files through the page cache.
-_PAGE_CACHE_FORMATS = frozenset(
-    {"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"}
-)
+_FORMATS = frozenset({"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"})
 # Seconds that the child has to report before it is killed: a network disk may block it for longer.
 _REPORT_TIMEOUT_S = 1.0
 
@@ -40,11 +38,11 @@ class ReadAhead:
             files = [
                 file.resolve()
                 for location in locations
-                if location.artifact.load_format.lower() in _PAGE_CACHE_FORMATS
+                if location.artifact.load_format.lower() in _FORMATS
                 for file in disk.weight_paths(location.directory, location.artifact)
             ]
             if files:
-                return cls([*dict.fromkeys(files)], int(CACHE_SHARE * free_memory()))
+                return cls([*dict.fromkeys(files)], int(PAGE_CACHE_SHARE * free_memory()))
         return None
 
     @property

@@ -40,7 +40,7 @@ class FakeTrial:
         self.result = TrialResult(outcome, seconds)
         self.grammars: list[Grammar] = []
 
-    async def try_out(self, grammar: Grammar) -> TrialResult:
+    async def try_grammar(self, grammar: Grammar) -> TrialResult:
         self.grammars.append(grammar)
         return self.result
 
@@ -184,9 +184,9 @@ async def test_slow_grammars_wait_only_for_each_other(monkeypatch: pytest.Monkey
 
 async def test_the_number_of_remembered_grammars_is_limited() -> None:
     client = FakeClient(FakeTrial("fine", 0.11))
-    client.gate._compiled = {str(number).encode() for number in range(MAX_COMPILED)}
+    client.gate._compiled_keys = {str(number).encode() for number in range(MAX_COMPILED)}
     await count_outputs(client, regex="a")
-    assert len(client.gate._compiled) == 1
+    assert len(client.gate._compiled_keys) == 1
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_a_failed_trial_is_an_error_that_vllms_server_handles() -> None:
     async def raise_busy(_: Grammar) -> TrialResult:
         raise EngineBusy
 
-    client = FakeClient(SimpleNamespace(try_out=raise_busy))
+    client = FakeClient(SimpleNamespace(try_grammar=raise_busy))
     with pytest.raises(GracefulHTTPError) as refused:
         await count_outputs(client, json=PATTERN)
     assert (refused.value.http_status, client.received_ids) == (503, [])

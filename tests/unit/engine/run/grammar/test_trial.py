@@ -98,7 +98,7 @@ def pid_of(trial: GrammarTrial) -> int:
 async def test_a_trial_returns_the_outcome_of_compiling_and_following_a_grammar(
     grammar: Grammar, outcome: str, xgrammar_trial: GrammarTrial
 ) -> None:
-    assert (await xgrammar_trial.try_out(grammar)).outcome == outcome
+    assert (await xgrammar_trial.try_grammar(grammar)).outcome == outcome
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -106,8 +106,8 @@ async def test_a_trial_beyond_the_limit_is_slow_and_does_not_delay_others(
     xgrammar_trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xgrammar_trial, "limit_s", 0.5)
-    slow = asyncio.create_task(xgrammar_trial.try_out(schema(20_000)))
-    assert (await xgrammar_trial.try_out(OTHER)).outcome == "fine"
+    slow = asyncio.create_task(xgrammar_trial.try_grammar(schema(20_000)))
+    assert (await xgrammar_trial.try_grammar(OTHER)).outcome == "fine"
     assert not slow.done()
     assert (await slow).outcome == "slow"
 
@@ -116,12 +116,12 @@ async def test_a_killed_process_fails_its_trials_and_is_restarted(trial: Grammar
     await trial.start()
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
-    waiting = asyncio.create_task(trial.try_out(FINE))
+    waiting = asyncio.create_task(trial.try_grammar(FINE))
     await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineBusy):
         await waiting
-    assert (await trial.try_out(FINE)).outcome == "fine"
+    assert (await trial.try_grammar(FINE)).outcome == "fine"
     assert pid_of(trial) != pid
 
 
@@ -131,22 +131,22 @@ async def test_unexpected_output_of_the_process_fails_its_trials(
     with monkeypatch.context() as patched:
         patched.setattr(module, "PROCESS_MODULE", "this")  # a module that prints text
         with pytest.raises(EngineBusy):
-            await trial.try_out(FINE)
+            await trial.try_grammar(FINE)
     assert "has printed something else" in caplog.text
-    assert (await trial.try_out(FINE)).outcome == "fine"
+    assert (await trial.try_grammar(FINE)).outcome == "fine"
 
 
 async def test_a_process_that_hangs_is_restarted(
     monkeypatch: pytest.MonkeyPatch, trial: GrammarTrial
 ) -> None:
-    await trial.try_out(FINE)
+    await trial.try_grammar(FINE)
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patched:
         patched.setattr(module, "BASE_TIMEOUT_S", 0.1 - 10 * trial.limit_s)
         with pytest.raises(EngineBusy):
-            await trial.try_out(OTHER)
-    assert (await trial.try_out(OTHER)).outcome == "fine"
+            await trial.try_grammar(OTHER)
+    assert (await trial.try_grammar(OTHER)).outcome == "fine"
     assert pid_of(trial) != pid
 
 
@@ -154,21 +154,21 @@ async def test_cancelled_trials_do_not_block_others(trial: GrammarTrial) -> None
     await trial.start()
     os.kill(pid_of(trial), signal.SIGSTOP)
     cancelled = [
-        asyncio.create_task(trial.try_out(Grammar("regex", f"a{{{n}}}"))) for n in range(30)
+        asyncio.create_task(trial.try_grammar(Grammar("regex", f"a{{{n}}}"))) for n in range(30)
     ]
     await asyncio.sleep(0.01)
     for task in cancelled:
         task.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
     os.kill(pid_of(trial), signal.SIGCONT)
-    assert (await trial.try_out(FINE)).outcome == "fine"
+    assert (await trial.try_grammar(FINE)).outcome == "fine"
 
 
 async def test_the_process_inherits_no_environment(
     trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_A_TEST", "hidden")
-    await trial.try_out(FINE)
+    await trial.try_grammar(FINE)
     names = psutil.Process(pid_of(trial)).environ().keys()
     # Python sets LC_CTYPE if the environment is empty.
     assert names - {"LC_CTYPE"} == {"PYTHONPATH", *module._ENVIRONMENT}
@@ -176,7 +176,7 @@ async def test_the_process_inherits_no_environment(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_process_that_forks_has_one_thread(xgrammar_trial: GrammarTrial) -> None:
-    assert (await xgrammar_trial.try_out(FINE)).outcome == "fine"
+    assert (await xgrammar_trial.try_grammar(FINE)).outcome == "fine"
     assert psutil.Process(pid_of(xgrammar_trial)).num_threads() == 1
 
 

@@ -61,7 +61,7 @@ def core(
             request_states=dict(enumerate(requests)), has_unfinished_requests=lambda: bool(requests)
         ),
     )
-    output: Any = SimpleNamespace(close=lambda: error)
+    output: Any = SimpleNamespace(close_and_get_error=lambda: error)
     return Core(client, CollectorRegistry(), Heartbeat(), output)
 
 
@@ -123,9 +123,9 @@ def test_an_out_of_memory_error_gets_a_hint() -> None:
 def test_a_stopped_core_is_detected_and_can_be_killed(start_process: StartProcess) -> None:
     rank = start_process(time.sleep, 60)
     stopped = core(rank)
-    assert (stopped.is_stopped, stopped.is_building) == (False, False)
+    assert (stopped.is_paused, stopped.is_compiling) == (False, False)
     os.kill(rank.pid or 0, signal.SIGSTOP)
-    wait_until(lambda: stopped.is_stopped)
+    wait_until(lambda: stopped.is_paused)
     stopped.kill()
     assert rank.exitcode == -signal.SIGKILL
 
@@ -139,7 +139,7 @@ def run_captured(code: str, capfd: pytest.CaptureFixture[str]) -> tuple[str, str
     with output.capture():
         child = subprocess.Popen([sys.executable, "-c", code])
     child.wait()
-    error = output.close()
+    error = output.close_and_get_error()
     return "".join(capfd.readouterr()), error
 
 
@@ -170,7 +170,7 @@ def test_the_output_of_this_process_is_restored(capfd: pytest.CaptureFixture[str
     with output.capture():
         os.write(1, b"captured\n")
     os.write(1, b"own\n")
-    assert output.close() is None
+    assert output.close_and_get_error() is None
     assert sorted(capfd.readouterr().out.splitlines()) == ["captured", "own"]
 
 

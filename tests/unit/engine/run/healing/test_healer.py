@@ -100,9 +100,9 @@ async def test_several_new_requests_restart_sequentially() -> None:
         pytest.param(
             FakeCore(cpu_share=0.15, process_count=8), id="uses only the time of waiting processes"
         ),
-        pytest.param(FakeCore(is_stopped=True), id="stopped"),
+        pytest.param(FakeCore(is_paused=True), id="stopped"),
         pytest.param(
-            FakeCore(is_stopped=True, is_building=True), id="stopped while it compiles code"
+            FakeCore(is_paused=True, is_compiling=True), id="stopped while it compiles code"
         ),
     ],
 )
@@ -121,14 +121,14 @@ async def test_a_core_that_hangs_is_killed_and_replaced(first: FakeCore) -> None
         pytest.param(
             FakeCore(cpu_share=0.1).add("a"), HANG_S, id="gets little time on a busy machine"
         ),
-        pytest.param(FakeCore(is_building=True).add("a"), HANG_S, id="compiles code"),
+        pytest.param(FakeCore(is_compiling=True).add("a"), HANG_S, id="compiles code"),
         pytest.param(
             FakeCore(prompt_limit=10_000).add("a", new=True, prompt_len=10_000),
             HANG_S,
             id="computes a long prompt",
         ),
         pytest.param(FakeCore(), HANG_S, id="idle"),
-        pytest.param(FakeCore(is_stopped=True).add("a"), 0, id="not watched"),
+        pytest.param(FakeCore(is_paused=True).add("a"), 0, id="not watched"),
     ],
 )
 async def test_a_core_that_does_not_hang_is_not_killed(core: FakeCore, hang_s: float) -> None:

@@ -10,7 +10,7 @@ from support.effort import loop_iterations
 from support.engine.scripted import settings
 
 from worker.engine.run.requests.media import UNREACHABLE_HOST, create_media_loader
-from worker.engine.run.requests.refusals import is_loggable, sanitize, silence_refusals
+from worker.engine.run.requests.refusals import is_loggable, sanitize_message, silence_refusals
 from worker.errors import MAX_MESSAGE_LENGTH
 
 
@@ -72,16 +72,16 @@ def test_the_fetcher_uses_only_hosts_that_the_operator_allows(
     ],
 )
 def test_paths_addresses_and_tracebacks_are_removed(message: str, expected: str) -> None:
-    assert sanitize(message) == expected
+    assert sanitize_message(message) == expected
 
 
 @pytest.mark.parametrize("fragment", ["/a", "/-", "a", "//", 'File "', " at 0x0", "\n ", "é"])
 def test_a_long_message_is_truncated_before_it_is_sanitized(fragment: str) -> None:
     message = fragment * 5_000_000
-    assert len(sanitize(message)) <= MAX_MESSAGE_LENGTH
+    assert len(sanitize_message(message)) <= MAX_MESSAGE_LENGTH
     # This takes a tenth of these iterations; reading all of the message takes several times as
     # many.
-    assert loop_iterations(lambda: sanitize(message)) < 50_000
+    assert loop_iterations(lambda: sanitize_message(message)) < 50_000
 
 
 @pytest.mark.parametrize("propagate", [False, True])
