@@ -26,14 +26,32 @@ def read_command_line(arguments: list[str]) -> Namespace:
     add = parser.add_argument
     add("command", nargs="*", help="command of a worker; without it, workers are started by hand")
     add("--workers", type=whole_number(1, 100), default=1, help="number of workers to start")
-    add("--logs", type=Path, default=Path(".endpoint"), metavar="DIR", help="for workers' logs")
-    add("--grace", type=parse_seconds, default=10.0, metavar="S", help="time for jobs at shutdown")
+    add(
+        "--logs",
+        type=Path,
+        default=Path(".endpoint"),
+        metavar="DIR",
+        help="directory for the workers' logs",
+    )
+    add(
+        "--grace",
+        type=parse_seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds that running jobs get at shutdown",
+    )
     add("--host", default=defaults.host)
     add("--port", type=whole_number(0, 65535), default=8000, help="0: any free port")
     add("--worker-port", type=whole_number(0, 65535), default=defaults.worker_port, metavar="PORT")
     add("--endpoint", type=parse_identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
-    add("--post-delay", type=parse_seconds, default=0.0, metavar="S", help="delay of worker posts")
+    add(
+        "--post-delay",
+        type=parse_seconds,
+        default=0.0,
+        metavar="S",
+        help="delay of each POST of a worker",
+    )
     add(
         "--fault",
         type=parse_fault,

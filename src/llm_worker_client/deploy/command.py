@@ -148,7 +148,11 @@ PLAN_FLAGS: Flags = {
 }
 APPLY_FLAGS: Flags = {
     "--no-wait": {"action": "store_true", "help": "don't wait for the first response"},
-    "--wait-s": {"type": float, "default": RESPONSE_WAIT_S, "help": "seconds to wait at most"},
+    "--wait-s": {
+        "type": float,
+        "default": RESPONSE_WAIT_S,
+        "help": "seconds to wait for the first response",
+    },
 }
 STATUS_FLAGS: Flags = NAME_FLAGS | {"--json": {"action": "store_true", "help": "print JSON"}}
 LOGS_FLAGS: Flags = NAME_FLAGS | {
@@ -161,8 +165,16 @@ LOGS_FLAGS: Flags = NAME_FLAGS | {
 DELETE_FLAGS: Flags = NAME_FLAGS | {"--yes": {"action": "store_true", "help": "do not ask"}}
 
 COMMANDS: dict[str, tuple[Callable[[Command], None], str, Flags]] = {
-    "plan": (Command.run_plan, "print the request of apply, and what it changes", PLAN_FLAGS),
-    "apply": (Command.run_apply, "create or change the endpoint; wait for a response", APPLY_FLAGS),
+    "plan": (
+        Command.run_plan,
+        "print the request that apply would send, and what it changes",
+        PLAN_FLAGS,
+    ),
+    "apply": (
+        Command.run_apply,
+        "create or change the endpoint, and wait for its first response",
+        APPLY_FLAGS,
+    ),
     "status": (Command.run_status, "print the status of its workers and jobs", STATUS_FLAGS),
     "logs": (Command.run_logs, "follow a worker's log", LOGS_FLAGS),
     "delete": (Command.run_delete, "delete the endpoint", DELETE_FLAGS),

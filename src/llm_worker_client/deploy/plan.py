@@ -82,7 +82,9 @@ class Plan(BaseModel):
     registry: Text | None = Field(None, description="id of a private registry's credentials")
     args: str | None = Field(None, description="the container's start command")
     workers_min: int = Field(0, ge=0, description="workers that always run, at your cost")
-    workers_max: int = Field(3, ge=1, description="maximum number of workers: limits the cost")
+    workers_max: int = Field(
+        3, ge=1, description="maximum number of workers, which limits the cost"
+    )
     idle_timeout_s: int = Field(
         60,
         ge=1,
