@@ -89,7 +89,7 @@ class Plan(BaseModel):
         60,
         ge=1,
         le=3600,
-        description="seconds until an idle worker stops; not with --request-count",
+        description="seconds that an idle worker waits for jobs; not with --request-count",
     )
     queue_delay_s: float | None = Field(
         None, ge=0.5, description="seconds in the queue after which a worker is added (default: 4)"

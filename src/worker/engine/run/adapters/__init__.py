@@ -86,8 +86,7 @@ class Adapters:
         """Return an adapter by its name, after loading it or its current version if necessary.
 
         If the name is neither on the volume nor configured, vLLM's LoRA resolvers look for it.
-        ``param``
-        is the parameter of the request that names the adapter, for the error.
+        ``param`` is the parameter of the request that names the adapter, for the error.
 
         Raises:
             WorkerError: If the adapter does not exist or can't be loaded.

@@ -50,9 +50,8 @@ class PromptRenderer:
     ) -> EngineInput:
         """Render the prompt or the conversation of a job; its sampling parameters are not used.
 
-        Only trusted callers may pass a ``chat_template``, which replaces the model's, or no loader
-        for
-        ``media``: then vLLM fetches the media itself, without the worker's checks.
+        Only trusted callers may pass a ``chat_template``, which replaces the model's, or omit
+        ``media``: without a loader vLLM fetches media itself, without the worker's checks.
 
         Raises:
             WorkerError: If the prompt is refused.

@@ -200,8 +200,7 @@ class Healer:
         """Remove the rest of a dead core; after a crash or a hang, record its requests as suspects.
 
         ``step_started_at`` is the time of the core's last message, by ``time.monotonic``. Returns
-        why
-        the core died; None if it was stopped on purpose.
+        why the core died; None if it was stopped on purpose.
         """
         core = self.core
         is_suspended, self._suspended_core = core is self._suspended_core, None
