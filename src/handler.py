@@ -316,7 +316,7 @@ MODES = (
     Mode(lambda command: command.rp_serve_api, serve_jobs, SDK_MODULES),
     Mode(lambda command: command.serve, serve_http, HTTP_MODULES, serve_http_failure),
     Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),
-    # The SDK serves a port instead of a queue. No caller waits for it because it opens last.
+    # The SDK opens a port instead of a queue, after the startup: no caller waits for a failed one.
     Mode(lambda _: has_realtime_port(), serve_jobs, SDK_MODULES),
     Mode(lambda _: True, answer_single_job, (APP_MODULE,), log_streams=(2,)),
 )

@@ -193,7 +193,7 @@ class JobLoop:
 
     async def _wait_for_slot(self) -> bool:
         """Wait for a ready engine and a free slot; return False if the loop is shutting down."""
-        while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - rare, and on another loop
+        while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - engines rarely restart, and their loop can't set this loop's Event
             await asyncio.sleep(READY_INTERVAL_S)
         while not self._shutdown.is_set() and len(self._job_tasks) >= self._limits.max_jobs:
             self._slot_event.clear()

@@ -161,7 +161,7 @@ class _RowsReader:
         self._writer = writer
 
     def read(self, data: RowsFile) -> None:
-        """Read the file, write its valid rows, and collect its mistakes.
+        """Read the file and write its rows; after the first mistake, only collect more mistakes.
 
         Raises:
             OSError: A file can't be read or written.

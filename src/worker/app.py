@@ -14,7 +14,7 @@ from worker.bridge import Stream, call_at_task_end
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
-from worker.job import AnyJob, InputLimits, Job, ListJob
+from worker.job import AnyJob, InputLimits, Job, PromptListJob
 from worker.long_work.kinds import KINDS, LongWork
 from worker.process.concurrency import max_jobs_in_worker, max_queue_jobs
 from worker.progress import SendProgress, report_progress
@@ -25,7 +25,7 @@ from worker.settings import Settings
 from worker.volume.links import SignedLinks
 
 # Input keys of jobs that may take long to validate.
-LONG_INPUT_KEYS = ListJob.marker_keys | KINDS.keys()
+LONG_INPUT_KEYS = PromptListJob.marker_keys | KINDS.keys()
 # Signature of a function that waits for more pieces, as ``Stream.read`` does.
 ReadPieces = Callable[..., Awaitable[list[Piece[Any]] | None]]
 
@@ -200,7 +200,7 @@ class Worker:
                     wait = chunker.seconds_until_due(time.monotonic())
             except WorkerError as error:
                 failure = error
-            # Send the pieces that arrived before a failure.
+            # Send the remaining pieces, also if a failure follows.
             while chunk := chunker.take_chunk(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:

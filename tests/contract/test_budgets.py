@@ -193,7 +193,7 @@ GENERAL = set(
     " download event file files forbidden form gpu gpus header http hyperparameters"
     " integration item listable llm logprob logs lora machine message method model"
     " models node page parser pause plan ports process progress proxy quantization"
-    " queue renderer repetition request requests response run secrets serve service state"
+    " queue renderer request requests response run secrets serve service state"
     " status stream supervised timestamped tokenizer unauthorized upload usage wandb"
     " webhooks".split()
 ) | {"fine tunes", "job loop", "llm engine", "llm worker client", "openai", "trainer"}

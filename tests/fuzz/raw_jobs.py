@@ -7,7 +7,7 @@ from hypothesis.strategies import SearchStrategy
 from support.tables.sampling import ROWS
 
 from worker.dialects.llm_engine.completions import LLMEngineJob
-from worker.job import ListJob, OpenAIJob, RawJob
+from worker.job import OpenAIJob, PromptListJob, RawJob
 from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
 
 Json = SearchStrategy[Any]
@@ -205,7 +205,7 @@ conversation: Json = merge(
 lists: Json = merge(
     st.fixed_dictionaries({"prompts": KNOWN["prompts"]}),
     with_sampling,
-    job_inputs([*RawJob.model_fields, *ListJob.model_fields]),
+    job_inputs([*RawJob.model_fields, *PromptListJob.model_fields]),
 )
 engine: Json = merge(
     st.just({"format": "llm_engine", "prompt": "Hi", "max_new_tokens": 3}),

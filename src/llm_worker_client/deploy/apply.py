@@ -117,7 +117,10 @@ class Deployment:
 
 @dataclass
 class ReadinessCheck:
-    """Waits up to ``wait_s`` seconds for an endpoint's first response."""
+    """Sends a test job to an endpoint and waits until its newest version answers it.
+
+    The check fails after ``wait_s`` seconds, or earlier if all workers stay unhealthy.
+    """
 
     api: Api
     endpoint_id: str

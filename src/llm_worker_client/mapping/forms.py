@@ -67,7 +67,7 @@ class Form:
 
     @property
     def path(self) -> Path:
-        """Path of a file that is larger than ``MAX_FILE_BYTES``."""
+        """Path of the temporary copy of an uploaded file larger than ``MAX_FILE_BYTES``."""
         assert self._file is not None
         assert self._file.actual_file_name is not None
         return Path(self._file.actual_file_name.decode())

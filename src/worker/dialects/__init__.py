@@ -11,9 +11,9 @@ from worker.job import (
     JOB_TYPES,
     AnyJob,
     InputLimits,
-    ListJob,
     LongJob,
     OpenAIJob,
+    PromptListJob,
     RawJob,
 )
 from worker.long_work.kinds import KINDS
@@ -66,7 +66,7 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
         raise InvalidInput(
             f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
         )
-    if job_type in {RawJob, ListJob} and values.get("format", "raw") not in list(FORMATTERS):
+    if job_type in {RawJob, PromptListJob} and values.get("format", "raw") not in list(FORMATTERS):
         message = f"format: Input should be {' or '.join(map(repr, FORMATTERS))}"
         raise InvalidInput(message, param="format")
     return job_type.read(values)
@@ -87,7 +87,7 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
             return generation.answer(
                 job, request_id, engines.main, settings, FORMATTERS[job.format]
             )
-        case ListJob():
+        case PromptListJob():
             check_model_ability(job.shared.model, [engines.main], engines, "prompts and messages")
             return lists.answer(
                 job, request_id, engines.main, settings, FORMATTERS[job.shared.format]
@@ -109,7 +109,7 @@ def describe_for_log(job: AnyJob) -> tuple[str, bool]:
             return route.template, job.stream or (route.generate is not None and route.streams)
         case RawJob():
             return "raw", job.stream
-        case ListJob():
+        case PromptListJob():
             return "list", job.stream
         case LongJob():
             return job.kind, job.stream

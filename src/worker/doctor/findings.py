@@ -102,7 +102,7 @@ class Fit(StrEnum):
     NO = "no"
 
 
-# Verdicts on GPUs on which the model fits, with a known context.
+# Verdicts if the model certainly fits a GPU, with its full context or a shorter one.
 FITTING = (Fit.FITS, Fit.SHORTER)
 _LEVELS = {
     Fit.FITS: Level.OK,

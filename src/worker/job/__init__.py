@@ -4,7 +4,7 @@ from worker.job.base import Job, LongJob
 from worker.job.batch import BatchJob
 from worker.job.fine_tune import FineTuneJob
 from worker.job.openai import OpenAIJob
-from worker.job.raw import ListJob, RawJob
+from worker.job.raw import PromptListJob, RawJob
 from worker.limits.budget import InputLimits
 
 __all__ = [
@@ -14,13 +14,13 @@ __all__ = [
     "FineTuneJob",
     "InputLimits",
     "Job",
-    "ListJob",
     "LongJob",
     "OpenAIJob",
+    "PromptListJob",
     "RawJob",
 ]
 
-AnyJob = OpenAIJob | RawJob | ListJob | LongJob
+AnyJob = OpenAIJob | RawJob | PromptListJob | LongJob
 
 # An input has the first of these types for which it contains a marker key.
-JOB_TYPES = (OpenAIJob, BatchJob, FineTuneJob, ListJob, RawJob)
+JOB_TYPES = (OpenAIJob, BatchJob, FineTuneJob, PromptListJob, RawJob)

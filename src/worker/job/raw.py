@@ -128,7 +128,7 @@ class RawJob(Job):
         return {**drop_nulls(values), **self.sampling_params.body}
 
 
-class ListJob(Job):
+class PromptListJob(Job):
     """Several prompts or conversations, answered concurrently."""
 
     marker_keys: ClassVar[frozenset[str]] = frozenset({"prompts", "messages_list"})

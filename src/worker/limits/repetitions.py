@@ -45,16 +45,16 @@ _LARK = _grammar_pattern(_QUOTED, r"[(\[]", r"[)\]]")
 _COMMENT = re.compile(r"(?:#|//).*")
 
 
-class Repetition(NamedTuple):
+class NestedRepetition(NamedTuple):
     """The repetition of a part: the product of all counts around it, and the nested loops."""
 
     times: int = 1
     counts: int = 0
     loops: int = 0
 
-    def combine(self, outer: "Repetition") -> "Repetition":
+    def combine(self, outer: "NestedRepetition") -> "NestedRepetition":
         times = min(self.times * outer.times, MAX_COUNT)
-        return Repetition(times, self.counts + outer.counts, self.loops + outer.loops)
+        return NestedRepetition(times, self.counts + outer.counts, self.loops + outer.loops)
 
 
 @dataclass(slots=True)
@@ -67,7 +67,9 @@ class PatternStructure:
 
     rules: int = 0
     alternatives: int = 0
-    parts: dict[str, set[tuple[str, Repetition]]] = field(default_factory=lambda: defaultdict(set))
+    parts: dict[str, set[tuple[str, NestedRepetition]]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
 
     @property
     def depth(self) -> int:
@@ -75,15 +77,15 @@ class PatternStructure:
         depths = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
         return max(depths, default=0)
 
-    def worst_repetition(self, max_nesting: int) -> Repetition:
+    def worst_repetition(self, max_nesting: int) -> NestedRepetition:
         """Return the worst repetition of any text, following references between rules.
 
         More than ``max_nesting`` nested counts are the worst, and end the search. Otherwise the
         largest product of counts is the worst.
         """
-        worst = Repetition()
+        worst = NestedRepetition()
         # By number of enclosing counts: the rules with that number, each with the largest product.
-        levels: list[dict[str, Repetition]] = [dict.fromkeys(self.parts, Repetition())]
+        levels: list[dict[str, NestedRepetition]] = [dict.fromkeys(self.parts, NestedRepetition())]
         levels += [{} for _ in range(max_nesting)]
         for counts, level in enumerate(levels):
             for name, part, inner in self._walk_level(level):
@@ -97,7 +99,9 @@ class PatternStructure:
                         levels[repetition.counts][part] = repetition
         return worst
 
-    def _walk_level(self, level: dict[str, Repetition]) -> Iterator[tuple[str, str, Repetition]]:
+    def _walk_level(
+        self, level: dict[str, NestedRepetition]
+    ) -> Iterator[tuple[str, str, NestedRepetition]]:
         """Yield each part of each rule in a level; add rules referenced without a count."""
         pending = sorted(level, key=lambda name: level[name].times)
         visited: set[str] = set()
@@ -151,32 +155,32 @@ def _definition_indexes(tokens: list[re.Match[str]]) -> Iterator[int]:
             yield index
 
 
-def _operands(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], Repetition]]:
+def _operands(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], NestedRepetition]]:
     """Yield all tokens except operators, each with its repetition, from the last to the first."""
-    enclosing, pending = [Repetition()], Repetition()
+    enclosing, pending = [NestedRepetition()], NestedRepetition()
     for token in reversed(tokens):
         kind = token.lastgroup
         if kind == "count":
             pending = pending.combine(_parse_count(token))
         elif kind == "loop":
-            pending = pending.combine(Repetition(loops=1))
+            pending = pending.combine(NestedRepetition(loops=1))
         elif kind == "close":
             enclosing.append(pending.combine(enclosing[-1]))
-            pending = Repetition()
+            pending = NestedRepetition()
         elif kind == "open":
             if len(enclosing) > 1:
                 enclosing.pop()
-            pending = Repetition()
+            pending = NestedRepetition()
         elif kind not in {"skip", "alternative"}:
             yield token, pending.combine(enclosing[-1])
-            pending = Repetition()
+            pending = NestedRepetition()
 
 
-def _parse_count(token: re.Match[str]) -> Repetition:
+def _parse_count(token: re.Match[str]) -> NestedRepetition:
     groups = token.groupdict()
     numbers = [groups.get(name) or "" for name in ("least", "most", "first", "last")]
     times = max(
         int(number) if len(number) <= MAX_COUNT_DIGITS else MAX_COUNT
         for number in ["0", *filter(None, numbers)]
     )
-    return Repetition(times, 1) if times > 1 else Repetition()
+    return NestedRepetition(times, 1) if times > 1 else NestedRepetition()

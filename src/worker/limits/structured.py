@@ -18,8 +18,8 @@ from worker.errors import InvalidInput
 from worker.limits.parameters import BOUNDS
 from worker.limits.repetitions import (
     MAX_COUNT,
+    NestedRepetition,
     PatternStructure,
-    Repetition,
     read_grammar,
     read_regex,
 )
@@ -117,7 +117,9 @@ class _Node(NamedTuple):
     key: str = ""  # the keyword whose value this is; empty without a keyword
     depth: int = 0
     is_literal: bool = False
-    enclosing: Repetition = Repetition()  # the repetition by the structural tags around the node
+    enclosing: NestedRepetition = (
+        NestedRepetition()
+    )  # the repetition by the structural tags around the node
 
 
 class _ConstraintMeter:
@@ -200,37 +202,37 @@ class _ConstraintMeter:
             # Items of a list of schemas are schemas, so they have no keyword.
             yield _Node(item, "", node.depth + 1, is_literal, node.enclosing)
 
-    def _enclosing_repetition(self, node: _Node) -> Repetition:
+    def _enclosing_repetition(self, node: _Node) -> NestedRepetition:
         """Return the repetition of an object's contents, since some structural tags repeat them."""
         kind, max_times = node.value.get("type"), node.value.get("max")
         enclosing = node.enclosing
         if kind in ("plus", "star"):  # a tuple: a type may be a list, which is unhashable
-            enclosing = Repetition(loops=1).combine(enclosing)
+            enclosing = NestedRepetition(loops=1).combine(enclosing)
         elif kind == "repeat" and isinstance(max_times, int):
-            enclosing = Repetition(min(max_times, MAX_COUNT), 1).combine(enclosing)
+            enclosing = NestedRepetition(min(max_times, MAX_COUNT), 1).combine(enclosing)
         if enclosing != node.enclosing:
             self._check_repetition(enclosing, enclosing.counts + enclosing.loops)
         return enclosing
 
-    def _check_regex(self, pattern: str, enclosing: Repetition) -> None:
+    def _check_regex(self, pattern: str, enclosing: NestedRepetition) -> None:
         self._count("regular expressions", 1, MAX_PATTERNS)
         if len(pattern) > (limit := MAX_CHARACTERS["regex"]):
             raise self._count_error("characters of a regular expression", len(pattern), limit)
         self._check_structure(read_regex(pattern), enclosing)
 
-    def _check_grammar(self, text: str, enclosing: Repetition) -> None:
+    def _check_grammar(self, text: str, enclosing: NestedRepetition) -> None:
         if len(text) > MAX_CHARACTERS["grammar"]:
             raise self._count_error("characters of a grammar", len(text), MAX_CHARACTERS["grammar"])
         self._count("lines of grammars", text.count("\n"), MAX_LINES)
         self._check_structure(read_grammar(text), enclosing)
 
-    def _check_structure(self, structure: PatternStructure, enclosing: Repetition) -> None:
+    def _check_structure(self, structure: PatternStructure, enclosing: NestedRepetition) -> None:
         self._count("rules", structure.rules, MAX_RULES)
         self._count("alternatives", structure.alternatives, MAX_ALTERNATIVES)
         worst = structure.worst_repetition(self._limits.max_nesting).combine(enclosing)
         self._check_repetition(worst, structure.depth + enclosing.counts + enclosing.loops)
 
-    def _check_repetition(self, worst: Repetition, depth: int) -> None:
+    def _check_repetition(self, worst: NestedRepetition, depth: int) -> None:
         max_nesting, max_repetitions = self._limits.max_nesting, self._limits.max_repetitions
         if worst.counts > max_nesting:
             self._refuse_depth("counted repetitions", worst.counts, max_nesting)

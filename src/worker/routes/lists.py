@@ -17,7 +17,7 @@ from worker.errors import (
     WorkerError,
     hide_defects,
 )
-from worker.job import ListJob, RawJob
+from worker.job import PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
 from worker.limits.table import CheckedRequest, check_request
 from worker.limits.work import MAX_LIST_LOGPROBS_PER_STEP, logprobs_per_step
@@ -64,7 +64,11 @@ class ChoiceSlots:
 
 
 def answer(
-    job: ListJob, request_id: str, engine: Engine, settings: Settings, make_formatter: MakeFormatter
+    job: PromptListJob,
+    request_id: str,
+    engine: Engine,
+    settings: Settings,
+    make_formatter: MakeFormatter,
 ) -> Answer[IndexedResult]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 

@@ -122,7 +122,7 @@ class Service:
         record = JobRecord(request_id, route=route.template, status=UNANSWERED)
         try:
             response = await self._transfers.answer(request, route)
-            response.headers.update(_headers(request_id))
+            response.headers.update(_request_id_header(request_id))
             await response(request.scope, request.receive, send)
             record.status = response.status_code
         except WorkerError as error:
@@ -139,7 +139,7 @@ class Service:
         """
         scope, receive = request.scope, request.receive
         if scope["path"] == PING:
-            await Response(headers=_headers(request_id))(scope, receive, send)
+            await Response(headers=_request_id_header(request_id))(scope, receive, send)
             return
         # StreamingResponse detects disconnects differently: with servers of ASGI 2.4 it notices one
         # only when it sends something, and an answer that is not streamed would be computed to its
@@ -177,7 +177,7 @@ class Service:
             # The status is sent first, and depends on whether the job fails.
             first = await anext(chunks, "")
             if isinstance(first, str) and first.startswith(EVENT_PREFIXES):
-                headers, media_type = _headers(job["id"]), "text/event-stream"
+                headers, media_type = _request_id_header(job["id"]), "text/event-stream"
                 stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
                 await stream.stream_response(send)
             else:
@@ -215,13 +215,13 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-def _headers(request_id: str) -> dict[str, str]:
+def _request_id_header(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
 
 
 def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
     """Return the response for the yield of an answer that isn't streamed, or of a failed job."""
-    headers = _headers(request_id)
+    headers = _request_id_header(request_id)
     if isinstance(chunk, str):
         return Response(_encode_text(chunk), media_type=METRICS_TYPE, headers=headers)
     if list(chunk) != ["error"]:
@@ -232,7 +232,7 @@ def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
 def error_response(body: dict[str, Any], scope: Scope) -> Response:
     """Return the response for an error with this body."""
     error = body["error"]
-    status, headers = error["code"], _headers(error["request_id"])
+    status, headers = error["code"], _request_id_header(error["request_id"])
     if error["retryable"]:
         headers["retry-after"] = str(error.get("retry_after", 1))
     scheme, _ = keys.parse_authorization(Headers(scope=scope))

@@ -172,11 +172,11 @@ def job_route(request: Request) -> str:
     if route is not None and route.path == CONTENT_PATH and _wants_json(request):
         query = f"{query}&format={LLM_ENGINE_FORMAT}"
     if route is not None and route.path == DOWNLOAD_PATH:
-        query = f"{query}&{urlencode({BASE_URL_KEY: _base_url(request)})}"
+        query = f"{query}&{urlencode({BASE_URL_KEY: _public_url(request)})}"
     return f"{path}?{query}" if query else path
 
 
-def _base_url(request: Request) -> str:
+def _public_url(request: Request) -> str:
     """Return this server's URL as the caller sees it, also behind a proxy that terminates TLS."""
     scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
     return str(request.base_url.replace(scheme=scheme))

@@ -12,9 +12,9 @@ from worker.store.snapshot import (
     ArtifactKind,
     ArtifactLocation,
     File,
-    MissingArtifact,
     Origin,
     Snapshot,
+    UnlocatedArtifact,
 )
 
 __all__ = [
@@ -24,11 +24,11 @@ __all__ = [
     "ArtifactLocation",
     "BakedModel",
     "File",
-    "MissingArtifact",
     "ModelUnavailable",
     "Origin",
     "Places",
     "Reason",
     "Snapshot",
+    "UnlocatedArtifact",
     "resolve",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
 from worker.store.places import HASH, BakedModel, Places, repository_folders
-from worker.store.snapshot import Artifact, ArtifactLocation, MissingArtifact, Origin
+from worker.store.snapshot import Artifact, ArtifactLocation, Origin, UnlocatedArtifact
 
 DEFAULT_REVISION = "main"
 
@@ -20,7 +20,7 @@ class _PlaceSkippedError(Exception):
     """A place doesn't have the artifact; the message says why."""
 
 
-def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | MissingArtifact:
+def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
     """Search the disk for an artifact, place by place."""
     skipped: list[str] = []
     for origin, search in _searches(artifact, places):
@@ -32,7 +32,7 @@ def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | MissingArt
             skipped.append(f"{origin}: can't be read: {error.strerror}")
         else:
             return ArtifactLocation(artifact, directory, origin, commit, tuple(skipped))
-    return MissingArtifact(artifact, tuple(skipped))
+    return UnlocatedArtifact(artifact, tuple(skipped))
 
 
 _Search = Callable[[], tuple[Path, str | None]]

@@ -77,7 +77,7 @@ class ArtifactLocation:
 
 
 @dataclass(frozen=True)
-class MissingArtifact:
+class UnlocatedArtifact:
     """An artifact that no place has completely; ``skipped`` contains the reason of each place."""
 
     artifact: Artifact

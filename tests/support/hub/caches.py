@@ -15,9 +15,9 @@ from support.hub.server import Hub, blob_id, commit_id, hub, relative_paths
 from worker.store import (
     Artifact,
     ArtifactLocation,
-    MissingArtifact,
     ModelUnavailable,
     Places,
+    UnlocatedArtifact,
     resolve,
 )
 from worker.store.download import obtain
@@ -102,7 +102,7 @@ def locate(artifact: Artifact, places: Places) -> ArtifactLocation:
 def skip_reasons(artifact: Artifact, places: Places) -> str:
     """Return why all places were skipped, for an artifact that is not on the disk."""
     result = resolve(artifact, places)
-    assert isinstance(result, MissingArtifact), result
+    assert isinstance(result, UnlocatedArtifact), result
     assert result.artifact == artifact
     return "; ".join(result.skipped)
 

@@ -13,7 +13,7 @@ from random import Random
 from support.hub.server import Hub, hub
 from support.processes.background import BackgroundProcess, pids_with_variable, wait_until
 from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
-from worker.store import Artifact, ArtifactLocation, MissingArtifact, Places, resolve
+from worker.store import Artifact, ArtifactLocation, Places, UnlocatedArtifact, resolve
 from worker.store.files import INDEX
 
 NAME = "org/model"
@@ -68,7 +68,7 @@ def leases(base: Path) -> list[str]:
 
 def resolve_repository(
     base: Path, revision: str | None = None
-) -> ArtifactLocation | MissingArtifact:
+) -> ArtifactLocation | UnlocatedArtifact:
     """Resolve the repository on the volume, as the next worker that starts would."""
     return resolve(Artifact(NAME, revision), Places(cache_directory(base)))
 

@@ -6,14 +6,14 @@ import pytest
 
 from worker.dialects import parse_input
 from worker.errors import InvalidInput
-from worker.job import ListJob, RawJob
+from worker.job import PromptListJob, RawJob
 
 TURN = {"role": "user", "content": "Hi"}
 
 
-def parse_list(**keys: Any) -> ListJob:
+def parse_list(**keys: Any) -> PromptListJob:
     job = parse_input(keys)
-    assert isinstance(job, ListJob)
+    assert isinstance(job, PromptListJob)
     return job
 
 

@@ -20,7 +20,7 @@ from worker.dialects import parse_input
 from worker.dialects.openai import bodies
 from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
-from worker.job import ListJob, OpenAIJob, RawJob
+from worker.job import OpenAIJob, PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
 from worker.limits.table import CheckedRequest, check_request
 from worker.validation import SAMPLING_PARAMS
@@ -86,7 +86,7 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
                 return UnknownRoute(job.route)
             if not (route.handler or route.generate):
                 bodies.prepare_body(job, route, engine, "job-1", settings())
-        elif isinstance(job, RawJob | ListJob):
+        elif isinstance(job, RawJob | PromptListJob):
             shared = job if isinstance(job, RawJob) else job.shared
             check_request(CheckedRequest(shared.body, RAW_SHAPE, settings(), SAMPLING_PARAMS))
     except RequestError as error:

@@ -28,10 +28,10 @@ from worker.store import (
     Artifact,
     ArtifactKind,
     ArtifactLocation,
-    MissingArtifact,
     ModelUnavailable,
     Origin,
     Reason,
+    UnlocatedArtifact,
     resolve,
 )
 from worker.store import fetcher as module
@@ -77,7 +77,7 @@ def is_released(store: HubAndVolume) -> bool:
     """Return whether another worker could continue the download immediately."""
     free = not [*(store.folder / ".worker").glob("lease-*")]
     has_content = partial_file(store).stat().st_size > 0
-    return free and has_content and isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+    return free and has_content and isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
 
 
 def test_no_process_is_started_for_artifacts_on_the_disk(

@@ -23,14 +23,14 @@ from support.hub.caches import (
 from support.hub.server import MEMBER, STRANGER
 
 from worker.errors import StartFailed
-from worker.store import Artifact, MissingArtifact, ModelUnavailable, Reason, download, resolve
+from worker.store import Artifact, ModelUnavailable, Reason, UnlocatedArtifact, download, resolve
 from worker.store.download import obtain
 from worker.volume.lease import Leases
 
 
 def assert_nothing_is_trusted(store: HubAndVolume) -> None:
     """Check that leftovers are not used, and that another worker may try immediately."""
-    assert isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
     assert not [*store.folder.glob(".worker/lease-*")]
     assert not [*store.folder.glob(".worker/manifests/*.json")]
 
@@ -229,7 +229,7 @@ def test_an_unwritable_path_is_reported(store: HubAndVolume, name: str) -> None:
     refused = store.obtain_error()
     assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.UNWRITABLE, True)
     assert str(store.places.volume) in refused.problem
-    assert isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
     path.rename(path.with_name("away"))
     assert_same_content(store.obtain(), store.source)
 

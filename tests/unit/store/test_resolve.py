@@ -24,9 +24,9 @@ from worker.store import (
     ArtifactKind,
     ArtifactLocation,
     BakedModel,
-    MissingArtifact,
     Origin,
     Places,
+    UnlocatedArtifact,
     resolve,
 )
 from worker.store.places import baked_models, repository_folder
@@ -237,7 +237,7 @@ def test_the_other_models_of_the_image_are_listed(
 ) -> None:
     image = replace(places_with_image, baked=(baked_model, replace(baked_model, revision="v3")))
     result = resolve(replace(ARTIFACT, **changes), image)
-    assert isinstance(result, MissingArtifact)
+    assert isinstance(result, UnlocatedArtifact)
     assert result.skipped[0] == f"image: it holds {NAME}@v1, {NAME}@v3"
 
 

@@ -9,7 +9,7 @@ from worker.job.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Selects the best ``n`` of ``width`` choices for each prompt.
+    """Selects the best ``n`` of ``num_candidates`` choices for each prompt.
 
     vLLM ranks the choices of a beam search. Sampled choices are ranked here by the sum of the log
     probabilities of their tokens, which are returned only if the caller requested them.

@@ -33,7 +33,7 @@ from worker.store.places import (
 )
 from worker.store.refusals import ModelUnavailable, Reason
 from worker.store.resolve import DEFAULT_REVISION, resolve
-from worker.store.snapshot import Artifact, ArtifactLocation, File, MissingArtifact, Origin
+from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, UnlocatedArtifact
 from worker.volume.lease import POLL_S, Leases
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class _Download:
         artifact: Artifact,
         places: Places,
         endpoint: str | None,
-        location: ArtifactLocation | MissingArtifact,
+        location: ArtifactLocation | UnlocatedArtifact,
     ) -> None:
         self._artifact = artifact
         self._places = places
@@ -131,7 +131,7 @@ class _Download:
             self._remove_empty_partials()
             raise
         location = resolve(self._artifact, self._places)
-        if isinstance(location, MissingArtifact):
+        if isinstance(location, UnlocatedArtifact):
             raise ModelUnavailable(self._artifact, Reason.UNWRITABLE, location.skipped[-1])
         if location == before:
             return location

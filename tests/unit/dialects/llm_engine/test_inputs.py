@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from worker.dialects import parse_input
-from worker.job import ListJob, RawJob
+from worker.job import PromptListJob, RawJob
 
 DEFAULTS = {"max_tokens": 20, "temperature": 0.2}
 # Parameters with vLLM's names, at the bounds of their ranges.
@@ -22,9 +22,9 @@ def parse_completion(**keys: Any) -> RawJob:
     return job
 
 
-def parse_list(**keys: Any) -> ListJob:
+def parse_list(**keys: Any) -> PromptListJob:
     job = parse_input({"format": "llm_engine", **keys})
-    assert isinstance(job, ListJob)
+    assert isinstance(job, PromptListJob)
     return job
 
 

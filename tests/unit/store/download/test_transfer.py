@@ -17,7 +17,7 @@ from support.hub.caches import (
 )
 from support.hub.server import MEMBER, blob_id, relative_paths
 
-from worker.store import File, MissingArtifact, Reason, resolve
+from worker.store import File, Reason, UnlocatedArtifact, resolve
 from worker.store.download import transfer
 from worker.store.download.transfer import DownloadStopped, PartialFile, Transfer
 from worker.store.refusals import WrongChecksumError
@@ -126,7 +126,7 @@ def test_a_checksum_that_stays_wrong_is_reported_and_no_file_is_trusted(
     refused = store.obtain_error()
     assert (refused.reason, name in refused.problem) == (Reason.WRONG_CHECKSUM, True)
     assert len(sent_ranges(store, name)) == 2
-    assert isinstance(resolve(ARTIFACT, store.places), MissingArtifact)
+    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
     patterns = ("blobs/{}*", ".worker/manifests/*.json", ".worker/lease-*")
     assert not [
         path

@@ -12,7 +12,8 @@ from worker.engine.seam.translation import body_error
 from worker.errors import InvalidInput
 from worker.validation import param_error
 
-# Key of a body for ``/v1/responses``: the only list whose items have hundreds of alternatives.
+# Key of the input items in a body for ``/v1/responses``. No other list has items that can be of
+# hundreds of types.
 INPUT = "input"
 # Maximum number of items that are left to the validation of vLLM's server.
 MAX_UNCHECKED_ITEMS = 16
