@@ -20,7 +20,7 @@ from typing import Any
 import bench
 
 import handler
-from emulator import Emulator, Options, slow_link_faults
+from emulator import Emulator, Options, post_delay_faults
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -80,7 +80,7 @@ async def cancel_ms(
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
     command = (sys.executable, "-u", __file__, "--worker")
     async with (
-        Emulator(Options(faults=slow_link_faults(post_delay_s))) as emulator,
+        Emulator(Options(faults=post_delay_faults(post_delay_s))) as emulator,
         bench.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,

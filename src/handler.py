@@ -49,7 +49,7 @@ from worker.settings.sources import RawSettings, gather_settings
 
 log = logging.getLogger("worker")
 
-# Seconds to wait for the posts of the jobs' errors after an engine died or the startup failed.
+# Maximum seconds for posting the jobs' errors after an engine died or the startup failed.
 ENGINE_DEATH_GRACE_S = 10.0
 
 # Modules to import while the engine starts. Importing them here would delay answers to pings.
@@ -65,9 +65,9 @@ class Mode:
     Attributes:
         is_selected: Returns whether the command line or the environment selects this mode.
         run: Runs the mode until it is finished; raises WorkerError if the worker doesn't start.
-        modules: Modules that the mode needs with a running engine; imported during its startup.
+        modules: Modules to import while the engine starts; the mode needs them afterwards.
         serve_failure: Answers callers with the reason of a failed startup; None if no caller waits.
-        log_streams: File descriptors of the streams for logs. The other one is for results.
+        log_streams: File descriptors of the streams for logs; without 1, stdout has only results.
     """
 
     is_selected: Callable[[Namespace], bool]
@@ -88,7 +88,7 @@ class Invocation:
 
     @contextlib.contextmanager
     def start_engines(self) -> Iterator[tuple[Engines, Settings]]:
-        """Start the engines for this mode, unless it only trains (see the function below)."""
+        """Start the engines for this mode, as ``start_engines`` does, and end a stalled startup."""
         stalls.start_watch(self.raw_settings.values)
         modules, train = self.mode.modules, self.command.train
         with start_engines(self.raw_settings, modules, train=train) as running:
@@ -102,7 +102,7 @@ def main() -> NoReturn:
     masking.add_secrets(pop_secrets())
     masking.mask_output()
     mode = next(mode for mode in MODES if mode.is_selected(command))
-    # LOG_FORMAT is read here because mistakes in the settings are logged, too.
+    # LOG_FORMAT is read before the other settings, whose mistakes are logged in this format.
     logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.log_streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)
@@ -125,14 +125,14 @@ def main() -> NoReturn:
 
 
 def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
-    """Answer callers with a failed startup's reason if all workers would fail, unless disabled."""
+    """Answer callers with the error of a startup that fails on all workers, unless disabled."""
     serve_failure, listener = invocation.mode.serve_failure, invocation.listener
     # No caller can reach this worker if its ports could not be opened.
     ports_failed = serve_failure is serve_http_failure and listener is None
     if serve_failure is None or ports_failed:
         return
-    if failed_start.should_answer_jobs(error, invocation.raw_settings.values):
-        # The process that holds the ports passes them on and answers its open connections.
+    if failed_start.should_answer_callers(error, invocation.raw_settings.values):
+        # Spare the process that holds the ports: it passes them on, and answers open connections.
         children.stop_descendants(spared_children=[listener.child] if listener else [])
         log.info("callers get this error for a while (%s=0: they don't)", failed_start.SETTING)
         serve_failure(invocation, FailedStart(error))
@@ -152,7 +152,7 @@ def prefetch_repositories(invocation: Invocation) -> None:
         SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
         StartFailed: If a repository can't be found or downloaded.
     """
-    bootstrap = BootstrapSettings.from_raw_settings(invocation.raw_settings)
+    bootstrap = BootstrapSettings.validate_and_export(invocation.raw_settings)
     mistakes = [*bootstrap.mistakes, *check_base_path(invocation.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
@@ -164,13 +164,13 @@ def prefetch_repositories(invocation: Invocation) -> None:
 def start_engines(
     raw_settings: RawSettings, modules: tuple[str, ...] = (), *, train: bool = False
 ) -> Iterator[tuple[Engines, Settings]]:
-    """Start the engines and import modules in the meantime; stop the engines on exit.
+    """Start the engines and import modules in the meantime; stop the engines after the block.
 
     With ``train``, the worker only trains adapters, and starts no engine.
 
     Raises:
         SettingsError: If the settings are invalid; it lists all mistakes.
-        StartFailed: If vLLM could not start.
+        StartFailed: If a model is not available, or vLLM could not start.
     """
     plan = start.prepare_startup(raw_settings, offline=True)
     for warning in plan.warnings:
@@ -235,7 +235,7 @@ def serve_jobs(invocation: Invocation) -> None:
 
 
 def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
-    """Let the SDK run the worker; if it is compatible, replace its loop for the job queue."""
+    """Let the SDK run the worker; replace the SDK's own job loop if the SDK is compatible."""
     with log_phase("sdk"):
         restore_sdk_key()
         # The SDK reads the environment when it is imported. The other modes don't need the SDK.
@@ -290,7 +290,7 @@ def serve_jobs_failure(_: Invocation, failure: FailedStart) -> None:
 
 
 def exit_after_engine_death(engine_death: Future[None], count_jobs: Callable[[], int]) -> None:
-    """Wait until an engine dies, then exit once its jobs' errors are posted or the time is over."""
+    """Wait until an engine dies, then exit once its jobs' errors are posted, or after a timeout."""
     engine_death.result()
     deadline = time.monotonic() + ENGINE_DEATH_GRACE_S
     while count_jobs() and time.monotonic() < deadline:
@@ -316,7 +316,7 @@ MODES = (
     Mode(lambda command: command.rp_serve_api, serve_jobs, SDK_MODULES),
     Mode(lambda command: command.serve, serve_http, HTTP_MODULES, serve_http_failure),
     Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),
-    # The SDK opens a port instead of a queue, after the startup: no caller waits for a failed one.
+    # The SDK opens its port only after the startup, so no caller waits if the startup fails.
     Mode(lambda _: has_realtime_port(), serve_jobs, SDK_MODULES),
     Mode(lambda _: True, answer_single_job, (APP_MODULE,), log_streams=(2,)),
 )
@@ -325,6 +325,6 @@ MODES = (
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":
-    # A process of an engine, which multiprocessing has started with a new interpreter.
+    # This is a process of an engine, which multiprocessing started with a new interpreter.
     exit_with_parent(os.getppid())
     stalls.exit_on_signal()

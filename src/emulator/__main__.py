@@ -58,7 +58,7 @@ def print_line(text: str) -> None:
 
 
 class StopSignals:
-    """Events: the first SIGINT, SIGTERM or SIGHUP sets ``stop``, later ones set ``stop_now``."""
+    """Sets ``stop`` on the first SIGINT, SIGTERM or SIGHUP, and ``stop_now`` on later ones."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -72,7 +72,7 @@ class StopSignals:
 
 
 async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
-    """Serve the endpoint and run its workers until a signal arrives.
+    """Serve the endpoint and run its workers, if any, until a signal arrives.
 
     Raises:
         OSError: The port is taken, a file can't be written or the workers' command can't be run.
@@ -115,7 +115,7 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
 
 
 def format_worker_exports(emulator: Emulator) -> str:
-    """Return shell commands that export the environment of a worker that is started by hand."""
+    """Return shell commands that export the environment for a worker that is started by hand."""
     exports = (
         f"export {name}={shlex.quote(value)}" for name, value in emulator.worker_environ().items()
     )
@@ -138,7 +138,7 @@ async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
 def format_examples(
     *, api_url: str, endpoint: str, model: str | None, has_key: bool, python: str
 ) -> str:
-    """Return example requests as shell commands, which read the API key from the environment."""
+    """Return example requests as shell commands; they read a required key from the environment."""
     url = f"{api_url}/{endpoint}"
     return _EXAMPLES_TEMPLATE.format(
         api_url=api_url,
@@ -155,7 +155,7 @@ def format_examples(
 
 
 async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_S) -> str | None:
-    """Return the model's name; None if the workers have no OpenAI API or don't answer in time."""
+    """Get the model's name from a worker; None without an OpenAI API or an answer in time."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
     if not await job.wait_for_end(timeout_s):
         queue.cancel(job)
@@ -169,7 +169,7 @@ def main() -> int:
     arguments = read_command_line(sys.argv[1:])
     try:
         asyncio.run(serve(arguments, dict(os.environ)))
-    except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` handles it.
+    except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` was created
         return 128 + signal.SIGINT
     except OSError as error:
         sys.stderr.write(f"The endpoint can't be served: {error}\n")

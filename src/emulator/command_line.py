@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from emulator.faults import Fault, slow_link_faults
+from emulator.faults import Fault, post_delay_faults
 from emulator.http.wire import describe_errors
 from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 
@@ -141,7 +141,7 @@ def make_options(arguments: Namespace, api_key: str | None) -> Options:
         expired_as=ExpiredJobHandling(arguments.expired_as),
         cancel_on_disconnect=not arguments.keep_on_disconnect,
         oversize_status=arguments.oversize_status,
-        faults=(*slow_link_faults(arguments.post_delay), *arguments.fault),
+        faults=(*post_delay_faults(arguments.post_delay), *arguments.fault),
         seed=arguments.seed,
         request_log=arguments.request_log,
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Call(StrEnum):
-    """A worker's call to the platform, without the prefix ``job-`` of its route."""
+    """A type of call of workers to the platform, named as its route without the prefix ``job-``."""
 
     TAKE = "take"
     STOP = "stop"
@@ -26,9 +26,9 @@ class Action(StrEnum):
     DELAY = "delay"  # the call takes effect, and its response is delayed by `delay_s`
     STATUS = "status"  # the call has no effect, and its response has the status `status`
     RESET = "reset"  # the call has no effect, and its connection is reset
-    LOSE = "lose"  # the call takes effect, and its connection is reset before an acknowledgement
+    LOSE = "lose"  # the call takes effect, and its connection is reset without a response
     HANG = "hang"  # the call has no effect; its connection is reset at the fault's end
-    DUPLICATE = "duplicate"  # a take only: its jobs are delivered a second time
+    DUPLICATE = "duplicate"  # only for a take: its jobs are delivered a second time
 
 
 class Fault(BaseModel):
@@ -59,7 +59,7 @@ class Fault(BaseModel):
         return self
 
 
-def slow_link_faults(delay_s: float) -> tuple[Fault, ...]:
+def post_delay_faults(delay_s: float) -> tuple[Fault, ...]:
     """Return the faults that delay every POST of a worker; no faults for a delay of 0."""
     posts = (Call.STREAM, Call.DONE) if delay_s else ()
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
@@ -99,7 +99,7 @@ class Faults:
     """The faults that are currently active.
 
     Each fault has its own random generator, seeded with ``seed`` and the number of earlier faults,
-    so calls to which a fault doesn't apply don't change its draws.
+    so calls of other types don't change its random decisions.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
@@ -128,7 +128,7 @@ class Faults:
         ]
 
     def trigger(self, call: Call, *actions: Action) -> ActiveFault | None:
-        """Return the first fault with one of the actions that applies to this call, or None."""
+        """Return the first fault with one of the actions that affects this call; count the call."""
         for active in self._active:
             if active.fault.on is call and active.fault.do in actions and active.try_trigger():
                 return active

@@ -16,10 +16,10 @@ from emulator.server import Emulator
 from emulator.state.worker import Worker
 
 _MAX_RESTART_DELAY_S = 60.0
-# Maximum excerpt from the log of a worker that exited or whose startup failed.
+# Maximum size of an excerpt from the log of a worker that exited or whose startup failed.
 _EXCERPT_LINES = 20
 _EXCERPT_BYTES = 8_000
-# The worker's own warnings in its log; vLLM's lines have another format.
+# Matches the worker's own warnings in its log; vLLM's lines have another format.
 _WARNING_LINE = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
 # A process that leads a worker's process group, and kills it when its own standard input is closed.
 # This happens no matter how the emulator exits. Otherwise the SDK of an orphaned worker would poll
@@ -124,7 +124,7 @@ class Fleet:
             self._supervisors.append(asyncio.create_task(self._supervise(worker)))
 
     async def run_until(self, event: asyncio.Event) -> None:
-        """Run the workers until the event is set.
+        """Let the workers run until the event is set, or until one can't be started.
 
         Raises:
             OSError: A worker can't be started, or its log can't be written.
@@ -136,7 +136,7 @@ class Fleet:
                 supervisor.result()
 
     async def drain(self, grace_s: float, stop_now: asyncio.Event) -> None:
-        """Send SIGTERM to the workers and wait until they have exited.
+        """Send SIGTERM to the workers, close the queue, and wait until the workers have exited.
 
         The wait ends after ``grace_s`` seconds, or when ``stop_now`` is set.
         """
@@ -159,7 +159,7 @@ class Fleet:
         await asyncio.gather(*self._supervisors, return_exceptions=True)
 
     async def _supervise(self, worker: Worker) -> None:
-        """Run a worker, and restart it like the platform when it exits, until the queue closes."""
+        """Run a worker until the queue closes; restart it after a delay whenever it exits."""
         failures = 0
         while not self._queue.is_closed:
             log = self.logs / f"{worker.id}.log"

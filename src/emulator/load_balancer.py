@@ -11,7 +11,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from emulator.http.app import make_middlewares, require_key, start_runner
+from emulator.http.app import make_middlewares, require_key, set_up_runner
 from emulator.http.wire import read_body
 from emulator.http.worker_port import reset_connection
 from emulator.options import MAX_LOAD_BALANCING_BYTES, MAX_READ_BYTES, Options
@@ -20,7 +20,7 @@ from emulator.state.worker import Worker
 
 AFFINITY_HEADER = "X-Runpod-Worker-Id"
 _READY_PING_STATUS, _STARTING_PING_STATUS = 200, 204
-# Lower-case names of headers that apply to one connection only and are not forwarded.
+# Lower-case names of headers that are not forwarded, because they apply to one connection only.
 _HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "te"}
 _HOP_HEADERS |= {"trailer", "upgrade", AFFINITY_HEADER.lower()}
 
@@ -61,10 +61,10 @@ class LoadBalancer:
         )
         app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
         app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._handle_request))
-        runner = await start_runner(self._exit_stack, app)
+        runner = await set_up_runner(self._exit_stack, app)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        ping_task = asyncio.create_task(self._ping_all())
+        ping_task = asyncio.create_task(self._keep_pinging())
         self._exit_stack.callback(ping_task.cancel)
         return self
 
@@ -76,7 +76,7 @@ class LoadBalancer:
         return f"http://{self.options.connect_host}:{self._port}"
 
     def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:
-        """Return the platform's variables for a worker, with a free port of its own as ``PORT``."""
+        """Return the platform's variables for a worker; add a new worker, with a free ``PORT``."""
         if worker_id not in self._backends:
             with socket.create_server((self.options.host, 0)) as free_socket:
                 port = free_socket.getsockname()[1]
@@ -87,7 +87,7 @@ class LoadBalancer:
             "RUNPOD_ENDPOINT_ID": self.options.endpoint,
         }
 
-    async def _ping_all(self) -> None:
+    async def _keep_pinging(self) -> None:
         while True:
             await asyncio.gather(*map(self._ping, self._backends.values()))
             await asyncio.sleep(self.options.ping_interval_s)
@@ -122,8 +122,8 @@ class LoadBalancer:
     async def _wait_for_backend(self, affinity: str) -> _Backend:
         """Wait for a healthy worker and return the one with the fewest open requests.
 
-        The affinity header has the preferred worker's id. If a mode such as ``strict`` precedes
-        the id, only this worker may answer.
+        The affinity header contains the preferred worker's id. If a mode such as ``strict``
+        precedes the id, only this worker may answer.
 
         Raises:
             web.HTTPNotFound: The only worker that may answer doesn't exist.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from emulator.faults import Fault
 
-_MEGABYTE = 1_000_000  # RunPod's MB may also be 2**20; the smaller finds more mistakes
+_MEGABYTE = 1_000_000  # RunPod's MB may also be 2**20; the smaller value finds more mistakes
 
 MAX_RUN_BYTES = 10 * _MEGABYTE
 MAX_RUNSYNC_BYTES = 20 * _MEGABYTE  # also for a job's result, as logs of real workers show
@@ -25,7 +25,7 @@ WEBHOOK_ATTEMPTS = 3
 
 
 class FailedJobHandling(StrEnum):
-    """HTTP status that an OpenAI client receives when its job failed.
+    """Choice of the HTTP status that an OpenAI client receives when its job failed.
 
     The status that the real gateway returns for a FAILED job is not public. By default it is the
     status in the worker's error; the other values show how a client copes without this status.
@@ -44,14 +44,14 @@ class LostJobHandling(StrEnum):
     """
 
     FAILED = "failed"
-    REQUEUED = "requeued"  # to the front of the queue; the job's chunks are not removed
+    REQUEUED = "requeued"  # put back to the front of the queue; the job's chunks are not removed
     LEFT = "left"  # in progress until their executionTimeout or ttl is over
 
 
 class ExpiredJobHandling(StrEnum):
     """Handling of a job whose ttl is over before the job has ended.
 
-    It becomes TIMED_OUT, or the platform also forgets it. RunPod's documentation describes both.
+    It becomes TIMED_OUT; ``DELETED`` also removes it. RunPod's documentation describes both.
     """
 
     TIMED_OUT = "timed-out"
@@ -81,14 +81,14 @@ class Options:
     # Whether to cancel the job of a gateway's client that hangs up. Whether the real gateway does
     # so is not public. Without it, a closed browser tab would keep an engine busy.
     cancel_on_disconnect: bool = True
-    # Status of the response to a request above the limits. The real status is not public.
+    # Status of the response to a job request above a size limit. The real status is not public.
     oversize_status: int = 400
-    ping_interval_s: float = 1.0  # between two pings of a worker; the real interval is not public
+    ping_interval_s: float = 1.0  # pause between two pings of a worker; the real one is not public
     backend_wait_s: float = 120.0  # timeout of the wait for a healthy worker
-    affinity_wait_s: float = 300.0  # timeout of the wait for the only worker that may answer
+    affinity_wait_s: float = 300.0  # timeout of the wait if only one worker may answer
     forward_timeout_s: float = 330.0  # timeout of a request that is forwarded to a worker
-    faults: tuple[Fault, ...] = ()  # active from the start
-    seed: int = 0  # seed of faults that apply to a share of the calls
+    faults: tuple[Fault, ...] = ()  # faults that are active from the start
+    seed: int = 0  # seed for the faults that apply to a share of the calls
     request_log: Path | None = None  # file to which one line of JSON per request is written
 
     @property

@@ -9,7 +9,7 @@ from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from emulator.faults import Faults
-from emulator.http.app import make_middlewares, require_key, start_runner
+from emulator.http.app import make_middlewares, require_key, set_up_runner
 from emulator.http.control import ControlApi
 from emulator.http.gateway import Gateway
 from emulator.http.llm_engine import LLMEngineGateway
@@ -43,10 +43,10 @@ class Emulator:
         webhooks = Webhooks(options.webhook_retry_delay_s)
         self._stack.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await start_runner(self._stack, self._make_app(middlewares))
+        runner = await set_up_runner(self._stack, self._make_app(middlewares))
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        await self._worker_port.start(await start_runner(self._stack, self._make_app(middlewares)))
+        await self._worker_port.start(await set_up_runner(self._stack, self._make_app(middlewares)))
         self._stack.push_async_callback(self._worker_port.cancel_outage)
         self._stack.callback(self._thaw_all)
 
@@ -94,7 +94,7 @@ class Emulator:
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
             ("", options.api_key, ControlApi(queue, faults, self._worker_port)),
-            # LLM Engine's client also sends the key in other headers and expects other errors.
+            # These check the key themselves: their client sends it in other headers, too.
             (endpoint, None, LLMEngineGateway(queue, options)),
             ("", None, LLMEngineGateway(queue, options)),
         ):

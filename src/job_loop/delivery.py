@@ -21,7 +21,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:
-    """Posts a job's yields, then its result or error; counts yields and retries in its record."""
+    """Posts a job's yields, then its result or error; counts yields and retries in ``record``."""
 
     def __init__(self, client: PlatformClient, record: JobRecord) -> None:
         self._client = client

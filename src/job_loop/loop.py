@@ -36,7 +36,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class JobHandler(Protocol):
-    """Handles jobs: a ``worker.app.Worker``, or a ``FailedStart`` after a failed startup.
+    """Interface of ``worker.app.Worker``, and of ``FailedStart`` after a failed startup.
 
     If a job could not be parsed, its ``input`` is a ``WorkerError`` that says why.
     """
@@ -52,7 +52,7 @@ class JobHandler(Protocol):
 
 
 class JobsInProgress(Protocol):
-    """The ids of the running jobs, which the SDK's pings report: the SDK's ``JobsProgress``."""
+    """Interface of the SDK's ``JobsProgress``: ids of the running jobs, which its pings report."""
 
     def add(self, element: str) -> Any: ...
 
@@ -65,7 +65,7 @@ class Limits:
 
     Args:
         max_jobs: Maximum number of jobs in progress.
-        grace_s: Seconds for running jobs after a shutdown has started, unless an engine died.
+        grace_s: Seconds for running jobs to finish during a shutdown, unless an engine died.
         max_values: Maximum number of JSON values in one job.
         idle_s: Seconds without a job after which the loop shuts down.
         life_s: Seconds after which the loop shuts down even if jobs keep coming.
@@ -167,7 +167,7 @@ class JobLoop:
             signal.signal(signal_number, self._previous_handler)
 
     async def _drain(self) -> None:
-        """Wait for the running jobs, fail them as retryable after the grace period, then cancel."""
+        """Wait for the running jobs; after the grace period, fail them as retryable and cancel."""
         await self._wait_for_jobs(self._grace_ends_at)
         if self._job_tasks:
             log.warning("%d jobs are not finished: they fail as retryable", len(self._job_tasks))
@@ -181,8 +181,6 @@ class JobLoop:
         """Wait until no job is running, but not beyond ``until`` (``time.monotonic``)."""
         while self._job_tasks and (left_s := until - time.monotonic()) > 0:
             await asyncio.wait(self._job_tasks.values(), timeout=left_s)
-
-    # Jobs from the platform:
 
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
         while await self._wait_for_slot():
@@ -201,7 +199,7 @@ class JobLoop:
         return not self._shutdown.is_set()
 
     async def _cancel_jobs(self, poller: Poller[str]) -> None:
-        """Cancel the running jobs that the platform reports as cancelled."""
+        """Poll for the ids of cancelled jobs, and cancel those of the jobs that are running."""
         while url := self._client.urls.stopped_jobs:
             for job_id in await poller.poll(url):
                 if task := self._job_tasks.get(job_id):
@@ -226,8 +224,6 @@ class JobLoop:
                 log.error("job %s met a defect", job_id, exc_info=defect)
 
         task.add_done_callback(on_done)
-
-    # Results to the platform:
 
     async def _run_job(self, job: dict[str, Any]) -> None:
         """Run a job, post its yields and its result or its error, and log it."""

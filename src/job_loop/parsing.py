@@ -29,8 +29,8 @@ async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
 
     A job that has more than ``max_values`` values, or that Python's parser rejects (its nesting, a
     number with too many digits, invalid UTF-8), is replaced by its id and an ``InvalidInput`` error
-    as its input, or by None if it has no readable id. Parsing half a million values blocks the
-    event loop for half a second.
+    as its input, or by None if it has no readable id. A limit is useful because parsing half a
+    million values blocks the event loop for half a second.
 
     Raises:
         ValueError: If the body is not JSON. In a body with very many values, a job that is not JSON
@@ -74,7 +74,7 @@ def _parse_job(text: bytes, max_values: float) -> Any:
 def _may_have_too_many_values(text: bytes, max_values: float) -> bool:
     """Return whether a JSON text may have more than ``max_values`` values.
 
-    This is an upper bound: colons and opening brackets within strings count, too.
+    The result may be wrongly True: colons and opening brackets within strings count, too.
     """
     return max(text.count(b":"), text.count(b"{") + text.count(b"[")) > max_values
 
@@ -87,7 +87,7 @@ def _count_values(text: bytes) -> int:
 
 
 def _mask_strings(text: bytes) -> tuple[ByteArray, BoolArray]:
-    """Return a JSON text's bytes without escapes, and a mask of the bytes outside of strings."""
+    """Return a JSON text's bytes with escapes replaced, and a mask of those outside of strings."""
     # Without escapes, every quotation mark starts or ends a string.
     unescaped = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
     codes = np.frombuffer(unescaped, np.uint8)

@@ -27,10 +27,10 @@ T = TypeVar("T")
 # Seconds to wait for the response to a long poll. The platform responds sooner even if it has no
 # items. The SDK uses the same timeout.
 LONG_POLL_S = 90.0
-# Minimum seconds between the starts of two requests if the first one returned nothing.
+# Minimum seconds between the starts of two requests if the first one returned no items.
 MIN_INTERVAL_S = 0.1
 # Seconds to read a response that arrived before or while this process was frozen (by FlashBoot).
-# They are enough on a busy machine.
+# They are enough even on a busy machine.
 THAW_READ_S = 0.25
 # Seconds at shutdown for the platform to respond or to close the connection after this process has
 # shut down its sending side. The platform does so immediately unless a proxy hides the shutdown.
@@ -112,10 +112,10 @@ class Poller(Generic[T]):
         client.on_thaw.append(self._on_thaw)
 
     async def poll(self, url: str) -> list[T]:
-        """Return the items of the next response; an empty list if the poll failed or has no items.
+        """Send a request and return the items in its response; an empty list if the request failed.
 
         After a failure, sleep before returning, longer after each further failure; hang-ups and
-        timeouts don't count. After an empty response, sleep until ``MIN_INTERVAL_S`` is over.
+        timeouts are no failures. After an empty response, sleep until ``MIN_INTERVAL_S`` is over.
         """
         self._request = request = _LongPoll(self._client.session, url)
         try:
@@ -153,7 +153,7 @@ class Poller(Generic[T]):
             await request.hang_up(CLOSE_TIMEOUT_S)
 
     def _on_thaw(self) -> None:
-        # The delay allows reading a response that arrived before the thaw: timers run first.
+        # Hang up after a delay because timers run before an earlier response is read.
         if self._request is not None:
             self._hang_up_task = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 

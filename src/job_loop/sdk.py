@@ -27,7 +27,7 @@ _SCALER_MODULE = "runpod.serverless.modules.rp_scale"
 # replaced: up to version 1.12, the SDK's scaler sleeps for a second whenever all slots are taken,
 # and it gives up a post after three attempts.
 _SCALER = f"{_SCALER_MODULE}:JobScaler"
-# Creates a session with the platform's API key.
+# Function that creates a session with the platform's API key.
 _SESSION = "runpod.http_client:AsyncClientSession"
 # Set of running jobs that the pings report.
 _PROGRESS = "runpod.serverless.modules.worker_state:JobsProgress"
@@ -52,7 +52,7 @@ def is_compatible() -> bool:
 
 
 def replace_scaler(loop: JobLoop) -> None:
-    """Make the SDK start this loop instead of its own."""
+    """Make the SDK start this loop instead of its own ``JobScaler``."""
     resolve_name(_SCALER_MODULE).JobScaler = lambda _config: loop
 
 

@@ -16,7 +16,7 @@ from aiohttp_retry import JitterRetry
 
 log = logging.getLogger(__name__)
 
-# Timeouts in seconds: for opening a connection, and for a whole post without its bytes.
+# Timeouts in seconds for opening a connection, and for a post in addition to its transfer time.
 CONNECT_TIMEOUT_S = 5.0
 POST_TIMEOUT_S = 30.0
 # Bytes per second of the slowest supported link; large posts get more time accordingly.
@@ -25,7 +25,7 @@ MIN_BYTES_PER_S = 100_000
 # FlashBoot). The clock is read at least every ``TICK_S``.
 FROZEN_S = 5.0
 TICK_S = 1.0
-# Seconds of consecutive failures before they are logged; single failures are not worth a line.
+# Seconds of consecutive failures before they are logged; single failures are not logged.
 OUTAGE_S = 1.0
 # Statuses below 500 after which the same request may succeed.
 RETRYABLE_STATUSES = (408, 429)
@@ -38,25 +38,25 @@ _backoff = JitterRetry(start_timeout=0.05, max_timeout=5.0, random_interval_size
 
 
 def backoff_s(failures: int) -> float:
-    """Return the seconds to wait after failures: 0.1, 0.2 … 5, plus up to 0.5 at random."""
+    """Return the seconds to wait after failures: 0.1, doubled up to 5, plus up to 0.5 at random."""
     # Limit the exponent because the library's power of two would overflow.
     return _backoff.get_timeout(min(failures, 10))
 
 
 class NotDelivered(Exception):
-    """A post that the platform did not accept, or may not have received."""
+    """The platform did not accept a post, or may not have received it."""
 
 
 class PostFailed(NotDelivered):
-    """A post without any effect: it was not sent, or the response's status says so. Retry it."""
+    """A post was not sent, or the response's status means that it had no effect. Retry it."""
 
 
 class PostUncertain(NotDelivered):
-    """A post that was sent but got no response, except from a gateway. It may have arrived."""
+    """A post was sent and may have arrived: it got no response, or only one from a gateway."""
 
 
 class PostRefused(NotDelivered):
-    """A post that the platform rejected. A retry would be rejected, too."""
+    """The platform rejected a post and would reject a retry, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class PlatformUrls:
 
 
 class PlatformClient:
-    """An HTTP client for the platform. Enter it on the event loop that uses it."""
+    """An HTTP client for the platform. Enter its context on the event loop that uses it."""
 
     def __init__(
         self, urls: PlatformUrls, create_session: Callable[[TraceConfig], ClientSession]
@@ -209,7 +209,7 @@ class PlatformClient:
             await asyncio.sleep(TICK_S)
 
     def _check_for_thaw(self) -> None:
-        """After a freeze, which breaks connections, replace the session and run the callbacks."""
+        """After a freeze, which breaks connections, replace the session and call ``on_thaw``."""
         # Read the time of day because monotonic clocks may stand still while the process is frozen.
         now, last_read_at = time.time(), self._last_tick_at
         self._last_tick_at = now

@@ -1,4 +1,4 @@
-"""Client for deployed endpoints, with features that the platform's gateway drops. Needs no GPU."""
+"""Client for deployed endpoints, with features that the platform's gateway drops; needs no GPU."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

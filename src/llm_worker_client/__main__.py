@@ -43,10 +43,12 @@ def read_command_line(arguments: list[str]) -> Namespace:
     proxy.add_argument("--host", default=LOOPBACK[0])
     proxy.add_argument("--port", type=_parse_port, default=8000, help="0: any free port")
     proxy.add_argument("--base-url", metavar="URL", help="of the platform's API")
-    deploy.register(
+    deploy.add_arguments(
         commands.add_parser("deploy", help="create, change, watch and delete an endpoint")
     )
-    files.register(commands.add_parser("files", help="files of any size on the network volume"))
+    files.add_arguments(
+        commands.add_parser("files", help="files of any size on the network volume")
+    )
     return parser.parse_args(arguments)
 
 

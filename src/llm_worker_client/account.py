@@ -6,7 +6,7 @@ from pathlib import Path
 
 PLATFORM_URL = "https://api.runpod.ai/v2"
 API_KEY_VARIABLE = "RUNPOD_API_KEY"
-# The platform's own SDK reads this variable.
+# The platform's SDK reads this variable, too.
 BASE_URL_VARIABLE = "RUNPOD_ENDPOINT_BASE_URL"
 PROXY_KEY_VARIABLE = "PROXY_API_KEY"
 ENDPOINT_VARIABLE = "RUNPOD_ENDPOINT_ID"
@@ -16,7 +16,7 @@ VOLUME_URL_VARIABLE = "RUNPOD_VOLUME_URL"
 # All S3 clients read these variables.
 S3_KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 S3_SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"
-# Written by the platform's command-line tools (`runpod config` and `runpodctl config`).
+# File in the home directory that `runpod config` or `runpodctl config` has written.
 CONFIG_FILE = Path(".runpod", "config.toml")
 
 

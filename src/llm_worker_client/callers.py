@@ -13,13 +13,13 @@ from llm_worker_client.mapping import Refusal
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Host name or address in a Host header, with an optional port.
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Suffixes that don't exist in the public DNS. Not .local: any machine in a network may use such a
-# name (mDNS).
+# Suffixes that don't exist in the public DNS. The suffix .local is refused because any machine in a
+# network may use it (mDNS).
 _LOCAL_SUFFIXES = (".localhost", ".internal")
 
 
 def check_caller(headers: Headers, key: str | None) -> None:
-    """Check that the caller sends the proxy's key; without a key, refuse web pages instead.
+    """Check that the caller sends ``key``; if ``key`` is None, refuse web pages instead.
 
     Raises:
         Refusal: If the key is wrong or the request comes from a web page.
@@ -34,21 +34,21 @@ def _refuse_web_pages(headers: Headers) -> None:
     """Refuse requests from web pages of other sites.
 
     A browser states in Sec-Fetch-Site whether a request comes from a page of another site, and
-    names that site in the Origin of a POST. A page whose own domain name resolves to this machine's
-    address counts as the same site; its domain name is in the Host header of every browser.
+    names that site in the Origin of a POST. A page whose domain name resolves to this machine's
+    address counts as the same site, so a Host header with such a domain name is refused.
 
     Raises:
         Refusal: If the request comes from a web page of another site, or may come from one.
     """
     host, origin = headers.get("host"), headers.get("origin")
-    if host is not None and not _is_local(host):
+    if host is not None and not _is_trusted_host(host):
         raise Refusal(403, "The Host header does not name this machine.")
     is_foreign = origin is not None and origin.partition("://")[2] != host
     if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Refusal(403, "Web pages may not call this proxy.")
 
 
-def _is_local(host: str) -> bool:
+def _is_trusted_host(host: str) -> bool:
     if not (found := _HOST.fullmatch(host)):
         return False
     name = (found[1] or found[2]).lower()
@@ -56,7 +56,7 @@ def _is_local(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and the like also reach this machine, but browsers send no Sec-Fetch-Site for them.
+    # Addresses like 0.0.0.0 reach this machine, too, but browsers send no Sec-Fetch-Site to them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 

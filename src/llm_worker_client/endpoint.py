@@ -30,7 +30,7 @@ from llm_worker_client.wire import (
     CONNECTION_LIMITS,
     RateLimiter,
     RequestBuilder,
-    read_reply,
+    to_reply,
     translate_error,
 )
 
@@ -57,7 +57,7 @@ class Answer:
             yield part
 
     def close(self) -> None:
-        """Cancel the job if it is still running."""
+        """Stop receiving the response, and cancel the job if it is still running."""
         self._steps.close()
         job = self._exchange.job
         if job.id is not None and not job.is_over:
@@ -93,7 +93,7 @@ class Endpoint:
         self._http = httpx2.HTTPTransport(limits=CONNECTION_LIMITS, proxy=self._requests.proxy)
 
     def answer(self, request: Request, timeout_s: float | None = None) -> Answer:
-        """Start a request and wait for the head of its response; see ``Exchange``.
+        """Send a request and return its response once the head has arrived; see ``Exchange``.
 
         Raises:
             ReadTimedOut: If no output has arrived within the timeout. The job is cancelled.
@@ -107,9 +107,9 @@ class Endpoint:
         return answer
 
     def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform requests, uploads and pauses until the next part of a response, and return it.
+        """Perform requests, uploads and pauses until the next part of a response; return that part.
 
-        Such a part is the head or bytes of the body. After the end, return None.
+        A part is the head or bytes of the body. After the last part, return None.
         """
         with suppress(StopIteration):
             step = steps.send(None)
@@ -144,7 +144,7 @@ class Endpoint:
             response.read()
         except httpx2.TransportError as error:
             raise translate_error(error) from None
-        return read_reply(response)
+        return to_reply(response)
 
 
 class AsyncAnswer:
@@ -235,7 +235,7 @@ class AsyncEndpoint:
         if self._background_tasks:
             # asyncio.gather would cancel these tasks together with the task that waits for them.
             await asyncio.wait(self._background_tasks)
-        # If the event loop is closing, the tasks above were stopped before they cancelled a job.
+        # If the event loop is closing, it has stopped the tasks above, so cancel their jobs here.
         for job_id in tuple(self._jobs_to_cancel):
             await self._cancel(job_id)
 
@@ -253,7 +253,7 @@ class AsyncEndpoint:
         try:
             return await asyncio.to_thread(self.lazy_volume.upload, step, stop_event)
         finally:
-            # If the caller hangs up, the thread would continue without this event.
+            # Without this event, the thread would continue after the caller has hung up.
             stop_event.set()
 
     async def _send_request(self, request: PlatformRequest) -> PlatformReply:
@@ -275,7 +275,7 @@ class AsyncEndpoint:
             await response.aread()
         except httpx2.TransportError as error:
             raise translate_error(error) from None
-        return read_reply(response)
+        return to_reply(response)
 
     async def _cancel_new_job(self, send_task: asyncio.Task[PlatformReply]) -> None:
         with suppress(PlatformUnreachable, ValueError):

@@ -30,7 +30,7 @@ from llm_worker_client.steps import (
     StoreFile,
 )
 
-# Time limit in seconds of jobs that run batches and fine-tunes; the default is 10 minutes.
+# Time limit in seconds of jobs for batches and fine-tunes; the platform's default is 10 minutes.
 LONG_JOB_S = 24 * 3600
 LONG_JOB_POLICY = {"executionTimeout": LONG_JOB_S * 1000, "ttl": 2 * LONG_JOB_S * 1000}
 RUN_WITH_KEY = "run_with"
@@ -44,7 +44,7 @@ _MAX_DIGITS = 20
 
 
 class Exchange:
-    """Answers one request.
+    """Answers one request by running jobs or by forwarding the request to the platform's API.
 
     Args:
         request: The caller's request.
@@ -81,7 +81,7 @@ class Exchange:
             yield from self._report_refusal(Refusal(502, reason, None, 1.0))
 
     def _forward(self, target: ForwardedRequest) -> Steps[None]:
-        """Forward a request for the platform's own API; the caller must cancel its job, if any."""
+        """Forward a request for the platform's own API; a job that this starts isn't cancelled."""
         method, body = self._request.method, self._request.body or None
         reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
         headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
@@ -151,7 +151,7 @@ class Exchange:
         """
         begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
         if job_request.range_header and job_request.json_file_id is None:
-            size = yield from self._content_size(job_request)
+            size = yield from self._fetch_content_size(job_request)
             if byte_range := _parse_range(job_request.range_header, size):
                 begin, end = byte_range
                 status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
@@ -175,7 +175,7 @@ class Exchange:
             content = {"id": job_request.json_file_id, "content": _decode(bytes(text_content))}
             yield from self._send_response(responses.whole_response(content, self.job.id))
 
-    def _content_size(self, job_request: JobRequest) -> Steps[int]:
+    def _fetch_content_size(self, job_request: JobRequest) -> Steps[int]:
         outputs = yield from self._run_job(job_request.for_file_details())
         try:
             return int(outputs[0]["bytes"])
@@ -197,15 +197,15 @@ class Exchange:
         return outputs
 
     def _start_long_job(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
-        """Submit the job that runs a new batch or fine-tune; return the response without that job.
+        """Submit the job that runs a new batch or fine-tune; return ``output`` without that job.
 
-        If the submission fails, return the response unchanged.
+        If the submission fails, return ``output`` unchanged.
         """
         payload = {**output[RUN_WITH_KEY], "policy": LONG_JOB_POLICY}
         try:
             yield from JobRun(Job()).submit(payload, is_read_only=False)
         except (Refusal, PlatformUnreachable):
-            # The batch or fine-tune exists, and the response says how to start it.
+            # The batch or fine-tune exists, and ``output`` contains the job that would run it.
             return output
         return {name: value for name, value in output.items() if name != RUN_WITH_KEY}
 
@@ -224,7 +224,7 @@ class Exchange:
             yield from self._send_response(responses.error_response(refusal, dialect, self.job.id))
         elif not self._last_events:
             raise PlatformUnreachable(str(refusal), may_have_arrived=True)
-        elif not responses.has_error(self._last_events):
+        elif not responses.ends_with_error(self._last_events):
             yield responses.error_event(refusal, dialect, self.job.id)
 
 
@@ -260,5 +260,5 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def _parse_number(digits: str) -> int | None:
-    # More digits exceed the size of every file, and Python limits their number.
+    # Drop further digits: Python limits their number, and these exceed every file's size anyway.
     return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

@@ -23,7 +23,7 @@ DEFAULT_FOLDER = "inbox"
 TIMEOUT_S = 300
 
 
-def register(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments to a parser."""
     parser.epilog = (
         f"Set {account.S3_KEY_VARIABLE} and {account.S3_SECRET_VARIABLE} to an S3 API key. "
@@ -72,7 +72,7 @@ def run(options: Namespace) -> int:
 
 
 def _upload(volume: "Volume", options: Namespace) -> None:
-    # Create the transport first: without an API key, no file is uploaded that can't be registered.
+    # Create the transport first, so that a missing API key is reported before the upload.
     transport = (
         RunpodTransport(options.endpoint, None, options.base_url) if options.endpoint else None
     )
@@ -83,10 +83,10 @@ def _upload(volume: "Volume", options: Namespace) -> None:
         return
     body = {"path": file.key, "filename": options.path.name, "purpose": options.purpose}
     with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
-        _print(_register(client, body))
+        _print(_register_file(client, body))
 
 
-def _register(client: httpx2.Client, body: dict[str, str]) -> str:
+def _register_file(client: httpx2.Client, body: dict[str, str]) -> str:
     """Register a file on the volume as a file of an endpoint; return the file's id.
 
     Raises:

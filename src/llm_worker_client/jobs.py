@@ -140,8 +140,8 @@ class JobRun:
             return None
         has_no_output = report.get("output") is None and report.get("error") is None
         if has_no_output and (self._job.output_count == 0 or report.get("status") != COMPLETED):
-            # The status has all yields, also of workers that don't stream and of failed polls.
-            report = yield from self.wait_for_end((yield from self._status()))
+            # The status contains all yields, also of workers that don't stream and of failed polls.
+            report = yield from self.wait_for_end((yield from self._poll_status()))
         for output in read_outputs(report)[self._job.output_count :]:
             yield from self._handle_output(output, on_output)
         if self._job.is_over:
@@ -167,11 +167,11 @@ class JobRun:
             self._check_timeout()
             yield Pause(pause)
             pause = min(2 * pause, MAX_POLL_DELAY)
-            report = yield from self._status()
+            report = yield from self._poll_status()
         return report
 
     def _poll_stream(self, on_output: OutputHandler) -> Steps[Report]:
-        """Pass on yields as they arrive, until the job has ended and all yields were read.
+        """Pass on yields as they arrive, until ``on_output`` returns True or the job has no more.
 
         Returns:
             The last report; an empty dict if a poll failed, because its yields may be lost.
@@ -199,7 +199,7 @@ class JobRun:
             if not chunks and time.monotonic() - started_at < LONG_POLL_MIN_S:
                 yield Pause(pause)
 
-    def _status(self) -> Steps[Report]:
+    def _poll_status(self) -> Steps[Report]:
         return _parse_report(
             (yield from send_with_retries(self._poll_request("status"), is_repeatable=True))
         )
@@ -236,7 +236,7 @@ def read_outputs(report: Report) -> list[Any]:
 
 
 def _parse_report(reply: PlatformReply) -> Report:
-    """Return the platform's report of a job; raise ``Refusal`` if the reply is invalid."""
+    """Return the platform's report of a job; raise ``Refusal`` if the reply is an error."""
     if reply.status in (401, 403):
         raise Refusal(reply.status, "The platform refuses the account's API key.")
     try:

@@ -68,7 +68,7 @@ class Proxy:
         if not request.is_form:
             parts = _limit_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
-        if missing := await asyncio.to_thread(self._endpoint.lazy_volume.missing_settings):
+        if missing := await asyncio.to_thread(self._endpoint.lazy_volume.configuration_error):
             message = f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing}"
             parts = _limit_size(parts, message)
         return replace(request, form=await aparse_form(request.header("content-type"), parts))
@@ -123,7 +123,7 @@ class ProxyConnection(H11Protocol):
 
     _check_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._schedule_check()
 
@@ -132,7 +132,7 @@ class ProxyConnection(H11Protocol):
         if self._check_timer is not None:
             self._check_timer.cancel()
 
-    def _check_idle(self, was_waiting: bool, last_cycle: object) -> None:
+    def _close_if_idle(self, was_waiting: bool, last_cycle: object) -> None:
         if was_waiting and self._is_waiting() and self.cycle is last_cycle:
             self.transport.abort()
         else:
@@ -140,7 +140,7 @@ class ProxyConnection(H11Protocol):
 
     def _schedule_check(self) -> None:
         arguments = (self._is_waiting(), self.cycle)
-        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._check_idle, *arguments)
+        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, *arguments)
 
     def _is_waiting(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -15,7 +15,7 @@ class PlatformRequest:
         path: Path below the endpoint's URL, with the query string.
         content: JSON body.
         timeout_s: Seconds to wait for the platform's response.
-        starts_job: Whether the response contains the id of a new job, so that it must be read.
+        starts_job: Whether the response contains the id of a new job, which must not be lost.
     """
 
     method: str
@@ -39,11 +39,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file to upload to the volume; the generator is resumed with the file's key there.
+    """A file to upload to the volume; the generator is resumed with the file's key on the volume.
 
     Args:
         path: Path of the file on this machine.
-        name: The caller's name for the file.
+        name: The caller's name for the file, if any.
     """
 
     path: Path

@@ -1,6 +1,6 @@
 """Transports for `openai` and other httpx clients, which turn requests into jobs of an endpoint.
 
-Each works with `httpx2`, which new clients need, and with `httpx`, which older clients need.
+Each transport works with `httpx2` (for new clients) and with `httpx` (for older clients).
 """
 
 import functools
@@ -138,7 +138,7 @@ def _error_response(package: ModuleType, refusal: Refusal, dialect: Dialect) -> 
 
 @functools.cache
 def _stream_class(package: ModuleType) -> Any:
-    """Return a class for response bodies; clients require the stream class of their package."""
+    """Return a class for response bodies; clients require a subclass from their own package."""
 
     class Stream(package.SyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
         def __init__(self, answer: Answer, request: Any) -> None:

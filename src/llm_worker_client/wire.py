@@ -12,7 +12,7 @@ from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnre
 
 # Seconds of the window in which the platform counts requests.
 WINDOW_S = 10.0
-# Maximum requests per endpoint in this window. More would be refused, so they wait here.
+# Maximum requests per operation in this window. The platform would refuse more, so they wait.
 RATE_LIMITS: Mapping[str, int] = {
     "run": 1000,
     "runsync": 2000,
@@ -20,7 +20,7 @@ RATE_LIMITS: Mapping[str, int] = {
     "status": 2000,
     "cancel": 100,
 }
-# Maximum concurrent connections: the platform's limit for its slowest operations.
+# Maximum concurrent connections: the platform's limit of requests for its slowest operations.
 MAX_CONNECTIONS = 400
 # Connect timeout in seconds.
 CONNECT_TIMEOUT_S = 10.0
@@ -34,10 +34,10 @@ _CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeou
 
 
 class RequestBuilder:
-    """Builds requests to an endpoint, with its URL, the account's key and the environment's proxy.
+    """Builds requests to an endpoint with the account's key, and finds the environment's proxy.
 
-    The requests are for httpx2's transports. Cookies, redirects and other features of httpx2's
-    clients would double the time of a request.
+    The requests are for httpx2's transports; its clients with cookies, redirects and other features
+    would double the time of a request.
     """
 
     def __init__(self, id: str, api_key: str | None, base_url: str | None) -> None:
@@ -67,7 +67,7 @@ class RequestBuilder:
         )
 
 
-def read_reply(response: httpx2.Response) -> PlatformReply:
+def to_reply(response: httpx2.Response) -> PlatformReply:
     return PlatformReply(response.status_code, response.content, dict(response.headers))
 
 

@@ -21,7 +21,7 @@ from trainer.interruptions import (
     VolumeFailure,
     describe_volume_failure,
 )
-from trainer.prepare import TRAINING, VALIDATION, check_in_process
+from trainer.prepare import TRAINING, VALIDATION, prepare_in_process
 from trainer.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
@@ -77,7 +77,7 @@ def _check_and_train(
     spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, *, only_check: bool
 ) -> None:
     try:
-        result = _check(spec, attempt, events, only_check=only_check)
+        result = _check_rows(spec, attempt, events, only_check=only_check)
         if only_check:
             return
         outcome = _train(spec, attempt, events, watcher, result)
@@ -92,9 +92,9 @@ def _check_and_train(
     write_file(attempt / OUTCOME_FILE, outcome.model_dump_json())
 
 
-def _check(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool) -> CheckResult:
+def _check_rows(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool) -> CheckResult:
     try:
-        result = check_in_process(spec, attempt / TOKENS_DIR)
+        result = prepare_in_process(spec, attempt / TOKENS_DIR)
     except OSError as error:
         raise VolumeFailure(f"the volume fails: {error}") from error
     write_file(attempt / CHECK_FILE, result.model_dump_json())

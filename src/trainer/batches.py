@@ -1,4 +1,4 @@
-"""Turns rows of tokens into tensors, and chooses the rows per step and the rows per computation."""
+"""Turns rows of tokens into tensors, and chooses the rows per step and per forward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class TokenRows(Sequence[TokenRow]):
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row, the positions in the file of its first token and after its last token.
+        # For each row, the index in the file of its first token, and after its last token.
         self._bounds = np.load(directory / f"{name}.npy")
         self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
 

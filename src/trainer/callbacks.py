@@ -22,7 +22,7 @@ from worker.masking import add_secrets, mask, remove_paths
 CHECKPOINT_INTERVAL_S = 60.0
 _LOSS_METRICS = ("loss", "eval_loss")
 _WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
-# Maximum number of characters of an error in the warning that nothing is reported.
+# Maximum number of characters of an error of Weights & Biases in a warning.
 MAX_REASON_CHARACTERS = 300
 
 

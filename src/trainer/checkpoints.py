@@ -66,7 +66,7 @@ def find_newest_checkpoint(attempt: Path) -> Checkpoint | None:
 
 
 def prune_checkpoints(attempt: Path) -> None:
-    """Remove all but the newest checkpoints of an attempt."""
+    """Remove all but the ``MAX_CHECKPOINTS`` newest checkpoints of an attempt."""
     for old in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[:-MAX_CHECKPOINTS]:
         # Renamed first, so that no attempt resumes from a partly removed checkpoint.
         hidden_path = _make_hidden_path(old.path)
@@ -75,7 +75,7 @@ def prune_checkpoints(attempt: Path) -> None:
 
 
 def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
-    """Return the directory with an epoch's adapter, from this attempt or an earlier one.
+    """Return the directory with an epoch's adapter, from this attempt or another one.
 
     Raises:
         FileNotFoundError: No attempt has this adapter.

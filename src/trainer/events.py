@@ -38,9 +38,9 @@ class EventLog:
         self._append(Event(at=time.time(), level=level, message=message, step=step))
 
     def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write a step's metrics, unless metrics with the same step and first name are written.
+        """Write a step's metrics, unless metrics of this step with the same first name exist.
 
-        Steps are repeated when a training continues with fewer rows per computation. Values that
+        Steps are repeated when a training continues with fewer rows per forward pass. Values that
         are not finite appear in the event's message only.
         """
         key = step, next(iter(metrics), "")

@@ -24,7 +24,7 @@ class VolumeFailure(Exception):
 
 
 class StoppedBySigterm(Exception):
-    """SIGTERM stopped the training at a checkpoint or in an evaluation. It can be resumed."""
+    """SIGTERM stopped the training, which can be resumed, at a checkpoint or in an evaluation."""
 
 
 def describe_volume_failure(error: BaseException) -> str | None:

@@ -79,7 +79,7 @@ def weights_dtype(device: str) -> torch.dtype:
 
 
 def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
-    """Add a new adapter to a model; its initial weights depend on the seed only.
+    """Add a new adapter to a model. The adapter's initial weights depend on the seed only.
 
     Raises:
         TrainingFailure: The model doesn't have the requested layers, or any known projections.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VALIDATION_SHARE = 0.1
 # Number of rows below which a warning recommends more.
 RECOMMENDED_ROWS = 200
-# Maximum rows and characters per call of the tokenizer: enough for all cores, but little memory.
+# Rows and characters that fill a batch for the tokenizer: enough for all cores, in little memory.
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
 # Maximum number of line numbers that a warning lists.
 MAX_WARNING_LINES = 10
@@ -42,7 +42,7 @@ TRAINING, VALIDATION = "training", "validation"
 NO_TOKENIZER = "the model's tokenizer is not one of the tokenizers library, which a training needs"
 
 
-def check_in_process(spec: Spec, directory: Path) -> CheckResult:
+def prepare_in_process(spec: Spec, directory: Path) -> CheckResult:
     """Check a training's rows and write them as tokens to a directory, in a separate process.
 
     The process needs little memory because transformers loads the tokenizer without torch there,
@@ -65,7 +65,7 @@ def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
     if not spec.trust_remote_code:
         # ``None`` makes Python treat torch as missing. Trusted code of the model may need torch.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
-    # Otherwise transformers advises to install torch.
+    # Otherwise transformers logs the advice to install torch.
     logging.disable(logging.WARNING)
     # Imported only now that torch is hidden.
     from transformers import AutoTokenizer, TokenizersBackend  # noqa: PLC0415 - see above
@@ -135,7 +135,7 @@ class TokenWriter:
         self._offsets.append(self._offsets[-1] + len(row))
 
     def save_selection(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
-        """Save a selection of rows, which are numbered from 0, and return their lengths."""
+        """Save a selection of rows, numbered from 0, and return their lengths in tokens."""
         begins = np.frombuffer(self._offsets, np.int64)
         numbers = np.fromiter(rows, np.int64)
         bounds = np.stack([begins[numbers], begins[numbers + 1]], axis=1)
@@ -151,7 +151,7 @@ class _RowsReader:
     ) -> None:
         self.mistakes = Mistakes(file)
         self.cut_rows = 0
-        # Line numbers of rows that are left out because the cut leaves no token of an answer.
+        # Line numbers of rows that are left out: no token of an answer remains after the cut.
         self.dropped_lines: list[int] = []
         # Number of this file's first row in the writer, and the line number of each of its rows.
         self.first_row = len(writer)
@@ -172,7 +172,7 @@ class _RowsReader:
             for batch in _make_batches(read_rows(data, self.mistakes)):
                 lines, texts = self._render_batch(batch)
                 if self.mistakes.count:
-                    continue  # a file with a mistake is only searched for others
+                    continue  # after a mistake, only search for more
                 pending.append((lines, pool.submit(list, self._encoder.tokenize(texts))))
                 if len(pending) > 1:
                     self._write_rows(*pending.popleft())
@@ -225,7 +225,7 @@ def _make_batches(rows: Iterator[ParsedRow]) -> Iterator[list[ParsedRow]]:
 def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return the numbers of the rows to train on, and of the validation rows.
 
-    Without a validation file, the seed chooses the latter; a file with one line is a mistake.
+    Without a validation file, the seed chooses the latter; a single line is then a mistake.
     """
     first, *others = readers
     if others:

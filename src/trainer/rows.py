@@ -103,7 +103,7 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
 
 
 def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes. Empty lines at the end of a file are no mistakes."""
+    """Yield the rows and collect the mistakes; ignore empty lines at the end of a file."""
     empty_lines: list[_RowMistake] = []
     for row in rows:
         if isinstance(row, _RowMistake) and row.message == EMPTY_LINE:
@@ -121,7 +121,7 @@ def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
     """Yield each line's number and text, and a message about its flaw or None.
 
-    Flaws: a NUL character, no UTF-8, more bytes than ``MAX_ROW_BYTES`` (only the end is yielded).
+    Flaws are NUL characters, invalid UTF-8 and excessive length (only the end is yielded then).
     """
     number = 0
     while line := file.readline(MAX_ROW_BYTES + 2):
@@ -234,7 +234,7 @@ class _CsvLines:
 
 
 def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
-    """Yield each record's first line number, fields and mistakes; stop at one that is too long."""
+    """Yield each record's first line number, fields and mistakes; stop if a record is too long."""
     csv_lines = _CsvLines(file)
     reader = csv.reader(csv_lines, strict=True)
     while True:

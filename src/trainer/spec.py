@@ -17,13 +17,13 @@ SPEC_FILE, ATTEMPTS_DIR = "spec.json", "attempts"
 # Files in an attempt's directory. The events are lines of JSON, appended and flushed one by one: a
 # ``ResumeEvent``, then one ``Event`` per line.
 EVENTS_FILE = "events.jsonl"
-# Written once, after the check of the rows (``CheckResult``).
+# File with the ``CheckResult``, written once after the check of the rows.
 CHECK_FILE = "checked.json"
-# Written once, as the last file, when the training has succeeded or can't succeed (``Outcome``).
+# File with the ``Outcome``, written last, when the training has succeeded or can't succeed.
 OUTCOME_FILE = "outcome.json"
 # Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), the adapter
-# of each epoch (``<step>``), and the best adapter. Each appears under its name once it is complete
-# and durable.
+# of each epoch (``<step>``), and the best adapter. Checkpoints and adapters appear under their
+# names once they are complete and durable.
 CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR = "checkpoints", "epochs", "result"
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 # Directories for the rows as tokens, which each attempt writes again, and for an incomplete
@@ -42,7 +42,7 @@ class ExitStatus(IntEnum):
 
     # The training or the check is over. After a training, ``OUTCOME_FILE`` describes its outcome.
     FINISHED = 0
-    # A defect, or not enough memory; the last lines of standard error describe it.
+    # An exception ended the attempt; the last line of standard error has its type and message.
     CRASHED = 1
     # The volume is full or fails otherwise: another attempt may resume later.
     VOLUME_FAILURE = 74
@@ -127,8 +127,8 @@ class Spec(Hyperparameters):
         trust_remote_code: Whether code in the model's directory may run.
         device: "cuda" or "cpu".
         max_length: Maximum number of tokens per row; longer rows are cut at the end.
-        training: Rows to train on.
-        validation: Rows for validation; None for a tenth of the training rows, chosen by the seed.
+        training: File of the rows to train on.
+        validation: File of validation rows; None to choose a tenth of the training rows.
         wandb: Arguments of ``wandb.init``; None for no report to Weights & Biases.
     """
 
@@ -150,7 +150,7 @@ class Mistake(FrozenModel):
     """A mistake in a file of rows.
 
     Args:
-        file: The spec's field for the file.
+        file: The field of the fine-tune's request that names the file.
         line: Number of the line, from 1 (which is the header in CSV); None for the whole file.
         message: Description of the mistake and its correction, without the row's text.
     """
@@ -202,7 +202,7 @@ class Event(FrozenModel):
 
 
 class ResumeEvent(FrozenModel):
-    """The first line of an attempt's events: the step from which the attempt resumes."""
+    """The first line of an attempt's events, with the step from which the attempt resumes."""
 
     resumed_at: int
 

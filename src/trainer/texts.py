@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainer.values import ChatRow, InvalidRowError, PromptRow, RowValue
 
 if TYPE_CHECKING:
-    # Only ``prepare`` may import transformers, in a child process without torch.
+    # ``prepare`` imports this module before it hides torch, and transformers afterwards.
     from tokenizers import Encoding
     from transformers import TokenizersBackend
 
@@ -34,7 +34,7 @@ MAX_CHAT_CHARACTERS = 8 << 20
 # together with this prefix, whose tokens are then removed.
 ANSWER_PREFIX = "\n"
 
-# Type of a token in a row: its id, and whether it is part of an answer and therefore learned.
+# Type of a token in a row: its id, and whether it is learned (as part of an answer).
 TOKEN_DTYPE = np.dtype([("id", np.int32), ("learned", np.bool_)])
 TokenRow = NDArray[np.void]
 
@@ -79,7 +79,7 @@ class ChatTemplate:
 
         The last text ends with the last learned answer. Some templates render an answer differently
         once the conversation continues, for example without its reasoning. Such an answer gets a
-        separate text that ends with it: the served model will have to continue the same text.
+        separate text that ends with it: the served model will see the same text before the answer.
 
         Raises:
             InvalidRowError: The template rejects the conversation, or its texts are too long.
@@ -109,7 +109,7 @@ class ChatTemplate:
         text = self._render(messages, chat.tools)
         begin = len(prompt)
         if not text.startswith(prompt):
-            begin = self._find_changed_answer(text, prompt, self._render(messages[:-1], chat.tools))
+            begin = self._find_answer_begin(text, prompt, self._render(messages[:-1], chat.tools))
         # The model never generates the white space after the token at which the engine stops.
         trimmed = text.rstrip()
         has_stop_token = trimmed.endswith(self._special_tokens) and len(trimmed) > begin
@@ -118,7 +118,7 @@ class ChatTemplate:
             raise InvalidRowError("the chat template omits an answer")
         return RenderedChat(text, [(begin, end)])
 
-    def _find_changed_answer(self, text: str, prompt: str, before: str) -> int:
+    def _find_answer_begin(self, text: str, prompt: str, before: str) -> int:
         # ``before`` has the messages before the answer; ``prompt`` also has a generation prompt.
         if not before or not text.startswith(before):
             raise InvalidRowError(
@@ -138,7 +138,7 @@ class ChatTemplate:
                 tokenize=False,
             )
         except TEMPLATE_ERRORS as error:
-            # Only messages from the template itself: others may contain text of the row.
+            # Quote only messages from the template itself: others may contain text of the row.
             message = str(error) if str(error) and str(error) in self._source else ""
             suffix = f": {message}" if message else ""
             raise InvalidRowError(f"the chat template refuses the messages{suffix}") from None
@@ -223,7 +223,7 @@ class RowEncoder:
         return self._template.render(value)
 
     def tokenize(self, texts: Sequence[PromptRow | RenderedChat]) -> Iterator[TokenRow]:
-        """Yield the tokens of each text. All texts must be prompts, or all conversations."""
+        """Yield the tokens of each text. All must be ``PromptRow``, or all ``RenderedChat``."""
         prompts = [text for text in texts if isinstance(text, PromptRow)]
         if prompts:
             return self._tokenize_prompts(prompts)
@@ -245,7 +245,7 @@ class RowEncoder:
             )
 
     def _tokenize_prompts(self, rows: Sequence[PromptRow]) -> Iterator[TokenRow]:
-        """Yield each row's tokens: the prompt as for completions, the answer, any end token."""
+        """Yield each row's tokens: prompt (as in ``/v1/completions``), answer, and end token."""
         prompts = self._tokenizer.encode_batch_fast([row.prompt for row in rows])
         prefix = "" if self._prefix_tokens is None else ANSWER_PREFIX
         answers = self._tokenizer.encode_batch_fast(

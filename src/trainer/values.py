@@ -116,7 +116,7 @@ def _parse_chat(row: dict[str, Any]) -> ChatRow:
         try:
             messages.append(_parse_message(message))
             # A first message isn't learned: the model never answers an empty conversation.
-            if messages[-1]["role"] == "assistant" and _is_learned(message) and index:
+            if messages[-1]["role"] == "assistant" and _parse_weight(message) and index:
                 learned.append(index)
         except InvalidRowError as error:
             raise InvalidRowError(f"messages[{index}]: {error.message}") from None
@@ -141,11 +141,11 @@ def _parse_message(value: Any) -> dict[str, Any]:
     message = {"role": role, "content": _parse_content(value.get("content"))}
     for key in ("name", "tool_call_id"):
         if value.get(key) is not None:
-            message[key] = _check_text(key, value[key])
-    return message | (_assistant_keys(value) if role == "assistant" else _check_other_role(value))
+            message[key] = _parse_text(key, value[key])
+    return message | (_parse_assistant(value) if role == "assistant" else _parse_other_role(value))
 
 
-def _assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
+def _parse_assistant(message: dict[str, Any]) -> dict[str, Any]:
     """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
     calls = _parse_tool_calls(message)
     content = message.get("content") or ""
@@ -155,10 +155,10 @@ def _assistant_keys(message: dict[str, Any]) -> dict[str, Any]:
     # vLLM passes the reasoning to templates under both names.
     keys = ("reasoning", "reasoning_content")
     text = next((message[key] for key in keys if message.get(key) is not None), None)
-    return calls if text is None else calls | dict.fromkeys(keys, _check_text(keys[0], text))
+    return calls if text is None else calls | dict.fromkeys(keys, _parse_text(keys[0], text))
 
 
-def _check_other_role(message: dict[str, Any]) -> dict[str, Any]:
+def _parse_other_role(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("content") is None:
         raise InvalidRowError("content is missing")
     if wrong := {"tool_calls", "weight"}.intersection(message):
@@ -170,17 +170,17 @@ def _parse_content(value: Any) -> str | list[dict[str, str]]:
     if value is None:
         return ""
     if not isinstance(value, list):
-        return _check_text("content", value)
+        return _parse_text("content", value)
     for part in value:
         if not isinstance(part, dict) or set(part) != {"type", "text"} or part["type"] != "text":
             raise InvalidRowError(
                 'content has to be a text, or a list of {"type": "text", "text": …}'
             )
-        _check_text("text", part["text"])
+        _parse_text("text", part["text"])
     return value
 
 
-def _is_learned(message: dict[str, Any]) -> bool:
+def _parse_weight(message: dict[str, Any]) -> bool:
     weight = message.get("weight", 1)
     if isinstance(weight, bool) or weight not in (0, 1):
         raise InvalidRowError("weight has to be 0 or 1")
@@ -227,7 +227,7 @@ def _has_function(value: Any) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
-def _check_text(name: str, value: Any) -> str:
+def _parse_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRowError(f"{name} is {_describe_type(value)}, and has to be a text")
     return value

@@ -15,7 +15,7 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.job import AnyJob, InputLimits, Job, PromptListJob
-from worker.long_work.kinds import KINDS, LongWork
+from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_in_worker, max_queue_jobs
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord
@@ -85,10 +85,10 @@ class Worker:
 
     @property
     def links(self) -> SignedLinks:
-        """Signed URLs of files, for the HTTP server that serves them."""
+        """Creates and checks signed URLs of files, for the HTTP server that serves the files."""
         return self._resources.links
 
-    def unfinished_work(self) -> list[LongWork]:
+    def list_unfinished_work(self) -> list[WorkReference]:
         """Return the unfinished work on the volume; blocks, so call it in a thread."""
         return self._resources.list_unfinished_work()
 
@@ -125,13 +125,13 @@ class Worker:
 
     @contextlib.contextmanager
     def _track_job(self, record: JobRecord, *, writes_record: bool) -> Iterator[None]:
-        """Count a job as running until this block or its task ends; optionally log it then."""
+        """Count a job as running until this block or its task ends; optionally write its record."""
         cleanup = contextlib.ExitStack()
         if writes_record:
             cleanup.callback(record.write)
         cleanup.callback(self._change_running_jobs, -1)
         self._change_running_jobs(1)
-        # A cancelled job runs no more code that could set this status.
+        # This stays the status of a cancelled job, which runs no more code that could set it.
         record.status = UNANSWERED
         # A cancelled job's generator may be closed later, and then closes the stack a second time.
         with call_at_task_end(cleanup.close):
@@ -168,7 +168,7 @@ class Worker:
             yield _failure_chunk(body)
 
     async def _parse(self, payload: Any) -> AnyJob:
-        """Validate an input; validate a list in a thread, since it may take half a second.
+        """Validate an input; use a thread for long inputs, which may take half a second.
 
         Raises:
             WorkerError: The input is refused, or ``payload`` is the error of reading it.
@@ -185,7 +185,7 @@ class Worker:
         with self._open_stream(reply, record) as read:
             if not reply.stream:
                 chunk = await self._render_whole(read, reply)
-                # The status is set before the yield: some callers never request a second one.
+                # The status is set before the yield, because some callers request only one yield.
                 record.status = HTTPStatus.OK
                 yield chunk
                 return
@@ -214,7 +214,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _open_stream(self, reply: Answer[Any], record: JobRecord) -> Iterator[ReadPieces]:
-        """Start a response, and cancel it when this block or the job's task ends.
+        """Yield a function that reads a response; cancel the response when the block or task ends.
 
         Raises:
             EngineBusy: The response needs the engine, and the worker is full.
@@ -245,7 +245,7 @@ class Worker:
             yield read
 
     async def _render_whole(self, read: ReadPieces, reply: Answer[Any]) -> Any:
-        """Return a whole response that is not streamed, as one yield."""
+        """Read a whole response that is not streamed, and return it as one yield."""
         values: list[Any] = []
         while (pieces := await read()) is not None:
             values += [piece.value for piece in pieces]

@@ -1,4 +1,4 @@
-"""Streams items from the engine's event loop to the SDK's; cancellations go the other way."""
+"""Streams items from the engine's event loop to another loop, which can cancel the stream."""
 
 import asyncio
 import contextlib
@@ -37,20 +37,20 @@ class Stream(Generic[T]):
         """Return the items that have arrived, possibly none; return None at the end.
 
         Args:
-            timeout_s: Seconds to wait at most; None to wait until ``min_items`` have arrived.
+            timeout_s: Seconds to wait at most; None to wait for ``min_items`` or the end.
             min_items: Number of items to wait for.
 
         Raises:
             Exception: Any exception of the source, after all its items were returned.
         """
-        # Set before counting the items, so that one that arrives in between sends a signal.
+        # Set before counting the items, so that an item that arrives in between sends a signal.
         self._min_items = min_items
         if len(self._items) < min_items and not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._items_arrived.wait()
         self._items_arrived.clear()
-        # Clear before taking the items, so that one that arrives in between sends a signal.
+        # Clear before taking the items, so that an item that arrives in between sends a signal.
         self._signalled = False
         ended = self._ended
         items = [self._items.popleft() for _ in range(len(self._items))]
@@ -111,7 +111,7 @@ class Stream(Generic[T]):
 
 @contextlib.contextmanager
 def call_at_task_end(callback: Callable[[], object]) -> Iterator[None]:
-    """Call a function when this block ends, and when the current task ends.
+    """Call a function when this block ends, and also if the current task ends within it.
 
     The task of a cancelled job is usually suspended in the SDK's POST request: the generator is
     dropped without being closed, and its ``finally`` blocks don't run while the SDK refers to it.

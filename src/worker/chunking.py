@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# The platform refuses stream chunks above 1 MB. The reserve is for the other contents of a yield:
-# keys, usage, finish reasons.
+# The platform refuses stream chunks above 1 MB. The envelope is the other content of a yield: keys,
+# usage, finish reasons.
 YIELD_LIMIT_BYTES = 1_000_000
 ENVELOPE_BYTES = 50_000
 PIECES_LIMIT_BYTES = YIELD_LIMIT_BYTES - ENVELOPE_BYTES
@@ -34,9 +34,10 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """Sizes of a stream's chunks: the k-th has ``smallest * growth**k`` pieces, up to ``largest``.
+    """Sizes of a stream's chunks: chunk k has weight ``smallest * growth**k``, up to ``largest``.
 
-    No piece waits longer than ``max_delay`` seconds; with 0, pieces wait until a chunk is full.
+    Without growth, all have ``largest``. No piece waits longer than ``max_delay`` seconds; with 0,
+    pieces wait until a chunk is full.
     """
 
     largest: int
@@ -64,7 +65,6 @@ class Chunker(Generic[T]):
         self._size = 0
 
     def add(self, pieces: list[Piece[T]]) -> None:
-        """Append pieces in the stream's order."""
         self._waiting.extend(pieces)
         self._weight += sum(piece.weight for piece in pieces)
         self._size += sum(piece.size for piece in pieces)
@@ -81,7 +81,7 @@ class Chunker(Generic[T]):
 
     @property
     def missing_pieces(self) -> int:
-        """Number of pieces that fill the chunk if each has weight 1; 1 without a deadline."""
+        """Number of pieces to wait for, if all have weight 1, for a chunk; 1 without a deadline."""
         if self._deadline == math.inf:
             return 1
         return max(1, math.ceil(self._target - self._weight))
@@ -91,7 +91,7 @@ class Chunker(Generic[T]):
         return self._pop_chunk(self._weight_limit(now))
 
     def _weight_limit(self, now: float) -> float:
-        """Return a chunk's maximum weight; it is larger if pieces waited too long."""
+        """Return the next chunk's maximum weight; it is ``largest`` if a piece waited too long."""
         return self._policy.largest if now >= self._deadline else self._target
 
     @property

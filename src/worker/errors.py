@@ -39,7 +39,7 @@ from worker.masking import mask
 
 log = logging.getLogger(__name__)
 
-# Maximum number of characters of a message, which may quote the request: a yield has a limit.
+# Maximum characters of a message. It may quote the request, and a yield has a maximum size.
 MAX_MESSAGE_LENGTH = 2_000
 
 

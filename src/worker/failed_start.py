@@ -11,7 +11,7 @@ from worker.record import JobRecord
 from worker.settings.values import equals_boolean
 
 SETTING = "ANSWER_FAILED_START"
-# Seconds without a job until a worker that failed to start exits; waiting jobs take under a second.
+# Seconds without a job until a worker that failed to start exits. Waiting jobs arrive in a second.
 IDLE_TIMEOUT_S = 5.0
 # Seconds until such a worker exits even if jobs arrive. The platform's load balancer lets a request
 # wait this long for a worker, so all requests that waited at the failure have been answered. The
@@ -36,8 +36,8 @@ _ADDRESS_OR_PATH = re.compile(
 )
 
 
-def should_answer_jobs(error: StartFailed, values: Mapping[str, str]) -> bool:
-    """Return whether the worker answers jobs with the error of a failed start.
+def should_answer_callers(error: StartFailed, values: Mapping[str, str]) -> bool:
+    """Return whether the worker answers callers with the error of a failed start.
 
     Args:
         error: The error of the start.
@@ -47,7 +47,7 @@ def should_answer_jobs(error: StartFailed, values: Mapping[str, str]) -> bool:
 
 
 def shorten_paths(message: str) -> str:
-    """Replace each path in a message by its last component."""
+    """Replace each path in a message by an ellipsis and its last component."""
     return _ADDRESS_OR_PATH.sub(_shorten_path, message)
 
 

@@ -7,17 +7,17 @@ import aiohttp
 from aiohttp_retry import ExponentialRetry, RetryClient
 from pydantic import SecretStr
 
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Seconds that a job may run, and may wait. Longer work continues in another job.
+# Seconds that a job may run, and that it may wait before. Longer work continues in another job.
 MAX_RUNTIME_S = 24 * 3600
 # Number of attempts to post a job, and seconds before the second one; each further pause doubles.
 ATTEMPTS = 5
 FIRST_PAUSE_S = 0.25
-# Statuses other than 5xx, and errors, after which a post is retried. A second job does no harm.
+# Errors and statuses, in addition to 5xx, after which a post is retried. A second job does no harm.
 RETRIED_STATUSES = {408, 429}
 RETRIED_ERRORS = {aiohttp.ClientError, TimeoutError}
 TIMEOUT = aiohttp.ClientTimeout(total=30)
@@ -43,7 +43,7 @@ class JobSender:
         url = f"{settings.runpod_endpoint_base_url}/{settings.runpod_endpoint_id}/run"
         return cls(url, settings.batch_api_key)
 
-    async def send_job(self, work: LongWork) -> bool:
+    async def send_job(self, work: WorkReference) -> bool:
         """Send the job that runs long work; return whether the platform accepted it."""
         job = work.job_input(max_runtime_sec=MAX_RUNTIME_S)
         policy = {"executionTimeout": MAX_RUNTIME_S * 1000, "ttl": 2 * MAX_RUNTIME_S * 1000}

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_job(text: str | None) -> dict[str, Any]:
-    """Read a job from a JSON string; without one, from test_input.json here or in the repository.
+    """Read and validate a job: a JSON string, or test_input.json here or in the repository.
 
     Raises:
         InvalidInput: The string is not JSON, or the worker refuses the input.
@@ -40,7 +40,7 @@ def read_job(text: str | None) -> dict[str, Any]:
         raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
-    from worker.dialects import parse_input  # noqa: PLC0415 - most ways to run need it later
+    from worker.dialects import parse_input  # noqa: PLC0415 - most modes need it later
 
     # Check the input before the engine starts: a mistake costs no cold start.
     parse_input(job["input"])
@@ -48,7 +48,7 @@ def read_job(text: str | None) -> dict[str, Any]:
 
 
 async def run_job(worker: "Worker", job: dict[str, Any]) -> int:
-    """Print the job's yields and its text; return the exit status."""
+    """Run a job and print its yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
         sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
@@ -66,7 +66,7 @@ async def run_job(worker: "Worker", job: dict[str, Any]) -> int:
 async def run_unfinished_work(worker: "Worker") -> int:
     """Run the unfinished work on the volume sequentially; return the exit status."""
     status = 0
-    for work in await asyncio.to_thread(worker.unfinished_work):
+    for work in await asyncio.to_thread(worker.list_unfinished_work):
         status |= await run_job(worker, {"id": str(uuid.uuid4()), "input": work.job_input()})
     return status
 

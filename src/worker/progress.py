@@ -21,7 +21,7 @@ SendProgress = Callable[[dict[str, Any], Any], Awaitable[None]]
 async def report_progress(
     job: dict[str, Any], progress: Callable[[], Any] | None, report: SendProgress | None
 ) -> AsyncIterator[None]:
-    """Report a job's progress while the block runs: immediately, then at every change.
+    """Report a job's progress while the block runs: immediately, then changes once a second.
 
     Leaving the block waits for an update that is being sent: no update may arrive after the result.
     A cancelled job has no result, and its update is cancelled, too.

@@ -32,8 +32,8 @@ class Usage:
 class JobRecord:
     """The log record of one job. Times are in seconds (``time.monotonic``).
 
-    ``Worker.handle`` fills in most fields. The code that delivers the yields counts the chunks and
-    the retried posts, and logs the record.
+    ``Worker.handle`` fills in most fields. A caller that passes the record to it counts the chunks
+    and the retried posts, and logs the record.
 
     Args:
         id: Id of the job.

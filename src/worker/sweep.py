@@ -1,4 +1,4 @@
-"""Removes expired objects from the volume, once an hour by one of the workers that share it."""
+"""Removes expired files, batches and fine-tunes from the volume, hourly by one of its workers."""
 
 import logging
 import threading
@@ -36,7 +36,7 @@ def sweep(settings: Settings) -> int:
     volume = Volume.from_settings(settings)
     with translate_os_errors():
         # There is nothing to do without a volume, or if the worker stored nothing on it.
-        directory = volume.root.is_dir() and volume.worker_directory("")
+        directory = volume.root.is_dir() and volume.worker_path("")
         if not directory or not directory.is_dir() or not _claim_sweep(directory / MARK_NAME):
             return 0
 
@@ -49,7 +49,7 @@ def sweep(settings: Settings) -> int:
 
 
 def _sweep_part(part: Callable[[], int]) -> int:
-    """Return the number of objects that a part removed; 0 if the volume fails."""
+    """Run a part of the sweep; return the number of removed objects, 0 if the volume fails."""
     try:
         return part()
     except VolumeError as error:
@@ -58,7 +58,7 @@ def _sweep_part(part: Callable[[], int]) -> int:
 
 
 def _claim_sweep(mark: Path) -> bool:
-    """Return whether a sweep is due; if so, mark it as done by this worker."""
+    """Return whether a sweep is due; if so, mark it as done, so that no other worker sweeps."""
     # A mark in the future was set by a machine with a wrong clock.
     if mark.exists() and abs(time.time() - mark.stat().st_mtime) < PERIOD_S:
         return False

@@ -47,7 +47,7 @@ Metadata = Annotated[dict[Text, Text], AfterValidator(_check_metadata)]
 
 
 class StrictModel(BaseModel):
-    """A frozen model that rejects unknown keys and other types, and hides values in its errors."""
+    """A frozen model that rejects unknown keys and wrong types, and hides values in its errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -66,7 +66,7 @@ class StrictModel(BaseModel):
 
 
 class QueryModel(BaseModel):
-    """A query string; unknown keys are ignored."""
+    """A frozen model of a query string; it ignores unknown keys."""
 
     # Not strict: all values of a query string are strings.
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
@@ -115,7 +115,7 @@ def to_invalid_input(
 
 @contextlib.contextmanager
 def prefix_field_name(name: str) -> Iterator[None]:
-    """Put the field's name in front of the messages of the block's request errors."""
+    """Name this field in the block's request errors: in ``param``, and in front of the message."""
     try:
         yield
     except RequestError as error:
@@ -129,7 +129,7 @@ def param_error(name: str, message: str, container: str, *, add_name: bool = Tru
     Args:
         name: Name of the parameter.
         message: Description of the mistake.
-        container: Name of the object with the parameter, which precedes it; empty for the body.
+        container: Name of the object with the parameter, to precede its name; empty for the body.
         add_name: Whether to put the name in front of the message, which otherwise contains it.
     """
     path = ".".join(filter(None, (container, name if add_name else "")))
@@ -139,7 +139,7 @@ def param_error(name: str, message: str, container: str, *, add_name: bool = Tru
 def unknown_key_message(
     key: str, known_keys: Iterable[str], key_hints: Mapping[str, str] | None = None
 ) -> str:
-    """Return the message that refuses a key; it suggests the nearest known key, if any is near.
+    """Return the message that refuses a key; it suggests a similar known key, if there is one.
 
     Args:
         key: The key as the caller wrote it.

@@ -23,7 +23,7 @@ from chaos.workload import (
     job_input,
     wait_until_running,
 )
-from emulator import Job, slow_link_faults
+from emulator import Job, post_delay_faults
 
 WORKER_ID = "worker-1"
 LONGEST_PROMPT = max(ANSWERS, key=lambda question: len(ANSWERS[question]))
@@ -58,7 +58,7 @@ class FreezesRun:
     async def freeze_streaming(self, name: str, rng: random.Random) -> None:
         """Freeze the worker during a stream, often during a POST."""
         faults = self._endpoint.emulator.faults
-        for fault in slow_link_faults(rng.choice(POST_DELAYS_S)):
+        for fault in post_delay_faults(rng.choice(POST_DELAYS_S)):
             faults.add(fault)
         for _ in range(MAX_TRIES):
             raw = rng.random() < 0.5

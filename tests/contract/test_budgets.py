@@ -191,10 +191,10 @@ def test_a_class_has_a_name_of_its_own_in_its_package() -> None:
 GENERAL = set(
     "api axis backend child children client command completion conflict connection deploy"
     " download event file files forbidden form gpu gpus header http hyperparameters"
-    " integration item listable llm logprob logs lora machine message method model"
+    " integration item listable llm logprob logs lora machine message model"
     " models node page parser pause plan ports process progress proxy quantization"
-    " queue renderer request requests response run secrets serve service state"
-    " status stream supervised timestamped tokenizer unauthorized upload usage wandb"
+    " queue renderer request requests response run secrets serve state"
+    " status stream timestamped tokenizer unauthorized upload usage"
     " webhooks".split()
 ) | {"fine tunes", "job loop", "llm engine", "llm worker client", "openai", "trainer"}
 

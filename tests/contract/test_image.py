@@ -21,7 +21,7 @@ from support.processes.scripted_worker import COMMAND_LINE_ONLY
 
 from worker.settings.sources import BAKED_MODEL_FILE, gather_settings
 from worker.store import Artifact, ArtifactLocation, Origin, Places, resolve
-from worker.store.places import baked_models
+from worker.store.places import read_baked_models
 
 pytestmark = pytest.mark.contract
 
@@ -213,7 +213,7 @@ def test_the_files_copied_before_the_model_suffice_to_download_and_describe_it(
         "QUANTIZATION": "awq",
     }
     models.clear()
-    places = Places(tmp_path / "volume", tmp_path / "platform", baked_models(manifest))
+    places = Places(tmp_path / "volume", tmp_path / "platform", read_baked_models(manifest))
     found = resolve(Artifact("acme/whole"), places)
     assert isinstance(found, ArtifactLocation)
     assert found.origin is Origin.BAKED

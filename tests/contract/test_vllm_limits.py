@@ -205,7 +205,7 @@ def add_request(params: Any) -> None:
 
 def plan_params(params: dict[str, Any]) -> Any:
     """Return vLLM's parameters for a raw job, including the stop tokens of the model."""
-    job = RawJob.read({"prompt": "Hi", "sampling_params": params})
+    job = RawJob.from_input({"prompt": "Hi", "sampling_params": params})
     result = plan_sampling(
         job.sampling_params, {"max_tokens": 16}, is_streamed=False, context=CONTEXT
     ).params

@@ -26,7 +26,7 @@ from worker.engine.description import summary
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.inprocess import InProcessEngine
-from worker.logs.reader import ObjectConverter
+from worker.logs.reader import JSONConverter
 from worker.process.estimates import GIB
 from worker.settings import Settings
 from worker.store import Artifact, Places
@@ -149,7 +149,7 @@ def test_a_log_record_of_vllm_with_a_traceback_becomes_one_object() -> None:
     record = logging.getLogRecordFactory()(
         "vllm.v1", logging.ERROR, "core.py", 7, "failed: %s", ("a\n\nb",), error
     )
-    read = json.loads(ObjectConverter().feed(f"{handler.format(record)}\n".encode()))
+    read = json.loads(JSONConverter().feed(f"{handler.format(record)}\n".encode()))
     first, *rest = read["message"].split("\n")
     assert read["level"] == "ERROR"
     assert first.endswith(" [core.py:7] failed: a")

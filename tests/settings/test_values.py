@@ -142,7 +142,7 @@ def read_sources(tmp_path: Path) -> ReadSources:
         if image is not None:
             baked.write_text(json.dumps(image))
         raw = gather_settings({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
-        return start.plan_startup(BootstrapSettings.from_raw_settings(raw), machine_with_gpus(1))
+        return start.plan_startup(BootstrapSettings.validate_and_export(raw), machine_with_gpus(1))
 
     return read
 

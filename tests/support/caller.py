@@ -6,7 +6,7 @@ from typing import Any
 
 from support.engine.scripted import ScriptedEngine, failure, settings
 from worker.app import Worker
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 
 class Caller:
@@ -22,14 +22,14 @@ class Caller:
     def __init__(
         self, engine: ScriptedEngine, root: Path, can_start: bool | None = None, /, **environ: str
     ) -> None:
-        self.started_work: list[LongWork] = []
+        self.started_work: list[WorkReference] = []
         self.engine = engine
         self.root = root
         self.settings = settings(
             **{"FILES_PATH": str(root), "RUNPOD_VOLUME_ID": "bucket", **environ}
         )
 
-        async def start(work: LongWork) -> bool:
+        async def start(work: WorkReference) -> bool:
             self.started_work.append(work)
             return bool(can_start)
 

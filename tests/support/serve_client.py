@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 
 from support.engine.scripted import ScriptedEngine, settings
-from worker.serve.service import Service
+from worker.serve.service import WorkerApp
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 KEY = {"SERVE_API_KEY": "sk-right"}
@@ -20,7 +20,7 @@ class ServeClient(httpx.AsyncClient):
 
     def __init__(self, engine: ScriptedEngine, **environ: str) -> None:
         self.engine = engine
-        transport = httpx.ASGITransport(Service(engine.engines, settings(**environ)))
+        transport = httpx.ASGITransport(WorkerApp(engine.engines, settings(**environ)))
         super().__init__(transport=transport, base_url="http://worker")
 
 
@@ -42,7 +42,7 @@ async def post_streamed_body(
 
     raw = [(name.encode(), value.encode()) for name, value in headers]
     scope = {"type": "http", "method": "POST", "path": path, "headers": raw}
-    await Service(engine.engines, settings(**environ))(scope, receive, send)
+    await WorkerApp(engine.engines, settings(**environ))(scope, receive, send)
     return messages
 
 

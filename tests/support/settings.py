@@ -15,5 +15,5 @@ def machine_with_gpus(count: int) -> Machine:
 def read_settings(environ: Mapping[str, str], machine: Machine | None = None) -> start.StartupPlan:
     """Read and check all settings, with vLLM's own parser, without starting an engine."""
     return start.plan_startup(
-        BootstrapSettings.from_raw_settings(gather_settings(environ)), machine
+        BootstrapSettings.validate_and_export(gather_settings(environ)), machine
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from worker.errors import MachineUnfit, StartFailed
-from worker.failed_start import FailedStart, shorten_paths, should_answer_jobs
+from worker.failed_start import FailedStart, shorten_paths, should_answer_callers
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.store import Artifact
 from worker.store.refusals import ModelUnavailable, Reason
@@ -28,8 +28,8 @@ MODEL = Artifact("org/model", setting="MODEL_NAME")
 def test_jobs_are_answered_with_failures_that_every_worker_would_have(
     error: StartFailed, answers_jobs: bool
 ) -> None:
-    assert should_answer_jobs(error, {}) is answers_jobs
-    assert not should_answer_jobs(error, {"ANSWER_FAILED_START": "off"})
+    assert should_answer_callers(error, {}) is answers_jobs
+    assert not should_answer_callers(error, {"ANSWER_FAILED_START": "off"})
 
 
 @pytest.mark.parametrize(

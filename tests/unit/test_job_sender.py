@@ -14,10 +14,10 @@ from support.job_loops import serve_routes
 from support.processes.background import poll_until
 
 from worker.job_sender import ATTEMPTS, JobSender
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 KEY = "rp-the-key"
-BATCH = LongWork("batch", "batch_" + "a" * 24)
+BATCH = WorkReference("batch", "batch_" + "a" * 24)
 ENVIRON = {"BATCH_API_KEY": KEY, "RUNPOD_ENDPOINT_ID": "ep"}
 # Statuses that stand for a jobs_server that hangs, and for one that closes the connection.
 HANG, CLOSE = 0, 1
@@ -42,7 +42,7 @@ class Endpoint:
             request.transport.abort()
         return web.json_response({"id": "a", "status": "IN_QUEUE"}, status=max(status, 200))
 
-    async def start(self, work: LongWork = BATCH) -> bool:
+    async def start(self, work: WorkReference = BATCH) -> bool:
         return await JobSender(self.url, SecretStr(KEY)).send_job(work)
 
 
@@ -56,10 +56,10 @@ async def jobs_server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint
 
 
 @pytest.mark.parametrize(
-    ("work", "key"), [(BATCH, "batch"), (LongWork("fine_tune", "ftjob-a"), "fine_tune")]
+    ("work", "key"), [(BATCH, "batch"), (WorkReference("fine_tune", "ftjob-a"), "fine_tune")]
 )
 async def test_the_job_names_the_work_and_has_the_longest_possible_timeout(
-    jobs_server: Endpoint, work: LongWork, key: str
+    jobs_server: Endpoint, work: WorkReference, key: str
 ) -> None:
     assert await jobs_server.start(work)
     day_s = 24 * 3600

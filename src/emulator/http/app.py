@@ -18,8 +18,8 @@ from aiohttp.typedefs import Handler, Middleware
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
 CLIENT_CLOSED_REQUEST = 499
-# Seconds that requests get to finish at shutdown. Short because only long polls are still waiting:
-# they are cancelled.
+# Seconds that requests get to finish at shutdown. It is short because only long polls are left, and
+# these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
 # The name or address in a Host header, which may have a port after it.
 _HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
@@ -44,8 +44,8 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
     return [_make_log_middleware(exit_stack.enter_context(_open_log(request_log))), *common]
 
 
-async def start_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
-    """Return a runner that serves an app on one port until the stack is closed."""
+async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
+    """Set up a runner that can serve an app on one port until the stack is closed."""
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -75,15 +75,15 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
 
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests from web pages of other sites, and requests with a foreign Host header.
+    """Refuse requests from web pages of other sites, and requests with a public name as Host.
 
     A browser says in Sec-Fetch-Site whether a page of another site sends the request, and names
     that site in the Origin of a POST. A site can also point its own name at this machine's
-    address. Its requests are then same-origin, so the Host, which browsers always send, is
-    checked, too.
+    address (DNS rebinding). Its requests are then same-origin, so the Host, which browsers always
+    send, is checked, too.
     """
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host is not None and not _is_local_host(host):
+    if host is not None and not _is_safe_host(host):
         raise web.HTTPForbidden(text="the Host is none of this machine")
     is_foreign = origin is not None and origin.partition("://")[2] != host
     if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -91,7 +91,7 @@ async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.Strea
     return await handler(request)
 
 
-def _is_local_host(host: str) -> bool:
+def _is_safe_host(host: str) -> bool:
     if not (match := _HOST_HEADER.fullmatch(host)):
         return False
     name = (match[1] or match[2]).lower()
@@ -99,8 +99,8 @@ def _is_local_host(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and IPv4-mapped addresses also lead to this machine, and browsers send no
-    # Sec-Fetch-Site for them.
+    # 0.0.0.0 and IPv4-mapped addresses are refused: they lead to this machine, too, but browsers
+    # send no Sec-Fetch-Site for them.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
@@ -135,7 +135,7 @@ def _make_log_middleware(log: logging.Logger) -> Middleware:
 
 
 def _response_bytes(response: web.StreamResponse) -> int:
-    # aiohttp knows a stream's total of written bytes only, which includes the headers.
+    # For a stream, aiohttp knows only the total of written bytes, which includes the headers.
     return response.body_length if response.content_length is None else response.content_length
 
 
@@ -159,13 +159,13 @@ def _open_log(path: Path) -> Iterator[logging.Logger]:
 
 
 def read_platform_keys(request: web.Request) -> list[str]:
-    """Return the API key in the platform's header as a list; an absent key is empty."""
+    """Return a list with the API key from the platform's header; "" if the key is absent."""
     # RunPod's documentation shows the header both with and without "Bearer".
     return [request.headers.get("Authorization", "").removeprefix("Bearer ")]
 
 
 def read_llm_engine_keys(request: web.Request) -> list[str]:
-    """Return the API keys in all headers of LLM Engine's client; absent keys are empty."""
+    """Return the API keys from all headers of LLM Engine's client; "" for an absent key."""
     keys = [*read_platform_keys(request), request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":

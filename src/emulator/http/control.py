@@ -1,4 +1,4 @@
-"""The control routes, which only the emulator has: faults, signals, timings."""
+"""The control routes, which only the emulator has: faults, outages, signals, timings."""
 
 import signal
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from emulator.options import MAX_CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
 
-# Attributes of a worker in responses.
+# Attributes of ``Worker`` that responses contain.
 _WORKER_FIELDS = (
     *("id", "ready", "unhealthy", "frozen", "pings", "takes", "jobs", "chunks", "results"),
     *("late_posts", "late_chunks", "starts"),
@@ -22,7 +22,7 @@ _WORKER_FIELDS = (
 
 
 class SignalRequest(BaseModel):
-    """The body of /control/workers/…/signal."""
+    """The body of /control/workers/{worker}/signal."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +30,7 @@ class SignalRequest(BaseModel):
 
 
 class SecondsRequest(BaseModel):
-    """The body of /control/outage and /control/workers/…/freeze."""
+    """The body of /control/outage and /control/workers/{worker}/freeze."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -48,14 +48,14 @@ class ControlApi:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/faults", self.list_faults),
-            web.post("/control/faults", _reject_web_pages(self.add_fault)),
-            web.delete("/control/faults", _reject_web_pages(self.clear_faults)),
+            web.post("/control/faults", _reject_origin(self.add_fault)),
+            web.delete("/control/faults", _reject_origin(self.clear_faults)),
             web.get("/control/jobs", self.list_jobs),
             web.get("/control/jobs/{job}", self.show_job),
             web.get("/control/workers", self.list_workers),
-            web.post("/control/workers/{worker}/signal", _reject_web_pages(self.signal_worker)),
-            web.post("/control/workers/{worker}/freeze", _reject_web_pages(self.freeze_worker)),
-            web.post("/control/outage", _reject_web_pages(self.begin_outage)),
+            web.post("/control/workers/{worker}/signal", _reject_origin(self.signal_worker)),
+            web.post("/control/workers/{worker}/freeze", _reject_origin(self.freeze_worker)),
+            web.post("/control/outage", _reject_origin(self.begin_outage)),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
@@ -114,8 +114,8 @@ async def _read_seconds(request: web.Request) -> float:
     return validate(SecondsRequest, parse_object(body)).seconds
 
 
-def _reject_web_pages(handler: Handler) -> Handler:
-    """Return a handler that rejects requests of web pages, which have an Origin header."""
+def _reject_origin(handler: Handler) -> Handler:
+    """Return a handler that rejects requests with an Origin header: they come from web pages."""
 
     async def check_origin(request: web.Request) -> web.StreamResponse:
         if "Origin" in request.headers:

@@ -31,7 +31,7 @@ class JobResponder(ABC):
     async def _run_job(
         self, request: web.Request, job_input: dict[str, Any], *, stream: bool
     ) -> web.StreamResponse:
-        """Respond with a job's outputs; cancel the job if the client hangs up, unless disabled."""
+        """Run a job and respond with its outputs; by default, cancel it if the client hangs up."""
         refuse_when_closed(self._queue)
         payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
         job = self._queue.submit(payload, sync=True)
@@ -39,7 +39,7 @@ class JobResponder(ABC):
             if stream:
                 return await self._stream_job(request, job)
             await job.wait_for_end()
-            return self._complete_response(request, job)
+            return self._whole_response(request, job)
         except (asyncio.CancelledError, ConnectionError):
             if self._options.cancel_on_disconnect:
                 self._queue.cancel(job)
@@ -49,13 +49,13 @@ class JobResponder(ABC):
         async with aclosing(job.follow_chunks()) as chunks:
             first_chunk = await anext(chunks, None)
             if first_chunk is None:
-                return self._complete_response(request, job)
+                return self._whole_response(request, job)
             response = web.StreamResponse(headers=_SSE_HEADERS)
             await response.prepare(request)
             events = self._encode_chunk(first_chunk.output)
             await response.write(events)
-            # Clients hang up after the last event. Waiting for another chunk would detect this and
-            # cancel the job.
+            # Stop after the last event. Clients then hang up, and waiting for another chunk would
+            # detect this and cancel the job.
             while not self._ends_stream(events) and (chunk := await anext(chunks, None)):
                 events = self._encode_chunk(chunk.output)
                 await response.write(events)
@@ -65,7 +65,7 @@ class JobResponder(ABC):
         return response
 
     def _encode_chunk(self, output: Any) -> bytes:
-        """Return a chunk as bytes of a stream: strings are SSE already, others become an event."""
+        """Return a chunk's output as SSE: a string is SSE already, other values become an event."""
         return to_utf8(output) if isinstance(output, str) else encode_sse_event(output)
 
     @abstractmethod
@@ -77,14 +77,14 @@ class JobResponder(ABC):
         """Return the event that ends the stream of a job that did not complete."""
 
     @abstractmethod
-    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
+    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
         """Return the whole response for a job of which nothing was streamed to the client."""
 
 
 class Gateway(JobResponder):
-    """Serves /openai/…. Path and body reach the worker; headers and query don't.
+    """Serves ``/openai/``. The worker receives path and body, but no headers and no query.
 
-    The real gateway's handling of chunks that are not strings is not public: here each is an event.
+    How the real gateway sends chunks that are not strings is not public. Here each is an event.
     """
 
     def routes(self) -> list[web.RouteDef]:
@@ -101,7 +101,7 @@ class Gateway(JobResponder):
         return await self._run_job(request, job_input, stream=stream)
 
     async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
-        # The limit of the real gateway is not public; the caller waits, as with /runsync.
+        # The real gateway's limit is not public. This is the limit of /runsync, which also waits.
         body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
         return parse_raw_values(body)
 
@@ -111,7 +111,7 @@ class Gateway(JobResponder):
     def _encode_error(self, job: Job) -> bytes:
         return encode_sse_event(to_openai_error(job))
 
-    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
+    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
             body = to_openai_error(job)
             return web.json_response(body, status=self._error_status(body))

@@ -30,11 +30,11 @@ _CLIENT_ERROR_STATUSES = (400, 401, 404, 429)
 
 
 class LLMEngineGateway(JobResponder):
-    """Serves LLM Engine's unmodified client. Path, query, method and body reach the worker."""
+    """Serves LLM Engine's unmodified client. The worker receives path, query, method and body."""
 
     def routes(self) -> list[web.RouteDef]:
         answer = self._wrap_for_client(self.answer)
-        file_content = self._wrap_for_client(self.file_content)
+        file_content = self._wrap_for_client(self.send_file_content)
         return [
             web.get("/v1/files/{id}/content", file_content),
             *(web.route(method, _PATHS, answer) for method in _METHODS),
@@ -46,7 +46,7 @@ class LLMEngineGateway(JobResponder):
         stream = path == _STREAM_PATH and request.method == "POST"
         return await self._run_job(request, _make_job_input(request, path, body), stream=stream)
 
-    async def file_content(self, request: web.Request) -> web.StreamResponse:
+    async def send_file_content(self, request: web.Request) -> web.StreamResponse:
         """Respond with the content of a file, which the worker yields in parts below 1 MB."""
         path = f"v1/files/{request.match_info['id']}/content"
         return await self._run_job(request, _make_job_input(request, path, None), stream=False)
@@ -64,7 +64,7 @@ class LLMEngineGateway(JobResponder):
         return super()._encode_chunk(output)
 
     def _ends_stream(self, events: bytes) -> bool:
-        # The worker itself sends an event for the error of a job; there is no other last event.
+        # Only the worker's event for a job's error is known to be the last one of a stream.
         _, _, last = (b"\n" + events).rpartition(b"\ndata: ")
         try:
             event = from_json(last)
@@ -78,7 +78,7 @@ class LLMEngineGateway(JobResponder):
         details = {"status_code": _map_status(error["error"].get("code")), "content": content}
         return encode_sse_event({"request_id": job.id, "error": details})
 
-    def _complete_response(self, request: web.Request, job: Job) -> web.Response:
+    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
         if job.status is not Status.COMPLETED:
             error = to_openai_error(job)
             status = _map_status(error["error"].get("code"))
@@ -89,7 +89,7 @@ class LLMEngineGateway(JobResponder):
         return web.json_response(output)
 
     def _wrap_for_client(self, handler: Handler) -> Handler:
-        """Return a handler that reads the API key and shapes errors as the client expects."""
+        """Return a handler that checks the API key and shapes errors as the client expects."""
         handler = require_key(self._options.api_key, handler, read_llm_engine_keys)
 
         async def adapt(request: web.Request) -> web.StreamResponse:
@@ -103,13 +103,13 @@ class LLMEngineGateway(JobResponder):
 
 def _make_job_input(request: web.Request, path: str, body: Any) -> dict[str, Any]:
     query = request.rel_url.raw_query_string
-    # The path is already decoded here, and the worker decodes its route again.
+    # Quote the path, which aiohttp has decoded, because the worker decodes its route again.
     route = "/" + quote(path) + (f"?{query}" if query else "")
     return {"route": route, "method": request.method, "body": body}
 
 
 async def _read_form(request: web.Request) -> dict[str, Any]:
-    """Return the body of the job that stores a form's file.
+    """Read an upload form; return the body of the job that stores its file.
 
     Raises:
         web.HTTPBadRequest: The form is broken, has no file, or has a file that is too large.
@@ -119,7 +119,7 @@ async def _read_form(request: web.Request) -> dict[str, Any]:
     try:
         async for part in await request.multipart():
             if isinstance(part, BodyPartReader):
-                fields |= _read_field(part, await part.read())
+                fields |= _field_to_keys(part, await part.read())
     except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
         raise web.HTTPBadRequest(text=f"the form can't be read: {error}") from error
     if "filename" not in fields:
@@ -127,8 +127,8 @@ async def _read_form(request: web.Request) -> dict[str, Any]:
     return fields
 
 
-def _read_field(part: BodyPartReader, content: bytes) -> dict[str, Any]:
-    """Return the keys of a job's body for a field of a form; empty if the worker doesn't know it.
+def _field_to_keys(part: BodyPartReader, content: bytes) -> dict[str, Any]:
+    """Return a form's field as keys of a job's body; no keys if the worker doesn't know the field.
 
     Raises:
         web.HTTPBadRequest: The file is too large for a job.
@@ -145,7 +145,7 @@ def _read_field(part: BodyPartReader, content: bytes) -> dict[str, Any]:
 
 
 def _join_content(output: Any) -> str:
-    """Join the parts of a file's content: strings, or base64 for parts that are not text."""
+    """Join the parts of a file's content: text, or base64 for parts that are not text."""
     parts = output if isinstance(output, list) else [output]
     return "".join(part["content_base64"] if isinstance(part, dict) else part for part in parts)
 
@@ -155,7 +155,7 @@ def _error_message(error: dict[str, Any]) -> str:
 
 
 def _map_status(code: Any) -> int:
-    """Return the nearest status for which the client has an exception; 500 for other values."""
+    """Return the nearest status for which the client has an exception; 500 for 499 or no error."""
     if code in _CLIENT_ERROR_STATUSES:
         return int(code)
     if not isinstance(code, int) or code == CLIENT_CLOSED_REQUEST:

@@ -1,4 +1,4 @@
-"""The routes for callers (run, runsync, stream, status, …), and their webhooks."""
+"""The routes for callers, such as run, stream and status, and the callers' webhooks."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ class PublicApi:
         return web.json_response(job.status_object())
 
     async def status_sync(self, request: web.Request) -> web.Response:
-        # RunPod documents only its rate limit; RunPod's JavaScript client calls it.
+        # RunPod documents only this route's rate limit, but its JavaScript client calls the route.
         job = find_job(self._queue, request)
         await job.wait_for_end(self._read_wait_s(request))
         return web.json_response(job.status_object())
@@ -132,7 +132,7 @@ class PublicApi:
 
 
 class Webhooks:
-    """Posts to webhooks until status 200, up to ``WEBHOOK_ATTEMPTS`` times, in the background."""
+    """Posts ended jobs to webhooks in the background, ``WEBHOOK_ATTEMPTS`` times or until a 200."""
 
     def __init__(self, retry_delay_s: float) -> None:
         self._retry = ListRetry(
@@ -144,7 +144,7 @@ class Webhooks:
         self._closed = False
 
     def notify(self, job: Job) -> None:
-        """Start the post for a job that has ended, if the job has a webhook."""
+        """Start to post a job that has ended to its webhook, if it has one."""
         if job.webhook is not None and not self._closed:
             post = asyncio.create_task(self._post(job, job.webhook))
             self._posts.add(post)

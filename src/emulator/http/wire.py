@@ -19,7 +19,7 @@ async def read_body(request: web.Request, max_bytes: int, oversize_status: int =
     """Return the body of a request.
 
     Raises:
-        web.HTTPBadRequest: The body is unreadable, or too large (with ``oversize_status``).
+        web.HTTPBadRequest: The body is unreadable, or too large (then with ``oversize_status``).
     """
     try:
         body = await request.read()
@@ -72,8 +72,8 @@ def refuse_when_closed(queue: Queue) -> None:
 
 
 def find_job(queue: Queue, request: web.Request) -> Job:
-    # Identified by the path, not by X-Request-ID: the SDK sets that header on a session that
-    # concurrent jobs share, so it may name another job.
+    # The path identifies the job, not X-Request-ID: the SDK sets that header on a session that
+    # concurrent jobs share, so the header may name another job.
     job_id = request.match_info["job"]
     try:
         return queue.jobs[job_id]

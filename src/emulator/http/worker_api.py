@@ -1,4 +1,4 @@
-"""The routes for workers: job-take, job-stop, job-stream, job-done, ping."""
+"""The routes for workers: job-take, job-take-batch, job-stop, job-stream, job-done, ping."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ from emulator.state.worker import Worker
 
 log = logging.getLogger("emulator")
 
-# The SDK's wrapper around a yield of the handler; not counted in the limit of a chunk.
+# Size of the SDK's wrapper around a yield of the handler; the limit of a chunk excludes it.
 _WRAPPER_BYTES = len('{"output": }')
 # Seconds that a closed endpoint delays a poll. Not 0, because the SDK polls again immediately.
 _CLOSED_POLL_S = 0.1
-_MAX_BATCH = 100_000  # jobs
+_MAX_BATCH = 100_000  # jobs in a response
 
 
 class WorkerApi:
@@ -41,7 +41,7 @@ class WorkerApi:
             web.get("/job-take-batch/{worker}", self._with_faults(Call.TAKE, self.take_batch)),
             web.get("/job-stop/{worker}", self._with_faults(Call.STOP, self.stop)),
             web.post("/job-stream/{worker}/{job}", self._with_faults(Call.STREAM, self.stream)),
-            web.post("/job-done/{worker}/{job}", self._with_faults(Call.DONE, self.finish)),
+            web.post("/job-done/{worker}/{job}", self._with_faults(Call.DONE, self.receive_result)),
             web.get("/ping/{worker}", self._reset_if_frozen(self.ping)),
         ]
 
@@ -70,7 +70,7 @@ class WorkerApi:
         return self._reset_if_frozen(apply_faults)
 
     def _reset_if_frozen(self, handler: Handler) -> Handler:
-        """Return a handler that resets the connections of frozen workers."""
+        """Return a handler that stores workers' connections, and resets those of frozen workers."""
 
         async def reset_if_frozen(request: web.Request) -> web.StreamResponse:
             worker = self._get_worker(request)
@@ -118,13 +118,13 @@ class WorkerApi:
             self._queue.add_chunk(job, chunk["output"], len(body))
         return await self._acknowledge(request, Call.STREAM)
 
-    async def finish(self, request: web.Request) -> web.StreamResponse:
+    async def receive_result(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         is_accepted = self._queue.accepts_posts(job, request.match_info["worker"])
         try:
             result = parse_object(await read_body(request, MAX_RUNSYNC_BYTES))
         except web.HTTPBadRequest:
-            # As on the platform: the worker receives the error, and the job ends without an output.
+            # As on the platform: the worker receives the error, the job completes with no output.
             if is_accepted:
                 self._queue.complete(job, None)
             raise
@@ -165,7 +165,7 @@ class WorkerApi:
         return [] if queue.is_closed else queue.take(worker, limit)
 
     async def _poll(self, changed: Condition, has_work: Callable[[], bool]) -> None:
-        """Wait until ``has_work`` or a long poll's timeout; a closed queue only delays the poll."""
+        """Wait up to a long poll's timeout for ``has_work()``; briefly if the queue is closed."""
         queue = self._queue
         if queue.is_closed:
             await asyncio.sleep(_CLOSED_POLL_S)

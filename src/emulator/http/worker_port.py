@@ -11,7 +11,7 @@ from emulator.state.worker import Worker
 
 
 def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
-    """Return whether the peer has closed the connection, though the event loop may not know yet."""
+    """Return whether the connection is closed, even if the event loop doesn't know this yet."""
     if transport is None or transport.is_closing():
         return True
     with transport.get_extra_info("socket").dup() as connection:
@@ -104,15 +104,15 @@ class WorkerPort:
         if site is None or self._runner is None or self._runner.server is None:
             raise RuntimeError("workers are refused already")
         await site.stop()
-        # Bound immediately but not listening: connections are refused, and no other process gets
-        # the port.
+        # The socket is bound immediately but doesn't listen: connections are refused, and no other
+        # process gets the port.
         bound_socket = _bind(self._host, self.port)
         for connection in self._runner.server.connections:
             reset_connection(connection.transport)
         self._reopen_task = asyncio.create_task(self._listen_after(seconds, bound_socket))
 
     async def cancel_outage(self) -> None:
-        """Cancel an outage in progress, but leave the port closed."""
+        """Cancel an outage in progress for a shutdown: the port stays closed."""
         if self._reopen_task is not None:
             self._reopen_task.cancel()
             await asyncio.wait([self._reopen_task])

@@ -42,7 +42,7 @@ class Condition:
         self._waiters.clear()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the predicate is true; return False if it isn't before the timeout."""
+        """Wait until the predicate is true; return False if a timeout comes first."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -92,7 +92,7 @@ class Job:
     retention_s: float  # seconds from the job's end to the removal of its result
     webhook: str | None = None
     status: Status = Status.IN_QUEUE
-    worker_id: str | None = None  # the worker that took the job
+    worker_id: str | None = None  # id of the worker that took the job
     progress: Any = None  # the handler's last progress update
     chunks: list[Chunk] = field(default_factory=list)  # every stream post, in order
     output: Any = None  # from the final post
@@ -101,7 +101,7 @@ class Job:
     started_at: float | None = None
     ended_at: float | None = None
     changed: Condition = field(default_factory=Condition)
-    timer: asyncio.TimerHandle | None = None  # of the deadline, later of the retention
+    timer: asyncio.TimerHandle | None = None  # ends the job at its deadline, later removes it
     attempt: int = 1
     ttl_ends_at: float | None = None  # time of expiry or removal that a caller has set
     is_redelivered: bool = False  # a fault delivered it twice, so two workers may run it
@@ -138,7 +138,7 @@ class Job:
         return unread
 
     async def follow_chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield this attempt's chunks as they arrive; they remain unread for ``read_chunks``."""
+        """Yield this attempt's chunks until it ends; ``read_chunks`` still returns them, too."""
         position, attempt = 0, self.attempt
 
         def has_chunk_or_end() -> bool:
@@ -154,7 +154,7 @@ class Job:
         return await self.changed.wait_for(lambda: self.has_ended, timeout_s)
 
     def reset(self) -> None:
-        """Turn the job into a newly queued job without outputs."""
+        """Turn the job into a newly queued attempt without outputs."""
         self.attempt += 1
         self.is_redelivered, self.ttl_ends_at = False, None
         self.status = Status.IN_QUEUE
@@ -164,7 +164,7 @@ class Job:
         self.started_at = self.ended_at = None
 
     def status_object(self) -> dict[str, Any]:
-        """Return the body of /status, /runsync and webhooks, with the progress of a running job."""
+        """Return the job for callers and webhooks; the output of a running job is its progress."""
         body: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker_id is not None:
             body["workerId"] = self.worker_id

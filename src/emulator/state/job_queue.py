@@ -24,7 +24,7 @@ class Queue:
     def __init__(self, options: Options | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.workers: dict[str, Worker] = {}
-        self.changed = Condition()  # for available jobs, new workers, pings, and `close`
+        self.changed = Condition()  # notified of available jobs, new workers, pings, and `close`
         self.is_closed = False  # workers get no more jobs
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
@@ -91,7 +91,7 @@ class Queue:
             self._running_jobs[job.id] = job
             self._set_timer(job)
             job.changed.notify_all()
-            if job.id in worker.pending_stops:  # a cancel of an earlier attempt
+            if job.id in worker.pending_stops:  # from a cancel of an earlier attempt
                 worker.pending_stops.remove(job.id)
         return redelivered + new_jobs
 
@@ -167,7 +167,7 @@ class Queue:
         self._set_timer(job)
 
     def handle_worker_exit(self, worker: Worker) -> None:
-        """Handle the jobs of a worker whose process has exited, according to ``lost_as``."""
+        """Reset the state of a worker whose process has exited; apply ``lost_as`` to its jobs."""
         worker.ready = worker.has_failed_start = False
         worker.process = None
         worker.frozen = False
@@ -240,7 +240,7 @@ class Queue:
         del self.jobs[job.id]
 
     def _end_early(self, job: Job, status: Status, error: str | None = None) -> None:
-        """End a job unless it has ended, and notify the worker that runs it."""
+        """End a job unless it has ended; have the worker that runs it stop it."""
         if job.status is Status.IN_QUEUE:
             self._waiting_jobs.remove(job)
         elif job.status is Status.IN_PROGRESS and job.worker_id is not None:

@@ -20,10 +20,10 @@ class Process(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker that the platform knows."""
+    """State of a worker that the platform knows, with counts of its calls."""
 
     id: str
-    ready: bool = False  # its startup succeeded and it requests jobs, or its last ping got 200
+    ready: bool = False  # it started and requests jobs, or the load balancer's last ping got 200
     has_failed_start: bool = False  # it requests jobs only to answer why its startup failed
     unhealthy: bool = False  # its ping reports so, its startup failed, or it exited during startup
     starts: int = 0  # starts of its process

@@ -14,7 +14,7 @@ import httpx2
 from llm_worker_client import account
 from llm_worker_client.deploy.errors import (
     ApiError,
-    EndpointExists,
+    DuplicateName,
     NoEndpoint,
     NoResponse,
     PlanError,
@@ -69,7 +69,7 @@ class Api:
         if not _KEY_PATTERN.fullmatch(key):
             raise PlanError(["the account key holds characters that no key has: copy it again"])
         self.sleep = sleep
-        self._api_url, self._queue_url = _check_url(api_url), _check_url(queue_url)
+        self._api_url, self._queue_url = _validate_url(api_url), _validate_url(queue_url)
         self._secrets = Secrets()
         self._secrets.add([key])
         self._http = httpx2.Client(
@@ -80,13 +80,13 @@ class Api:
     def close(self) -> None:
         self._http.close()
 
-    # The account's endpoints.
+    # Requests about the account's endpoints.
 
     def find_endpoint(self, name: str) -> Json | None:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
-            EndpointExists: If several endpoints have this name, aside from the FlashBoot suffix.
+            DuplicateName: If several endpoints have this name, aside from the FlashBoot suffix.
         """
         return _find_by_name(name, self._list_endpoints())
 
@@ -95,7 +95,7 @@ class Api:
 
         Raises:
             NoEndpoint: If no endpoint has this name or id.
-            EndpointExists: If several endpoints have this name.
+            DuplicateName: If several endpoints have this name.
         """
         endpoints = self._list_endpoints()
         by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
@@ -124,13 +124,13 @@ class Api:
             if error.status != 404:
                 raise
 
-    def workers(self, endpoint_id: str) -> Json:
+    def get_workers(self, endpoint_id: str) -> Json:
         return self._send("GET", self.endpoint_url(endpoint_id, "workers"))
 
-    def releases(self, endpoint_id: str) -> Json:
+    def get_releases(self, endpoint_id: str) -> Json:
         return self._send("GET", self.endpoint_url(endpoint_id, "releases"))
 
-    def volumes(self) -> list[Json]:
+    def list_volumes(self) -> list[Json]:
         """Return the account's network volumes."""
         response = self._send("GET", f"{self._api_url}/network-volumes")
         return list(response["networkVolumes"])
@@ -139,14 +139,14 @@ class Api:
     def stream_log(
         self, endpoint_id: str, worker_id: str, query: dict[str, str], last_id: str, idle_s: float
     ) -> Iterator[Iterator[str]]:
-        """Open a worker's log as a stream of events and yield an iterator over its lines.
+        """Open a worker's log as a stream of events and yield an iterator over its raw lines.
 
         Args:
             endpoint_id: The id of the endpoint.
             worker_id: The id of the worker.
             query: The platform's options ``tail``, ``since`` and ``source``.
             last_id: The id of the last event that was received; empty if there was none.
-            idle_s: Seconds without a line after which the iterator ends.
+            idle_s: Seconds without an event after which the iterator ends.
         """
         url = self.endpoint_url(endpoint_id, "workers", worker_id, "logs")
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
@@ -163,11 +163,11 @@ class Api:
         except httpx2.HTTPError as error:
             raise _no_response_error(request, error) from None
 
-    # An endpoint's queue.
+    # Requests to an endpoint's queue.
 
     def submit_job(self, endpoint_id: str, job_input: Json) -> str:
         """Submit a job to the endpoint and return the job's id."""
-        # If only the response is lost, a retry submits the (test) job again, which does no harm.
+        # If only the response is lost, a retry submits the test job twice, which does no harm.
         url = _join_url(self._queue_url, endpoint_id, "run")
         return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
 
@@ -178,15 +178,15 @@ class Api:
         url = _join_url(self._queue_url, endpoint_id, "cancel", job_id)
         self._send("POST", url, can_retry=True)
 
-    def health(self, endpoint_id: str) -> Json:
+    def get_health(self, endpoint_id: str) -> Json:
         return self._send("GET", _join_url(self._queue_url, endpoint_id, "health"))
 
     def openai_url(self, endpoint_id: str) -> str:
-        """Return the base URL for OpenAI's clients."""
+        """Return the base URL of an endpoint for OpenAI's clients."""
         return _join_url(self._queue_url, endpoint_id, "openai", "v1")
 
     def endpoint_url(self, *parts: str) -> str:
-        """Return the URL of all endpoints, of one endpoint, or of a resource of an endpoint."""
+        """Return the URL of all endpoints, or of the endpoint or resource that the parts name."""
         return _join_url(self._api_url, "serverless", *parts)
 
     def _list_endpoints(self) -> list[Json]:
@@ -240,7 +240,7 @@ class Api:
         return ApiError(request, response.status_code, body, delay_s)
 
 
-def _check_url(url: str) -> str:
+def _validate_url(url: str) -> str:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -261,7 +261,7 @@ def _find_by_name(name: str, endpoints: list[Json]) -> Json | None:
     matches = [each for each in endpoints if strip_flashboot_suffix(each["name"]) == name_stem]
     if len(matches) > 1:
         ids = ", ".join(sorted(endpoint["id"] for endpoint in matches))
-        raise EndpointExists(
+        raise DuplicateName(
             f"{len(matches)} endpoints are named {name}: {ids}; "
             "rename one in the console, or delete it by its id: deploy delete <id>"
         )
@@ -291,7 +291,7 @@ def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
 
 
 def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
-    """Return the seconds before a retry; None if it is useless or due after ``MAX_PAUSE_S``."""
+    """Return the seconds before a retry; None if it is useless or over ``MAX_PAUSE_S`` away."""
     backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
     if isinstance(error, NoResponse):
         return backoff_s

@@ -1,4 +1,4 @@
-"""Applies a plan to an endpoint, waits for its first response, and rolls back on failure."""
+"""Applies a plan to an endpoint, checks it with a test job, and rolls back on failure."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from llm_worker_client.deploy.changes import DeployStep
 from llm_worker_client.deploy.errors import ApiError, DeployError, EndpointUnhealthy
 from llm_worker_client.deploy.workers import WorkerLog, format_worker_counts
 
-# Seconds to wait for the first response, which may include the download of a large model.
+# Seconds to wait for the test job's response, after a possible download of a large model.
 RESPONSE_WAIT_S = 1800.0
 # Seconds between two polls of the job and the workers.
 POLL_S = 3.0
@@ -32,13 +32,13 @@ _FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
 
 @dataclass
 class Deployment:
-    """Executes the steps of a deployment.
+    """Executes a step of a deployment, and rolls it back if it fails.
 
     Attributes:
         api: The client for the account's endpoints.
         report: Prints a line about the progress.
         warn: Prints a line about an endpoint that may cost money.
-        wait_s: Seconds to wait for the endpoint's first response; 0 to send no request.
+        wait_s: Seconds to wait for the response to a test job; 0 to send no test job.
     """
 
     api: Api
@@ -47,7 +47,7 @@ class Deployment:
     wait_s: float = RESPONSE_WAIT_S
 
     def execute(self, step: DeployStep) -> str:
-        """Execute a step, wait for the endpoint's first response, and return the endpoint's id.
+        """Send a step's request, wait until a test job is answered, and return the endpoint's id.
 
         A step without a request does nothing. After a failure or an interruption, a new endpoint is
         limited to zero workers, and an existing endpoint gets its previous state back; if this
@@ -71,11 +71,11 @@ class Deployment:
             rollback.pop_all()
             rollback.callback(self._roll_back, endpoint_id, step)
             if step.existing is None:
-                # Raise if someone else has also created this endpoint: both would cost.
+                # Raise if someone else has also created an endpoint of this name: both would cost.
                 self.api.find_endpoint(step.body["name"])
             if self.wait_s:
                 env = step.body.get("env", existing.get("env")) or {}
-                ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).wait(env)
+                ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).run(env)
             rollback.pop_all()
         return endpoint_id
 
@@ -117,7 +117,7 @@ class Deployment:
 
 @dataclass
 class ReadinessCheck:
-    """Sends a test job to an endpoint and waits until its newest version answers it.
+    """Sends test jobs to an endpoint, one at a time, until its newest version answers one.
 
     The check fails after ``wait_s`` seconds, or earlier if all workers stay unhealthy.
     """
@@ -129,18 +129,18 @@ class ReadinessCheck:
     _last_line: str = field(default="", init=False)
     _unhealthy_polls: int = field(default=0, init=False)
 
-    def wait(self, env: Mapping[str, str]) -> None:  # noqa: C901 - the story of a deployment
-        """Wait until a worker of the endpoint's newest version has answered a small job.
+    def run(self, env: Mapping[str, str]) -> None:  # noqa: C901 - one loop of checks
+        """Send test jobs until a worker of the endpoint's newest version has answered one.
 
         Args:
             env: The endpoint's environment variables, which determine the job.
 
         Raises:
-            EndpointUnhealthy: If no worker answers in time or becomes healthy, or the job fails.
+            EndpointUnhealthy: If no worker answers in time, all stay unhealthy, or a job fails.
             DeployError: If the platform refuses a request or can't be reached.
         """
         deadline = time.monotonic() + self.wait_s
-        job_input, job_id = _create_test_job(env), None
+        job_input, job_id = _make_job_input(env), None
         try:
             while True:
                 workers = self._poll_workers()
@@ -150,8 +150,8 @@ class ReadinessCheck:
                     job = self.api.get_job(self.endpoint_id, job_id)
                     if job.get("status") in _FINAL_STATES:
                         job_id = None
-                        self.report(f"answered: {_truncate(_read_answer(job))}")
-                        if not self._is_stale(job.get("workerId")):
+                        self.report(f"answered: {_truncate(_parse_answer(job))}")
+                        if not self._is_stale_worker(job.get("workerId")):
                             return
                 if time.monotonic() >= deadline:
                     hint = "; no GPU is free: name more pools"
@@ -164,17 +164,17 @@ class ReadinessCheck:
             raise
         finally:
             if job_id is not None:
-                # A job that stays in the queue would start workers again.
+                # A job that stays in the queue would still start workers.
                 with suppress(DeployError):
                     self.api.cancel_job(self.endpoint_id, job_id)
 
-    def _is_stale(self, worker_id: object) -> bool:
-        workers = self.api.workers(self.endpoint_id)["workers"]
+    def _is_stale_worker(self, worker_id: object) -> bool:
+        workers = self.api.get_workers(self.endpoint_id)["workers"]
         return any(worker["id"] == worker_id and worker["isStale"] for worker in workers)
 
     def _poll_workers(self) -> list[Json]:
-        """Return the workers and report their changed numbers; raise if all stay unhealthy."""
-        response = self.api.workers(self.endpoint_id)
+        """Return the workers; report their numbers if changed; raise if all stay unhealthy."""
+        response = self.api.get_workers(self.endpoint_id)
         summary, line = response["summary"], format_worker_counts(response["summary"])
         if line != self._last_line:
             self.report(line)
@@ -187,7 +187,7 @@ class ReadinessCheck:
         return workers
 
     def _report_log(self) -> None:
-        for worker in self.api.workers(self.endpoint_id)["workers"][:1]:
+        for worker in self.api.get_workers(self.endpoint_id)["workers"][:1]:
             self.report(f"the last lines of worker {worker['id']}:")
             log = WorkerLog(self.api, self.endpoint_id, worker["id"], {"tail": str(_MAX_LOG_LINES)})
             # Limit the lines, as the log of a running worker does not end.
@@ -202,7 +202,7 @@ def _can_answer(workers: list[Json]) -> bool:
     return is_ready or len(current) == len(workers)
 
 
-def _create_test_job(env: Mapping[str, str]) -> Json:
+def _make_job_input(env: Mapping[str, str]) -> Json:
     """Return the input of a small job that an endpoint with these settings can answer."""
     if env.get("RUNNER", "").strip() == "pooling":
         return {"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello!"}}
@@ -210,7 +210,7 @@ def _create_test_job(env: Mapping[str, str]) -> Json:
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _read_answer(job: Json) -> Any:
+def _parse_answer(job: Json) -> Any:
     """Return the text of a chat response, or the unchanged output of another job.
 
     Raises:

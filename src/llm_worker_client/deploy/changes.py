@@ -8,7 +8,7 @@ from llm_worker_client.deploy.api import Api, Json, strip_flashboot_suffix
 from llm_worker_client.deploy.errors import ApiError, PlanError
 from llm_worker_client.deploy.settings import MASK, is_secret
 
-# Fields whose lists have no order.
+# Fields with lists whose order has no meaning.
 _UNORDERED_LISTS = frozenset(
     {"pools", "excludedTypes", "allowedCudaVersions", "networkVolumes", "dataCenterIds"}
 )
@@ -16,7 +16,7 @@ _UNORDERED_LISTS = frozenset(
 
 @dataclass(frozen=True)
 class DeployStep:
-    """The request that brings an endpoint to the state of a plan.
+    """A step of a deployment: one request that brings an endpoint to the state of a plan.
 
     Attributes:
         method: ``POST`` or ``PATCH``; None if there is nothing to do.
@@ -85,7 +85,7 @@ def to_request_body(endpoint: Json) -> Json:
 def check_volumes(api: Api, desired: Json) -> None:
     """Check that the volumes exist and are in the plan's data centers, if it names any.
 
-    A worker whose volume does not exist would never start.
+    A worker whose volume does not exist would never start. Without access, the check passes.
 
     Raises:
         PlanError: If a volume does not exist or is in another data center.
@@ -94,10 +94,10 @@ def check_volumes(api: Api, desired: Json) -> None:
     if not (ids := desired.get("networkVolumes")):
         return
     try:
-        volumes = api.volumes()
+        volumes = api.list_volumes()
     except ApiError as error:
         if error.status == 403:
-            # The account key may have access to endpoints only. The volumes can't be checked then.
+            # The account key may have access to endpoints only, and can't list volumes then.
             return
         raise
     data_centers = {volume["id"]: volume["dataCenter"] for volume in volumes}
@@ -120,7 +120,7 @@ def check_volumes(api: Api, desired: Json) -> None:
 
 
 def _diff_lines(old: Json, new: Json, group: str = "") -> list[str]:
-    """Return a line, without secrets, for each new or changed value and removed variable."""
+    """Return a line, without secrets, for each new or changed value and each removed variable."""
     lines: list[str] = []
     removed = old.keys() - new.keys() if group == "env." else set()
     for name in sorted({*new, *removed}):

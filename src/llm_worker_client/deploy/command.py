@@ -18,7 +18,7 @@ from llm_worker_client.deploy.api import API_URL, Api
 from llm_worker_client.deploy.apply import RESPONSE_WAIT_S, Deployment
 from llm_worker_client.deploy.changes import DeployStep, check_volumes, plan_step
 from llm_worker_client.deploy.errors import DeployError, PlanError
-from llm_worker_client.deploy.plan import Plan, read_file, read_plan
+from llm_worker_client.deploy.plan import Plan, read_plan_file, validate_plan
 from llm_worker_client.deploy.settings import Secrets
 from llm_worker_client.deploy.workers import WorkerLog, format_status, get_status, only_worker_id
 
@@ -31,7 +31,7 @@ _LOG_IDLE_S = 3.0
 
 
 class Command:
-    """One run of the command. It masks secrets in all its output."""
+    """One run of the command ``deploy``, which masks secrets in all its output."""
 
     def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class Command:
             yield api
 
     def run_plan(self) -> None:
-        request = self._read_request()
+        request = self._make_request_body()
         if self.options.offline:
             step = plan_step(request, None, f"{self.options.api_url.rstrip('/')}/serverless")
         else:
@@ -69,7 +69,7 @@ class Command:
         self.print(_to_json(content | {"changes": step.changes}))
 
     def run_apply(self) -> None:
-        request = self._read_request()
+        request = self._make_request_body()
         with self.open_api() as api:
             step = self._plan_step(api, request)
             for line in step.changes or ("nothing to change",):
@@ -107,15 +107,15 @@ class Command:
             api.delete_endpoint(endpoint["id"])
             self.print(f"deleted: {endpoint['id']}")
 
-    def _read_request(self) -> dict[str, Any]:
-        fields = read_file(self.options.file) if self.options.file else {}
+    def _make_request_body(self) -> dict[str, Any]:
+        fields = read_plan_file(self.options.file) if self.options.file else {}
         flags = {name: getattr(self.options, name) for name in Plan.model_fields}
         pairs = flags.pop("settings")
         fields |= {name: value for name, value in flags.items() if value is not None}
         if pairs:
             settings = fields.get("settings")
             fields["settings"] = (settings if isinstance(settings, dict) else {}) | dict(pairs)
-        plan, remarks = read_plan(fields, allow_unknown=self.options.unknown_settings)
+        plan, remarks = validate_plan(fields, allow_unknown=self.options.unknown_settings)
         for line in remarks:
             self.report(line)
         return plan.to_request()
@@ -181,7 +181,7 @@ COMMANDS: dict[str, tuple[Callable[[Command], None], str, Flags]] = {
 }
 
 
-def register(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the subcommands and their flags to a parser."""
     commands = parser.add_subparsers(dest="deploy", required=True, metavar="COMMAND")
     for name, (_, text, flags) in COMMANDS.items():

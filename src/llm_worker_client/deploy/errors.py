@@ -25,8 +25,8 @@ class NoEndpoint(DeployError):
     """No endpoint has this name or id, or the endpoint has no worker."""
 
 
-class EndpointExists(DeployError):
-    """One or more endpoints already have this name."""
+class DuplicateName(DeployError):
+    """Several endpoints have this name, or a new endpoint would get a name that is taken."""
 
 
 class NoResponse(DeployError):
@@ -34,7 +34,7 @@ class NoResponse(DeployError):
 
 
 class EndpointUnhealthy(DeployError):
-    """An endpoint did not answer its first request."""
+    """An endpoint did not answer a test job, or its workers stay unhealthy."""
 
 
 class ApiError(DeployError):

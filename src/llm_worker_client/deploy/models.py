@@ -10,12 +10,12 @@ from typing import Any
 from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.apply import Deployment
 from llm_worker_client.deploy.changes import plan_step, to_request_body
-from llm_worker_client.deploy.errors import ApiError, EndpointExists, PlanError
+from llm_worker_client.deploy.errors import ApiError, DuplicateName, PlanError
 from llm_worker_client.deploy.plan import (
     KV_CACHE_FACTOR,
     estimate_weights_gb,
-    read_plan,
     smallest_pools,
+    validate_plan,
 )
 from llm_worker_client.deploy.settings import LISTING
 
@@ -32,7 +32,7 @@ GPU_TYPES = {
 
 # Quantization methods that vLLM still supports. It no longer supports LLM Engine's bitsandbytes.
 QUANTIZATIONS = ("awq", "fp8")
-# The message names a replacement that vLLM also applies to any weights while it loads them.
+# The message recommends fp8, to which vLLM can quantize any weights while it loads them.
 _NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
 # Environment variable of the endpoints that `create` created; `delete` deletes no others.
 NAME_VARIABLE = "LLM_ENGINE_MODEL"
@@ -40,7 +40,7 @@ NAME_VARIABLE = "LLM_ENGINE_MODEL"
 ARGUMENT_MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
 ARGUMENT_MINIMUMS |= {"min_workers": 0, "max_workers": 0}
 
-# The worker's setting for each of LLM Engine's arguments.
+# The worker's settings that take the value of one of LLM Engine's arguments, by argument.
 SETTING_BY_ARGUMENT = {
     "num_shards": "TENSOR_PARALLEL_SIZE",
     "quantize": "QUANTIZATION",
@@ -85,10 +85,10 @@ class ModelEndpoints:
 
         Raises:
             PlanError: If an argument is unsupported or invalid. The message names it.
-            EndpointExists: If an endpoint with this name exists.
+            DuplicateName: If an endpoint with this name exists.
             DeployError: If the platform refuses the request or can't be reached.
         """
-        values: Json = {"max_workers": 1, "per_worker": 2} | _check_arguments(arguments)
+        values: Json = {"max_workers": 1, "per_worker": 2} | _validate_arguments(arguments)
         gpu_type = values.get("gpu_type")
         tag = values.pop("inference_framework_image_tag", "latest")
         fields = {
@@ -96,33 +96,33 @@ class ModelEndpoints:
             "image": _image_with_tag(self._image, tag, values),
             "gpu_pools": [GPU_TYPES[gpu_type]] if gpu_type else _choose_pools(values),
         }
-        request = read_plan(fields)[0].to_request()
+        request = validate_plan(fields)[0].to_request()
         request["env"][NAME_VARIABLE] = values["name"]
         _apply_arguments(request, values)
         if self._api.find_endpoint(values["name"]) is not None:
-            raise EndpointExists(f"there is an endpoint named {values['name']}")
-        return self._send(request, None)
+            raise DuplicateName(f"there is an endpoint named {values['name']}")
+        return self._deploy(request, None)
 
     def update(self, **arguments: Any) -> str:
         """Change the passed options of an endpoint and return its id.
 
         Raises:
-            NoEndpoint: If no endpoint has this name.
+            NoEndpoint: If no endpoint has this name or id.
             PlanError: If an argument is unsupported or invalid. The message names it.
             DeployError: If the platform refuses the request or can't be reached.
         """
-        arguments = _check_arguments(arguments)
+        arguments = _validate_arguments(arguments)
         existing = self._api.get_endpoint(arguments["name"])
         request = {"type": "QUEUE", **deepcopy(to_request_body(existing))}
         _apply_arguments(request, arguments)
         changed_keys = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
-        return self._send({key: request[key] for key in changed_keys & request.keys()}, existing)
+        return self._deploy({key: request[key] for key in changed_keys & request.keys()}, existing)
 
     def delete(self, name: str) -> bool:
         """Delete an endpoint that ``create`` created under a name; return whether it existed.
 
         Raises:
-            EndpointExists: If several endpoints have this name.
+            DuplicateName: If several endpoints have this name.
             DeployError: If the platform refuses the request or can't be reached.
         """
         try:
@@ -137,12 +137,12 @@ class ModelEndpoints:
         self._api.delete_endpoint(str(endpoint["id"]))
         return True
 
-    def _send(self, request: Json, existing: Json | None) -> str:
+    def _deploy(self, request: Json, existing: Json | None) -> str:
         step = plan_step(request, existing, self._api.endpoint_url())
         return Deployment(self._api, log.info, log.warning, wait_s=0).execute(step)
 
 
-def _check_arguments(arguments: Mapping[str, Any]) -> Json:
+def _validate_arguments(arguments: Mapping[str, Any]) -> Json:
     """Return the arguments that are not None; warn of those that have no effect.
 
     Raises:
@@ -181,7 +181,7 @@ def _find_number_mistakes(arguments: Json) -> Iterator[str]:
 
 
 def _apply_arguments(request: Json, arguments: Json) -> None:
-    """Change a request according to the arguments; raise ``PlanError`` for invalid ones."""
+    """Apply the arguments to the body of a request; raise ``PlanError`` for invalid ones."""
     env, workers = request["env"], request["workers"]
     env |= _to_settings(arguments)
     if tag := arguments.get("inference_framework_image_tag"):
@@ -204,7 +204,7 @@ def _apply_arguments(request: Json, arguments: Json) -> None:
 
 
 def _to_settings(arguments: Json) -> dict[str, str]:
-    """Return the worker's settings for the arguments; raise ``PlanError`` for a bad model."""
+    """Return the worker's settings for the arguments; raise ``PlanError`` for a bad model name."""
     env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
     if model := arguments.get("checkpoint_path") or arguments.get("model"):
         if "/" not in model or LISTING.value_error("MODEL_NAME", model):
@@ -214,15 +214,15 @@ def _to_settings(arguments: Json) -> dict[str, str]:
         name: str(arguments[key]) for key, name in SETTING_BY_ARGUMENT.items() if key in arguments
     }
     if "per_worker" in arguments:
-        # Twice the number: as many jobs can wait while the platform starts another worker.
+        # Twice the number, so that jobs can wait here while the platform starts another worker.
         env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
 
 def _image_with_tag(image: str, tag: str, arguments: Json) -> str:
-    """Return the worker's image with LLM Engine's tag, or with the default instead of ``latest``.
+    """Return the worker's image with the requested tag, or with the default tag for ``latest``.
 
-    Another inference framework than vLLM causes a warning and also gets the default tag.
+    An inference framework other than vLLM causes a warning and gets the default tag, too.
     """
     repository, colon, last = image.rpartition(":")
     untagged = repository if colon and "/" not in last else image
@@ -234,7 +234,7 @@ def _image_with_tag(image: str, tag: str, arguments: Json) -> str:
 
 
 def _choose_pools(arguments: Json) -> list[str]:
-    """Choose the smallest GPUs that fit a model, by the size in its name, such as 7b.
+    """Return the pools of the smallest GPUs that fit a model, by the size in its name (7b).
 
     Raises:
         PlanError: If the name has no size, or no GPU is large enough.

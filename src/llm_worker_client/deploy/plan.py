@@ -1,4 +1,4 @@
-"""Reads the desired state of an endpoint from flags or a file, and converts it to a request."""
+"""Validates the desired state of an endpoint, and converts it to the body of a request."""
 
 import difflib
 import json
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from llm_worker_client.deploy.errors import PlanError
 from llm_worker_client.deploy.settings import LISTING, is_secret
 
-# The platform's GPU pools, and the memory of each GPU of a pool in GB.
+# Memory in GB of each GPU of a pool, by the platform's name of the pool.
 POOLS: dict[str, int] = json.loads(
     resources.files(__package__).joinpath("pools.json").read_text(encoding="utf-8")
 )
@@ -33,7 +33,7 @@ _QUANTIZED_PREFIXES = ("awq", "gptq")
 # The CUDA version of a variant of the image, at the end of its tag: 0.1.0-vllm0.32.0-cu129.
 _CUDA_TAG = re.compile(r"-cu(\d+)(\d)$")
 _TIMEOUT_SETTING = "EXECUTION_TIMEOUT_S"
-# GB of a container's disk for caches and for a download's temporary files.
+# GB of a container's disk that caches and a download's temporary files may need.
 _SPARE_DISK_GB = 5
 # The platform's default for a worker's startup, 420 s, is too short for a model's download.
 _INIT_TIMEOUT_ENV = {"RUNPOD_INIT_TIMEOUT": "1200"}
@@ -41,7 +41,7 @@ _FLASHBOOT_MODES = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASH
 
 
 def _to_setting_text(value: object) -> object:
-    """Convert a scalar of YAML to the text of an environment variable."""
+    """Convert a boolean or number of YAML to the text of an environment variable."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return str(value) if isinstance(value, int | float) else value
@@ -103,7 +103,7 @@ class Plan(BaseModel):
     )
 
     def to_request(self) -> dict[str, Any]:
-        """Return the body of the request that creates the endpoint."""
+        """Return the body of the request that would create the endpoint."""
         body: dict[str, Any] = {
             "name": self.name,
             "type": "QUEUE",
@@ -146,7 +146,7 @@ class Plan(BaseModel):
         return gpu | {"minCudaVersion": self.min_cuda or image_cuda}
 
 
-def read_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tuple[Plan, list[str]]:
+def validate_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tuple[Plan, list[str]]:
     """Validate a plan, and choose its GPU pools by the model's size if it names none.
 
     Args:
@@ -193,7 +193,7 @@ def read_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tuple[P
     return plan.model_copy(update={"gpu_pools": pools}), remarks
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_plan_file(path: Path) -> dict[str, Any]:
     """Read a plan's fields from a YAML file.
 
     Raises:
@@ -223,7 +223,7 @@ def estimate_weights_gb(model: str, quantization: str) -> float | None:
 
 
 def smallest_pools(gb: float) -> list[str]:
-    """Return the pools of the smallest GPUs with at least this memory; none if no GPU has it."""
+    """Return the pools of the smallest GPUs with at least this memory; an empty list if none."""
     return next((names for size, names in _POOLS_BY_GB.items() if size >= gb), [])
 
 

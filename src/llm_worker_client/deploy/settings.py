@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 MASK = "***"
-# In characters. A shorter secret would match too many other strings.
+# Minimum length in characters of a masked secret. Shorter ones would match other strings.
 MIN_SECRET_LENGTH = 8
 # Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1).
 MIN_SIMILARITY = 0.86
@@ -43,9 +43,9 @@ class AllowedValues(BaseModel):
 
     Attributes:
         kind: The type of the value.
-        bounds: The bounds of a number, by pydantic's names of constraints.
+        bounds: The bounds of a number, by pydantic's name of the constraint, such as ``ge``.
         also: Additional allowed strings, in lower case.
-        choices: The allowed values, in any case. A path with a dot or a colon is also allowed.
+        choices: The allowed values, regardless of case. Values with a dot or a colon pass, too.
         pattern: A regular expression for the whole string.
         accepted: A description of the allowed values, for error messages.
         example: An allowed value.
@@ -73,7 +73,7 @@ class AllowedValues(BaseModel):
         return _may_be_json(value) if self.kind in {"json", "list"} else self._is_in_bounds(value)
 
     def advice(self, value: str) -> str:
-        """Return a hint at the allowed values for a message, which does not quote the value."""
+        """Return a hint about the allowed values, for a message that does not quote the value."""
         similar = difflib.get_close_matches(value.lower(), self.choices, n=1)
         suggestion = [f"did you mean {similar[0]}?"] if similar else []
         return " ".join([*suggestion, self.accepted or f"one of {', '.join(self.choices)}"])
@@ -126,7 +126,7 @@ class Listing(BaseModel):
 
     @cached_property
     def known_names(self) -> frozenset[str]:
-        """All names that the worker or one of its libraries reads."""
+        """Names of all environment variables that the worker or one of its libraries reads."""
         return self.settings | self.variables
 
     def name_error(self, name: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
 
-# Seconds without a line until ``follow`` closes a stream, and then until it opens a new one.
+# Seconds without a line after which ``follow`` closes a stream, and its pause before the next.
 _RECONNECT_AFTER_S = 60.0
 _RECONNECT_PAUSE_S = 1.0
 # Consecutive streams that break off without a new line, after which ``follow`` raises the error.
@@ -76,7 +76,7 @@ def only_worker_id(api: Api, endpoint: Json) -> str:
     Raises:
         DeployError: If the endpoint has no worker or several.
     """
-    workers = api.workers(endpoint["id"])["workers"]
+    workers = api.get_workers(endpoint["id"])["workers"]
     if not workers:
         raise NoEndpoint("no worker is up: the log of those that have ended is in the console")
     if len(workers) > 1:
@@ -86,16 +86,16 @@ def only_worker_id(api: Api, endpoint: Json) -> str:
 
 
 def get_status(api: Api, endpoint: Json) -> Json:
-    """Return an endpoint's id, name, image, workers, rollout and, if known, numbers of jobs."""
+    """Return an endpoint's identity, image, limits, workers, rollout and, if known, job counts."""
     endpoint_id = endpoint["id"]
     status = {key: endpoint.get(key) for key in ("id", "name", "image")}
     status["bounds"] = {key: endpoint["workers"][key] for key in ("min", "max")}
-    workers = api.workers(endpoint_id)
+    workers = api.get_workers(endpoint_id)
     status |= {key: workers[key] for key in ("summary", "workers")}
-    status["rollout"] = api.releases(endpoint_id).get("rollout") or {}
+    status["rollout"] = api.get_releases(endpoint_id).get("rollout") or {}
     # Another service, which learns of a new endpoint a little later, provides the job counts.
     with suppress(ApiError):
-        status["jobs"] = api.health(endpoint_id).get("jobs") or {}
+        status["jobs"] = api.get_health(endpoint_id).get("jobs") or {}
     return status
 
 

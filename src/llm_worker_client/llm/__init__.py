@@ -44,7 +44,7 @@ __all__ = [
 CONCURRENT_JOBS = 8
 # Default time limit of a job in seconds. The platform's default is 10 minutes.
 JOB_TIMEOUT_S = 3600.0
-# Maximum milliseconds of a job in the queue and running, together; the platform's default.
+# Maximum milliseconds from a job's submission to its end; the platform's default.
 JOB_TTL_MS = 24 * 3600 * 1000
 
 
@@ -58,8 +58,8 @@ class LLM:
         base_url: Base URL of the platform's API; RUNPOD_ENDPOINT_BASE_URL or RunPod's by default.
         jobs_at_once: Maximum number of concurrent jobs.
         execution_timeout_s: Time limit of each job in seconds.
-        engine_args: Other arguments of TACO-LLM's and vLLM's class. Arguments that only affect how
-            an engine uses its machine cause a warning and are ignored.
+        engine_args: Other arguments of ``LLM`` in TACO-LLM and vLLM. Arguments that only affect
+            how an engine uses its machine cause a warning and are ignored.
 
     Raises:
         ValueError: If no endpoint is configured, or an argument requires a different engine.
@@ -85,7 +85,7 @@ class LLM:
             raise ValueError(f"LLM: the endpoint's id, or {variable} in the environment")
         options = (id, api_key, base_url)
         self._transport = RunpodTransport(*options)
-        # Use a closure because the repr of an attribute could print the key.
+        # A closure hides the key; the repr of an attribute with these options would print it.
         self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(*options)
         self._shared = {} if model is None else {"model": model}
         self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": JOB_TTL_MS}
@@ -98,7 +98,7 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; this doesn't affect the endpoint."""
+        """Close the connections; the endpoint keeps running."""
         self._transport.close()
 
     def generate(  # noqa: PLR0913, PLR0917 - the documented signature
@@ -118,7 +118,7 @@ class LLM:
                 or ``prompt_token_ids``.
             sampling_params: Parameters for all prompts, or a list with one item for each prompt:
                 ``SamplingParams``, dicts or vLLM's objects.
-            prompt_token_ids: The prompts as token ids, which older code passes.
+            prompt_token_ids: The prompts as token ids, as an alternative to ``prompts``.
             use_tqdm: Whether to show a progress bar.
             lora_request: Adapter for all prompts, or a list with an adapter or None for each:
                 served names, or vLLM's ``LoRARequest`` objects, whose names are used.
@@ -196,7 +196,7 @@ class LLM:
         lora_request: Any = None,
         guided_options_request: Any = None,
     ) -> Batch:
-        """Start a batch on an endpoint with a network volume, with the arguments of ``generate``.
+        """Start a batch with arguments as in ``generate``; the endpoint needs a network volume.
 
         Raises:
             ValueError, TypeError: If an argument is wrong; nothing has been sent.
@@ -209,12 +209,12 @@ class LLM:
     def chat_batch(
         self, messages: Any, sampling_params: Any = None, lora_request: Any = None
     ) -> Batch:
-        """Start a batch of conversations with the arguments of ``chat``; see ``generate_batch``."""
+        """Start a batch of conversations with arguments as in ``chat``; see ``generate_batch``."""
         items = create_items(parse_conversations(messages), sampling_params, lora_request)
         return create_batch(self._transport, items, CHATS, self._shared)
 
     def batch(self, id: str) -> Batch:
-        """Return a batch that ``generate_batch`` or ``chat_batch`` has started, and continue it.
+        """Return the batch with this id; submit a job that continues it unless it has ended.
 
         Raises:
             EndpointError: If the batch doesn't exist or the platform can't be reached.
@@ -231,7 +231,7 @@ class LLM:
         template = JobTemplate(items_key, common, self._policy, self._jobs_at_once)
         encode_json(common, "chat")
         runner = ItemRunner(self._open_endpoint(), items, template, use_tqdm)
-        # Run in another thread because the caller's may run an event loop, as in notebooks. Ctrl-C
-        # cancels the jobs and waits until they are cancelled; a second Ctrl-C doesn't wait.
+        # Run in another thread because the caller's thread may run an event loop, as in notebooks.
+        # Ctrl-C cancels the jobs and waits until they are cancelled; a second Ctrl-C doesn't wait.
         with start_blocking_portal() as portal:
             return portal.call(runner.run)

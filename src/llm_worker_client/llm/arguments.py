@@ -1,4 +1,4 @@
-"""Checks a script's engine arguments; the engine of a running endpoint is already configured."""
+"""Checks the engine arguments of ``LLM``, which can't change the engine of a running endpoint."""
 
 import warnings
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_worker_client.deploy.settings import LISTING
 
-# Engine arguments of TACO-LLM and vLLM with their default values, which a script may always pass.
+# Engine arguments of TACO-LLM and vLLM with their default values, which are accepted and ignored.
 DEFAULTS: Mapping[str, Any] = {
     "tokenizer": None,
     "tokenizer_mode": "auto",
@@ -43,8 +43,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
 
     Raises:
-        ValueError: If an argument would change the output, because the endpoint's engine is fixed.
-        TypeError: If neither an engine nor this class has the argument.
+        ValueError: If an argument would change the configuration of the endpoint's engine.
+        TypeError: If neither an engine nor ``LLM`` has an argument of this name.
     """
     for name, value in arguments.items():
         setting = _SETTING_NAMES.get(name, name.upper())

@@ -1,4 +1,4 @@
-"""Batches of prompts on the endpoint's volume; they survive the worker and the script."""
+"""Batches of prompts on the endpoint's volume, which continue after the script has exited."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_client.transport import RunpodTransport
 
-# Placeholder base URL: each request becomes a job instead of an HTTP request.
+# Placeholder base URL; the transport ignores it and turns each request into a job.
 BASE_URL = "http://endpoint/v1"
-# Seconds between the first two polls of a batch, and the maximum; each poll is a job.
+# Minimum and maximum seconds between two polls of a batch; each poll is a job.
 MIN_POLL_DELAY, MAX_POLL_DELAY = 0.5, 15.0
 _ENDED_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class Batch:
-    """A batch of prompts.
+    """A batch of prompts or conversations.
 
     Attributes:
         id: Id of the batch. Any script can wait for the batch with ``LLM.batch(id).outputs()``.
@@ -41,7 +41,7 @@ class Batch:
 
     @property
     def status(self) -> str:
-        """Status as in OpenAI's API: ``validating``, ``in_progress``, ``completed`` and so on."""
+        """Current status as in OpenAI's API, such as ``in_progress``; each access is a request."""
         status: str = self._retrieve()["status"]
         return status
 
@@ -50,10 +50,10 @@ class Batch:
         _request(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
-        """Submit a job that continues the batch unless it has ended; several jobs share the work.
+        """Submit another job for the batch unless the batch has ended; its jobs share the work.
 
         Raises:
-            EndpointError: If the batch doesn't exist, or the platform refuses or doesn't respond.
+            EndpointError: If the batch doesn't exist, or the platform doesn't accept the job.
         """
         if self._retrieve()["status"] in _ENDED_STATUSES:
             return
@@ -71,10 +71,10 @@ class Batch:
         Ctrl-C stops this method; the batch continues.
 
         Raises:
-            PromptError: If a prompt failed. It also contains the outputs of the other prompts.
+            PromptError: If a prompt failed; the error contains the outputs of the other prompts.
             EndpointError: If the batch did not complete, an output is missing, or a request failed.
         """
-        batch = self._wait(use_tqdm)
+        batch = self._wait_for_end(use_tqdm)
         status, output, errors = batch["status"], batch["output_file_id"], batch["error_file_id"]
         if status == "failed":
             mistakes = (batch.get("errors") or {}).get("data") or [{}]
@@ -82,7 +82,7 @@ class Batch:
         output_lines = self._download_lines(output)
         items = self._items
         if items is None:
-            # Another script created the batch.
+            # The batch was opened by its id, so only its input file contains the items.
             input_lines = self._download_lines(batch["input_file_id"])
             items = [lines.read_item(input_lines[index]) for index in sorted(input_lines)]
         outputs = [
@@ -103,7 +103,7 @@ class Batch:
         batch: dict[str, Any] = response.json()
         return batch
 
-    def _wait(self, use_tqdm: bool) -> dict[str, Any]:
+    def _wait_for_end(self, use_tqdm: bool) -> dict[str, Any]:
         pause = MIN_POLL_DELAY
         with tqdm(desc=self.id, disable=not use_tqdm) as bar:
             while True:
@@ -126,7 +126,7 @@ class Batch:
 def create_batch(
     transport: RunpodTransport, items: Sequence[Item], url: str, shared: Mapping[str, Any]
 ) -> Batch:
-    """Create and start a batch on a route (``url``), with ``shared`` fields in all bodies.
+    """Upload items and start a batch of them on a route (``url``); all bodies contain ``shared``.
 
     Raises:
         ValueError, TypeError: If an item can't be in a batch, or the input file would be too large.
@@ -144,7 +144,7 @@ def create_batch(
 
 
 def _request(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
-    """Return the response to a request; ``options`` are those of httpx2.
+    """Send a request and return the response; ``options`` are those of httpx2.
 
     Raises:
         EndpointError: If the response is an error or the platform doesn't respond.

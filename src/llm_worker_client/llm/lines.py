@@ -17,7 +17,7 @@ RAW_JOB_DEFAULTS: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-# Parameters that only raw jobs support, with the default values that a batch may omit.
+# Parameters that only raw jobs support. Lines omit these default values; others are an error.
 RAW_ONLY_PARAMETERS: Mapping[str, Any] = {
     "detokenize": True,
     "flat_logprobs": False,
@@ -26,16 +26,16 @@ RAW_ONLY_PARAMETERS: Mapping[str, Any] = {
     "skip_reading_prefix_cache": False,
     "trace_decode_token_ids": None,
 }
-# Tokens are returned as "token_id:5" because a token's text doesn't identify the candidate.
+# Tokens are requested as "token_id:5" because several tokens can have the same text.
 _TOKEN_ID_PREFIX = "token_id:"
 _TOKEN_ID_OPTIONS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
 def encode_lines(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
-    """Return items as the input file of a batch on a route (``url``); custom ids are the indexes.
+    """Return a batch's input file for a route (``url``); custom ids are the indexes of the items.
 
     Raises:
-        ValueError, TypeError: If a parameter can't be in a batch.
+        ValueError, TypeError: If an item can't be in a batch.
     """
     bodies = {id(item.params): _to_body_params(item.params, url) for item in items}
     lines = []
@@ -57,7 +57,7 @@ def _to_body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
             raise ValueError(f"sampling_params.{name}: batches don't support it")
     body = {**RAW_JOB_DEFAULTS, **remaining, **_TOKEN_ID_OPTIONS}
     if params.get("use_beam_search"):
-        # Beam search rejects these parameters even with their default values.
+        # Beam search rejects the parameters above except max_tokens, even with default values.
         body = {
             name: body[name] for name in body.keys() - (RAW_JOB_DEFAULTS.keys() - params.keys())
         }
@@ -68,7 +68,7 @@ def _to_body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
 
 
 def read_item(line: Mapping[str, Any]) -> Item:
-    """Return the item of an input line, with only the values from which outputs are created."""
+    """Return the item of an input line, with only the parameters that ``create_output`` reads."""
     body = line["body"]
     prompt = body.get("messages", body.get("prompt"))
     params = {"logprobs": body.get("top_logprobs", body.get("logprobs"))}
@@ -76,7 +76,7 @@ def read_item(line: Mapping[str, Any]) -> Item:
 
 
 def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result in an output line, in the format of raw jobs."""
+    """Return the result in an output line, converted to the format of raw jobs."""
     body = line["response"]["body"]
     choices = body["choices"]
     return {
@@ -88,7 +88,7 @@ def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_error(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error object in a line of the error file; its code defaults to the status."""
+    """Return the error object in a line of the error file; its default code is the HTTP status."""
     response = line.get("response") or {}
     error = (response.get("body") or {}).get("error") or line.get("error") or {}
     return {"code": response.get("status_code"), **error}

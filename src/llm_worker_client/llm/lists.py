@@ -1,4 +1,4 @@
-"""Runs many prompts or conversations in concurrent jobs with a list of them each, with retries."""
+"""Runs lists of prompts or conversations in concurrent jobs, with retries."""
 
 import asyncio
 import math
@@ -19,18 +19,18 @@ from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal, refusal_from_report
 from llm_worker_client.steps import PlatformUnreachable, Steps
 
-# Minimum seconds before each retry of a retryable failure.
+# Minimum seconds before each retry of a part that failed.
 RETRY_DELAYS = (1.0, 4.0, 15.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """The common properties of all jobs of one call.
+    """The common properties of all jobs of one call of ``generate`` or ``chat``.
 
     Args:
         items_key: Key for the items in a job's input: ``prompts`` or ``messages_list``.
         shared: Other keys and values of each job's input.
-        policy: The platform's time limits for waiting and running.
+        policy: Time limits in the platform's format (``executionTimeout`` and ``ttl``).
         concurrency: Maximum number of concurrent jobs.
         retry_delays: Minimum seconds before each retry.
     """
@@ -55,7 +55,7 @@ class ItemRunner:
     """Runs the prompts or conversations of one call. Use each instance once.
 
     Args:
-        endpoint: Endpoint, which is closed at the end.
+        endpoint: Endpoint that runs the jobs; ``run`` closes it.
         items: Items of the call.
         template: Template for the jobs.
         use_tqdm: Whether to show a progress bar.
@@ -82,7 +82,7 @@ class ItemRunner:
 
         Raises:
             PromptError: If an item failed.
-            EndpointError: If a job failed.
+            EndpointError: If a job failed or has no result for an item.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -98,7 +98,7 @@ class ItemRunner:
         return [output for output in self._outputs if output is not None]
 
     async def _run_parts(self) -> None:
-        """Run parts sequentially until the queue of parts is empty."""
+        """Run parts sequentially until the shared queue of parts is empty."""
         while self._parts:
             # Retry a part before other parts, so that a prompt that always fails is found early.
             self._parts.extendleft(reversed(await self._run_part(self._parts.popleft())))
@@ -153,7 +153,7 @@ class ItemRunner:
         return None if report.get("status") == COMPLETED else refusal_from_report(report)
 
     def _store_results(self, part: Part, outputs: Any) -> None:
-        """Store the results and errors in a job's yields, and update the progress bar.
+        """Store the results and errors that a job has yielded, and update the progress bar.
 
         Raises:
             PromptError: If an item failed and a retry would not help.

@@ -48,7 +48,7 @@ class RequestOutput:
     """All completions of a prompt.
 
     Attributes:
-        prompt: Text of the prompt; None for token ids and conversations.
+        prompt: Text of the prompt; None if the caller passed only token ids or a conversation.
         prompt_token_ids: Token ids of the prompt if they are known from the caller or from a batch.
         num_prompt_tokens: Number of prompt tokens, which is always known.
     """
@@ -66,7 +66,7 @@ class RequestOutput:
 
 
 class EndpointError(Exception):
-    """A request failed: the platform or the endpoint did not answer, refused it, or its job failed.
+    """A request was refused or not answered, or its job failed.
 
     Args:
         status: HTTP status.
@@ -85,10 +85,10 @@ class EndpointError(Exception):
 
 
 class PromptError(EndpointError, ValueError):
-    """A prompt failed.
+    """A prompt or conversation failed.
 
     Args:
-        index: Index of the prompt in the list.
+        index: Index of the prompt in the call's list.
         error: The worker's error object.
         outputs: The outputs of all prompts so far, in order; None for a prompt without an output.
     """
@@ -104,7 +104,7 @@ class PromptError(EndpointError, ValueError):
 
 
 def create_output(item: Item, result: dict[str, Any]) -> RequestOutput:
-    """Return the output for an item from its result, which has the format of raw jobs."""
+    """Return the output for an item from its result in the worker's own format."""
     entries, count = result.get("prompt_logprobs"), item.params.get("prompt_logprobs")
     token_ids = result.get("prompt_token_ids")
     return RequestOutput(

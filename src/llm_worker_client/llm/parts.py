@@ -8,11 +8,11 @@ from typing import Any
 
 from llm_worker_client.llm.prompts import Item, encode_json
 
-# Limits of a job: bytes of the items (jobs above 10 MB can't be cancelled), values and token ids (a
-# worker accepts 100,000 and 1,500,000), and bytes of the results (the platform stores 20 MB).
+# Limits of a job: bytes of the items (jobs above 10 MB can't be cancelled), JSON values and token
+# ids (a worker accepts 100,000 and 1,500,000), bytes of the results (the platform stores 20 MB).
 MAX_BYTES = 8_000_000
 JOB_LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
-# Estimated bytes of a result, of each token in it (text and id), and of each candidate.
+# Estimated bytes of a result, of each token in it (text and id), and of each candidate token.
 RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
 # Tokens of an output if the parameters contain no limit.
 DEFAULT_TOKENS = 16
@@ -40,7 +40,7 @@ def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
 
     Args:
         items: All items of the call.
-        jobs: Number of concurrent jobs.
+        jobs: Maximum number of concurrent jobs.
 
     Raises:
         TypeError: If an item can't be encoded.
@@ -66,7 +66,7 @@ def split_items(items: Sequence[Item], jobs: int) -> list[Part]:
 
 
 def _estimate_load(item: Item, index: int, params_bytes: int) -> list[int]:
-    """Return the amount that an item uses of each limit in ``JOB_LIMITS``."""
+    """Estimate how much of each limit in ``JOB_LIMITS`` an item uses."""
     ids = item.token_ids
     size = len(encode_json(item.content, f"prompt {index}"))
     values = 2 + _count_values(item.params) + (0 if ids else _count_values(item.content))
@@ -89,7 +89,7 @@ def _estimate_result_bytes(params: dict[str, Any], prompt_bytes: int) -> int:
     """Estimate the maximum bytes of a result."""
 
     def read_count(name: str, default: int) -> int:
-        # The default replaces a wrong value, which the worker rejects.
+        # A wrong value needs no estimate because the worker rejects it.
         value = params.get(name)
         return value if isinstance(value, int) and value >= 0 else default
 

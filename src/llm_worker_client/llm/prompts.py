@@ -31,10 +31,11 @@ class Item:
 
 
 def parse_prompts(prompts: Any) -> list[tuple[Any, str | None]]:
-    """Return each prompt as a job contains it, and its text if it is known.
+    """Return each prompt in its form for a job, with the text of the prompt if it is known.
 
     Args:
-        prompts: One or several prompts: strings, token ids, or dicts with one of them.
+        prompts: One or several prompts: strings, lists of token ids, or dicts with ``prompt`` or
+            ``prompt_token_ids``.
 
     Raises:
         TypeError: If a prompt has another type; the message contains its index.
@@ -65,10 +66,10 @@ def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
 
 
 def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return one or several conversations as lists of messages, with None as a prompt's text.
+    """Return pairs as ``parse_prompts`` does: a conversation's messages, and None as the text.
 
     Raises:
-        TypeError: If an item is not a list of messages.
+        TypeError: If a conversation is empty or a string.
     """
     conversations = messages if messages and isinstance(messages[0], list | tuple) else [messages]
     for index, conversation in enumerate(conversations):
@@ -83,11 +84,11 @@ def create_items(
 ) -> list[Item]:
     """Create items from the pairs of ``parse_prompts`` or ``parse_conversations``.
 
-    Pass one value for all items or a list of values as ``params`` and ``adapters``; ``guided`` are
-    constraints for all outputs.
+    ``params`` and ``adapters`` are one value for all items or a list with a value for each item;
+    ``guided`` contains constraints for all outputs.
 
     Raises:
-        ValueError: If a list has another length, or jobs don't support a parameter.
+        ValueError: If a list doesn't have one value per item, or jobs don't support a parameter.
         TypeError: If a value has the wrong type or can't be encoded.
     """
     count = len(contents)
@@ -112,7 +113,7 @@ def _expand_per_prompt(value: Any, count: int, name: str) -> list[Any]:
 
 
 def encode_json(value: Any, name: str) -> str:
-    """Return a value as JSON; raise ``TypeError`` with its name if it can't be encoded."""
+    """Return a value as JSON; raise ``TypeError`` that contains ``name`` if it can't be encoded."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:
@@ -120,7 +121,7 @@ def encode_json(value: Any, name: str) -> str:
 
 
 def _read_adapter_name(request: Any) -> str | None:
-    """Return the served name of an adapter, because workers don't find adapters by path."""
+    """Return the adapter's served name, if any; the path in a ``LoRARequest`` is ignored."""
     if not request:
         return None
     name = request if isinstance(request, str) else getattr(request, "lora_name", None)

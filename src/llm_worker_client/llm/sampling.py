@@ -7,16 +7,16 @@ from typing import Any
 
 # Internal fields of vLLM's class, which have no effect because outputs are always complete.
 INTERNAL_FIELDS = frozenset({"output_kind", "output_text_buffer_length", "skip_clone"})
-# Sent even with vLLM's default, because the endpoint's may differ (DEFAULT_MAX_TOKENS).
+# Parameter that is sent even with vLLM's default; the endpoint's (DEFAULT_MAX_TOKENS) may differ.
 _ALWAYS_SENT = "max_tokens"
 GUIDED_OPTIONS = "guided_options_request"
 
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingParams:
-    """Sampling parameters of raw jobs, which the worker validates.
+    """Sampling parameters in the worker's own format; the worker validates them.
 
-    With None, the endpoint's default applies.
+    For a parameter that is None, the endpoint's default applies.
     """
 
     n: int | None = None
@@ -79,15 +79,16 @@ def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
         guided: Constraints for the output as a dict or an object, in addition to ``params``.
 
     Raises:
-        TypeError: If a value has another type.
-        ValueError: If jobs don't support a parameter, or both arguments contain constraints.
+        TypeError: If ``params`` or one of its values has an unsupported type.
+        ValueError: If jobs don't support a parameter, or ``params`` and ``guided`` both contain
+            ``guided_options_request``.
     """
     job_params = _read_params(params)
     if guided is not None:
         if GUIDED_OPTIONS in job_params:
             raise ValueError(f"{GUIDED_OPTIONS} is in sampling_params and an argument as well")
         job_params[GUIDED_OPTIONS] = guided
-    return {name: _to_dict(value) for name, value in job_params.items()}
+    return {name: _to_json_value(value) for name, value in job_params.items()}
 
 
 def _read_params(params: Any) -> dict[str, Any]:
@@ -115,15 +116,15 @@ def _read_params(params: Any) -> dict[str, Any]:
 
 
 def _public_fields(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public fields of a msgspec struct, a dataclass or any other object."""
+    """Yield names and values of public fields of a msgspec struct, a dataclass or any object."""
     names = getattr(owner, "__struct_fields__", getattr(owner, "__dict__", ()))
     for name in names:
         if not name.startswith("_"):
             yield name, getattr(owner, name)
 
 
-def _to_dict(value: Any) -> Any:
-    """Return JSON values unchanged, and another object as a dict without None and False."""
+def _to_json_value(value: Any) -> Any:
+    """Return a JSON value unchanged, or an object's fields as a dict without None and False."""
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value
     fields = dict(_public_fields(value))

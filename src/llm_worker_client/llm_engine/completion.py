@@ -1,4 +1,4 @@
-"""Completions and batches of the endpoint, with LLM Engine's names."""
+"""LLM Engine's class ``Completion``, for the completions and batches of an endpoint."""
 
 from collections.abc import AsyncIterable, Iterator
 from typing import Any
@@ -22,7 +22,7 @@ from llm_worker_client.llm_engine.data_types import (
 BATCHES_PATH = "/v2/batch-completions"
 # Arguments of ``create`` that are not fields of the request's body.
 _ARGUMENTS_NOT_IN_BODY = {"cls", "model", "timeout", "stream", "request_headers", "more"}
-# Arguments that only version 2 of the batch API has.
+# Arguments of ``batch_create`` that only version 2 of the batch API has.
 _V2_ARGUMENTS = {"labels", "priority", "cpus", "gpus", "memory", "gpu_type", "storage"}
 
 
@@ -94,7 +94,7 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
-        """Complete a prompt as ``create`` does; cancelling the task cancels the job."""
+        """Complete a prompt like ``create``, with asyncio; cancelling the task cancels the job."""
         path, body = _build_request(locals())
         if stream:
             return connection.astream(path, body, timeout)

@@ -15,8 +15,8 @@ from llm_worker_client.transport import AsyncRunpodTransport, RunpodTransport
 
 # Seconds to wait for new output. A worker may have to start first.
 TIMEOUT_S = 300
-# The worker responds in LLM Engine's format to requests with basic authorization and JSON. Jobs do
-# not carry the authorization, and no request is sent to this address.
+# The worker responds in LLM Engine's format to requests that have basic authorization and accept
+# JSON. Jobs do not carry the authorization, and no request is sent to the base URL.
 _CLIENT_OPTIONS: dict[str, Any] = {
     "auth": ("", ""),
     "base_url": "http://endpoint",
@@ -35,7 +35,7 @@ class _LoopClient:
         self._client = httpx2.AsyncClient(transport=transport, **_CLIENT_OPTIONS)
         self._closer = _close_at_loop_end(self._client)
 
-    async def start(self) -> None:
+    async def register_closer(self) -> None:
         await anext(self._closer)
 
     async def __aenter__(self) -> httpx2.AsyncClient:
@@ -57,7 +57,7 @@ async def _close_at_loop_end(client: httpx2.AsyncClient) -> AsyncGenerator[None]
 
 @dataclass
 class Connection:
-    """The endpoint that the classes call, and the options of ``configure``."""
+    """The endpoint that LLM Engine's classes call, with the options of ``configure``."""
 
     endpoint_id: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -75,13 +75,13 @@ class Connection:
         return self._client
 
     async def loop_client(self) -> _LoopClient:
-        """Return the client of the running event loop."""
+        """Return the client of the running event loop, and create it for the first call."""
         loop = asyncio.get_running_loop()
         if loop not in self._loop_clients:
             clients = self._loop_clients.items()
             self._loop_clients = {key: each for key, each in clients if not key.is_closed()}
             client = _LoopClient(AsyncRunpodTransport(*self._transport_arguments()))
-            await client.start()
+            await client.register_closer()
             self._loop_clients[loop] = client
         return self._loop_clients[loop]
 
@@ -114,7 +114,7 @@ def configure(
     api_url: str | None = None,
     image: str | None = None,
 ) -> None:
-    """Set the endpoint that the classes call from now on.
+    """Set the endpoint that LLM Engine's classes call from now on.
 
     Args:
         endpoint_id: The id of the endpoint. Default: RUNPOD_ENDPOINT_ID.
@@ -188,7 +188,7 @@ async def astream(
     """Yield the events of a stream as ``stream`` does, with asyncio."""
     with _translate_errors():
         async with await CONNECTION.loop_client() as client:
-            # An event loop that ends would close the generator of client.sse before this one.
+            # client.sse is unsuitable: a loop that ends would close its generator before this one.
             request = client.build_request("POST", path, json=_drop_none(body), timeout=timeout_s)
             response = await client.send(request, stream=True)
             try:

@@ -50,7 +50,7 @@ class CompletionOutput(DataModel):
 
 
 class CompletionSyncResponse(DataModel):
-    """The response of ``Completion.create``."""
+    """The response of ``Completion.create`` without ``stream``."""
 
     request_id: str
     output: CompletionOutput

@@ -1,4 +1,4 @@
-"""The files of the endpoint's volume, with LLM Engine's names."""
+"""LLM Engine's class ``File``, for the files on an endpoint's volume."""
 
 from io import BufferedReader
 from pathlib import Path
@@ -23,7 +23,7 @@ class File:
     def upload(cls, file: BufferedReader) -> UploadFileResponse:
         """Upload a file that is open in text or binary mode.
 
-        Files above 14 MB need the volume's S3 API in the environment (RUNPOD_VOLUME_ID, …).
+        Files above 14 MB need the volume's options in the environment, such as RUNPOD_VOLUME_ID.
         """
         # A file in memory has no name and is uploaded as "file".
         name = Path(str(getattr(file, "name", "file"))).name

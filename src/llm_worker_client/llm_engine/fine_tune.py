@@ -1,4 +1,4 @@
-"""Fine-tunes, with LLM Engine's names."""
+"""LLM Engine's class ``FineTune``, for the fine-tunes of an endpoint."""
 
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +28,7 @@ class FineTune:
         wandb_config: dict[str, Any] | None = None,
         suffix: str | None = None,
     ) -> CreateFineTuneResponse:
-        """Train an adapter for the endpoint's model, in a job that this call submits."""
+        """Create a fine-tune of the endpoint's model and submit the job that trains an adapter."""
         body = {name: value for name, value in locals().items() if name != "cls"}
         return CreateFineTuneResponse.model_validate(call("POST", FINE_TUNES_PATH, body))
 

@@ -55,7 +55,7 @@ class GpuType(StrEnum):
 
 
 class BatchJobStatus(StrEnum):
-    """The status of a fine-tune."""
+    """The status of a fine-tune; the name is LLM Engine's."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -81,11 +81,11 @@ class DataModel(BaseModel):
     """Base class of responses. ``json`` and ``dict`` work as in LLM Engine's own models."""
 
     def json(self, **options: Any) -> str:
-        """Return the values as JSON in one line; the options are passed to ``json.dumps``."""
+        """Return the values as JSON; the options are passed to ``json.dumps``."""
         return json.dumps(self.model_dump(mode="json", by_alias=True), **options)
 
     def dict(self) -> dict[str, Any]:  # type: ignore[override]  # scripts call it
-        """Return the values by name."""
+        """Return the values by their names in JSON."""
         return self.model_dump(by_alias=True)
 
 

@@ -1,4 +1,4 @@
-"""LLM Engine's ``Model``: the models that an endpoint serves, and the endpoints of an account."""
+"""LLM Engine's class ``Model``, for an endpoint's models and an account's endpoints."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -126,13 +126,13 @@ class Model:
     def get(
         cls, model: str, request_headers: dict[str, str] | None = None
     ) -> GetLLMEndpointResponse:
-        """Return a model that the endpoint serves."""
+        """Return a model or an adapter that the endpoint serves."""
         connection.refuse_headers(request_headers)
         return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_path(model)))
 
     @classmethod
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
-        """Return the models that the endpoint serves."""
+        """Return the models and adapters that the endpoint serves."""
         connection.refuse_headers(request_headers)
         return ListLLMEndpointsResponse.model_validate(connection.call("GET", MODELS_PATH))
 
@@ -179,7 +179,7 @@ def _without_cls(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _open_endpoints() -> Iterator[ModelEndpoints]:
-    """Open the account's endpoints, and translate errors to LLM Engine's."""
+    """Open a client for the account's endpoints, and translate its errors to LLM Engine's."""
     config = connection.CONNECTION
     key, queue_url = config.api_key or account.api_key(), config.base_url or account.PLATFORM_URL
     try:

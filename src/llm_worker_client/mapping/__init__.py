@@ -1,8 +1,8 @@
 """Converts HTTP requests to jobs of the worker, and the yields of jobs to HTTP responses.
 
 The gateway of a queue endpoint forwards the bodies of POST requests and little else. A job can
-contain a whole request: its method, its path with the query string, and its body. Large forms are
-stored on disk in the meantime; otherwise this package does no I/O.
+contain a whole request: its method, its path with the query string, and its body. Large files in
+forms are stored in temporary files; otherwise this package does no I/O.
 """
 
 from llm_worker_client.mapping.errors import Dialect, Refusal, refusal_from_report

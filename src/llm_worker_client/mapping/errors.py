@@ -11,7 +11,7 @@ _LLM_ENGINE_STATUSES = (400, 401, 404, 429)
 
 
 class Dialect(StrEnum):
-    """The API of a client, which determines the format of its responses."""
+    """The API that a client uses, which determines the format of the responses."""
 
     OPENAI = auto()
     ANTHROPIC = auto()
@@ -19,7 +19,7 @@ class Dialect(StrEnum):
 
 
 class Refusal(Exception):
-    """A request that is answered with an error.
+    """The error with which a request is answered.
 
     Args:
         status: HTTP status.

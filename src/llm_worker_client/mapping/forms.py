@@ -15,26 +15,26 @@ from llm_worker_client.mapping.errors import Refusal
 MEDIA_TYPE = "multipart/form-data"
 # Maximum bytes of a file in a job, which contains it as base64. Larger files are stored on disk.
 MAX_FILE_BYTES = 14_000_000
-# Maximum number of parts, and maximum bytes of each part except the file. All are stored in memory.
+# Maximum number of parts, and maximum bytes of each part except the file. They stay in memory.
 MAX_PARTS = 9
 MAX_FIELD_BYTES = 4_096
 _FILE_CONFIG: Any = {"MAX_MEMORY_FILE_SIZE": MAX_FILE_BYTES}
 # Transfer encodings that leave the content unchanged. RFC 7578 allows no others.
 _UNENCODED = (b"binary", b"8bit", b"7bit")
-# Bytes per write. A thread for each small part from the network would be slower.
+# Bytes for each call in a thread. A call for each small part from the network would be slower.
 _BLOCK_BYTES = 2**20
 # Forms write the key of a nested object like this: expires_after[seconds].
 _NESTED_KEY = re.compile(r"(\w+)\[(\w+)\]")
 
 
 class Form:
-    """A form that is parsed incrementally. Leaving its ``with`` block deletes its file.
+    """A form that is parsed incrementally; leaving its ``with`` block deletes the temporary file.
 
     Args:
         content_type: Content type of the request, which contains the boundary.
 
     Attributes:
-        fields: Values of the fields by name; nested keys become a dict.
+        fields: Values of the fields by name; ``a[b]`` becomes the key ``b`` in a dict ``a``.
         filename: Name of the uploaded file; None without a file.
 
     Raises:
@@ -190,7 +190,7 @@ def parse_form(content_type: str, parts: Iterable[bytes]) -> Form:
 
 
 async def aparse_form(content_type: str, parts: AsyncIterable[bytes]) -> Form:
-    """Parse a form like ``read``, but with asyncio: threads write to the disk."""
+    """Parse a form as ``parse_form`` does, but write to the disk in threads."""
     form, block = Form(content_type), bytearray()
     try:
         async for part in parts:

@@ -19,7 +19,7 @@ CONTENT_PART_BYTES = 12_000_000
 
 
 class OutputKind(StrEnum):
-    """The kind of a job's yields."""
+    """How a job's yields form the response."""
 
     WHOLE = auto()  # one yield with the whole response
     EVENTS = auto()  # server-sent events
@@ -74,9 +74,9 @@ class JobRequest:
 
     Args:
         input: Input of the job.
-        kind: Kind of the job's yields.
+        kind: How the job's yields form the response.
         is_read_only: Whether the job changes nothing and may be sent again.
-        json_file_id: Id of a file whose content is requested as JSON (by LLM Engine's client).
+        json_file_id: Id of the file whose content is requested as JSON; None for other requests.
         range_header: Value of the ``Range`` header in a request for a file's content.
         large_form: Form whose file is too large for a job; see ``with_stored_file``.
     """
@@ -89,7 +89,7 @@ class JobRequest:
     large_form: forms.Form | None = None
 
     def for_content_part(self, offset: int, size: int = CONTENT_PART_BYTES) -> "JobRequest":
-        """Return the job for ``size`` bytes of a file's content from an offset."""
+        """Return the job that reads ``size`` bytes of the file's content from an offset."""
         route = self.input["openai_route"]
         separator = "&" if "?" in route else "?"
         return self._with_route(f"{route}{separator}offset={offset}&limit={size}")
@@ -100,7 +100,7 @@ class JobRequest:
         return self._with_route(path.removesuffix("/content"))
 
     def with_stored_file(self, key: str) -> "JobRequest":
-        """Return the job that registers the large file, which has this key on the volume."""
+        """Return the job that registers the large file, which the volume contains as ``key``."""
         name = "openai_input" if "openai_input" in self.input else "body"
         body = {**self.input[name], "path": key}
         return replace(self, input={**self.input, name: body}, large_form=None)
@@ -113,7 +113,7 @@ class JobRequest:
 class RouteRule:
     """Special handling of the routes whose path without ``/v1`` matches a pattern.
 
-    Without ``method``, all methods match. Without ``kind``, ``stream`` in the body determines it.
+    Without ``method``, all methods match. Without ``kind``, the body's ``stream`` decides.
     """
 
     path: re.Pattern[str]
@@ -122,7 +122,7 @@ class RouteRule:
     dialect: Dialect = Dialect.OPENAI
 
 
-# All special cases. Other requests become jobs from their method, path and body alone.
+# Routes with special handling. Jobs for other requests depend only on method, path and body.
 ROUTE_RULES = (
     RouteRule(re.compile(r"/files/(?P<id>[^/]+)/content"), "GET", OutputKind.CONTENT),
     RouteRule(
@@ -145,7 +145,7 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     ``/v2/<endpoint>/openai`` as on the platform.
 
     Raises:
-        Refusal: If a job can't contain the request.
+        Refusal: If the body is invalid or a job can't contain it.
     """
     path, separator, query = request.target.partition("?")
     prefix = f"/v2/{endpoint}/"
@@ -157,7 +157,7 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     form = request.form
     if form is None and request.is_form and request.body:
         form = forms.parse_form(request.header("content-type"), (request.body,))
-    body = None if request.method in _READ_METHODS else _read_body(request, form)
+    body = None if request.method in _READ_METHODS else _parse_body(request, form)
     is_stream = bool(body and body.get("stream") is True)
     kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
     return JobRequest(
@@ -206,7 +206,7 @@ def _is_large(form: forms.Form) -> bool:
     return (form.size or 0) > forms.MAX_FILE_BYTES
 
 
-def _read_body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
+def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
     if form is not None:
         return _upload_body(form)
     if not request.body:

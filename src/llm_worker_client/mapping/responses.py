@@ -14,7 +14,7 @@ EVENTS = "text/event-stream; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 BINARY = "application/octet-stream"
 _DONE = b"data: [DONE]\n\n"
-# Last events of chats and completions, of Anthropic's messages, and of OpenAI's responses.
+# Last event of a stream: of chats and completions, Anthropic's messages or OpenAI's responses.
 _LAST_EVENT = re.compile(
     rb"(^|\n)(data: \[DONE\]|event: (message_stop|response\.(completed|incomplete|failed))\n"
     rb"data: [^\n]*)\n\n\Z"
@@ -31,8 +31,8 @@ def create_head(status: int, media_type: str, job_id: str | None, **extra: str) 
 def whole_response(output: Any, job_id: str | None) -> tuple[ResponseHead, bytes]:
     """Return the response for a job with a single yield."""
     if isinstance(output, str):
-        return create_head(200, TEXT, job_id), _utf8(output)
-    return create_head(200, JSON, job_id), _utf8(_encode(output))
+        return create_head(200, TEXT, job_id), _encode_utf8(output)
+    return create_head(200, JSON, job_id), _encode_utf8(_encode(output))
 
 
 def error_response(
@@ -43,11 +43,11 @@ def error_response(
     retry_after = {}
     if refusal.retry_after_s is not None:
         retry_after = {"retry-after": f"{refusal.retry_after_s:g}"}
-    return create_head(status, JSON, job_id, **retry_after), _utf8(_encode(body))
+    return create_head(status, JSON, job_id, **retry_after), _encode_utf8(_encode(body))
 
 
 def is_events(output: Any) -> bool:
-    """Return whether a yield contains events: server-sent events as a string, or a list of data."""
+    """Return whether a yield is a string of server-sent events, or a list of their data."""
     return isinstance(output, list) or (
         isinstance(output, str) and output.startswith(("data:", "event:"))
     )
@@ -56,7 +56,7 @@ def is_events(output: Any) -> bool:
 def encode_events(output: Any) -> bytes:
     """Return a yield of an event stream as server-sent events."""
     if isinstance(output, str):
-        return _utf8(output)
+        return _encode_utf8(output)
     event_data = output if isinstance(output, list) else [output]
     return b"".join(map(encode_event, event_data))
 
@@ -65,15 +65,15 @@ def encode_event(data: Any) -> bytes:
     """Return one event, named after the ``type`` in its data, as in Anthropic's API."""
     name = data.get("type") if isinstance(data, dict) else None
     name_line = f"event: {name}\n" if isinstance(name, str) else ""
-    return _utf8(f"{name_line}data: {_encode(data)}\n\n")
+    return _encode_utf8(f"{name_line}data: {_encode(data)}\n\n")
 
 
 def is_end_of_stream(events: bytes) -> bool:
-    """Return whether these are the last events of a stream."""
+    """Return whether the last of these events ends a stream."""
     return _LAST_EVENT.search(events) is not None
 
 
-def has_error(events: bytes) -> bool:
+def ends_with_error(events: bytes) -> bool:
     """Return whether the last of these events is an error."""
     _, _, last_data = (b"\n" + events.removesuffix(_DONE)).rpartition(b"\ndata: ")
     try:
@@ -84,7 +84,7 @@ def has_error(events: bytes) -> bool:
 
 
 def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes:
-    """Return the event that reports a failed job within a stream."""
+    """Return the event that reports an error within a stream."""
     _, body = refusal.to_response(dialect)
     if dialect is Dialect.LLM_ENGINE:
         content = {"error": body["detail"]}
@@ -94,7 +94,7 @@ def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes
 
 
 def decode_content(output: Any) -> bytes:
-    """Return the bytes in a yield of a file's content.
+    """Return the bytes in a job's yield for a file's content.
 
     Raises:
         Refusal: If the yield has a different format.
@@ -107,6 +107,6 @@ def decode_content(output: Any) -> bytes:
         raise Refusal(502, "The worker's answer is not the content of a file.") from None
 
 
-def _utf8(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     # JSON strings may contain half of a surrogate pair, which UTF-8 can't encode.
     return text.encode(errors="replace")

@@ -35,10 +35,10 @@ __all__ = [
 def open_volume(
     id: str | None = None, datacenter: str | None = None, url: str | None = None
 ) -> "Volume":
-    """Open a volume; read options that are not passed from the environment.
+    """Open a volume. Options that are not passed come from the environment.
 
     Raises:
-        VolumeNotConfigured: If an option or boto3 is missing.
+        VolumeNotConfigured: If an option or boto3 is missing, or an option is malformed.
     """
     try:
         # Imported first, so that the error names boto3 and not one of its dependencies.

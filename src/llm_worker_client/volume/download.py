@@ -22,7 +22,7 @@ _BLOCK_SIZE = 2**18
 
 
 def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_size: int) -> None:
-    """Download a file or the missing rest of it, check it, and move it to its path.
+    """Download a file or the missing rest of it, check it, and rename it to its final path.
 
     The ETag may depend on ``part_size``, the bytes of each part in which the file was uploaded.
 
@@ -69,11 +69,11 @@ def _read_once(
 ) -> tuple[int, BotoCoreError | None]:
     """Request the missing bytes once; return the number of bytes written and the error, if any."""
     size = 0
-    response = s3.read(file, offset)
+    response = s3.request_file(file, offset)
     with closing(response["Body"]) as body:
         if response["ETag"].strip('"') != file.etag:
             raise FileChanged("The file on the volume has changed meanwhile: start again.")
-        # The server may send the whole file instead.
+        # The server may send the whole file instead of the requested rest.
         if not str(response.get("ContentRange", "")).startswith(f"bytes {offset}-"):
             progress.add_transferred(-offset)
             out.truncate(0)

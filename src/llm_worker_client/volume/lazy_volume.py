@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class LazyVolume:
-    """A volume, by default the environment's, which is opened at its first use; thread-safe."""
+    """A volume that is opened at its first use, by default the environment's; thread-safe."""
 
     def __init__(self, volume: "Volume | None") -> None:
         self._volume = volume
         self._lock = threading.Lock()
 
-    def missing_settings(self) -> str | None:
-        """Open the volume; return a message if settings or a package are missing, else None."""
+    def configuration_error(self) -> str | None:
+        """Open the volume; return None, or a message if settings or a package are missing."""
         try:
             self._open()
         except VolumeNotConfigured as error:
@@ -26,7 +26,7 @@ class LazyVolume:
         return None
 
     def upload(self, file: StoreFile, stop: threading.Event) -> str:
-        """Upload a file and return its key; another thread can set ``stop``.
+        """Upload a file and return its key; another thread can set ``stop`` to cancel the upload.
 
         Raises:
             NotStored: If the file could not be uploaded.

@@ -33,14 +33,14 @@ class LocalFile:
 
     @classmethod
     def from_path(cls, path: Path, part_size: int) -> "LocalFile":
-        """Return the state of a file; a file with too many parts of this size gets larger ones.
+        """Return the state of a file, with larger parts if there would be too many of this size.
 
         Raises:
             OSError: If the file can't be read.
         """
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
-        # The part size depends only on the file size, so that another process finds the same parts.
+        # The result depends on the two sizes only, so that another process finds the same parts.
         min_part_size = -(-stat.st_size // MAX_PARTS)
         if min_part_size > part_size:
             part_size = -(-min_part_size // _BLOCK_SIZE) * _BLOCK_SIZE
@@ -48,7 +48,7 @@ class LocalFile:
         return cls(path, stat.st_size, fingerprint, part_size)
 
     @property
-    def parts(self) -> range:
+    def part_numbers(self) -> range:
         """The numbers of the file's parts, starting at 1. An empty file has one part."""
         return range(1, max(1, -(-self.size // self.part_size)) + 1)
 
@@ -70,9 +70,9 @@ class LocalFile:
     def matches_etag(self, etag: str) -> bool | None:
         """Return whether an ETag belongs to the content; None if they can't be compared."""
         match = _ETAG.fullmatch(etag)
-        if not match or (match[2] and int(match[2]) != len(self.parts)):
+        if not match or (match[2] and int(match[2]) != len(self.part_numbers)):
             return None
         if not match[2]:
             return self.md5(0, self.size).hex() == match[1]
-        md5s = b"".join(self.md5(*self.part_span(part)) for part in self.parts)
+        md5s = b"".join(self.md5(*self.part_span(part)) for part in self.part_numbers)
         return hashlib.md5(md5s, usedforsecurity=False).hexdigest() == match[1]

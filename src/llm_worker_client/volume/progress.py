@@ -22,7 +22,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         self.existing = 0
 
     def add_transferred(self, bytes_transferred: int) -> None:
-        """Count transferred bytes; a negative number takes back bytes that must be sent again.
+        """Count transferred bytes; a negative number moves the bar back before they are sent again.
 
         Raises:
             TransferStopped: If the caller has stopped the transfer and the number is positive.
@@ -30,7 +30,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         with self.get_lock():
             self.transferred += max(bytes_transferred, 0)
             self.update(bytes_transferred)
-        # Don't raise while s3transfer takes bytes back, as botocore would hide this exception.
+        # Don't raise while s3transfer moves the bar back, as botocore would hide this exception.
         if bytes_transferred > 0:
             _raise_if_stopped()
 

@@ -82,7 +82,7 @@ class VolumeFile:
 
 
 class S3Api:
-    """The S3 API of one volume. Call its methods within ``transfer``.
+    """The S3 API of one volume. Call its methods within ``transfer_context``.
 
     Args:
         volume: The id of the volume, which is the bucket's name.
@@ -140,7 +140,7 @@ class S3Api:
             etag = item["ETag"].strip('"')
             yield VolumeFile(item["Key"], item["Size"], etag, item["LastModified"])
 
-    def read(self, file: VolumeFile, offset: int) -> Any:
+    def request_file(self, file: VolumeFile, offset: int) -> Any:
         """Request a file from an offset; the server refuses if the file's ETag has changed."""
         return self.patient_client.get_object(
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
@@ -150,7 +150,7 @@ class S3Api:
         self.quick_client.delete_object(Bucket=self.volume, Key=key)
 
     def list_items(self, operation: str, name: str, **filters: str) -> Iterator[Any]:
-        """Yield the items under this key of the responses, from all pages of a list operation."""
+        """Yield the items of a list operation, from all pages; ``name`` is their key in a page."""
         paginator = self.patient_client.get_paginator(operation)
         for page in paginator.paginate(Bucket=self.volume, **filters):
             yield from page.get(name, ())
@@ -201,7 +201,7 @@ class S3Api:
     def _pause_before_retry(
         self, attempts: int, response: Any, caught_exception: Exception | None, **_: Any
     ) -> float | None:
-        """Wait before a retry and return 0, as botocore's handlers do; None for no retry."""
+        """Wait before a retry and return 0, as botocore expects; return None for no retry."""
         self._has_response = self._has_response or response is not None
         pauses = RETRY_PAUSES_S if self._has_response else INITIAL_RETRY_PAUSES_S
         if response is None:
@@ -214,7 +214,7 @@ class S3Api:
 
     def _to_volume_error(self, error: BotoCoreError | ClientError) -> VolumeError:
         if isinstance(error, ClientError):
-            return self._from_client_error(error)
+            return self._translate_client_error(error)
         if isinstance(error, exceptions.EndpointConnectionError):
             return VolumeError(
                 f"{self.url} can't be reached: is the data center right, has it the S3 API, and is "
@@ -225,7 +225,7 @@ class S3Api:
             return stopped
         return VolumeError(f"The connection to {self.url} has failed: {type(error).__name__}.")
 
-    def _from_client_error(self, error: ClientError) -> VolumeError:
+    def _translate_client_error(self, error: ClientError) -> VolumeError:
         code, status = error_code(error.response), http_status(error.response)
         # A response to HEAD has no error code.
         if error.operation_name == "HeadBucket" and status == 404:

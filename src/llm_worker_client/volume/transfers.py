@@ -1,4 +1,4 @@
-"""A network volume: uploads, downloads, lists and deletes its files."""
+"""Uploads, downloads, lists and deletes the files of a network volume."""
 
 import errno
 import hashlib
@@ -24,7 +24,7 @@ _DATACENTER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)+")
 class Volume:
     """A network volume. Options that are not passed are read from the environment.
 
-    All methods raise ``VolumeError``, with a message for the user that contains no secrets.
+    Methods raise ``VolumeError`` on failure; its message is for the user, without secrets.
 
     Args:
         id: The id of the volume. Default: RUNPOD_VOLUME_ID.
@@ -83,14 +83,14 @@ class Volume:
         Raises:
             VolumeError: If the upload failed. Another call resumes it.
         """
-        path, key = Path(path), _check_key(key)
+        path, key = Path(path), _validate_key(key)
         with _translate_local_errors(path), self._s3.transfer_context(stop):
             file = LocalFile.from_path(path, self._part_size)
             with Progress(file.size, path.name, visible=progress) as progress_bar:
                 return Upload(self._s3, key, file, progress_bar).send()
 
     def upload_by_digest(self, path: Path, name: str | None, stop: threading.Event) -> str:
-        """Upload a file under a key of its digest and its name's extension; return the key.
+        """Upload a file, with its digest and its name's extension as the key; return the key.
 
         The same file is therefore sent only once, and an interrupted upload is resumed.
         """
@@ -112,7 +112,7 @@ class Volume:
             NoSuchFile: If the volume has no such file.
             VolumeError: If the download failed. Another call resumes it.
         """
-        path, key = Path(path), _check_key(key)
+        path, key = Path(path), _validate_key(key)
         with _translate_local_errors(path), self._s3.transfer_context():
             if (file := self._s3.find(key)) is None:
                 raise NoSuchFile(f"There is no {key} on the volume.")
@@ -132,7 +132,7 @@ class Volume:
         Raises:
             NoSuchFile: If there is neither a file nor an unfinished upload.
         """
-        key = _check_key(key)
+        key = _validate_key(key)
         with self._s3.transfer_context():
             unfinished = self._s3.unfinished_uploads(key)
             for upload_id in unfinished:
@@ -152,8 +152,8 @@ class Volume:
         self.close()
 
 
-def _check_key(key: str) -> str:
-    """Return a valid path of a file on the volume; raise ``VolumeError`` for others."""
+def _validate_key(key: str) -> str:
+    """Return the key if it is a valid path on the volume; raise ``VolumeError`` otherwise."""
     parts = key.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
         raise VolumeError(f"{key!r} is no path of a file from the volume's root, such as inbox/a.")
@@ -173,7 +173,7 @@ def _translate_local_errors(path: Path) -> Iterator[None]:
 
 
 def _open_s3(variables: dict[str, str]) -> S3Api:
-    """Return a client for the S3 API of the volume that the environment variables describe."""
+    """Return a client for the S3 API of the volume that these variables describe."""
     required = [account.VOLUME_ID_VARIABLE, account.S3_KEY_VARIABLE, account.S3_SECRET_VARIABLE]
     if account.VOLUME_URL_VARIABLE not in variables:
         required.insert(1, account.VOLUME_DATACENTER_VARIABLE)

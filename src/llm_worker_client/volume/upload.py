@@ -58,7 +58,7 @@ class Upload:
             OSError: If the file can't be read.
         """
         unfinished = self._s3.unfinished_uploads(self._key)
-        parts = self._file.parts
+        parts = self._file.part_numbers
         if not unfinished and self._matches_volume() is True:
             self._progress.add_existing(self._file.size)
         else:
@@ -101,7 +101,7 @@ class Upload:
                 raise
 
     def _open_upload(self, unfinished: list[str], count: int) -> tuple[str, dict[int, str]]:
-        """Return the id and the parts' ETags of an unfinished upload that fits, or of a new one."""
+        """Resume an unfinished upload that fits, or create one; return its id and parts' ETags."""
         for upload_id in unfinished:
             items = self._s3.list_items("list_parts", "Parts", Key=self._key, UploadId=upload_id)
             etags = {part["PartNumber"]: part["ETag"].strip('"') for part in items}

@@ -15,7 +15,7 @@ from worker.batches.lines import (
     parse_request,
     read_lines,
 )
-from worker.batches.parts import FinishedLine, read_finished, read_text
+from worker.batches.parts import FinishedLine, read_finished, read_line_text
 from worker.batches.record import (
     Batch,
     BatchEnding,
@@ -48,7 +48,7 @@ class ExtraOutput(Protocol):
                 output or error file; None for a request without a response.
 
         Raises:
-            RequestError: The output can't be written because the volume was changed.
+            RequestError: The output can't be written because files on the volume were changed.
             VolumeError: The volume fails.
         """
 
@@ -85,7 +85,7 @@ def finish_batch(
     if ending.status == "failed":
         result.mistakes = [INPUT_CHANGED]
     if plan is not None:
-        unanswered = _unanswered_lines(files, batch, plan, lines, ending.status, max_line_bytes)
+        unanswered = _error_lines(files, batch, plan, lines, ending.status, max_line_bytes)
         result.output_file_id, result.error_file_id = _write_result_files(
             files, batch.request, lines, ending, unanswered
         )
@@ -153,8 +153,8 @@ def _write_extra_output(
 ) -> None:
     """Write the additional output of a batch.
 
-    If that is impossible because the volume was changed, the batch fails, although its output file
-    contains the responses.
+    If that is impossible because files on the volume were changed, the batch fails, although its
+    output file contains the responses.
     """
     with translate_os_errors(), _line_reader() as read_line:
 
@@ -168,7 +168,7 @@ def _write_extra_output(
             result.status, result.mistakes = "failed", [mistake("no_output", error.message)]
 
 
-def _unanswered_lines(
+def _error_lines(
     files: Files,
     batch: Batch,
     plan: BatchPlan,
@@ -226,6 +226,6 @@ def _line_reader() -> Iterator[Callable[[FinishedLine], bytes]]:
         def read_line(line: FinishedLine) -> bytes:
             if line.part not in files:
                 files[line.part] = stack.enter_context(line.part.open("rb"))
-            return read_text(line, files[line.part])
+            return read_line_text(line, files[line.part])
 
         yield read_line

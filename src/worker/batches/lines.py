@@ -13,12 +13,12 @@ from worker.validation import StrictModel
 BOM = b"\xef\xbb\xbf"
 MAX_MISTAKES = 100
 MAX_CUSTOM_ID_LENGTH = 512
-# Shards for each job that shares a batch: a job that finishes a shard early takes another one.
+# Shards per job if several jobs share a batch: a job that finishes early takes another shard.
 SHARDS_PER_JOB = 8
 
 
 def mistake(code: str, message: str, param: str | None = None) -> dict[str, Any]:
-    """Return an item of ``errors`` in OpenAI's batch object, without the number of a line."""
+    """Return an item of ``errors`` in OpenAI's batch object, without a line number."""
     return {"code": code, "message": message, "param": param, "line": None}
 
 
@@ -29,7 +29,7 @@ INPUT_CHANGED = mistake(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of an input, unless it is blank.
+    """A non-blank line of an input.
 
     Args:
         number: Line number in the file, from 1.
@@ -81,7 +81,7 @@ class BatchPlan(StrictModel):
 
 
 class InvalidLine(Exception):
-    """A line is not a valid request. Its ``mistake`` says why, without text of the caller."""
+    """A line is not a valid request. Its ``mistake`` says why, without text from the line."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class BatchLimits:
 
 
 def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[Line]:
-    """Yield the non-blank lines of a file or shard; a line of more than ``max_bytes`` has no text.
+    """Yield the non-blank lines of a file or shard; ``text`` is None for more than ``max_bytes``.
 
     Raises:
         OSError: The file can't be read.
@@ -156,7 +156,7 @@ def plan_input(
 
     Args:
         path: Path of the input.
-        endpoint: URL that each line must have.
+        endpoint: Value that ``url`` must have in each line.
         limits: Limits of the input.
         jobs: Number of jobs that share the input.
         now: Current time in seconds since 1970.

@@ -2,7 +2,8 @@
 
 A part consists of two files: one with lines in the format of the output file, the other with a
 record of fixed size for each line. A record is written after its line is durable, so an incomplete
-line has no record. Both have checksums, because a disk may lose data that it reported as durable.
+line has no record. Each record has checksums of itself and of its line, because a disk may lose
+data that it reported as durable.
 """
 
 import asyncio
@@ -171,8 +172,8 @@ def read_finished(
 
     Args:
         directory: Directory of the parts.
-        max_bytes: Number of bytes to read of each file of records, by file name; 0 for a file
-            without an entry. None to read all files completely.
+        max_bytes: Bytes to read of each records file, by file name; 0 for a file without an entry.
+            None to read all files completely.
         check_texts: Whether to read the texts and leave out damaged ones.
 
     Raises:
@@ -187,12 +188,12 @@ def read_finished(
     return best
 
 
-def record_sizes(directory: Path) -> dict[str, int]:
-    """Return the sizes in bytes of the files of records by name, for ``read_finished``."""
+def records_file_sizes(directory: Path) -> dict[str, int]:
+    """Return the sizes of all records files in bytes, by file name; see ``read_finished``."""
     return {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{RECORDS}"))}
 
 
-def read_text(line: FinishedLine, file: BinaryIO) -> bytes:
+def read_line_text(line: FinishedLine, file: BinaryIO) -> bytes:
     """Read the text of a line from its part, with its line feed."""
     file.seek(line.offset)
     return file.read(line.length)
@@ -202,7 +203,7 @@ def _read_intact_lines(records: Path, max_bytes: int | None) -> Iterator[Finishe
     """Yield the lines with undamaged texts."""
     with records.with_suffix(LINES).open("rb") as file:
         for line in _read_records(records, max_bytes):
-            if zlib.crc32(read_text(line, file)) == line.checksum:
+            if zlib.crc32(read_line_text(line, file)) == line.checksum:
                 yield line
 
 
@@ -227,6 +228,6 @@ def _write_all(file: FileIO, content: bytearray) -> None:
     """Write the whole content and make it durable."""
     remaining = memoryview(content)
     while remaining:
-        # A full disk may write a part of the content; then the next call raises the error.
+        # If the disk gets full, a call may write only a part; then the next call raises the error.
         remaining = remaining[file.write(remaining) or 0 :]
     os.fsync(file.fileno())

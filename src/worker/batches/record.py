@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from worker.batches.lines import BatchPlan
-from worker.batches.parts import FinishedLine, read_finished, record_sizes
+from worker.batches.parts import FinishedLine, read_finished, records_file_sizes
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
 from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, Timestamped
 from worker.volume import ids, translate_os_errors, write_once
 
-# Files and directories in the directory of a batch, in addition to the files of all long work.
+# Files and directories in the directory of a batch, in addition to those of every ``Record``.
 PLAN, CANCEL = "plan.json", "cancel.json"
 PARTS, DONE = "parts", "done"
 
@@ -33,8 +33,8 @@ class StoredBatch(BatchRequest, StoredRequest):
     Args:
         output: Name of the batch's additional output; None if it has none.
         extra: Additional data for the dialect of the request.
-        lasts_s: Seconds from the creation until the batch expires; None for the request's
-            ``completion_window``.
+        lasts_s: Seconds from the creation until the batch expires; None to use the
+            request's ``completion_window``.
     """
 
     input_file_id: str
@@ -63,7 +63,7 @@ class BatchEnding(Timestamped):
     Args:
         output_file_id: Id of the output file, if there will be one.
         error_file_id: Id of the error file, if there will be one.
-        cut: Size in bytes of each file of records at the decision, by file name. Lines that were
+        cut: Size in bytes of each records file at the decision, by file name. Lines that were
             added later don't count.
     """
 
@@ -153,7 +153,7 @@ class Batch(Record):
         with translate_os_errors():
             write_once(self.directory / DONE / str(index), b"")
 
-    def check_complete(self, plan: BatchPlan) -> bool:
+    def verify_complete(self, plan: BatchPlan) -> bool:
         """Return whether all lines have responses; reopen shards that have lost lines."""
         with translate_os_errors():
             finished = read_finished(self.parts_directory, check_texts=True)
@@ -171,7 +171,7 @@ class Batch(Record):
     def decide_ending(self, status: EndStatus) -> BatchEnding:
         """Decide how the batch ends; return the earlier decision if there is one."""
         with translate_os_errors():
-            cut = record_sizes(self.parts_directory)
+            cut = records_file_sizes(self.parts_directory)
         output, errors = (ids.new_id("file-") for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
         return self.write_or_read(DECISION, ending)
@@ -238,7 +238,7 @@ def _status(
 
 
 def count_lines(lines: Iterable[FinishedLine], total: int) -> BatchResult:
-    """Return a result that has only the counts of finished lines."""
+    """Return a result that has only counts: of finished lines, their tokens and all lines."""
     result = BatchResult(total=total)
     for line in lines:
         result.failed += line.failed

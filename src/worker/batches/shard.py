@@ -39,7 +39,7 @@ AnswerRequest = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]
 
 
 class StopReason(Enum):
-    """Why an attempt stopped."""
+    """Why an attempt at a shard stopped."""
 
     DONE = auto()
     LEASE_LOST = auto()  # another worker has the shard
@@ -61,7 +61,7 @@ class ShardRun:
         part_name: Name of this attempt's part, without a suffix.
         answer_request: Answers the request in a line.
         window: Limits the lines that run concurrently.
-        report_progress: Called about every second.
+        report_progress: Reports the progress of the batch; called about every second.
     """
 
     batch: Batch
@@ -77,8 +77,8 @@ class ShardRun:
     _line_done: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - the story of an attempt
-        """Answer the lines that have no response in any part.
+    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - all steps of an attempt
+        """Answer the lines that have no response in any part; return why the attempt stopped.
 
         Args:
             attempt: Attempt with the deadline for starting lines.
@@ -130,7 +130,7 @@ class ShardRun:
             await part.close()
 
     def _read_ahead(self, unanswered: Iterator[Line]) -> list[Line] | None:
-        """Read the next lines; an empty list at the end, or None if the input has changed."""
+        """Return the next lines; an empty list at the end, or None if the input has changed."""
         lines: list[Line] = []
         size = 0
         with translate_os_errors():
@@ -174,7 +174,7 @@ class ShardRun:
             self.window.running -= 1
         if not task.cancelled():
             self._failure = self._failure or task.exception()
-        # ``asyncio.wait`` would iterate over all running lines each time a line is done.
+        # An event: ``asyncio.wait`` would iterate over all running lines each time a line is done.
         self._line_done.set()
 
     async def _wait_for_line(self, timeout_s: float) -> None:

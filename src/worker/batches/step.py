@@ -61,10 +61,10 @@ class BatchStep:
     async def _do_next_part(self, attempt: Attempt) -> bool:
         plan = await asyncio.to_thread(lambda: self._batch.plan)
         if plan is None:
-            return await self._run_exclusively(attempt, "plan", self._make_plan)
+            return await self._run_exclusively(attempt, "plan", self._plan_batch)
         unfinished = await asyncio.to_thread(self._batch.unfinished_shards, plan)
         if status := await asyncio.to_thread(self._batch.stop_reason):
-            # Other workers still write the lines that they have finished, but begin no new lines.
+            # The end waits for other workers, which still write lines that they have finished.
             idle = [await self._is_idle(attempt, f"shard-{index}") for index in unfinished]
             end = partial(self._end_batch, plan, status)
             return all(idle) and await self._run_exclusively(attempt, "end", end)
@@ -93,17 +93,17 @@ class BatchStep:
             return lease is not None
 
     def _needs_answers(self, plan: BatchPlan, index: int) -> bool:
-        """Return whether a shard is unfinished: another worker may have just answered it."""
+        """Return whether a shard is still unfinished and the batch doesn't have to stop."""
         return self._batch.stop_reason() is None and index in self._batch.unfinished_shards(plan)
 
     def _end_batch(self, plan: BatchPlan, status: EndStatus) -> None:
         batch = self._batch
-        if batch.has_ended() or (status == "completed" and not batch.check_complete(plan)):
+        if batch.has_ended() or (status == "completed" and not batch.verify_complete(plan)):
             return
         result = self._batches.end(batch, status)
         log.info("batch %s: %s", batch.id, result.status)
 
-    def _make_plan(self) -> None:
+    def _plan_batch(self) -> None:
         batch, files, request = self._batch, self._batches.files, self._batch.request
         if batch.has_file(PLAN) or batch.has_ended():
             return

@@ -1,8 +1,8 @@
 """Child processes of this process: how they are started and stopped.
 
-A child exits when its parent exits, by a signal from the kernel (``with_parent``), whatever either
-of them is doing. ``StopMode`` lists the variants. ``stop_descendants`` is for a process
-that is about to exit.
+By default, the kernel kills a child when its parent exits, whatever either of them is doing (see
+``with_parent``). ``StopMode`` lists the variants. ``stop_descendants`` is for a process that is
+about to exit.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ _SOURCES = Path(__file__).parents[2]
 ISOLATED = ["-I", "-S"]
 # Seconds for the cleanup of a child before it is killed, and for the exit of a killed child.
 GRACE_S = 5.0
-# Signals that reach the whole process group.
+# Signals that are usually sent to the whole process group; ``WAIT_FOR_WRITERS`` blocks them.
 _GROUP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopMode(Enum):
     """How a child stops when its parent exits, and how ``stop_descendants`` stops it."""
 
-    # By SIGKILL: the child needs no cleanup.
+    # SIGKILL stops the child, which needs no cleanup.
     KILL = auto()
-    # By SIGTERM: the child has ``GRACE_S`` to release resources that others wait for.
+    # SIGTERM stops the child: it has ``GRACE_S`` to release resources that others wait for.
     TERMINATE = auto()
-    # At the end of its pipes: the child reads the output of other processes, and exits when all of
-    # them have exited, so that the last lines are not lost. Only SIGKILL stops it earlier, and
+    # The child reads the output of other processes from pipes, and exits when all of them have
+    # exited, so that the last lines are not lost. Only SIGKILL stops it earlier, and
     # ``stop_descendants`` leaves it running.
     WAIT_FOR_WRITERS = auto()
 
@@ -52,7 +52,7 @@ _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
 class Child(subprocess.Popen[bytes]):
-    """A child process, which stops when the thread that started it exits.
+    """A child process; ``stop_mode`` says how it stops when the thread that started it exits.
 
     Args:
         command: Command from ``script_command`` or ``module_command``.
@@ -79,7 +79,7 @@ class Child(subprocess.Popen[bytes]):
         _children.add(self)
 
     def stop(self) -> None:
-        """Stop the child and wait until it has exited. Safe in a signal handler."""
+        """Stop the child, and wait some seconds for its exit. Safe in a signal handler."""
         if self.stop_mode is StopMode.TERMINATE:
             self.terminate()
             self._wait_briefly()
@@ -93,7 +93,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 async def start(command: Sequence[str], environ: Mapping[str, str], **options: Any) -> Process:
-    """Start a child whose pipes are read on this event loop; it stops by SIGKILL.
+    """Start a child whose pipes are read on this event loop; it is killed when its parent exits.
 
     Args:
         command: Command from ``script_command`` or ``module_command``.
@@ -108,24 +108,24 @@ async def start(command: Sequence[str], environ: Mapping[str, str], **options: A
 
 
 def script_command(file: str, *arguments: str | Path) -> list[str]:
-    """Return the command for a file that imports only the standard library: it starts in 20 ms."""
+    """Return the command for a file that imports only the standard library, and starts in 20 ms."""
     return [sys.executable, *ISOLATED, file, *map(str, arguments)]
 
 
 def module_command(name: str, *arguments: str | Path) -> list[str]:
-    """Return the command for a module of the worker; its environment needs ``add_source_path``."""
+    """Return the command for a module in ``src``; its environment needs ``add_source_path``."""
     # -P: Python imports nothing from the current directory.
     return [sys.executable, "-P", "-m", name, *map(str, arguments)]
 
 
 def add_source_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds the modules of the worker."""
+    """Return an environment in which Python finds the modules in ``src``."""
     path = filter(None, [str(_SOURCES), environ.get("PYTHONPATH")])
     return {**environ, "PYTHONPATH": ":".join(path)}
 
 
 def fork(function: Callable[[], object]) -> int:
-    """Run a function in a fork, which stops by SIGKILL; return its process id.
+    """Run a function in a fork, which is killed when this process exits; return its pid.
 
     Call this while the process has only one thread: a fork copies the locks of other threads. The
     fork prints the traceback of an exception and exits with status 1.
@@ -146,9 +146,9 @@ def fork(function: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def end_forks_with_parent() -> Iterator[None]:
-    """When this process exits, stop by SIGKILL the forks that other code makes in this block.
+    """Kill the forks that other code makes in this block when this process exits.
 
-    The forks of these forks are not stopped. Outside of the main thread, no forks are stopped: the
+    The forks of these forks are not killed. Outside of the main thread, no forks are killed: the
     thread may exit before the process, and the kernel treats that as the exit of the parent.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -170,7 +170,7 @@ def stop_descendants(spared_children: Collection[subprocess.Popen[bytes]] = ()) 
     """Stop all descendants of this process, also those of other code. Safe in a signal handler.
 
     Args:
-        spared_children: Children to leave running, like those that wait for their writers.
+        spared_children: Children to leave running, in addition to ``WAIT_FOR_WRITERS``.
     """
     terminated = [child for child in tuple(_children) if child.stop_mode is StopMode.TERMINATE]
     for child in terminated:

@@ -41,7 +41,7 @@ STARTUP_PLAN = "VLLM_ENABLE_STARTUP_PLAN"
 # vLLM's information about a model's class. Without it, vLLM runs another process for eight seconds.
 _MODEL_PARTS = ("vllm/modelinfos",)
 _GRAPHS = "vllm/torch_compile_cache"
-# Only files that depend on the key alone, and not, for example, on which GPUs are connected.
+# Their files depend only on the archive's key, and not, for example, on which GPUs are connected.
 _COMPILED_PARTS = (
     _GRAPHS,
     "vllm/deep_gemm",
@@ -50,7 +50,7 @@ _COMPILED_PARTS = (
     "inductor",
 )
 _PLAN_PARTS = ("vllm/startup_plan",)
-# Key in a plan for the free memory of the GPU when the plan was made, and bytes that this worker
+# Key in a startup plan for the GPU's free memory when the plan was made, and bytes that this worker
 # subtracts from it. vLLM follows a plan only if at least as many bytes are free, and free memory
 # differs by megabytes from startup to startup. A little less is enough: vLLM has already made sure
 # that its share of the GPU is free, and it takes no more than that.
@@ -63,8 +63,8 @@ _DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 _EXTRACT_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
-def prepare(base: Path) -> "CompileCache | None":
-    """Set the directories for compiled code; call this before vLLM is imported.
+def set_up_cache(base: Path) -> "CompileCache | None":
+    """Set the directories for compiled code, and return the cache; call this before importing vLLM.
 
     Return None if ``base``, the root of the volume, doesn't exist, if the local directory can't be
     created, or if the operator has set other directories.
@@ -101,18 +101,18 @@ class CompileCache:
         self._missing: list[tuple[str, tuple[str, ...]]] = []
         self._unpacked: frozenset[tuple[str, int, int]] | None = None
 
-    def restore_models(self, key: str) -> bool:
+    def restore_model_info(self, key: str) -> bool:
         """Unpack vLLM's information about models, before vLLM creates their configurations.
 
-        Return whether there was an archive for the key of the models and of the vLLM release.
+        Return whether an archive was unpacked. The key depends on the models and the vLLM release.
         """
         return self._restore(f"{key}.models", _MODEL_PARTS)
 
-    def restore(self, key: str) -> bool:
+    def restore_code(self, key: str) -> bool:
         """Unpack compiled code, after the configuration is created and before the engine starts.
 
-        Return whether there was an archive for the key of everything that the code depends on. If
-        so, also unpack vLLM's memory plan, if there is one, and let vLLM write and follow plans. A
+        Return whether an archive was unpacked. The key depends on everything that the code depends
+        on. If so, also unpack vLLM's startup plan, if any, and let vLLM write and follow plans. A
         startup that compiles must not write a plan: compilation takes memory from the KV cache, and
         the plan would give every later startup the same small KV cache.
         """
@@ -127,7 +127,7 @@ class CompileCache:
         return True
 
     def publish(self) -> threading.Thread:
-        """Publish the missing archives in a thread; call this once the worker is healthy."""
+        """Publish missing archives in the returned thread; call this once the worker is healthy."""
         if self._graph_versions() != self._unpacked:
             # This startup compiled something: its plan is useless to other workers.
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
@@ -151,7 +151,7 @@ class CompileCache:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Unpack an archive and return whether that succeeded; note a missing or damaged one."""
+        """Return whether an archive was unpacked; note a missing or damaged one for ``publish``."""
         archive = self._archive_path(name)
         started_at = time.monotonic()
         try:

@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``publish`` with the command-line arguments; return the exit status."""
     archive, folder, *parts = arguments
     os.nice(LOWEST_PRIORITY)
-    # The worker sends SIGTERM when it exits: the partial file is removed on the way out.
+    # The worker sends SIGTERM when it exits: ``sys.exit`` lets ``publish`` remove the partial file.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     started_at = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Parses the inputs of jobs, and answers the jobs in the dialect of the caller."""
+"""Parses jobs' inputs, and answers each job in its dialect: raw, OpenAI's or LLM Engine's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,14 +69,14 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
     if job_type in {RawJob, PromptListJob} and values.get("format", "raw") not in list(FORMATTERS):
         message = f"format: Input should be {' or '.join(map(repr, FORMATTERS))}"
         raise InvalidInput(message, param="format")
-    return job_type.read(values)
+    return job_type.from_input(values)
 
 
 def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
-    """Return the answer to a job that may take ``time_limit`` seconds, without starting it.
+    """Return the answer to a job, not yet started. Long work may take ``time_limit`` seconds.
 
     Raises:
-        WorkerError: No route or model serves the job, or the job exceeds a limit.
+        WorkerError: No route or model can answer the job, or the job exceeds a limit.
     """
     engines, settings = resources.engines, resources.settings
     match job:
@@ -100,7 +100,7 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
 
 
 def describe_for_log(job: AnyJob) -> tuple[str, bool]:
-    """Return a job's kind or route template, without text of the caller, and whether it streams."""
+    """Return a job's kind or route, without the caller's text, and whether it requests a stream."""
     match job:
         case OpenAIJob():
             route = table.find_route(job)

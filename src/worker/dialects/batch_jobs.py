@@ -16,33 +16,33 @@ from worker.job.openai import BatchLine
 from worker.long_work import runner
 from worker.record import Usage
 from worker.routes.answer import Answer, answer_by_worker
-from worker.routes.long_work import check_endpoint
+from worker.routes.long_work import check_batch_route
 from worker.routes.resources import Resources
 from worker.validation import prefix_field_name
 from worker.volume import ids
 
-# Priority of batch lines for the engine's scheduler, where callers' requests (0) come first.
+# Default priority of batch lines in the engine's scheduler; other requests have 0 and come first.
 LINE_PRIORITY = 100
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
-    """Return the answer to a job that runs a batch: OpenAI's object for the batch.
+    """Return the answer to a job that runs a batch; it contains OpenAI's batch object.
 
-    The answer comes when the batch ends or when the time is over: after the job's own limit, or
-    else ``time_limit`` seconds. In the latter case, another job is started to continue the batch;
-    if that fails, the answer contains that job's input (``run_with``). The batch's id is derived
-    from ``request_id``, so that the same job continues the same batch.
+    The answer comes when the batch ends or the time limit is reached: the job's own limit, or else
+    ``time_limit`` seconds. At the limit, another job is started to continue the batch; if that
+    fails, the answer contains that job's input (``run_with``). The id of a new batch is derived
+    from ``request_id``, so that a retried job continues the same batch.
 
     Raises:
-        RequestError: The worker has no engine, or no line could be answered on the batch's route.
+        RequestError: The worker has no engine, or no model can answer the batch's route.
     """
     spec, batches = job.batch, resources.batches
     if not resources.engines.has_engine:
         raise NoEngine
     if spec.id is None:
-        check_endpoint(spec.endpoint, resources.engines)
+        check_batch_route(spec.endpoint, resources.engines)
     progress: dict[str, float] = {"done": 0, "total": 0, "failed": 0}
     usage = Usage()
 
@@ -73,7 +73,7 @@ def _find_or_create(job: BatchJob, request_id: str, resources: Resources) -> tup
         with prefix_field_name("input_path"):
             batches.files.add_reference(spec.input_path, purpose="batch", id=file_id)
     else:
-        # The lines are written unchecked: an invalid line is listed among the batch's errors.
+        # The lines are written unchecked: the batch lists an invalid line among its errors later.
         lines = (
             (_encode(line) + "\n").encode(errors="surrogatepass") for line in spec.requests or ()
         )

@@ -16,12 +16,12 @@ from worker.routes.resources import Resources
 def answer(
     job: FineTuneJob, request_id: str, resources: Resources, time_limit: float
 ) -> Answer[Any]:
-    """Return the answer to a job that runs a fine-tune: OpenAI's object for the fine-tuning job.
+    """Return the answer to a job that runs a fine-tune; it contains OpenAI's fine-tuning job.
 
-    The answer comes when the fine-tune ends or when the time is over: after the job's own limit, or
-    else ``time_limit`` seconds. In the latter case, another job is started to continue it; if that
-    fails, the answer contains that job's input (``run_with``). The fine-tune's id is derived from
-    ``request_id``, so that the same job continues the same fine-tune.
+    The answer comes when the fine-tune ends or is paused, or when the time limit is reached: the
+    job's own limit, or else ``time_limit`` seconds. At the limit, another job is started to
+    continue it; if that fails, the answer contains that job's input (``run_with``). The id of a new
+    fine-tune is derived from ``request_id``, so that a retried job continues the same one.
 
     Raises:
         InvalidInput: This worker does not train.
@@ -30,7 +30,7 @@ def answer(
     progress: dict[str, float] = {"step": 0, "epochs": 0}
 
     async def run() -> dict[str, Any]:
-        # Fetching the rows takes a part of the job's time.
+        # Fetching the rows counts towards the job's time limit.
         started_at = time.monotonic()
         fine_tune = await _find_or_create(job, request_id, resources)
         await asyncio.to_thread(check_base, fine_tune, resources.engines.base_model.model)

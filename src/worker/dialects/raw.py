@@ -1,4 +1,4 @@
-"""The worker's own format of raw answers."""
+"""The worker's own format of answers to raw jobs."""
 
 from typing import Any
 

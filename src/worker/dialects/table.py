@@ -1,7 +1,7 @@
 """The table of all OpenAI and LLM Engine routes, and the dispatch of requests to them.
 
-Routes without a function in the table belong to vLLM's own server, which is called in this process
-(``forward``). All other routes are answered by the worker itself: by a handler, or with one
+Routes without ``handler`` and ``generate`` belong to vLLM's own server, which is called in this
+process (``forward``). The worker itself answers all other routes: by a handler, or with one
 generation of the engine. Routes of vLLM's server that are missing from the table are not served:
 they are not safe to expose, or useless without a socket (speech, development, weight transfer,
 disaggregation, loading adapters from a path).
@@ -36,7 +36,7 @@ async def openapi_document(request: RouteRequest) -> dict[str, Any]:
     """
     if not request.engines.has_engine:
         raise NoEngine
-    # In a thread: an engine needs one to two seconds to build its document.
+    # This runs in a thread, since an engine needs one to two seconds to build its document.
     documents = [
         await asyncio.to_thread(getattr, engine, "openapi_schema") for engine in request.engines
     ]

@@ -37,8 +37,8 @@ _QUIET_LIBRARIES = {
 def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
     """Print the findings; return 1 if the worker would not start, else 0.
 
-    With ``gpu``, judge these GPUs instead of this machine's; ``prices`` may name a file of their
-    prices per hour.
+    ``gpu`` is the value of ``--gpu``: GPUs to judge instead of this machine's. ``prices`` is the
+    path of a file with their prices per hour; empty without one.
 
     Raises:
         StartFailed: The GPUs don't exist, or the file of prices is invalid.
@@ -60,9 +60,9 @@ def examine(
 ) -> Iterator[Finding]:
     """Run all checks, and yield the findings.
 
-    ``judge`` judges whether the models fit on ``machine`` if that is not this machine.
+    If ``machine`` is not this machine, ``judge`` yields the findings on whether the models fit.
     """
-    bootstrap = BootstrapSettings.from_raw_settings(raw_settings)
+    bootstrap = BootstrapSettings.validate_and_export(raw_settings)
     lookups, hub_findings = None, list[Finding]()
     if bootstrap.settings:
         set_defaults(_QUIET_LIBRARIES)
@@ -79,13 +79,13 @@ def examine(
     if lookups and _is_vllm_imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.check(lookups, plan, judge)
+        yield from engines.check_engines(lookups, plan, judge)
 
 
 def _plan_startup(
     bootstrap: BootstrapSettings, machine: "Machine | None"
 ) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Return the plan of a worker's startup, or None, and findings on the settings."""
+    """Return the plan of the worker's startup, or None if it fails, and findings on settings."""
     try:
         plan = start.plan_startup(bootstrap, machine)
     except SettingsError as error:
@@ -93,34 +93,34 @@ def _plan_startup(
     except WorkerError as error:
         return None, [Finding(Level.FAIL, "vLLM", error.message)]
     accepted = Finding(Level.OK, "settings", f"{', '.join(plan.accepted_settings)}: accepted")
-    return plan, [accepted, *_warnings(plan.warnings)]
+    return plan, [accepted, *_warning_findings(plan.warnings)]
 
 
 def _plan_without_mistakes(
     raw: RawSettings, error: SettingsError, machine: "Machine | None"
 ) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Report the mistakes, and plan the startup as if the wrong settings were unset."""
+    """Unset the wrong settings; return a plan without them, if possible, and findings."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
-    # A setting that consists of several variables is named after all of them.
+    # A mistake in several variables has all of their names.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     for name in names:
-        # vLLM reads some of the variables itself.
+        # vLLM reads some variables itself, so excluding them from the settings is not enough.
         unset_variable(name)
     plan = None
     if _is_vllm_imported():
         with contextlib.suppress(WorkerError):
-            bootstrap = BootstrapSettings.from_raw_settings(raw.exclude(names))
+            bootstrap = BootstrapSettings.validate_and_export(raw.exclude(names))
             plan = start.plan_startup(bootstrap, machine)
     if plan:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
-    return plan, [*wrong, *_warnings(error.warnings)]
+    return plan, [*wrong, *_warning_findings(error.warnings)]
 
 
 def _is_vllm_imported() -> bool:
-    """Return whether vLLM is imported: a failed import leaves modules that break a second one."""
+    """Return whether vLLM was imported; a failed import leaves modules that break a second one."""
     return "worker.engine.options" in sys.modules
 
 
-def _warnings(texts: Sequence[str]) -> list[Finding]:
+def _warning_findings(texts: Sequence[str]) -> list[Finding]:
     return [Finding(Level.WARN, "settings", text) for text in texts]

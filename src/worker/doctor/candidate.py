@@ -1,4 +1,4 @@
-"""An engine that the worker would start: its arguments, and the properties of its model."""
+"""An engine that the worker would start: its arguments, its model, and the model's properties."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ PartResults = Mapping[Artifact, Snapshot | Finding]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of a worker's engines, before it is started.
+    """An engine that the worker would start, and its model.
 
     Attributes:
         engine: The engine's arguments.
@@ -53,7 +53,7 @@ class Candidate:
     def from_snapshot(
         cls, engine: EngineArguments, snapshot: Snapshot, parts: PartResults = MappingProxyType({})
     ) -> Self:
-        """Read the model's configuration as vLLM would, if vLLM supports the model at all."""
+        """Create a candidate; read its ``shape`` only if vLLM can run the model at all."""
         overrides = engine.vllm_args.hf_overrides
         config = {**snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
         listed = config.get("architectures")
@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def arguments(self) -> Namespace:
-        """The arguments of vLLM itself."""
+        """The part of the engine's arguments that is passed to vLLM."""
         return self.engine.vllm_args
 
     @property
@@ -85,7 +85,7 @@ class Candidate:
 
     @property
     def is_local(self) -> bool:
-        """Whether vLLM can read all of the model's files, not only its config.json from the hub."""
+        """Whether the model's files are on the disk; else its config.json is known from the hub."""
         return (self.snapshot.directory / CONFIG).is_file()
 
     @property
@@ -110,15 +110,15 @@ class Candidate:
 
     @property
     def pipeline_stages(self) -> int:
-        """Number of groups into which the layers are divided, each on its own GPUs."""
+        """Number of pipeline stages, which are groups of layers, each on its own GPUs."""
         return int(self.arguments.pipeline_parallel_size)
 
     def gpu_count(self, tensor_parallel: int) -> int:
-        """Return the number of GPUs if ``tensor_parallel`` of them share every layer."""
+        """Return how many GPUs the engine needs if ``tensor_parallel`` of them share each layer."""
         return tensor_parallel * self.pipeline_stages * int(self.arguments.data_parallel_size)
 
     def tensor_parallel_size(self, gpus: int = 1) -> int:
-        """Return how many GPUs share every layer: as set, or as the attention heads allow."""
+        """Return how many GPUs share each layer: as set, or as many as attention heads allow."""
         if "TENSOR_PARALLEL_SIZE" in self.engine.operator_options:
             return int(self.arguments.tensor_parallel_size)
         heads = self.shape.attention_heads if self.shape else 0
@@ -148,7 +148,7 @@ class Candidate:
 
     @property
     def offline_options(self) -> dict[str, Any]:
-        """Options with which vLLM sends no requests to the hub."""
+        """Options to change so that vLLM sends no requests to the hub."""
         changed: dict[str, Any] = {}
         if not self.is_local:
             # The repository's code is not on the disk.
@@ -159,7 +159,7 @@ class Candidate:
 
     @contextlib.contextmanager
     def _use_local_model(self) -> Iterator[EngineArguments]:
-        """Yield the arguments with the model's directory, or a temporary one with config.json."""
+        """Yield the engine's arguments with the path of ``model_directory`` as the model."""
         with model_directory(self.snapshot) as path:
             yield self.engine.with_options(model=path, tokenizer=path, **self.offline_options)
 

@@ -1,4 +1,4 @@
-"""Checks of everything except memory: a model's source and properties, and the startup time."""
+"""Checks of a model's source, files and properties, and of the startup time; not of memory."""
 
 import math
 import shutil
@@ -21,7 +21,7 @@ _WEIGHT_PATTERNS = {
     "safetensors": "*.safetensors",
 }
 
-# Variable for the time that the platform waits for a worker, and its default in seconds.
+# Variable for the time that the platform waits for a startup, and its default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
 DEFAULT_INIT_TIMEOUT_S = 420
 
@@ -37,7 +37,7 @@ ROUND_S = 60
 
 
 def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield findings on where the model comes from and whether it is accessible."""
+    """Yield findings on where the model comes from, and on access to a gated repository."""
     commit = f" at commit {snapshot.commit[:12]}" if snapshot.commit else ""
     total_size = sum(file.size for file in (*snapshot.weights, *snapshot.others))
     where = {
@@ -54,12 +54,12 @@ def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
-    """Check that the model's files are complete and include weights."""
+    """Check that the weights exist and are complete, and that config.json can be read."""
     remedy = "download the model again, or name another one"
     if snapshot.damage:
         yield Finding(Level.FAIL, "weights", snapshot.damage, remedy)
     if snapshot.absent_weights:
-        names = _join_names(snapshot.absent_weights)
+        names = _names_with_verb(snapshot.absent_weights)
         text = f"{names} named in the index of the weights, but not there"
         yield Finding(Level.FAIL, "weights", text, remedy)
     if not (snapshot.weights or snapshot.absent_weights) and load_format in _WEIGHT_PATTERNS:
@@ -88,7 +88,7 @@ def check_disk(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_architecture(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM supports the model's architecture."""
+    """Check that vLLM supports the model's architecture, and that a route can use the model."""
     names = model.architectures
     if not names:
         return
@@ -99,7 +99,7 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
     elif model.support is ModelSupport.OWN:
         yield Finding(Level.OK, "architecture", named)
     elif model.support is ModelSupport.NONE:
-        yield _report_unsupported(names)
+        yield _unsupported_finding(names)
     elif model.is_runnable:
         owner = (
             "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
@@ -112,7 +112,7 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "architecture", text, change)
 
 
-def _report_unsupported(names: Sequence[str]) -> Finding:
+def _unsupported_finding(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
     removals = [last for name in names if (last := history.find_removal("architectures", name))]
     later = [new for name in names if (new := history.find_first_release("architectures", name))]
@@ -138,8 +138,8 @@ def check_context(model: Candidate) -> Iterator[Finding]:
     elif shape.max_length and requested > shape.max_length:
         limit = f"{shape.length_key} is {shape.max_length}"
         text = f"{name}={requested} is more than the model takes: {limit}"
-        # vLLM may be configured to allow the length, and for an embedding model it may depend on
-        # files that are not on this machine.
+        # This is only a warning: vLLM may be configured to allow the length, and the limit of an
+        # embedding model may depend on files that are not on this machine.
         change = f"set {name}={shape.max_length}, or leave it unset"
         yield Finding(Level.WARN, "context", text, change)
     else:
@@ -152,7 +152,7 @@ def check_quantization(model: Candidate) -> Iterator[Finding]:
     method = model.quantization
     if not method:
         return
-    # vLLM knows some methods under other names, which it recognizes when it reads the shape.
+    # vLLM lists some methods under other names; if it has read the shape, it knows the method.
     if supports_quantization(method) or model.shape:
         yield Finding(Level.OK, "quantization", method)
         return
@@ -164,7 +164,7 @@ def check_quantization(model: Candidate) -> Iterator[Finding]:
 
 
 def report_parsers(model: Candidate) -> Iterator[Finding]:
-    """Report which parsers ``auto`` selects; a model without a parser is served, too."""
+    """Report which parsers ``auto`` selects; finding none is only a warning."""
     options = model.arguments
     auto = [key for key in (TOOL_PARSER, REASONING_PARSER) if getattr(options, key.lower()) == AUTO]
     if not auto:
@@ -177,12 +177,12 @@ def report_parsers(model: Candidate) -> Iterator[Finding]:
     yield Finding(level, "parsers", choice.describe(auto))
 
 
-# All checks of an engine and its model, except the memory check.
+# Checks of a ``Candidate``, except the memory check.
 MODEL_CHECKS = (check_architecture, check_quantization, report_parsers, check_context)
 
 
-def check_start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that the platform waits as long as the startup may take."""
+def check_timeout(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the platform's timeout is as long as the startup may take."""
     value = environ.get(INIT_TIMEOUT, "").strip()
     if value and not value.isdecimal():
         text = f"{INIT_TIMEOUT}={value} is no whole number of seconds"
@@ -210,6 +210,6 @@ def check_start_time(models: Sequence[Candidate], environ: Mapping[str, str]) ->
         yield Finding(Level.OK, "start-up time", text)
 
 
-def _join_names(names: Sequence[str]) -> str:
+def _names_with_verb(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more} {'are' if len(names) > 1 else 'is'}"

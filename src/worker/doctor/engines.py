@@ -15,17 +15,19 @@ from worker.engine.start.needs import artifacts_in_arguments
 from worker.settings.environment import process_environ
 from worker.store import Snapshot
 
-# Function that judges the GPUs of ``--gpu``; otherwise the memory of this machine is checked.
+# Function that yields findings on the GPUs of ``--gpu``, in place of this machine's memory check.
 JudgeGpus = Callable[[GpuJudge], Iterator[Finding]]
 
 
-def check(lookups: Lookups, plan: StartupPlan | None, judge: JudgeGpus | None) -> Iterator[Finding]:
+def check_engines(
+    lookups: Lookups, plan: StartupPlan | None, judge: JudgeGpus | None
+) -> Iterator[Finding]:
     """Check all engines, and yield the findings.
 
-    Without a plan, the settings are invalid; then only the models' files are checked.
+    Without a plan, which invalid settings prevent, only the models' files are checked.
     """
     engines = {engine.prefix: engine for engine in plan.engines} if plan else {}
-    # Engines may use models other than those that the variables name.
+    # The planned engines may use models other than those that the settings name.
     artifacts = {prefix: [model] for prefix, model in lookups.models.items()}
     artifacts |= {prefix: artifacts_in_arguments(engine) for prefix, engine in engines.items()}
     for artifact in chain.from_iterable(artifacts.values()):
@@ -57,16 +59,16 @@ def check(lookups: Lookups, plan: StartupPlan | None, judge: JudgeGpus | None) -
             if judge
             else this_machine.check_memory(models, machine, min_len, cpu_memory())
         )
-    yield from checks.check_start_time(models, process_environ())
+    yield from checks.check_timeout(models, process_environ())
 
 
 def _check_model(
     model: Candidate, plan: StartupPlan, judge: JudgeGpus | None
 ) -> tuple[Candidate, list[Finding]]:
-    """Rehearse an engine's startup, and run the other checks except the memory check."""
+    """Return the engine without refused options, and findings of a rehearsal and the checks."""
     gpu = plan.context.machine.gpus[0] if judge else None
     model, refusals = rehearse(model, plan.context, plan.settings.system_prompt, gpu)
-    # Omit further findings on a topic with a refusal.
+    # Omit other findings on the topic of a refusal.
     topics = {refusal.topic for refusal in refusals}
     findings = (finding for run_check in checks.MODEL_CHECKS for finding in run_check(model))
     return model, [*refusals, *(finding for finding in findings if finding.topic not in topics)]

@@ -13,7 +13,7 @@ from worker.process.estimates import GIB
 if TYPE_CHECKING:
     from worker.doctor.gpus.choice import GpuChoice
 
-# Number of characters of a line, and of the topic at its start.
+# Widths of a printed line and of its column for the topic, in characters.
 _LINE = 100
 _TOPIC = 24
 
@@ -40,7 +40,7 @@ class Finding:
     change: str = ""
 
     def for_engine(self, prefix: str) -> Self:
-        """Return the finding with a topic that names the engine with this prefix of settings."""
+        """Return the finding; if its engine's settings have a prefix, name the embedder in it."""
         return replace(self, topic=f"embedder: {self.topic}") if prefix else self
 
 
@@ -49,11 +49,11 @@ def has_failure(findings: Sequence[Finding]) -> bool:
 
 
 def render(findings: Sequence[Finding], table: str = "", location: str = "") -> str:
-    """Return the findings, a table of verdicts, and a conclusion whether the worker would start.
+    """Format the findings, a table of verdicts, and a conclusion whether the worker would start.
 
-    ``location`` completes the conclusion if the worker would start: " on ...".
+    ``location`` follows "The worker would start" in the conclusion, such as " on none of them".
     """
-    listed = "".join(f"{line}\n" for finding in findings for line in _lines(finding))
+    listed = "".join(f"{line}\n" for finding in findings for line in _format_lines(finding))
     return "\n".join(filter(None, (listed, table, f"{summary(findings, location)}\n")))
 
 
@@ -70,7 +70,7 @@ def summary(findings: Sequence[Finding], location: str = "") -> str:
     return f"The worker would {'not start' if counts[Level.FAIL] else start}{total}."
 
 
-def _lines(finding: Finding) -> list[str]:
+def _format_lines(finding: Finding) -> list[str]:
     indent = " " * (6 + _TOPIC)
     lines = [*finding.text.splitlines(), *(f"-> {line}" for line in finding.change.splitlines())]
     # Don't break paths and names.
@@ -102,7 +102,7 @@ class Fit(StrEnum):
     NO = "no"
 
 
-# Verdicts if the model certainly fits a GPU, with its full context or a shorter one.
+# Values for models that certainly fit, with the whole context or a shorter one.
 FITTING = (Fit.FITS, Fit.SHORTER)
 _LEVELS = {
     Fit.FITS: Level.OK,
@@ -115,7 +115,7 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The doctor's judgment of a model on GPUs.
+    """A judgment on whether a model fits on GPUs.
 
     Attributes:
         choice: The GPUs.
@@ -133,7 +133,7 @@ class Verdict:
 
 
 def verdict_finding(verdict: Verdict, change: str, price: str = "") -> Finding:
-    """Return a verdict as a finding; ``change`` is the solution if the model does not fit."""
+    """Return a verdict as a finding, which proposes ``change`` if the model does not fit."""
     name, level = str(verdict.choice), _LEVELS[verdict.fit]
     if verdict.fit not in FITTING:
         change = "" if verdict.fit is Fit.UNKNOWN else change

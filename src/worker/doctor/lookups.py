@@ -18,17 +18,17 @@ from worker.store.files import can_load
 from worker.store.hub import find_snapshot
 from worker.volume.adapters import CONFIG, WEIGHTS
 
-# Seconds that the hub may take in total, about as long as the import of vLLM.
+# Seconds that the look-up of an artifact may take, about as long as the import of vLLM.
 HUB_TIMEOUT_S = 8.0
 # Suffix of the settings that name an engine's model.
 _MODEL_SETTING = "MODEL_NAME"
 
 
 class Lookups:
-    """Look-ups in background threads, which start with the models that the settings name.
+    """Looks up artifacts in background threads; first the models that the settings name.
 
     Attributes:
-        models: The artifacts of these models, by the prefixes of their engines' settings.
+        models: The models that the settings name, by the prefixes of their engines' settings.
     """
 
     def __init__(self, raw_settings: RawSettings) -> None:
@@ -52,7 +52,7 @@ class Lookups:
             self._pending[artifact] = (future, deadline)
 
     def result(self, artifact: Artifact) -> Snapshot | Finding:
-        """Wait for a look-up; return the snapshot, or a finding that explains the failure."""
+        """Wait for an artifact's look-up; return its snapshot, or a finding on the failure."""
         if not is_located_by_store(artifact):
             text = f"{artifact.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
@@ -76,12 +76,12 @@ def check_artifact(
 ) -> Finding:
     """Check that an adapter, draft model or tokenizer of an engine exists and has its files."""
     topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
-    # An adapter is reported under its name in the setting, others under the setting's name.
+    # A finding names an adapter as the setting does, and other artifacts by the setting's name.
     names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}
     name = names.get(artifact.model, artifact.setting)
     if isinstance(result, Finding):
         return replace(result, topic=topic, text=f"{name}: {result.text}")
-    if problem := _problem(artifact, result):
+    if problem := _file_problem(artifact, result):
         text = f"{name}: {problem} in {artifact.model}"
         return Finding(Level.FAIL, topic, text, f"name another {topic}")
     where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
@@ -90,7 +90,7 @@ def check_artifact(
     return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")
 
 
-def _problem(artifact: Artifact, snapshot: Snapshot) -> str:
+def _file_problem(artifact: Artifact, snapshot: Snapshot) -> str:
     """Return the problem of an artifact's files; empty if there is no problem."""
     names = [file.name for file in (*snapshot.weights, *snapshot.others)]
     if artifact.kind is ArtifactKind.TOKENIZER:

@@ -1,4 +1,4 @@
-"""Estimates whether weights and caches fit into memory: of this machine's GPUs or others.
+"""Estimates whether weights and caches fit into the memory of GPUs, here or elsewhere.
 
 The size of the weights comes from the headers of their files, and the size of the cache from vLLM's
 own plan. ``worker.process.estimates`` has the estimates for everything else.
@@ -24,7 +24,7 @@ _ELEMENT_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U
 _GPU_COUNTS = (1, 2, 4, 8)
 
 DEFAULT_MIN_MODEL_LEN: int = Settings.model_fields["min_model_len"].default
-# The verdicts that determine a worker's verdict, the worst first.
+# Verdicts on one engine that apply to the whole worker, the worst first.
 _WORST_FIRST = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
 
 NO_WEIGHTS = "how large the model's weights are is not known"
@@ -58,7 +58,7 @@ class GpuJudge:
         the smallest number on which the whole context fits.
         """
         verdict = self.verdict(choice)
-        # The operator may have set how the model is divided.
+        # More GPUs don't help if the operator has set among how many the model is divided.
         is_divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.operator_options
         if verdict.fit in (Fit.FITS, Fit.UNKNOWN) or is_divided:
             return [verdict]
@@ -89,7 +89,7 @@ def judge(
         return Verdict(choice, Fit.UNKNOWN, f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
         return Verdict(choice, Fit.NO, error.message)
-    # vLLM has already checked the configuration for a GPU of this machine.
+    # For this machine's GPUs, vLLM itself has already checked the compute capability.
     types = () if choice.on_this_machine else choice.types
     if too_old := [kind.name for kind in types if kind.capability < plan.min_capability]:
         least = f"{plan.min_capability // 10}.{plan.min_capability % 10}"
@@ -136,7 +136,7 @@ def _judge_weights(
     worst_case = verdict(weights.high)
     if worst_case.fit is not Fit.NO:
         return worst_case
-    # The reserve is an estimate, and so is the size of weights that are quantized on loading.
+    # The reserve, and the size of weights that are quantized on loading, are only estimates.
     may_fit = weights.low <= budget
     if plan.specs:
         may_fit = verdict(weights.low, ERROR_MARGIN).fit is not Fit.NO
@@ -166,7 +166,7 @@ def estimate_weights(model: Candidate, plan: CachePlan) -> SizeRange:
         floats, rest = plan.parameter_count, 0
     loaded = floats * plan.element_bytes + rest
     target = "" if model.quantization else model.arguments.quantization or ""
-    # Not all weights are quantized, and none to fewer than four bits.
+    # The lower bound assumes that quantization on loading covers all weights.
     element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
     # Experts may be divided among all replicas.
     arguments = model.arguments

@@ -46,7 +46,7 @@ def rehearse(
     """Rehearse the startup of an engine without its weights, if vLLM has code for the model.
 
     Args:
-        model: The engine.
+        model: The engine and its model.
         context: Context of the startup steps.
         system_prompt: Prompt that opens conversations without a system message.
         gpu: The GPU on which the engine would run; None for this machine's.
@@ -69,7 +69,7 @@ def rehearse(
             engine = configuring.reset_options(engine, refusal.culprits)
             # Some options are refused on CPUs only.
             if not gpu or refusal.problem_on_gpu is not None:
-                findings += _findings(model, refusal, names, on_other_machine=gpu is not None)
+                findings += _to_findings(model, refusal, names, on_other_machine=gpu is not None)
     refused_names = sorted(model.engine.operator_options.keys() - engine.operator_options.keys())
     refused_settings = [model.engine.setting_name(name) for name in refused_names]
     if findings and refused_settings:
@@ -80,7 +80,7 @@ def rehearse(
     return model, findings
 
 
-def _findings(
+def _to_findings(
     model: Candidate, refusal: ConfigRefusal, names: Mapping[str, str], *, on_other_machine: bool
 ) -> Iterator[Finding]:
     """Yield the finding on a refusal, unless the check of the architecture reports it."""
@@ -94,10 +94,10 @@ def _findings(
         topic = "configuration"
         alone = "vLLM does not know the model's shape by its config.json alone"
         text = f"{'vLLM refuses the model' if model.is_local else alone}: {text}"
-        # The code that may be trusted is not on this machine.
+        # The cause may be that the trusted code is not on this machine; no change helps.
         change = "" if model.arguments.trust_remote_code else change
     level = Level.UNKNOWN if _depends_on_files(model, culprits) else Level.FAIL
-    # vLLM may refuse an option on the CPU but accept it on the GPU.
+    # vLLM may refuse an option on this machine's CPU but accept it on the GPU.
     if on_other_machine and refusal.problem_on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
         text = f"not known without the GPU, where vLLM may not say: {text}"
@@ -141,7 +141,7 @@ def _drop_missing_parts(model: Candidate, context: StartupContext) -> EngineArgu
     engine = with_directories(model.engine, context)
     changed = model.offline_options
     if not model.has_tokenizer:
-        # These options would read the tokenizer.
+        # With these options, vLLM would read the tokenizer.
         changed |= {"reasoning_parser": "", "reasoning_config": None}
         changed["tokenizer"] = engine.vllm_args.model
     missing = model.parts.keys() - context.artifact_locations.keys()
@@ -154,7 +154,7 @@ def _drop_missing_parts(model: Candidate, context: StartupContext) -> EngineArgu
 
 
 def _is_usable(artifact: Artifact, snapshot: Snapshot) -> bool:
-    """Return whether the files of a part that vLLM reads before it loads weights are available."""
+    """Return whether an artifact has the files that vLLM reads before it loads weights."""
     if artifact.kind is ArtifactKind.MODEL:
         import_model_classes(snapshot.config.get("architectures") or ())
         return bool(snapshot.config)

@@ -67,7 +67,7 @@ def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
         # An unknown architecture and an invalid configuration have their own findings.
         known = model.shape is None or isinstance(error.__cause__, ValidationError)
         if model.is_local and not known and isinstance(error.__cause__, LookupError | ValueError):
-            # The startup builds the same layers, but allocates memory for them.
+            # The startup builds the same layers, so it would fail, too.
             return Finding(Level.FAIL, "model", error.message)
         why = "" if known else f": {error.message}"
         text = f"how much memory the model takes is not known{why}"
@@ -87,7 +87,7 @@ def _check_gpus(model: Candidate, machine: Machine, min_len: int) -> Finding:
 
 
 def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len: int) -> str:
-    """Return changes, each of which would be sufficient."""
+    """Propose changes, each of which would be sufficient on its own."""
     changes, choice = [], verdict.choice
     if shorter := verdict.context // _MULTIPLE * _MULTIPLE:
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
@@ -138,7 +138,7 @@ def _check_cache(model: Candidate, min_len: int, ram: int) -> Finding:
         context = plan.fit_context_length(space, requested)
         if requested is None:
             with plan.override_context_length(context):
-                shorter = fitting.warn_of_short_context(
+                shorter = fitting.short_context_warning(
                     model.engine, plan.config, plan.default_context_length, min_len
                 )
     except (ValueError, StartFailed) as error:
@@ -156,7 +156,7 @@ def _check_cache(model: Candidate, min_len: int, ram: int) -> Finding:
 
 
 def _cpu_remedies(model: Candidate, plan: CachePlan, min_len: int, max_cache_size: float) -> str:
-    """Return changes, each of which would be sufficient; ``max_cache_size`` is in bytes."""
+    """Propose changes, each of which would be sufficient; ``max_cache_size`` is in bytes."""
     if NUM_GPU_BLOCKS_OVERRIDE in model.engine.operator_options:
         return f"leave {model.engine.setting_name(NUM_GPU_BLOCKS_OVERRIDE)} unset"
     changes, least = [], context_limits(model, plan, min_len)[0]

@@ -30,10 +30,10 @@ DRAIN_TIMEOUT_S = 60.0
 class Delta:
     """New output of one choice.
 
-    In a stream, a delta contains one token, or no token if it only reports the end. Otherwise it
-    contains the whole choice. ``logprobs`` and ``token_ids`` have one entry per token of the delta.
-    ``prompt_logprobs`` has one entry per token of the prompt (None for the first token), in the
-    first delta of the first choice only. These three fields are set only on request.
+    In a stream, a delta has one token, several if many are pending, or none if it only reports the
+    end. Otherwise it has the whole choice. ``logprobs`` and ``token_ids`` have an entry per token
+    of the delta. ``prompt_logprobs`` has one per token of the prompt (None for the first token), in
+    the first delta of the first choice only. These three fields are set only on request.
     """
 
     index: int

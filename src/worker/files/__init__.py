@@ -69,7 +69,7 @@ class Files:
         expires_after_s: int | None = None,
         id: str | None = None,
     ) -> StoredFile:
-        """Write a file, or return the same one of an earlier attempt. A refused file is removed.
+        """Store a file, or return it if an earlier attempt stored it. A refused file is removed.
 
         Args:
             source: Content, in chunks of any size.
@@ -85,7 +85,7 @@ class Files:
         if id is not None and (existing := self._directories.read(id)) is not None:
             with translate_os_errors():
                 same = existing.path is None and has_content(self.content_path(existing), source)
-            return _check_same(existing, is_same=same)
+            return _require_same(existing, is_same=same)
         size, id = 0, id or ids.new_id(FILE_PREFIX)
         with self.create(id, filename, purpose, expires_after_s) as write:
             for chunk in source:
@@ -115,7 +115,7 @@ class Files:
         """Create a reference to a caller's file on the volume; that file is never removed.
 
         Args:
-            path: Path relative to the volume's root, or ``s3://<volume's id>/key``.
+            path: Path relative to the volume's root, absolute path, or ``s3://<volume id>/key``.
             purpose: Purpose as in OpenAI's API.
             filename: Name that the caller gives to the file; None for the path's last component.
             expires_after_s: Seconds until the file expires; None for the operator's default.
@@ -129,7 +129,7 @@ class Files:
         with translate_os_errors():
             key = str(resolved.relative_to(self.volume.root.resolve()))
         if id is not None and (existing := self._directories.read(id)) is not None:
-            return _check_same(existing, is_same=existing.path == key)
+            return _require_same(existing, is_same=existing.path == key)
         if not resolved.is_file():
             raise InvalidInput(f"{path}: there is no such file on the volume")
         with translate_os_errors():
@@ -142,7 +142,7 @@ class Files:
         return file
 
     def get(self, id: str, *, include_expired: bool = False) -> StoredFile:
-        """Return a file.
+        """Return the metadata of a file.
 
         Args:
             id: Any string.
@@ -213,7 +213,7 @@ class Files:
         self._quota.invalidate()
 
     def enforce_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of an output in the output directory, and count their bytes.
+        """Yield the chunks of a file for the output directory, and count their bytes for the quota.
 
         Raises:
             VolumeError: The quota or the disk is full.
@@ -273,8 +273,8 @@ class Files:
         )
 
 
-def _check_same(file: StoredFile, *, is_same: bool) -> StoredFile:
-    """Return the file of an earlier attempt if it is the same file.
+def _require_same(file: StoredFile, *, is_same: bool) -> StoredFile:
+    """Return the file of an earlier attempt if the new attempt has the same file.
 
     Raises:
         Conflict: It is another file.

@@ -20,7 +20,7 @@ DISK_CHECK_BYTES = 16 * MEGABYTE
 
 
 class Quota:
-    """Counts bytes written to a volume. Its methods block on the disk; any thread may call them.
+    """Limits the bytes of files on a volume. Its methods block on the disk, and are thread-safe.
 
     Workers may exceed the quota together: they count each other's bytes only when they measure.
 

@@ -38,7 +38,7 @@ class StoredFile(StrictModel):
         id: ``file-`` and 24 letters and digits.
         bytes: Size of the content in bytes.
         created_at: Creation time in seconds since 1970.
-        filename: Name from the caller, which is not a name on the disk.
+        filename: Name for callers, which is not a name on the disk.
         purpose: Purpose as in OpenAI's API.
         expires_at: Expiry time in seconds since 1970; None for never.
         path: Path from the volume's root to the caller's file that this one refers to; None if the
@@ -66,10 +66,10 @@ class FileDirectories:
 
     @property
     def root(self) -> Path:
-        return self._volume.worker_directory("files")
+        return self._volume.worker_path("files")
 
     def read(self, id: str) -> StoredFile | None:
-        """Return a file's metadata; None if it is damaged or if ``id``, any string, is unknown."""
+        """Return a file's metadata; None if no intact file has the id, which may be any string."""
         if not ids.is_id(FILE_PREFIX, id):
             return None
         with translate_os_errors():

@@ -61,11 +61,11 @@ class TrainerProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            # A group of its own, which can be killed as a whole: the process may start others.
+            # The process may start others: its own process group can be killed as a whole.
             start_new_session=True,
         )
         with contextlib.suppress(OSError):
-            # vLLM may have bound this process to some of the cores.
+            # The child inherits it if vLLM has bound this process to some of the cores.
             os.sched_setaffinity(process.pid, range(os.cpu_count() or 1))
             if low_priority:
                 os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
@@ -94,7 +94,7 @@ class TrainerProcess:
         return status
 
     def terminate(self) -> None:
-        """Let the process write a checkpoint and exit; it has ``CHECKPOINT_S`` for that."""
+        """Make the process write a checkpoint and exit; callers allow ``CHECKPOINT_S`` for that."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -132,6 +132,6 @@ def explain_exit(status: int | None, stderr_tail: str) -> str:
 
 
 def _kill_group(group: int) -> None:
-    # The id of a group is not reused while one of its processes is alive.
+    # This hits no other group: an id is not reused while a process of the group is alive.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

@@ -109,18 +109,20 @@ class FineTuneCreator:
             return names[0]
         if name in adapters:
             message = f"{name!r} is an adapter: a fine-tune begins with a base model, {names[0]}"
-            raise _invalid("model", message)
-        raise _invalid("model", f"there is no base model {name!r}; this worker has {names[0]}")
+            raise _invalid_error("model", message)
+        raise _invalid_error(
+            "model", f"there is no base model {name!r}; this worker has {names[0]}"
+        )
 
     def _wandb_options(self, request: FineTuneRequest) -> dict[str, Any] | None:
         if request.wandb is None:
             return None
         if importlib.util.find_spec(_WANDB_PACKAGE) is None:
             message = f"this worker has no package {_WANDB_PACKAGE}: leave the integration out"
-            raise _invalid("integrations", message)
+            raise _invalid_error("integrations", message)
         if not self.has_wandb_key:
             message = "this worker has no key of Weights & Biases: its operator sets WANDB_API_KEY"
-            raise _invalid("integrations", message)
+            raise _invalid_error("integrations", message)
         return request.wandb
 
     def _store_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
@@ -145,7 +147,7 @@ class FineTuneCreator:
         return training, find_or_create("validation_file", request.validation_file, validation_id)
 
 
-def _invalid(field: str, reason: str) -> InvalidInput:
+def _invalid_error(field: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{field}: {reason}", param=field)
 
 

@@ -28,7 +28,7 @@ class _EventLine(msgspec.Struct):
     level: Level = "info"
     message: str = ""
     step: int = 0
-    # None for a value that has no number in JSON, for example NaN.
+    # None for a value that JSON can't represent, for example NaN.
     metrics: dict[str, float | None] = {}
 
 
@@ -59,9 +59,9 @@ class FineTuneEvent:
     metrics: dict[str, float]
 
 
-# Names of metrics in events by the trainer's names: OpenAI's, if there is one. An evaluation has
-# two names in OpenAI's API, because it uses all validation rows. ``train_loss`` is in the last line
-# from transformers: the mean over the whole training.
+# Names in events by the trainer's names: OpenAI's, if there is one. In OpenAI's API, a metric of an
+# evaluation with all validation rows has two names. The trainer's ``train_loss``, in the last line
+# from transformers, is the mean over the whole training.
 _METRIC_NAMES = {
     "loss": ("train_loss",),
     "train_loss": ("mean_train_loss",),
@@ -158,7 +158,7 @@ def _read_lines(path: Path) -> Iterator[_EventLine]:
             content = path.read_bytes()
         except FileNotFoundError:
             return
-    # The text after the last newline is being written, or was when the machine crashed.
+    # The text after the last newline is incomplete: it is being written, or the machine crashed.
     for line in content.split(b"\n")[:-1]:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decode(line)

@@ -47,7 +47,7 @@ class MemoryInUse(InvalidInput):
 
 
 def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
-    """Refuse a training that can't fit into the free memory, if both sizes are known.
+    """Refuse a training that can't fit into the free memory, unless a size is unknown.
 
     Args:
         spec: Specification of the training.

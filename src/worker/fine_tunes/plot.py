@@ -15,7 +15,7 @@ Points = Mapping[int, float]
 
 
 def svg(title: str, lines: Mapping[str, Points]) -> str:
-    """Return a plot of losses.
+    """Return a plot of losses as SVG.
 
     Args:
         title: Any text.
@@ -91,7 +91,7 @@ def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable
     if len(positions) > 1:
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    # Points are marked on short lines: a line with only one point would be invisible.
+    # The points of short lines are marked: a line with only one point would be invisible.
     for x, y in positions if len(positions) < 100 else ():
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
 

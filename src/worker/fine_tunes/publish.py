@@ -56,7 +56,7 @@ async def publish_result(
 
 
 def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneFailed:
-    """Return why a training has no adapter."""
+    """Return the error of a training that has no adapter."""
     check = fine_tune.newest_check_result
     mistakes = check.mistakes if check else ()
     error = outcome.error if outcome else None
@@ -88,7 +88,7 @@ def _publish_adapters(
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
     publish_adapter(root, choice.name, chosen_attempt / RESULT_DIR, request.base, fine_tune.id)
-    # The mark is removed before the end, because no worker continues a fine-tune that has ended.
+    # The name is released before the end, because no worker continues a fine-tune that has ended.
     release_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
@@ -138,8 +138,8 @@ def _try_reserve(root: Path, name: str, id: str) -> bool:
         is_ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
         if not is_ours:
             return False
-        # Checked after creating the mark: its previous owner may have published an adapter and then
-        # removed the mark.
+        # Checked after creating the mark: another fine-tune may have just published an adapter with
+        # this name, and then removed its mark.
         is_taken = (root / name).exists() and origin_id(root, name) != id
         if is_taken:
             mark.unlink()
@@ -174,7 +174,7 @@ def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: st
 
 
 def release_name(root: Path, name: str) -> None:
-    """Remove the mark of a name, for example after its adapter was published."""
+    """Remove the file that reserves a name, for example after its adapter was published."""
     with translate_os_errors():
         _mark_path(root, name).unlink(missing_ok=True)
 

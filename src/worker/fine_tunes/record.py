@@ -66,7 +66,7 @@ class FineTune(Record):
 
     @property
     def status(self) -> str:
-        """Status in OpenAI's words.
+        """Status by OpenAI's names.
 
         A fine-tune is "queued" while no worker runs it. After a cancel, it stays "running" until
         the worker that runs it has noticed.
@@ -116,7 +116,7 @@ class FineTune(Record):
         return attempt
 
     def read_outcome(self, attempt: Path) -> Outcome | None:
-        """Return how the training ended in an attempt; None if the attempt was interrupted."""
+        """Return how the training ended in an attempt; None if the attempt is unfinished."""
         return self.read(f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}", Outcome)
 
     def durable_step(self) -> int:

@@ -1,4 +1,4 @@
-"""Models of a fine-tune on the volume: its request, decision and result."""
+"""Pydantic models for files of a fine-tune on the volume: its request, decision and result."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -105,10 +105,10 @@ class FineTuneResult(Timestamped, StrictModel):
     """How a fine-tune ended.
 
     Args:
-        error: Why it failed; None if it didn't fail.
-        adapter: Name of its adapter; None unless it succeeded.
-        checkpoints: Adapters of its epochs, ordered by their steps.
-        result_file_ids: Ids of the files with its metrics, their plot, and its adapter.
+        error: Why the fine-tune failed; None if it didn't fail.
+        adapter: Name of the adapter; None unless the fine-tune succeeded.
+        checkpoints: Adapters of the epochs, ordered by their steps.
+        result_file_ids: Ids of the files with the metrics, their plot, and the adapter.
         trained_tokens: Tokens that were trained on, over all epochs.
         steps: Completed steps.
     """

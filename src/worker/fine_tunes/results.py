@@ -58,7 +58,7 @@ def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
 
 
 def _adapter_contents(fine_tune: FineTune, max_bytes: int) -> dict[str, Iterable[bytes]]:
-    """Return the published adapter's files by name; none if one has more than ``max_bytes``."""
+    """Return contents of the adapter's files by name; empty if one has more than ``max_bytes``."""
     if (choice := fine_tune.adapter_choice) is None:
         return {}
     directory = fine_tune.directory / ATTEMPTS_DIR / choice.attempt / RESULT_DIR

@@ -65,7 +65,7 @@ class RowSources:
     has_stored_urls: bool = False
 
     def find_or_create(self, field: str, source: str, id: str) -> str:
-        """Return the id of the file for a source.
+        """Return the id of the file for a source; create the file if necessary.
 
         Args:
             field: Field of the request that names the source.

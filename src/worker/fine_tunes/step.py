@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # Seconds before the end of a job's time when the training writes a checkpoint and exits.
 WIND_DOWN_S = CHECKPOINT_S + 15
-# Maximum crashes in a job after which a training that makes progress is started again.
+# Maximum crashes in one job; after more, even a training that makes progress isn't restarted.
 MAX_CRASHES = 2
 
 
@@ -168,7 +168,7 @@ class FineTuneStep:
         return check is None or bool(check.mistakes)
 
     def _finished_attempt(self) -> Path | None:
-        """Return the directory of the attempt that finished the training; None after a cancel."""
+        """Return the attempt that finished training; None if no attempt did, or after a cancel."""
         fine_tune = self._fine_tune
         if choice := fine_tune.adapter_choice:
             return fine_tune.directory / ATTEMPTS_DIR / choice.attempt
@@ -221,7 +221,7 @@ class FineTuneStep:
     async def _wait_for_exit(
         self, process: TrainerProcess, turn: TrainingTurn, reader: ProgressReader
     ) -> tuple[int | None, bool]:
-        """Wait for the process; return its exit status, and whether it was stopped for the turn."""
+        """Wait for the exit, or stop the process; return its status, and whether it was stopped."""
         kill_at = math.inf
         while (status := await process.wait(POLL_S)) is None:
             await asyncio.to_thread(reader.update)
@@ -268,5 +268,5 @@ async def _trainer_process(
     try:
         yield process
     finally:
-        # Also if the job is cancelled.
+        # The process must be killed even if the job is cancelled.
         await asyncio.shield(asyncio.create_task(process.kill()))

@@ -134,7 +134,7 @@ class TrainingSetup:
     async def wait_for_spec(
         self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool
     ) -> Spec | None:
-        """Return the specification of a training once it fits; None if it has to stop before that.
+        """Return the specification once a training fits into memory; None if it has to stop.
 
         Args:
             fine_tune: Fine-tune to train.

@@ -22,5 +22,5 @@ __all__ = [
 
 AnyJob = OpenAIJob | RawJob | PromptListJob | LongJob
 
-# An input has the first of these types for which it contains a marker key.
+# A job has the first of these types with a marker key among the input's keys.
 JOB_TYPES = (OpenAIJob, BatchJob, FineTuneJob, PromptListJob, RawJob)

@@ -16,13 +16,13 @@ RuntimeSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Job(StrictModel):
     """A validated input. The fields below, which all shapes share, control how a stream is chunked.
 
-    For ``max_batch_delay_ms``, null selects the worker's default, and with 0 pieces wait until a
-    chunk is full. For the other fields, 0 and null select the default.
+    For ``max_batch_delay_ms``, null selects the worker's default, and if it is 0, pieces wait until
+    a chunk is full. For the other fields, 0 and null select the default.
     """
 
     # Keys that only inputs of this shape have; one of them identifies the shape.
     marker_keys: ClassVar[frozenset[str]]
-    # Alternative names of fields that callers use, by field.
+    # Other names that callers may use for fields, by field.
     aliases: ClassVar[Mapping[str, str]] = {}
     # Keys that callers set by mistake in inputs of this shape, with a hint for the error message.
     key_hints: ClassVar[Mapping[str, str]] = {}
@@ -33,8 +33,8 @@ class Job(StrictModel):
     max_batch_delay_ms: NonNegative | None = None
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate an input without null values, which the caller has dropped.
+    def from_input(cls, values: Mapping[str, Any]) -> Self:
+        """Validate an input, from which the caller has already dropped null values.
 
         Raises:
             InvalidInput: Some fields are invalid. The message names a few, without their values.
@@ -50,7 +50,7 @@ class Job(StrictModel):
 
 
 class LongJob(Job):
-    """A job that runs long work; its answer is one yield."""
+    """A job that runs long work (a batch or a fine-tune); its answer is one yield."""
 
     # Key under which the input contains the work; also the key of this kind in the table ``KINDS``.
     kind: ClassVar[str]
@@ -58,7 +58,7 @@ class LongJob(Job):
 
 
 def _field_names(model: type[BaseModel]) -> Iterator[str]:
-    """Yield the names of a model's fields, and of the fields of nested models: ``batch.id``."""
+    """Yield the names of a model's fields, and of nested models' fields, such as ``batch.id``."""
     for name, field in model.model_fields.items():
         yield name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

@@ -27,7 +27,7 @@ class BatchRequest(StrictModel):
 
     Args:
         endpoint: The route of all lines.
-        completion_window: Time from the creation to the expiry: "24h", "7d".
+        completion_window: Time from the batch's creation to its expiry, such as "24h" or "7d".
         metadata: Up to 16 key-value pairs of the caller.
         output_expires_after: Expiry of the files that the batch writes.
         data_parallelism: Number of jobs that share the lines.

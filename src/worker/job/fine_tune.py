@@ -23,17 +23,17 @@ Suffix = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_chec
 SUPERVISED = "supervised"
 
 
-class Supervised(StrictModel):
+class SupervisedParameters(StrictModel):
     """OpenAI's parameters of supervised fine-tuning."""
 
     hyperparameters: dict[str, Any] | None = None
 
 
-class Method(StrictModel):
+class FineTuneMethod(StrictModel):
     """The fine-tuning method in OpenAI's format; only supervised fine-tuning is accepted."""
 
     type: str
-    supervised: Supervised | None = None
+    supervised: SupervisedParameters | None = None
     dpo: Any = None
     reinforcement: Any = None
 
@@ -51,7 +51,7 @@ class Method(StrictModel):
         return self
 
 
-class Wandb(StrictModel):
+class WandbOptions(StrictModel):
     """The options of Weights & Biases for a fine-tune; the operator sets the API key."""
 
     project: NonEmptyText
@@ -64,7 +64,7 @@ class Integration(StrictModel):
     """A service that receives the metrics."""
 
     type: Literal["wandb"]
-    wandb: Wandb
+    wandb: WandbOptions
 
 
 class FineTuneRequest(StrictModel):
@@ -87,7 +87,7 @@ class FineTuneRequest(StrictModel):
     training_file: NonEmptyText | None = None
     validation_file: NonEmptyText | None = None
     hyperparameters: dict[str, Any] | None = None
-    method: Method | None = None
+    method: FineTuneMethod | None = None
     suffix: Suffix | None = None
     seed: int | None = None
     metadata: Metadata | None = None
@@ -116,7 +116,7 @@ class FineTuneRequest(StrictModel):
 
     @property
     def wandb(self) -> dict[str, Any] | None:
-        """The options of Weights & Biases, or None if it is not used."""
+        """The options of Weights & Biases, or None if the fine-tune does not use it."""
         if not self.integrations:
             return None
         return self.integrations[0].wandb.model_dump(exclude_none=True)

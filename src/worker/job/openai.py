@@ -40,7 +40,7 @@ class OpenAIJob(Job):
 
     @property
     def path(self) -> str:
-        """The route without query and ``/v1``, which callers may omit: ``/chat/completions``."""
+        """The route without query and ``/v1``, which is optional, such as ``/chat/completions``."""
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
         # The prefix is duplicated if a client's base URL contains it, too.
         return _VERSION_PREFIX.sub("", path)

@@ -117,7 +117,7 @@ class RawJob(Job):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The job's keys that limits depend on, like the body of a request to vLLM's server."""
+        """The keys that limits depend on, in the form of a request body for vLLM's server."""
         messages = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
         values = {
             "prompt": self.prompt,
@@ -141,11 +141,11 @@ class PromptListJob(Job):
     use_tqdm: bool | None = None
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
+    def from_input(cls, values: Mapping[str, Any]) -> Self:
         """Validate the parameters that all items share, then each item.
 
         Raises:
-            InvalidInput: A field that all items share is invalid, or too many items are.
+            InvalidInput: A field that all items share is invalid, or too many items are invalid.
         """
         shared = dict(values)
         key = _require_single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
@@ -157,7 +157,7 @@ class PromptListJob(Job):
             message = f"{SAMPLING_PARAMS}: {len(params)} of them for {len(prompts)} {key}"
             raise InvalidInput(message, param=SAMPLING_PARAMS)
         params_per_item = params if isinstance(params, list) else None
-        shared_job = RawJob.read(
+        shared_job = RawJob.from_input(
             {**shared, "prompt": "", **({} if params_per_item else {SAMPLING_PARAMS: params})}
         )
         top_level = (
@@ -170,11 +170,11 @@ class PromptListJob(Job):
         pairs = zip(prompts, params_per_item or repeat(shared_job.sampling_params), strict=False)
         items = tuple(
             _limit_invalid_items(
-                _read_item(shared_job, {item_key: prompt, SAMPLING_PARAMS: values, **top_level})
+                _make_item_job(shared_job, {item_key: prompt, SAMPLING_PARAMS: values, **top_level})
                 for prompt, values in pairs
             )
         )
-        return super().read({**fields, "shared": shared_job, "items": items})
+        return super().from_input({**fields, "shared": shared_job, "items": items})
 
 
 def _require_single_key(keys: Set[str]) -> str:
@@ -205,13 +205,15 @@ def _limit_invalid_items(items: Iterable[RawJob | InvalidInput]) -> Iterator[Raw
         yield item
 
 
-def _read_item(shared: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
-    """Return a job with an item's own and the shared fields (not copied), or the item's error."""
+def _make_item_job(shared: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
+    """Return a job with an item's and the shared fields (not copied), or the item's error."""
     prompt = values.get("prompt")
     if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared.sampling_params:
         return shared.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.
     try:
-        job = RawJob.read(drop_nulls({**values, "apply_chat_template": shared.apply_chat_template}))
+        job = RawJob.from_input(
+            drop_nulls({**values, "apply_chat_template": shared.apply_chat_template})
+        )
     except InvalidInput as error:
         return error
     fields = {name: getattr(job, name) for name in ("prompt", "messages", SAMPLING_PARAMS)}

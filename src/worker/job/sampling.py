@@ -71,7 +71,7 @@ OTHER_API_KEYS = {
 
 
 class Sampling(BaseModel):
-    """The ``sampling_params`` of a job; ``vllm`` returns the part for vLLM's own class."""
+    """The ``sampling_params`` of a job; ``vllm_params`` are those for vLLM's own class."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
 
@@ -83,10 +83,10 @@ class Sampling(BaseModel):
     return_token_log_probs: bool = False
 
     @classmethod
-    def read(cls, params: Any, container: str = SAMPLING_PARAMS) -> Self:
+    def from_params(cls, params: Any, container: str = SAMPLING_PARAMS) -> Self:
         """Validate parameters; null values count as absent.
 
-        ``container`` is the object's name for messages; it is empty for the body of a request.
+        ``container`` is the name of the object in messages; it is empty for the body of a request.
 
         Raises:
             InvalidInput: A parameter is invalid. The message names the parameter.
@@ -104,7 +104,7 @@ class Sampling(BaseModel):
         # There is no context if the object is validated as a field of a job.
         container = SAMPLING_PARAMS if info.context is None else info.context
         values = normalize_structured_outputs(drop_nulls(params), container)
-        # For a body, vLLM's server checks or reduces these values itself.
+        # In a body, duplicates have already been removed, and vLLM's server checks max_tokens.
         return cap_max_tokens(remove_duplicates(values)) if container == SAMPLING_PARAMS else values
 
     @field_validator("best_of")
@@ -181,7 +181,7 @@ class Sampling(BaseModel):
             raise param_error(name, message, container)
 
     def refuse_in_beam_search(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
-        """Refuse parameters that beam search ignores, if the job uses it.
+        """Refuse parameters that beam search ignores, if the job uses beam search.
 
         ``names`` contains the parameters whose values would have an effect otherwise.
 

@@ -13,12 +13,12 @@ VLLM_XARGS = "vllm_xargs"
 # Encodings of embeddings that need a binary response. The worker's responses are JSON.
 BINARY_ENCODINGS = ("bytes", "bytes_only")
 
-# Maximum number of items in a list. vLLM keeps an error for every alternative of every wrong item.
+# Maximum number of items in a list. vLLM keeps an error for each possible type of each wrong item.
 MAX_LIST_ITEMS = 2_048
-# Levels of nested lists to check: enough for the parts of a message.
+# Levels of nested objects and lists to check: enough for the parts of a message.
 MAX_CHECK_DEPTH = 4
 # Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. They
-# have the most alternatives: the validation errors of this many items take half a gigabyte.
+# have the most possible types: the validation errors of this many items take half a gigabyte.
 MAX_INPUT_ITEMS = 500
 MAX_ITEM_PARTS = 256
 
@@ -27,7 +27,7 @@ def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> Non
     """Refuse lists that vLLM would take long to validate, except lists of token ids.
 
     ``name`` is the body's key that contains the value; empty for the body itself. ``depth`` is the
-    number of levels of nested objects and lists that are still checked.
+    number of levels of objects and lists inside the value that are also checked.
 
     Raises:
         InvalidInput: If a list is too long; the error names its key in the body.
@@ -45,8 +45,8 @@ def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> Non
             check_lists(item, name, depth - 1)
 
 
-def check_response_input(items: Any) -> None:
-    """Check the number of items in a response's ``input``, and the number of parts in each item.
+def check_responses_input(items: Any) -> None:
+    """Check the number of items in ``input`` of ``/v1/responses``, and of parts in each item.
 
     Raises:
         InvalidInput: If there are too many items or parts.
@@ -68,7 +68,7 @@ def check_restricted_keys(
     """Refuse keys that need the operator's permission, vLLM's private keys, and binary encodings.
 
     Raises:
-        InvalidInput: If the body has such a key; the error names it, and a setting that allows it.
+        InvalidInput: If the body has such a key; the error names it and any setting that allows it.
     """
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()

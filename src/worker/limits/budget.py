@@ -8,11 +8,11 @@ from worker.errors import InputTooLarge, InvalidInput
 from worker.settings import Settings
 
 MEGABYTE = 1_000_000
-# Bytes counted for each value in addition to its text: a number, a boolean, null or brackets.
+# Bytes counted for each value: a number, a boolean, null or brackets. Text counts in addition.
 BYTES_PER_VALUE = 4
 MAX_KEY_CHARACTERS = 256
-# A list that contains only integers is a list of token ids. Token ids don't count as values, since
-# a context holds many of them and they are checked quickly.
+# Maximum token ids in an input. A list of only integers counts as token ids. Token ids don't count
+# as values, since a context holds many of them and they are checked quickly.
 MAX_TOKEN_IDS = 1_500_000
 # Integers that MessagePack can represent, the encoding of messages to the engine core.
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
@@ -21,7 +21,7 @@ MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 MAX_NAME_CHARACTERS = 64
 MAX_NAMES = 8
 
-# Place of a value: the place of its container, and the key or index in it. None: the input itself.
+# Place of a value: the place of its container, and its key or index there. None for the input.
 Place = tuple[Any, str | int] | None
 
 _DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
@@ -73,7 +73,7 @@ class InputLimits:
             else:
                 value_count += len(container)
                 self._check_value_count(len(container), value_count, place)
-                size += _text_size(container, place, depth, pending)
+                size += _scan(container, place, depth, pending)
             if size > max_bytes:
                 message = f"the input has more than {max_bytes:,} bytes (MAX_INPUT_MB)"
                 raise InputTooLarge(message, param=_dotted_path(place))
@@ -99,8 +99,8 @@ def _check_token_ids(ids: list[int], total: int, place: Place) -> None:
         raise _integer_error(place)
 
 
-def _text_size(values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]) -> int:
-    """Return the bytes of text in a list or an object; append nested containers to ``pending``."""
+def _scan(values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]) -> int:
+    """Check keys and integers; return bytes of text, and append containers to ``pending``."""
     if isinstance(values, dict):
         size = sum(map(len, values))
         if size > MAX_KEY_CHARACTERS and (longest := max(map(len, values))) > MAX_KEY_CHARACTERS:
@@ -133,7 +133,7 @@ def _limit_error(place: Place, message: str, setting: str | None = None) -> Inva
 
 
 def _dotted_path(place: Place) -> str | None:
-    """Return a shortened path such as openai_input.messages.0.content; None for the input."""
+    """Return a shortened path such as openai_input.messages.0.content; None for the whole input."""
     names: list[str] = []
     while place is not None:
         place, name = place

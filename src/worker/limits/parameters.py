@@ -1,4 +1,4 @@
-"""Limits for sampling parameters, shared by the OpenAI path and the raw path.
+"""Limits for sampling parameters, in raw jobs and in request bodies.
 
 vLLM's model runner for GPUs writes parameters into arrays of fixed length and width. A parameter
 that does not fit raises in the step that all requests share, and the engine dies. Other limits
@@ -39,7 +39,7 @@ class NumberBound:
 
 @dataclass(frozen=True, slots=True)
 class ListBound:
-    """Limits for the items of a list (a string counts as one item), and for their characters."""
+    """Limits for the items of a list (a string counts as one item), and the characters of each."""
 
     max_items: int
     max_characters: int | None = None
@@ -149,7 +149,7 @@ def check_parameters(params: Mapping[str, Any], holder: str) -> None:
 
     Args:
         params: Parameters without duplicate items in lists (see ``remove_duplicates``).
-        holder: Name of the object with the parameters, as ``param_error`` expects it.
+        holder: Name of the object with the parameters, for messages; empty for a body.
 
     Raises:
         InvalidInput: If a parameter exceeds its bound; the error names the parameter.
@@ -160,7 +160,7 @@ def check_parameters(params: Mapping[str, Any], holder: str) -> None:
 
 
 def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without duplicates in lists of integers or strings; vLLM may count them."""
+    """Return parameters without duplicates in bounded lists, since vLLM may count duplicates."""
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():
         value = params[name]
@@ -170,7 +170,7 @@ def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cap_max_tokens(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return raw sampling parameters with ``max_tokens`` limited to the engine's 32 bits."""
+    """Return a raw job's parameters with ``max_tokens`` limited to the engine's 32 bits."""
     max_tokens = params.get("max_tokens")
     if type(max_tokens) is int and max_tokens > MAX_INT32:
         return {**params, "max_tokens": MAX_INT32}

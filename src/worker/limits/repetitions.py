@@ -1,9 +1,9 @@
 """Nested repetitions in regular expressions and grammars, measured without compiling them.
 
 A count inside a count inside a count makes a matcher track more positions than it can handle, for
-every token. This module reads the counts in time that is linear in the text. It reads several
-syntaxes in the same way, and a character class ends at the first position where any of these
-syntaxes could end it: text that one syntax may take for a group counts as a group.
+every token. This module reads the counts in time that is linear in the text. It reads all syntaxes
+of regular expressions in the same way: a character class ends at the first position where any of
+them could end it, so text that is a group in one of them counts as a group.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _COMMENT = re.compile(r"(?:#|//).*")
 
 
 class NestedRepetition(NamedTuple):
-    """The repetition of a part: the product of all counts around it, and the nested loops."""
+    """The repetition of a part: the product of its counts, and the numbers of counts and loops."""
 
     times: int = 1
     counts: int = 0
@@ -62,7 +62,7 @@ class PatternStructure:
     """The repetitions in a regular expression (which has no rules) or a grammar.
 
     ``parts`` has the rules that each rule references, with their repetitions, by the rule's name.
-    The empty name represents text as a part, and a regular expression as a rule.
+    The empty name means text among the parts, and a regular expression among the rules.
     """
 
     rules: int = 0
@@ -84,7 +84,7 @@ class PatternStructure:
         largest product of counts is the worst.
         """
         worst = NestedRepetition()
-        # By number of enclosing counts: the rules with that number, each with the largest product.
+        # The rules by number of enclosing counts, each with its largest product of counts.
         levels: list[dict[str, NestedRepetition]] = [dict.fromkeys(self.parts, NestedRepetition())]
         levels += [{} for _ in range(max_nesting)]
         for counts, level in enumerate(levels):
@@ -102,7 +102,7 @@ class PatternStructure:
     def _walk_level(
         self, level: dict[str, NestedRepetition]
     ) -> Iterator[tuple[str, str, NestedRepetition]]:
-        """Yield each part of each rule in a level; add rules referenced without a count."""
+        """Yield (rule, part, repetition) for a level; add rules referenced without a count."""
         pending = sorted(level, key=lambda name: level[name].times)
         visited: set[str] = set()
         while pending:
@@ -118,7 +118,7 @@ class PatternStructure:
                 yield name, part, inner
 
 
-def read_regex(pattern: str) -> PatternStructure:
+def parse_regex(pattern: str) -> PatternStructure:
     structure = PatternStructure()
     tokens = list(_REGEX.finditer(pattern))
     structure.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
@@ -127,8 +127,8 @@ def read_regex(pattern: str) -> PatternStructure:
     return structure
 
 
-def read_grammar(text: str) -> PatternStructure:
-    """Read the structure of a grammar in EBNF or in Lark's syntax."""
+def parse_grammar(text: str) -> PatternStructure:
+    """Parse the structure of a grammar in EBNF or in Lark's syntax."""
     structure = PatternStructure()
     # vLLM distinguishes the two syntaxes in the same way.
     is_ebnf = any("::=" in _COMMENT.sub("", line) for line in text.split("\n"))
@@ -141,7 +141,7 @@ def read_grammar(text: str) -> PatternStructure:
         rule = tokens[first][0]
         for token, repetition in _operands(tokens[first + 2 : end]):
             if token.lastgroup == "slashed":
-                inner = read_regex(token[0].strip("/")).parts[""]
+                inner = parse_regex(token[0].strip("/")).parts[""]
                 structure.parts[rule] |= {("", part.combine(repetition)) for _, part in inner}
             else:
                 name = token[0] if token.lastgroup == "name" else ""

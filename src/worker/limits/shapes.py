@@ -1,4 +1,4 @@
-"""Shapes of request bodies (see ``worker.routes.vllm``): the keys and features for the limits."""
+"""Shapes of request bodies, on which limits depend; ``worker.routes.vllm`` has those of routes."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ TEMPLATE_KEYS = ("tools", "chat_template_kwargs", "documents")
 # tokens. Texts of up to ``EXEMPT_CHARACTERS`` are exempt, since tokenizing them takes no time.
 MAX_CHARACTERS_PER_TOKEN = 32
 EXEMPT_CHARACTERS = 1_000_000
-# Maximum characters of a text to tokenize, or tokens to detokenize, if the response has them all.
+# Maximum characters to tokenize, or tokens to detokenize, if the response contains all of them.
 MAX_ECHO_SIZE = 1_000_000
 
 
@@ -20,7 +20,7 @@ class BodyShape:
     """The keys and features of a route's body that limits depend on.
 
     Args:
-        text_keys: Keys of strings, lists or conversations, which can have media, or of tokens.
+        text_keys: Keys of texts, lists of texts, conversations (also with media), or tokens.
         accepts_token_ids: Whether ``prompt`` can hold token ids that the engine continues.
         can_truncate: Whether ``truncate_prompt_tokens`` truncates the texts.
         echoes_input: Whether the response contains the whole input.

@@ -9,11 +9,11 @@ from worker.validation import drop_nulls, param_error
 CONSTRAINT_KINDS = frozenset("json regex choice grammar json_object structural_tag".split())
 GUIDED_PREFIX = "guided_"
 GUIDED_KEYS = frozenset(GUIDED_PREFIX + name for name in (*CONSTRAINT_KINDS, "whitespace_pattern"))
-# Keys of objects with these kinds, or their prefixed names: vLLM's, vLLM's former, and TACO-LLM's.
+# Keys of objects with constraints, also prefixed ones: vLLM's, vLLM's former, and TACO-LLM's.
 STRUCTURED_OUTPUTS = "structured_outputs"
 GUIDED_OBJECTS = frozenset({STRUCTURED_OUTPUTS, "guided_decoding", "guided_options_request"})
 
-# Parameters that vLLM has removed, with advice for the caller. The names may have the prefix.
+# Parameters that vLLM has removed, with advice for the caller. Names may have ``GUIDED_PREFIX``.
 BACKEND_ADVICE = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 REMOVED_PARAMETERS = {
     "backend": BACKEND_ADVICE,
@@ -31,7 +31,7 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
 
     Args:
         params: Sampling parameters without null values.
-        holder: Name of the object with the parameters, as ``param_error`` expects it.
+        holder: Name of the object with the parameters, for messages; empty for a body.
 
     Raises:
         InvalidInput: If a structured output is invalid; the error names the parameter.

@@ -1,4 +1,4 @@
-"""Limits for structured outputs on all routes, found by their shape under any key.
+"""Limits for structured outputs on all routes; their keywords are recognized under any key.
 
 The engine compiles schemas, regular expressions and grammars, and follows them for each token,
 while other requests wait. So the size of all constraints in a request is checked first, in time
@@ -20,8 +20,8 @@ from worker.limits.repetitions import (
     MAX_COUNT,
     NestedRepetition,
     PatternStructure,
-    read_grammar,
-    read_regex,
+    parse_grammar,
+    parse_regex,
 )
 from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, GUIDED_PREFIX
 from worker.settings import Settings
@@ -73,7 +73,7 @@ class StructuredOutputLimits:
     """Limits for structured outputs that an operator can change.
 
     Args:
-        max_repetitions: Maximum product of nested counts: (a{9}){9} is 81.
+        max_repetitions: Maximum product of nested counts, such as 81 for (a{9}){9}.
         max_nesting: Maximum nesting of counts.
     """
 
@@ -161,7 +161,7 @@ class _ConstraintMeter:
         elif key in GRAMMAR_KEYWORDS:
             self._check_grammar(text, node.enclosing)
         elif key in JSON_TEXT_KEYWORDS and text.lstrip().startswith(("{", "[")):
-            # These characters count twice, in the string and in the parsed value.
+            # The characters count in the string and again in the parsed value, so raise the limit.
             self._max_characters += len(text)
             yield node._replace(value=self._parse_json(text))
 
@@ -218,13 +218,13 @@ class _ConstraintMeter:
         self._count("regular expressions", 1, MAX_PATTERNS)
         if len(pattern) > (limit := MAX_CHARACTERS["regex"]):
             raise self._count_error("characters of a regular expression", len(pattern), limit)
-        self._check_structure(read_regex(pattern), enclosing)
+        self._check_structure(parse_regex(pattern), enclosing)
 
     def _check_grammar(self, text: str, enclosing: NestedRepetition) -> None:
         if len(text) > MAX_CHARACTERS["grammar"]:
             raise self._count_error("characters of a grammar", len(text), MAX_CHARACTERS["grammar"])
         self._count("lines of grammars", text.count("\n"), MAX_LINES)
-        self._check_structure(read_grammar(text), enclosing)
+        self._check_structure(parse_grammar(text), enclosing)
 
     def _check_structure(self, structure: PatternStructure, enclosing: NestedRepetition) -> None:
         self._count("rules", structure.rules, MAX_RULES)

@@ -19,8 +19,8 @@ from worker.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedRequest:
-    """A request to check.
+class RequestToCheck:
+    """A request, as the checks need it.
 
     Args:
         values: A body, or the keys and sampling parameters of a raw job in one object.
@@ -57,11 +57,11 @@ class Check:
     requests: str
     keys: frozenset[str]
     limits: str
-    function: Callable[[CheckedRequest], None] | None = None
+    function: Callable[[RequestToCheck], None] | None = None
     module: str = ""
 
 
-def check_request(request: CheckedRequest) -> None:
+def check_request(request: RequestToCheck) -> None:
     """Run all checks for a request.
 
     Raises:
@@ -72,34 +72,34 @@ def check_request(request: CheckedRequest) -> None:
             row.function(request)
 
 
-def _check_keys(request: CheckedRequest) -> None:
+def _check_keys(request: RequestToCheck) -> None:
     walker.refuse_denied_keys(request.values)
     # Called for its errors only: the media are fetched and checked later.
     walker.find_media(request.values, request.shape.text_keys)
 
 
-def _check_lists(request: CheckedRequest) -> None:
+def _check_lists(request: RequestToCheck) -> None:
     if request.shape is not RAW_SHAPE:  # the lists of a raw job are validated up to the first error
         bodies.check_lists(request.values)
 
 
-def _check_restricted_keys(request: CheckedRequest) -> None:
+def _check_restricted_keys(request: RequestToCheck) -> None:
     bodies.check_restricted_keys(
         request.values, request.settings, has_priorities=request.has_priorities
     )
 
 
-def _check_response_input(request: CheckedRequest) -> None:
+def _check_responses_input(request: RequestToCheck) -> None:
     if request.shape.accepts_items:
-        bodies.check_response_input(request.values.get("input"))
+        bodies.check_responses_input(request.values.get("input"))
 
 
-def _check_work(request: CheckedRequest) -> None:
+def _check_work(request: RequestToCheck) -> None:
     holder = f"{request.holder}." if request.holder else ""
     work.check_work(request.values, max_answer_bytes=request.max_answer_bytes, holder=holder)
 
 
-def _check_structured_outputs(request: CheckedRequest) -> None:
+def _check_structured_outputs(request: RequestToCheck) -> None:
     values = request.values
     if request.shape is RAW_SHAPE:  # its tools are only rendered: they constrain no output
         values = {key: value for key, value in values.items() if key != "tools"}
@@ -190,7 +190,7 @@ CHECKS = (
         items of `input` | {bodies.MAX_INPUT_ITEMS} |
         parts of an item | {bodies.MAX_ITEM_PARTS} |
         """,
-        _check_response_input,
+        _check_responses_input,
     ),
     Check(
         "Tools and templates",

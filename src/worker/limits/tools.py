@@ -1,4 +1,4 @@
-"""Limits for tools, function names and chat template values, shared by both request paths.
+"""Limits for tools, function names and chat template values, in raw jobs and in bodies.
 
 vLLM quotes names in its messages and searches these with regular expressions. Templates and parsers
 iterate over tools and values many times.
@@ -30,7 +30,7 @@ TEMPLATE_KWARGS = "chat_template_kwargs"
 
 
 def check_tools(values: Mapping[str, Any]) -> None:
-    """Check the tools, tool calls and chat template values of an input or a body.
+    """Check the tools, tool calls and chat template values of a raw job or a body.
 
     Raises:
         InvalidInput: If there are too many tools or template values, or a name is invalid.
@@ -82,7 +82,7 @@ def _tool_names(place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, Any]
 
 
 def _call_names(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the name of each tool call in a message; ignore its author's name."""
+    """Yield the path and the name of each tool call in a message, without its author's ``name``."""
     for index, call in enumerate(_objects(message.get("tool_calls"))):
         yield from _tool_names(f"{place}.tool_calls.{index}", call)
     for call in _objects([message.get("function_call")]):

@@ -34,10 +34,10 @@ def check_work(params: Mapping[str, Any], *, max_answer_bytes: float, holder: st
     Args:
         params: Sampling parameters, or a body that contains them, with its prompts.
         max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
-        holder: Prefix of a parameter in messages, with a dot.
+        holder: Prefix of a parameter in messages, with a trailing dot.
 
     Raises:
-        AnswerTooLarge: If the answer can't fit unless all choices stop far earlier than allowed.
+        AnswerTooLarge: If the log probabilities certainly or probably don't fit one response.
         InvalidInput: If there are too many choices, or too many log probabilities in one step.
     """
     choices = max(_integer(params, "n", 1), _integer(params, "best_of", 1))

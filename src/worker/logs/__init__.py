@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = {
-            "time": reader.timestamp(record.created),
+            "time": reader.format_timestamp(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -82,7 +82,7 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
         _RunningReader(redirect(streams, streams, reader.OBJECTS, reader_control.fileno()), control)
     )
     reader_control.close()
-    # For failed startups. Later, ``handler.exit_process`` exits the process without this callback.
+    # This callback is for failed startups. Later, ``handler.exit_process`` exits without it.
     atexit.register(flush)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())

@@ -59,14 +59,14 @@ _OOM_ERROR = re.compile(r"OutOfMemoryError|out of memory")
 _CRASHES = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """Format a Unix timestamp as ISO 8601, in UTC and with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def format_object(text: str) -> str:
+def format_json_line(text: str) -> str:
     """Convert a line to a JSON object with time, level and message; a JSON line keeps its keys."""
-    values = {"time": timestamp(time.time()), "level": "INFO"}
+    values = {"time": format_timestamp(time.time()), "level": "INFO"}
     if text.startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
             fields = json.loads(text)
@@ -90,7 +90,7 @@ def find_error(line: str) -> str | None:
     return text if _EXCEPTION_LINE.match(text) or text.startswith(_CRASHES) else None
 
 
-class ObjectConverter:
+class JSONConverter:
     """Converts the output that is written to one file descriptor to JSON objects."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class ObjectConverter:
     def _emit_record(self) -> Iterator[bytes]:
         record, self._record = self._record.rstrip(), ""
         if record:
-            yield format_object(record).encode() + b"\n"
+            yield format_json_line(record).encode() + b"\n"
 
 
 class ErrorRecorder:
@@ -172,9 +172,9 @@ class ErrorRecorder:
 
 
 class PipeForwarder:
-    """Forwards the output from a pipe to a file descriptor, through a handler."""
+    """Forwards a pipe's output to a file descriptor, after a handler has processed it."""
 
-    def __init__(self, source: int, target: int, handler: ObjectConverter | ErrorRecorder) -> None:
+    def __init__(self, source: int, target: int, handler: JSONConverter | ErrorRecorder) -> None:
         self.source = source
         self._target = target
         self._handler = handler
@@ -221,7 +221,7 @@ def forward_all(pipes: set[PipeForwarder], selector: selectors.BaseSelector, con
 
 
 def _read_flush_request(control: int) -> bool:
-    """Return whether the worker requests a flush; otherwise it has exited."""
+    """Read a byte from the worker; return whether it requests a flush instead of exiting."""
     # The read fails if the worker has exited without reading a confirmation.
     with contextlib.suppress(OSError):
         return bool(os.read(control, 1))
@@ -250,7 +250,7 @@ def main(kind: str, extra_fd: int, fd_pairs: Sequence[str]) -> None:
         for pair in fd_pairs:
             source, target = map(int, pair.split(":"))
             pipe = PipeForwarder(
-                source, target, ErrorRecorder(extra_fd) if kind == ERRORS else ObjectConverter()
+                source, target, ErrorRecorder(extra_fd) if kind == ERRORS else JSONConverter()
             )
             selector.register(pipe.source, selectors.EVENT_READ, pipe)
             pipes.add(pipe)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from worker.long_work.record import Record
 from worker.volume import translate_os_errors
-from worker.volume.lease import POLL_S, Lease, Leases
+from worker.volume.lease import POLL_S, Lease, LeaseDirectory
 
 
 class Attempt:
@@ -27,12 +27,12 @@ class Attempt:
         self._record = record
         self._deadline = time.monotonic() + limit_s
         self._shutdown_time = shutdown_time
-        self._leases: dict[str, Leases] = {}
+        self._leases: dict[str, LeaseDirectory] = {}
         self._polled_at: dict[str, float] = {}
 
     @property
     def deadline(self) -> float:
-        """Time by ``time.monotonic`` when nothing new begins: another job continues the work."""
+        """Time by ``time.monotonic`` after which nothing new begins: another job continues."""
         return min(self._deadline, self._shutdown_time())
 
     @property
@@ -41,7 +41,7 @@ class Attempt:
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
-        """Acquire the lease of a part for the block; yield None if another owner may be alive.
+        """Acquire a lease of the work for the block; yield None if another owner may be alive.
 
         A cancelled job leaves no lease. After None, call this again every ``POLL_S`` seconds: an
         owner that is silent for too long counts as dead.
@@ -49,7 +49,7 @@ class Attempt:
         Raises:
             VolumeError: The volume can't be written to.
         """
-        leases = self._leases.setdefault(name, Leases(self._record.lease_directory(name)))
+        leases = self._leases.setdefault(name, LeaseDirectory(self._record.lease_directory(name)))
         acquisition = leases.acquire()
         # Shielded: a lease that is acquired while the job is being cancelled must be released.
         acquiring = asyncio.create_task(asyncio.to_thread(acquisition.__enter__))

@@ -64,7 +64,7 @@ def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
     volume = Volume.from_settings(settings)
     for kind in KINDS.values():
         with translate_os_errors():
-            exists = volume.worker_directory(kind.folder).exists()
+            exists = volume.worker_path(kind.folder).exists()
         if exists:
             yield kind.load_records(settings)
 
@@ -75,7 +75,7 @@ def inputs_in_use(settings: Settings) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class LongWork:
+class WorkReference:
     """A reference to long work on the volume, by its id."""
 
     kind: str

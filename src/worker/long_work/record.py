@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from worker.errors import NoSuchObject, VolumeError
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 from worker.volume import translate_os_errors, write_once
 
 # Files in every record: the request, written first; the decision how the work will end; and how it
@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def unix_time() -> int:
-    """Return the time in seconds since 1970."""
+    """Return the current time in whole seconds since 1970."""
     return int(time.time())
 
 
@@ -84,9 +84,9 @@ class Record(ABC):
         return self.request.created_at
 
     @property
-    def work(self) -> LongWork:
+    def work(self) -> WorkReference:
         """Reference to the work, for jobs."""
-        return LongWork(self.kind, self.id)
+        return WorkReference(self.kind, self.id)
 
     def has_ended(self) -> bool:
         return self.has_file(RESULT)

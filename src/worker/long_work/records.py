@@ -14,7 +14,7 @@ from worker.settings import Settings
 from worker.validation import prefix_field_name
 from worker.volume import Volume, check_space, ids, translate_os_errors
 from worker.volume.directories import remove_directory
-from worker.volume.lease import Leases
+from worker.volume.lease import LeaseDirectory
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     @abstractmethod
     def end(self, record: RecordT, status: Any) -> object:
-        """End work that no worker is running, with its ``stop_reason``; return the result."""
+        """End work with a status, for example its ``stop_reason``; return the result."""
 
     def id_for_job(self, request_id: str) -> str:
         """Return an id derived from a job's id: a retry of the job finds the same record."""
@@ -108,7 +108,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         if status in {None, PAUSED} or record.is_leased():
             return False
         # The lease of a worker that died while ending the work is ignored.
-        leases = Leases(record.lease_directory("end"), max_unchanged=0)
+        leases = LeaseDirectory(record.lease_directory("end"), max_unchanged=0)
         leases.poll()
         try:
             with translate_os_errors(), leases.acquire() as lease:
@@ -178,4 +178,4 @@ class Records(ABC, Generic[RecordT, RequestT]):
     @property
     def root(self) -> Path:
         """Directory that contains all records."""
-        return self.volume.worker_directory(self.folder)
+        return self.volume.worker_path(self.folder)

@@ -19,7 +19,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # Some programs read a host whose last label is a number as an IPv4 address, such as 0x7f.1.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-# Networks outside the public internet, in addition to those that ``ipaddress`` recognises.
+# Networks outside the public internet, in addition to those that ``ipaddress`` recognizes.
 _NOT_PUBLIC = tuple(
     map(
         ip_network,

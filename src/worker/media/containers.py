@@ -1,4 +1,4 @@
-"""Recognises videos and audio by their first bytes, as strictly as their formats define them.
+"""Recognizes videos and audio by their first bytes, as strictly as their formats define them.
 
 vLLM decodes them with FFmpeg, which guesses the format of a file. If FFmpeg takes a file for a
 playlist or a session description, it connects to the addresses in the file.
@@ -44,7 +44,7 @@ SIGNATURES = {
 _ID3_TAG = re.compile(rb"ID3[\x02-\x04].(.)([\0-\x7f]{4})", re.DOTALL)
 _ID3_FOOTER_BYTES, _ID3_FOOTER_FLAG = 10, 0x10
 
-# A line of a session description (SDP). If FFmpeg recognises no other format and the file does not
+# A line of a session description (SDP). If FFmpeg recognizes no other format and the file does not
 # begin with a zero, this line is enough for FFmpeg to read the file as a session description.
 _SDP_LINE = b"c=IN IP"
 

@@ -155,7 +155,7 @@ def decode_base64(data: str, budget: MediaBudget) -> bytes:
 
 
 def check_file(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
-    """Check a file against all limits and return its media type; decode nothing but its header.
+    """Check a file's format and pixels, and return its media type; decode only its header.
 
     Raises:
         InvalidInput: If the format is unknown, the file can't be read, or it has too many pixels.

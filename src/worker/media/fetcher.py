@@ -81,7 +81,7 @@ class WebFetcher:
     """Fetches files, each over a new connection.
 
     Args:
-        domains: The only hosts that are allowed. If empty, all hosts are allowed.
+        allowed_domains: The only allowed hosts. If empty, all hosts are allowed.
         is_allowed: Returns whether the worker may connect to a network address.
         create_resolver: Creates the resolver of host names.
         types: The accepted content types.
@@ -147,7 +147,7 @@ class WebFetcher:
         return url
 
     def _open_socket(self, info: Any) -> socket.socket:
-        """Open a socket after a final check of the address, however it was resolved."""
+        """Open a socket, after checking the address to connect to, however it was resolved."""
         family, type_, protocol, _, address = info
         if not self._is_allowed(address[0]):
             raise UnusableURL(NO_PUBLIC_ADDRESS)

@@ -29,7 +29,7 @@ MAX_FETCHES = 4
 
 
 class MediaLoader:
-    """Loads the media of the requests of one engine. Use on one event loop.
+    """Loads the media of the requests of one engine, on one event loop.
 
     Args:
         limits: The limits for the media of a request.
@@ -104,15 +104,15 @@ class MediaLoader:
     async def _load(self, medium: Medium, state: "_RequestState") -> str | None:
         budget = MediaBudget(self._limits, medium.name, state.totals)
         if not _is_remote(medium):
-            return await self._check(state, partial(_check_data, medium, budget))
+            return await self._run(state, partial(_check_data, medium, budget))
         async with state.fetch_slots:
             try:
                 file = await self._fetcher.fetch(medium.value, budget)
             except UnusableURL as reason:
                 raise _refusal(medium, str(reason)) from None
-        return await self._check(state, partial(_to_data_url, medium.kind, file, budget))
+        return await self._run(state, partial(_to_data_url, medium.kind, file, budget))
 
-    async def _check(self, state: "_RequestState", check: Callable[[], str | None]) -> str | None:
+    async def _run(self, state: "_RequestState", check: Callable[[], str | None]) -> str | None:
         async with state.check_lock:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check)
 

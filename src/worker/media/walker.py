@@ -99,7 +99,7 @@ def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
 
     Args:
         body: The body of a request.
-        keys: The keys of the body with texts, conversations, or objects with parts.
+        keys: Keys of the body whose values are texts, conversations, or objects with parts.
 
     Raises:
         InvalidInput: If a part has a refused key, or a medium has no valid URL or data.

@@ -93,7 +93,7 @@ class LLM:
         except TypeError:
             ready.read_ahead.close()
             raise
-        # They import vLLM, which reads environment variables that ``prepare_startup`` sets.
+        # These modules import vLLM, which reads variables that ``prepare_startup`` sets.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
         from worker.engine.start import launch  # noqa: PLC0415 - see above
 
@@ -149,7 +149,7 @@ class LLM:
         if values is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
         return self._complete(
-            self._render_calls(values),
+            self._prompt_renderings(values),
             sampling_params,
             lora_request,
             use_tqdm,
@@ -197,7 +197,10 @@ class LLM:
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message,
         }
-        jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in conversations]
+        jobs = [
+            RawJob.from_input({"messages": conversation, **shared})
+            for conversation in conversations
+        ]
         render = self._engine.generation.prompts.render_job
         renderings = [partial(render, job, chat_template) for job in jobs]
         return self._complete(renderings, sampling_params, lora_request, use_tqdm)
@@ -212,7 +215,7 @@ class LLM:
         Raises:
             WorkerError: If a prompt is invalid, or the model does not embed.
         """
-        renderings = self._render_calls(prompts)
+        renderings = self._prompt_renderings(prompts)
         adapters = self._load_adapters(lora_request, len(renderings))
         calls = [
             partial(self._engine.generation.embed, prompt, self._next_request_id(), adapter)
@@ -220,7 +223,7 @@ class LLM:
         ]
         return self._run(calls, use_tqdm)
 
-    def _render_calls(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
+    def _prompt_renderings(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
         render = self._engine.generation.prompts.render_prompt
         return [partial(render, prompt) for prompt in as_prompt_list(prompts)]
 
@@ -253,7 +256,7 @@ class LLM:
         def load(request: Any) -> Any:
             if not request:
                 return None
-            loading = adapters.get if isinstance(request, str) else adapters.load
+            loading = adapters.get_or_load if isinstance(request, str) else adapters.load
             return self._run([partial(loading, request)])[0]
 
         return convert_distinct(expand_per_prompt(lora_request, count, "lora_request"), load)

@@ -61,7 +61,7 @@ def convert_distinct(values: list[Any], convert: Callable[[Any], T]) -> list[T]:
 
 
 def to_sampling_params(params: Params, constraints: Any) -> Any:
-    """Return a ``Sampling`` for a dict or None, or vLLM's object, with any constraints added.
+    """Add the constraints; return a ``Sampling`` for a dict or None, else vLLM's object.
 
     Args:
         params: The sampling parameters, which are not changed. None for the defaults.
@@ -76,7 +76,7 @@ def to_sampling_params(params: Params, constraints: Any) -> Any:
     )
     if params is None or isinstance(params, dict):
         extra = {} if constraint is None else {"guided_options_request": constraint}
-        sampling = Sampling.read(merge_top_level(params or {}, extra))
+        sampling = Sampling.from_params(merge_top_level(params or {}, extra))
         # Even parameters of a trusted caller must not crash the engine.
         check_parameters(sampling.body, SAMPLING_PARAMS)
         return sampling

@@ -1,20 +1,20 @@
-"""Limits on how many jobs a worker takes from the queue and how many it accepts; pure functions."""
+"""Limits on the jobs that a worker takes from the queue, and on all of its jobs; pure functions."""
 
 from worker.settings import Concurrency
 
 MAX_WAITING_JOBS = 32
 
-# Limit for a worker that only trains adapters. A second training would use up its own time limit
-# while it waits in this worker, and an idle worker could not take it. If it stays in the platform's
-# queue, the platform starts another worker for it.
+# Maximum number of jobs in a worker that only trains adapters. A second training would use up its
+# own time limit while it waits in this worker, and an idle worker could not take it. If it stays in
+# the platform's queue, the platform starts another worker for it.
 MAX_CONCURRENT_TRAININGS = 1
 
 
 def max_queue_jobs(max_concurrency: Concurrency, slots: int) -> int:
-    """Return how many jobs a worker with an engine takes from the platform's queue concurrently.
+    """Return how many jobs from the platform's queue a worker with an engine has at a time.
 
     Args:
-        max_concurrency: Value of MAX_CONCURRENCY.
+        max_concurrency: Value of MAX_CONCURRENCY: a number, or "auto".
         slots: Number of requests that the engine computes concurrently.
     """
     return slots + _max_waiting_jobs(slots) if max_concurrency == "auto" else max_concurrency
@@ -24,7 +24,7 @@ def max_jobs_in_worker(queue_jobs: int, slots: int) -> int:
     """Return the maximum number of jobs in the worker, from the queue and over HTTP together.
 
     Args:
-        queue_jobs: Number of jobs that the worker takes from the platform's queue concurrently.
+        queue_jobs: Number of jobs from the queue at a time, which ``max_queue_jobs`` returns.
         slots: Number of requests that the engine computes concurrently.
     """
     return max(queue_jobs, slots + _max_waiting_jobs(slots))
@@ -33,9 +33,9 @@ def max_jobs_in_worker(queue_jobs: int, slots: int) -> int:
 def _max_waiting_jobs(slots: int) -> int:
     """Return how many jobs may wait for a slot.
 
-    A waiting job fills a slot as soon as it is free. Without a waiting job the slot stays empty
-    until the next job arrives. Jobs of equal length finish together, so a small engine has one
-    waiting job for each slot. In a large engine few slots become free at a time, and a job that
-    waits here longer could have run on an idle worker.
+    A waiting job fills a slot as soon as the slot is free. Without a waiting job the slot stays
+    empty until the next job arrives. Jobs of equal length finish together, so a small engine has
+    one waiting job for each slot. In a large engine few slots become free at a time, and a job
+    that waits here longer could have run on an idle worker.
     """
     return min(slots, MAX_WAITING_JOBS)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 GIB = 2**30
 
-# GPU memory of an engine in addition to weights and cache, which vLLM measures at startup. The
+# GPU memory that an engine needs in addition to weights and cache; vLLM measures it at startup. The
 # first is for the CUDA context with its libraries and for the activations of the largest batch, the
 # second for the CUDA graphs, which vLLM captures unless ENFORCE_EAGER is set. Measured on an H100
 # 80GB with vLLM 0.32 and a model of 443 M parameters: 0.42 GiB for context and libraries, 0.66 for
@@ -17,23 +17,23 @@ GIB = 2**30
 # share of CUDA's total. The doctor creates no CUDA context and uses NVML's total.
 EAGER_RESERVE = int(1.25 * GIB)
 CUDA_GRAPHS_RESERVE = int(0.75 * GIB)
-# A sum of these estimates may be too large by this factor. It certainly doesn't fit only if it
-# exceeds the memory by more than that.
+# A sum of these estimates may be too large by this factor. Only a sum that exceeds the memory by a
+# larger factor certainly doesn't fit.
 ERROR_MARGIN = 1.1
-# Share of a machine's memory that weights and caches may use. This is a guess: Python and torch
-# need the rest.
+# Share of a machine's RAM that weights and caches may use. This is a guess: Python and torch need
+# the rest.
 USABLE_MEMORY_SHARE = 0.97
 
 # Memory of a training process without a model. On a CPU, Python uses 0.36 GiB after importing torch
-# 2.13 and transformers 5.19. On a GPU, the process also has the CUDA context, which took the 0.42
-# GiB above with vLLM's libraries; the rest is a guess.
+# 2.13 and transformers 5.19. On a GPU, the CUDA context is added, which takes 0.42 GiB in an engine
+# (see ``EAGER_RESERVE``); the rest is a guess.
 PROCESS_BYTES = {"cpu": GIB // 2, "cuda": GIB}
 # Bytes of a weight in the type in which a training loads it (``trainer/loading.py``).
 WEIGHT_BYTES = {"cpu": 4, "cuda": 2}
-# Bytes of a float32 number, the type of all computations. With 16-bit weights some numbers need
-# half of that, but normalisations and adapters still compute in 32 bits.
+# Bytes of a float32 number, the assumed type of all computations. With 16-bit weights some numbers
+# need half of that, but normalisations and adapters still compute in 32 bits.
 FLOAT32_BYTES = 4
-# AdamW stores a gradient and two averages for each trained number.
+# A training with AdamW stores a gradient and two averages for each trained parameter.
 OPTIMIZER_BYTES = 3 * FLOAT32_BYTES
 # Shares of the free memory that a training may use. On a CPU, other processes share the memory.
 MEMORY_SHARES = {"cuda": 0.9, "cpu": 0.5}
@@ -46,7 +46,7 @@ _VOCABULARY_ENTRY_BYTES = 4 * FLOAT32_BYTES
 
 
 class ModelSizes(BaseModel):
-    """The sizes that determine the memory of a training, named as in a model's configuration."""
+    """Sizes of a model that determine a training's memory, named as in its configuration."""
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
@@ -60,7 +60,7 @@ class ModelSizes(BaseModel):
         return self.intermediate_size or 4 * self.hidden_size
 
     def token_bytes(self, *, recompute: bool) -> int:
-        """Return the memory of one token of a training row in bytes.
+        """Return the memory in bytes that a training needs for one token of a row.
 
         Args:
             recompute: Whether only the input of each layer is stored and the rest is recomputed.

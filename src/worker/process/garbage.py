@@ -1,4 +1,4 @@
-"""Excludes objects that live as long as the process from garbage collection."""
+"""Excludes from garbage collection the objects that live as long as the process."""
 
 import contextlib
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def pause_collection() -> Iterator[None]:
+def pause_and_freeze_gc() -> Iterator[None]:
     """Disable garbage collection in this block, then exclude all existing objects permanently.
 
     Imports create half a million objects and hardly any garbage. Scanning these objects again and
@@ -24,7 +24,7 @@ def pause_collection() -> Iterator[None]:
             gc.enable()
 
 
-def collect_in_forks() -> None:
-    """Make later forks collect their own garbage, without scanning the objects that they share."""
+def enable_gc_in_forks() -> None:
+    """Enable collection in later forks, but exclude the objects that they share with this one."""
     gc.freeze()
     os.register_at_fork(after_in_child=gc.enable)

@@ -7,7 +7,7 @@ import psutil
 
 # Folder of this process's control group, which contains its limits.
 CGROUP = Path("/sys/fs/cgroup")
-# Largest share of the memory for weights in the page cache; the engine needs memory, too.
+# Maximum share of the memory for weights in the page cache; the engine needs memory, too.
 PAGE_CACHE_SHARE = 0.8
 # File names in versions 2 and 1 of control groups: the memory limit, the memory usage, the
 # statistics, and the field of the statistics with the page cache that the kernel can reclaim.
@@ -32,7 +32,7 @@ def memory_limit(cgroup: Path = CGROUP) -> int:
 
 
 def page_cache_capacity(cgroup: Path = CGROUP) -> int:
-    """Return how many bytes the page cache can use: the free memory, at most the memory limit."""
+    """Return the bytes available to the page cache: the machine's free memory, up to the limit."""
     free: int = psutil.virtual_memory().available
     return min(free, memory_limit(cgroup))
 

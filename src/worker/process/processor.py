@@ -10,8 +10,8 @@ CPUINFO = Path("/proc/cpuinfo")
 def skip_processor_benchmark() -> None:
     """Make the SDK read the processor's name from the kernel when the SDK is imported.
 
-    The SDK uses only the name, but its library also starts a process that counts clock ticks for a
-    second, while the engine needs the processor:
+    The SDK uses only the name, but the cpuinfo library, which it calls, also starts a process that
+    counts clock ticks for a second. At that time the engine's startup needs the processor:
     https://github.com/workhorsy/py-cpuinfo/issues/155
 
     This function is not in ``job_loop/sdk.py`` with the other replacements because it must run
@@ -22,7 +22,7 @@ def skip_processor_benchmark() -> None:
 
 
 def read_cpu_info(source: Path = CPUINFO) -> dict[str, str]:
-    """Return the processor's name under the library's key; an empty dict if there is no name."""
+    """Return the processor's name under cpuinfo's key for it; an empty dict if it has no name."""
     for line in source.read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

@@ -43,10 +43,10 @@ BYTES_PER_FAULT = 4096
 # Fields of /proc/PID/io: bytes read and written, and bytes read from a disk. A loader may bypass
 # the page cache or let the kernel read ahead; both count only in the last field.
 _IO_FIELDS = ("rchar", "wchar", "read_bytes")
-# Scripts of isolated child processes that belong to the startup: the engine waits for the
-# read-ahead, and with_parent.py replaces itself by another command.
+# Scripts in ``children.ISOLATED`` processes whose activity is progress: the engine waits for the
+# read-ahead, and with_parent.py replaces itself by a command that the startup needs.
 _STARTUP_SCRIPTS = ("/ahead/reader.py", "/children/with_parent.py")
-# Seconds for a process to print its stacks and exit.
+# Maximum seconds for a process to print its stacks and exit.
 EXIT_TIMEOUT_S = 5.0
 
 # Callbacks that stop the current watch.
@@ -54,10 +54,10 @@ _watch_stack = contextlib.ExitStack()
 
 
 def start_watch(values: Mapping[str, str]) -> None:
-    """Fork a process that watches this process and its children, unless START_STALL_S is 0.
+    """Fork a process that watches the startup of this process, unless START_STALL_S is 0.
 
     Args:
-        values: Settings as strings; startup reports an invalid value, and here the default applies.
+        values: Settings as strings. An invalid value is reported later, and the default applies.
     """
     timeout_s: float = Settings.model_fields[SETTING.lower()].default
     with contextlib.suppress(ValueError):
@@ -81,7 +81,7 @@ def start_watch(values: Mapping[str, str]) -> None:
 
 
 def stop_watch() -> None:
-    """Stop the watch, if one is running, because the startup is over."""
+    """Stop the watch, if one is running, at the end of the startup."""
     _watch_stack.close()
 
 
@@ -105,7 +105,7 @@ def exit_on_signal() -> None:
 def count_io_bytes(proc_folder: Path) -> int:
     """Return the bytes that a process has read and written.
 
-    They include pipes, its log, and reads from memory-mapped files, which are estimated from major
+    Pipes and the log count, and also reads from memory-mapped files, which are estimated from major
     page faults. Bytes that were read from a disk may count twice.
     """
     lines = (proc_folder / "io").read_text().splitlines()
@@ -137,7 +137,7 @@ def startup_processes(worker: psutil.Process) -> list[psutil.Process]:
 def measure_usage(
     processes: list[psutil.Process], last_usage: dict[psutil.Process, tuple[float, int]]
 ) -> tuple[float, int]:
-    """Return the CPU seconds and the bytes that processes have used since the last check.
+    """Return the CPU seconds and the bytes of I/O of some processes since the last check.
 
     The CPU seconds are the average per process, the bytes the total. ``last_usage`` has the CPU
     seconds and bytes of each process at the last check and is updated in place.
@@ -154,7 +154,7 @@ def measure_usage(
 
 
 class StallDetector:
-    """Measures for how long a startup has made no progress; pure. Times are ``time.monotonic``."""
+    """Measures for how long a startup has made no progress, in times of ``time.monotonic``."""
 
     def __init__(self, now: float) -> None:
         self.phase = b""
@@ -162,11 +162,11 @@ class StallDetector:
         # Usage since the last progress.
         self._cpu_s, self._bytes = 0.0, 0
 
-    def check(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
-        """Add the usage since the last check, and return the seconds since the last progress.
+    def update(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
+        """Add the usage since the last update, and return the seconds since the last progress.
 
         Progress is a change of the phase, activity above the maximum of waiting processes, or a
-        late check. Call this method at least every ``MAX_CHECK_INTERVAL_S``.
+        late update. Call this method at least every ``MAX_CHECK_INTERVAL_S``.
         """
         self._cpu_s += cpu_s
         self._bytes += byte_count
@@ -197,7 +197,7 @@ def watch_startup(pid: int, shared_phase: mmap.mmap, timeout_s: float) -> None:
     while idle_s < timeout_s:
         time.sleep(min(timeout_s / CHECKS_PER_TIMEOUT, MAX_CHECK_INTERVAL_S))
         phase = shared_phase[:].rstrip(b"\0")
-        idle_s = detector.check(
+        idle_s = detector.update(
             time.monotonic(), phase, *measure_usage(startup_processes(worker), last_usage)
         )
     kill_startup(startup_processes(worker), detector.phase.decode(), timeout_s)
@@ -215,7 +215,7 @@ def kill_startup(processes: list[psutil.Process], phase: str, timeout_s: float) 
         position,
     )
     worker, *others = processes
-    # Suspend the worker first. Otherwise it would notice the end of its core and react to it.
+    # Suspend the worker first. Otherwise it would notice the engine core's exit and react to it.
     worker.suspend()
     for process in (*others, worker):
         dump_stacks_and_kill(process)

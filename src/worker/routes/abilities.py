@@ -25,7 +25,7 @@ def check_model_ability(
         name: The model's name as the caller wrote it, or None if it is absent.
         able_engines: The engines that can answer the request.
         engines: All engines of the worker.
-        target: The kind of request, for the message: a route.
+        target: The request's route or kind of input, for the message.
 
     Raises:
         UnknownRoute: The model can't answer the request. The message names the models that can.

@@ -13,8 +13,8 @@ from worker.job.base import add_system_prompt
 def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
     """Check ``messages``, and add the system prompt unless they have a system message.
 
-    A string becomes a message of the user, and so do messages without a role if the caller wrote
-    the route without /v1.
+    A string becomes a message of the user. Messages without a role become the user's, too, if the
+    caller wrote the route without /v1.
 
     Raises:
         InvalidInput: The messages are no list of objects, or their ``tool_calls`` are no lists.
@@ -68,7 +68,7 @@ def _check_messages(messages: Any) -> None:
 
 
 def _check_list(field: str, value: Any) -> None:
-    """Check a list that vLLM iterates over before its own checks, which would raise a TypeError."""
+    """Check that a value is a list: vLLM iterates over it before its own checks."""
     if not isinstance(value, list):
         raise InvalidInput(f"{field}: Input should be a valid list", param=field)
 

@@ -15,7 +15,7 @@ from worker.chunking import PIECES_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
 from worker.limits.shapes import RAW_SHAPE
-from worker.limits.table import CheckedRequest, check_request
+from worker.limits.table import RequestToCheck, check_request
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size
 from worker.routes.retries import retry_before_first_piece
@@ -52,7 +52,7 @@ def answer(
     make_formatter: MakeFormatter,
     max_piece_bytes: int = PIECES_LIMIT_BYTES,
 ) -> Answer[Delta]:
-    """Return the answer to a raw job: a piece is a token of a stream, otherwise a whole choice.
+    """Return the answer to a raw job: a piece is a delta of a stream, otherwise a whole choice.
 
     In a stream, a delta of more than ``max_piece_bytes`` becomes several pieces.
 
@@ -60,7 +60,7 @@ def answer(
         RequestError: The job exceeds a limit.
     """
     max_bytes = math.inf if job.is_streamed else PIECES_LIMIT_BYTES
-    check_request(CheckedRequest(job.body, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes))
+    check_request(RequestToCheck(job.body, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes))
     formatter = make_formatter(job, request_id)
     usage = Usage()
 

@@ -19,7 +19,7 @@ from worker.errors import (
 )
 from worker.job import PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
-from worker.limits.table import CheckedRequest, check_request
+from worker.limits.table import RequestToCheck, check_request
 from worker.limits.work import MAX_LIST_LOGPROBS_PER_STEP, logprobs_per_step
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size
@@ -31,7 +31,7 @@ from worker.validation import SAMPLING_PARAMS
 # Minimum number of prompts in a list that reports its progress by default.
 MIN_ITEMS_FOR_PROGRESS = 100
 
-# Fills a yield with as many results as fit.
+# Policy that fills a yield with as many results as fit.
 FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 
 # The index of an item in the list, and its result.
@@ -39,7 +39,7 @@ IndexedResult = tuple[int, dict[str, Any]]
 
 
 class ChoiceSlots:
-    """Limits the number of concurrent choices; slots are assigned in the order of requests."""
+    """Limits the number of concurrent choices; slots are acquired in the order of the calls."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -70,7 +70,7 @@ def answer(
     settings: Settings,
     make_formatter: MakeFormatter,
 ) -> Answer[IndexedResult]:
-    """Return the answer to a list: a piece is the result of one item, or its error.
+    """Return the answer to a list of prompts: a piece is the result of one item, or its error.
 
     In a stream, results are yielded one at a time, as soon as they are ready. Otherwise they are in
     the list's order, and a yield contains as many as fit.
@@ -78,7 +78,7 @@ def answer(
     Raises:
         RequestError: The parameters that all items share exceed a limit.
     """
-    check_request(CheckedRequest(job.shared.body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    check_request(RequestToCheck(job.shared.body, RAW_SHAPE, settings, SAMPLING_PARAMS))
     total, done = len(job.items), 0
     usage = Usage()
 
@@ -95,7 +95,7 @@ def answer(
 
     async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
         await engine.check_job(job.shared)
-        # Enough to keep the engine busy. More would wait in its queue, ahead of other jobs.
+        # Twice its slots keep the engine busy. More would wait in its queue, ahead of other jobs.
         slots = ChoiceSlots(2 * engine.slots)
         tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
         try:
@@ -118,7 +118,7 @@ def answer(
 
 
 def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
-    """Return the slots that an item needs: for its choices, or more for many log probabilities."""
+    """Return the number of slots for an item: its choices, or more for many log probabilities."""
     if not isinstance(item, RawJob):
         return 1
     logprobs = logprobs_per_step(item.sampling_params.body)
@@ -138,7 +138,7 @@ def _check_item(
     if item.sampling_params is shared.sampling_params:
         body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
     try:
-        check_request(CheckedRequest(body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+        check_request(RequestToCheck(body, RAW_SHAPE, settings, SAMPLING_PARAMS))
     except RequestError as error:
         return error
     return item

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
 
 
-def check_endpoint(endpoint: str, engines: Engines) -> None:
+def check_batch_route(endpoint: str, engines: Engines) -> None:
     """Check that batches can use a route and that a served model supports it.
 
     Raises:
@@ -34,7 +34,7 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
-    """Cancel a batch, and start a job that ends it if necessary; see ``Resources.start_jobs``.
+    """Cancel a batch; if a job has to end it, start this job and return ``start_jobs``' dict.
 
     Raises:
         Conflict: The batch has already ended.
@@ -54,7 +54,7 @@ async def create_fine_tune(
     """
     resources, model = request.resources, request.engines.base_model.model
     resources.check_training()
-    # A worker that does not train should not import this module.
+    # The import is here because only workers that train need this module.
     from worker.fine_tunes.creation import FineTuneCreator  # noqa: PLC0415 - see above
 
     adapters = set[str]()

@@ -13,7 +13,7 @@ from worker.batches.window import Window
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
-from worker.long_work.kinds import KINDS, LongWork
+from worker.long_work.kinds import KINDS, WorkReference
 from worker.long_work.record import Record
 from worker.process.concurrency import max_queue_jobs
 from worker.settings import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.training_setup import TrainingSetup
 
 # Starts a job that runs long work, here or on the endpoint, and returns whether this succeeded.
-StartWork = Callable[[LongWork], Awaitable[bool]]
+StartWork = Callable[[WorkReference], Awaitable[bool]]
 
 
 TRAINING_OFF = (
@@ -43,7 +43,7 @@ class Resources:
     Args:
         engines: The loaded engines.
         settings: The worker's settings.
-        count_other_requests: Returns the number of requests in the engine that belong to no batch.
+        count_other_requests: Counts the requests in the engine that belong to no batch.
         start_work: Starts a job that runs long work; if None, the caller has to send this job.
         outputs: Factories of extra batch outputs; see ``Batches``.
     """
@@ -71,7 +71,7 @@ class Resources:
         self.shutdown_at = math.inf
 
     def stop_long_work(self) -> None:
-        """Start no more parts of long work, because the worker is stopping. Thread-safe."""
+        """End the attempts at long work soon, because the worker is stopping. Thread-safe."""
         self.shutdown_at = time.monotonic()
 
     def make_attempt(self, work: Record, time_limit: float) -> Attempt:
@@ -85,11 +85,11 @@ class Resources:
 
         return FineTunes(self.settings)
 
-    async def start_jobs(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
+    async def start_jobs(self, work: WorkReference, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run long work.
 
         Returns:
-            An empty dict; or ``run_with``, the input of a job that the caller has to send instead.
+            An empty dict; on failure ``run_with``, the input of a job that the caller has to send.
         """
         start_work = self._start_work
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
@@ -133,7 +133,7 @@ class Resources:
         on_cpu = self.engines.base_model.model.device == "cpu"
         return self.settings.fine_tune or ("beside" if on_cpu else "off")
 
-    def list_unfinished_work(self) -> list[LongWork]:
+    def list_unfinished_work(self) -> list[WorkReference]:
         """Return the unfinished work that this worker can run, the oldest of each kind first.
 
         Reads files, so call it in a thread.

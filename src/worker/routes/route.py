@@ -89,7 +89,7 @@ class Route:
         return compile_path(self.path)[1]
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return the parameters in a path without /v1, or None if the path is another route's."""
+        """Return the parameters in a path without /v1, or None if the path does not match."""
         match = _compile_pattern(self.path).match(path)
         return match and match.groupdict()
 

@@ -1,1 +1,1 @@
-"""Serves the OpenAI API over plain HTTP, without a platform: every request becomes a job."""
+"""Serves the worker's API over plain HTTP, without a platform; most requests become jobs."""

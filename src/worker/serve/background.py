@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ PAUSE_S = 60.0
 
 
 class BackgroundWork:
-    """Runs each long work in its own job after the server's startup, never twice at a time."""
+    """Runs batches and fine-tunes after the server's startup, each in one job at a time."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: dict[LongWork, asyncio.Task[None]] = {}
-        self._to_rerun: set[LongWork] = set()
+        self._running: dict[WorkReference, asyncio.Task[None]] = {}
+        self._to_rerun: set[WorkReference] = set()
 
     async def handle_lifespan(self, worker: Worker, receive: Receive, send: Send) -> None:
         """Handle an ASGI server's lifespan messages.
@@ -41,37 +41,37 @@ class BackgroundWork:
     async def _resume(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            unfinished_work = await asyncio.to_thread(self._worker.unfinished_work)
+            unfinished_work = await asyncio.to_thread(self._worker.list_unfinished_work)
         except WorkerError as error:
             # A server without a volume has no unfinished work.
             log.debug("nothing goes on: %s", error)
             return
         for work in unfinished_work:
             log.info("%s goes on", work)
-            self._run(work)
+            self._start_task(work)
 
-    async def start(self, work: LongWork) -> bool:
-        """Run some work; callable from any loop. Return False before the server's startup."""
+    async def start(self, work: WorkReference) -> bool:
+        """Start work, from any event loop; before the server's startup, only return False."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._run, work)
+            self._loop.call_soon_threadsafe(self._start_task, work)
         return self._loop is not None
 
-    def _run(self, work: LongWork) -> None:
+    def _start_task(self, work: WorkReference) -> None:
         if work in self._running:
-            # The running job may be ending because the work was paused, which it no longer is.
+            # The running job may be ending because the work was paused; it has been resumed since.
             self._to_rerun.add(work)
             return
         task = asyncio.create_task(self._run_until_done(work))
         self._running[work] = task
-        task.add_done_callback(lambda ended: self._finish(work, cancelled=ended.cancelled()))
+        task.add_done_callback(lambda ended: self._on_task_done(work, cancelled=ended.cancelled()))
 
-    def _finish(self, work: LongWork, *, cancelled: bool) -> None:
+    def _on_task_done(self, work: WorkReference, *, cancelled: bool) -> None:
         del self._running[work]
         if work in self._to_rerun and not cancelled:
             self._to_rerun.remove(work)
-            self._run(work)
+            self._start_task(work)
 
-    async def _run_until_done(self, work: LongWork) -> None:
+    async def _run_until_done(self, work: WorkReference) -> None:
         job = {"id": str(uuid.uuid4()), "input": work.job_input()}
         while error := await self._run_job(job):
             log.error("%s stops: %s", work, error["message"])

@@ -53,7 +53,7 @@ class BodyReader:
             EngineBusy: Too many bodies are in memory.
         """
         declared = request.headers.get("content-length", "")
-        self._check(int(declared) if declared.isdecimal() else 0)
+        self._check_size(int(declared) if declared.isdecimal() else 0)
         stream, size = request.stream(), 0
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
@@ -64,7 +64,7 @@ class BodyReader:
                     return
                 size += len(part)
                 self._buffered += len(part)
-                self._check(size)
+                self._check_size(size)
                 yield part
         except TimeoutError:
             text = f"The body came slower than {MIN_RATE:,} bytes a second (SERVE_TIMEOUT_S)."
@@ -72,7 +72,7 @@ class BodyReader:
         finally:
             self._buffered -= size
 
-    def _check(self, size: int) -> None:
+    def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
             text = f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
             raise InvalidBody(413, text)
@@ -88,7 +88,7 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
         media_type: The value of the Content-Type header.
 
     Raises:
-        RequestError: The body is not a JSON object, or JSON parsers disagree on its meaning.
+        RequestError: The body is not declared as JSON, or is no unambiguous JSON object.
     """
     if not body:
         return {}
@@ -96,7 +96,7 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
         text = "Send the body as JSON, with the header Content-Type: application/json."
         raise InvalidBody(415, text)
     try:
-        parsed = json.loads(body, object_pairs_hook=_parse_object, parse_constant=_refuse_constant)
+        parsed = json.loads(body, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
     except RecursionError:
         raise InvalidInput("The body is nested too deeply.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as broken:
@@ -109,7 +109,7 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
     return parsed
 
 
-def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     parsed = dict(pairs)
     if len(parsed) < len(pairs):
         raise InvalidInput("The body is broken JSON: an object has a key twice.")

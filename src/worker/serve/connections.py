@@ -19,14 +19,14 @@ _REFUSAL = service_unavailable(_FULL.encode(), 1)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits: connections per port, and seconds that a client has for each of its steps."""
+    """Maximum connections per port, and seconds for sending a head or for resuming to read."""
 
     connections: int
     timeout_s: float
 
 
 class PortConnections:
-    """The open connections of a port, and those that wait for a request, the oldest first."""
+    """The open connections of a port, and those waiting for a request, the longest wait first."""
 
     def __init__(self) -> None:
         self.open = set[HttpConnection]()
@@ -75,7 +75,7 @@ class HttpConnection(H11Protocol):
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        # The parser limits only the size of heads that are incomplete when it parses.
+        # Pass small steps: the parser limits only heads that are incomplete when it parses.
         step = len(data) if self._is_answering() else MAX_HEAD_BYTES // 2
         for start in range(0, len(data), step):
             if not self.transport.is_closing():
@@ -116,7 +116,7 @@ class HttpConnection(H11Protocol):
             self._port.waiting.setdefault(self)
 
     def _update_head_timer(self) -> None:
-        """Run a timer from the first byte of a request until its head is complete."""
+        """Start a timer for a request's head if none runs; stop it while a request is answered."""
         if self._is_answering():
             if self._head_timer is not None:
                 self._head_timer.cancel()

@@ -20,7 +20,7 @@ from worker.engine import Engines
 from worker.errors import StartFailed
 from worker.failed_start import MAX_LIFETIME_S
 from worker.serve.connections import ConnectionLimits, HttpConnection, PortConnections
-from worker.serve.service import METHODS, PING, FailedStartApp, Service
+from worker.serve.service import METHODS, PING, FailedStartApp, WorkerApp
 from worker.serve.startup_server import MAX_HEAD_BYTES
 from worker.serve.web_pages import WebPageFilter
 from worker.settings import Settings
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 # Seconds that running requests have to finish after a stop signal.
 GRACE_S = 30
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Response headers that pages of other origins may read, in addition to the safelisted ones.
+# Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
 
 ExitProcess = Callable[[int], NoReturn]
 
 
 class HealthPortFilter:
-    """An app that serves only /ping on a second port."""
+    """An app that serves only /ping on the health port, and everything on the main port."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
@@ -57,7 +57,7 @@ def make_server(
     """Return an unstarted server; ``health`` is an additional port for ``/ping`` only."""
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
-    return _make_server(Service(engines, settings), settings, host, port, health, lifespan="on")
+    return _make_server(WorkerApp(engines, settings), settings, host, port, health, lifespan="on")
 
 
 def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -81,16 +81,16 @@ def serve(
 ) -> None:
     """Serve requests on the sockets of a ``StartupListener`` at this host, until a signal.
 
-    ``watch`` is called in a thread; its argument is a function that counts the running requests.
+    ``watch`` runs in a thread and exits if an engine dies; it gets a counter of running requests.
     """
     ports = [one.getsockname()[1] for one in sockets]
     server = make_server(engines, settings, host, *ports)
     _exit_on_signal(exit_process, 0)
 
-    def requests_left() -> int:
+    def count_requests() -> int:
         return len(server.server_state.tasks)
 
-    threading.Thread(target=watch, args=(requests_left,), daemon=True).start()
+    threading.Thread(target=watch, args=(count_requests,), daemon=True).start()
     # uvicorn logs this only for sockets that it has opened itself.
     named = f"[{host}]" if ":" in host else host
     log.info("Uvicorn running on http://%s:%d", named, ports[0])
@@ -118,8 +118,8 @@ def serve_failure(
 
 def _exit_on_signal(exit_process: ExitProcess, status: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        # While the server runs, its own handlers give running requests a grace period. Then it
-        # restores these handlers and raises the signal again.
+        # While the server runs, uvicorn's handlers give running requests a grace period. Then
+        # uvicorn restores these handlers and raises the signal again.
         signal.signal(number, lambda *_: exit_process(status))
 
 
@@ -130,11 +130,11 @@ def make_refusing_server(
     text = values.get("SERVE_API_KEY")
     key = SecretStr(text) if text else None
     # Use the defaults of all other settings, since any of them may be the cause of the failure.
-    settings = Settings.model_construct(serve_api_key=key, allowed_origins=_origins(values))
+    settings = Settings.model_construct(serve_api_key=key, allowed_origins=_allowed_origins(values))
     return _make_server(FailedStartApp(error, key), settings, host, port, health, lifespan="off")
 
 
-def _origins(values: Mapping[str, str]) -> Sequence[str]:
+def _allowed_origins(values: Mapping[str, str]) -> Sequence[str]:
     """Return ALLOWED_ORIGINS; empty if invalid, which may be the cause of the failed start."""
     text = values.get("ALLOWED_ORIGINS")
     try:
@@ -153,7 +153,7 @@ def _make_server(
 ) -> uvicorn.Server:
     """Return a server of an app, with the filters that this host and these ports need."""
     key, origins = settings.serve_api_key, settings.allowed_origins
-    # On other hosts, clients use names of the server that the worker does not know.
+    # On other hosts, clients use names of the server that the worker can't know or check.
     if host in LOOPBACK and key is None and "*" not in origins:
         app = WebPageFilter(app, origins)
     app = add_cors(app, origins)
@@ -164,7 +164,7 @@ def _make_server(
         app,
         host=host,
         port=port,
-        # uvicorn creates one for each connection.
+        # uvicorn calls this for each connection.
         http=partial(HttpConnection, limits, defaultdict(PortConnections)),  # type: ignore[arg-type]  # a function works, too
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",

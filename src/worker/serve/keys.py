@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 
 def has_key(headers: Headers, key: SecretStr) -> bool:
-    """Return whether a request has a key: as Bearer, as x-api-key, or as the user name of Basic."""
+    """Return whether a request has this key: as Bearer, x-api-key, or the user name of Basic."""
     expected = key.get_secret_value().encode()
     scheme, token = parse_authorization(headers)
     candidates = [headers.get("x-api-key", "").encode("latin-1")]

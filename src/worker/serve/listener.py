@@ -1,6 +1,6 @@
-"""The ports of ``--serve``, which are open immediately, long before the worker is ready.
+"""Opens the ports of ``--serve`` immediately, long before the worker is ready.
 
-A child process, ``startup_server``, has the sockets during startup: a core that is forked meanwhile
+A child process, ``startup_server``, owns the sockets during startup: a core that is forked then
 must not inherit them, or a port would stay open after the worker has exited.
 """
 
@@ -36,7 +36,7 @@ class Ports:
 
     @classmethod
     def choose(cls, port: int | None, environ: Mapping[str, str]) -> Self:
-        """Return the command line's port, or else the ports of the platform's variables.
+        """Choose the main port (``port``, PORT or the default) and the health port (PORT_HEALTH).
 
         Raises:
             SettingsError: The value of a variable is not a port.
@@ -57,7 +57,7 @@ def _read_port(name: str, environ: Mapping[str, str]) -> int | None:
 
 
 class StartupListener:
-    """Open ports, which a child process answers until ``take_sockets`` is called.
+    """Listens on the ports; a child process answers there until ``take_sockets`` is called.
 
     Raises:
         StartFailed: A port can't be opened.
@@ -65,7 +65,7 @@ class StartupListener:
 
     def __init__(self, host: str, ports: Ports) -> None:
         numbers = [ports.main, *([] if ports.health is None else [ports.health])]
-        sockets = [_open(host, number) for number in numbers]
+        sockets = [_open_port(host, number) for number in numbers]
         self._control, child_control = socket.socketpair()
         passed = [child_control.fileno(), *(one.fileno() for one in sockets)]
         control, *fds = map(str, passed)
@@ -94,18 +94,18 @@ class StartupListener:
                 "The process that held the ports of --serve during the start was ended from "
                 "outside, or has stopped, and the ports went with it: start the worker again"
             )
-        # The child process still answers the connections that it has accepted. Threads are allowed
-        # now, after the core has been forked.
+        # The child process exits after it has answered the connections that it has accepted. A
+        # thread is allowed now, after the core has been forked.
         threading.Thread(target=self.child.wait, daemon=True).start()
         return [socket.socket(fileno=fd) for fd in fds]
 
     def close(self) -> None:
-        """Close the ports immediately, unless ``take_sockets`` was called; no client must wait."""
+        """Close the ports unless ``take_sockets`` was called, so that no client waits there."""
         self._control.close()
         self.child.wait()
 
 
-def _open(host: str, port: int) -> socket.socket:
+def _open_port(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=startup_server.BACKLOG)

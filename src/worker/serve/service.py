@@ -49,21 +49,21 @@ METRICS_TYPE = "text/plain; version=0.0.4"
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class Service:
-    """Runs requests as jobs: every path is a route of ``Worker.handle``."""
+class WorkerApp:
+    """Runs requests as jobs of ``Worker.handle``, except pings and transfers of files."""
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         self._engines = engines
         self._key = settings.serve_api_key
         max_bytes = round(settings.max_input_mb * 1_000_000)
         self._bodies = BodyReader(max_bytes, settings.serve_timeout_s)
-        # Limits of yields and decoded events apply to the platform's queue only.
+        # Serve events as text; they are decoded only for the platform's queue.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         batches = Batches(settings)
         self._transfers = FileTransfers(batches.files, settings)
         self._background = BackgroundWork()
         start = self._background.start
-        # No platform limits the time of a server's jobs.
+        # No platform limits the yields and the time of a server's jobs.
         self._worker = Worker(
             engines, as_text, yield_limit=math.inf, start_work=start, timeout_s=math.inf
         )
@@ -98,7 +98,7 @@ class Service:
         is_public = path in PUBLIC_PATHS
         if self._key and not is_public and not self._is_authorized(request, self._key):
             raise Unauthorized
-        # Don't read a body from clients without a key.
+        # The public paths take no body, since their clients need no key.
         methods = READ_METHODS if is_public else METHODS
         if request.method not in methods:
             allowed = " or ".join(method for method in methods if method != "HEAD")
@@ -109,12 +109,12 @@ class Service:
     def _is_authorized(self, request: Request, key: SecretStr) -> bool:
         if keys.has_key(request.headers, key):
             return True
-        # A link to a file needs no key.
+        # A signed link to a file needs no key.
         path, query = request.scope["path"], request.query_params
         return request.method in READ_METHODS and self._worker.links.is_valid(path, query)
 
     async def _transfer(self, request: Request, route: Route, request_id: str, send: Send) -> None:
-        """Answer a request that is not a job; log a record for it as for a job.
+        """Answer a transfer of a file, which is not a job; log a record as for a job.
 
         Raises:
             WorkerError: The request is refused.
@@ -132,7 +132,7 @@ class Service:
             record.write()
 
     async def _respond(self, request: Request, request_id: str, send: Send) -> None:
-        """Answer a request that has passed the checks.
+        """Answer a ping, or run the request as a job until it ends or the client disconnects.
 
         Raises:
             WorkerError: The body is refused.
@@ -141,9 +141,8 @@ class Service:
         if scope["path"] == PING:
             await Response(headers=_request_id_header(request_id))(scope, receive, send)
             return
-        # StreamingResponse detects disconnects differently: with servers of ASGI 2.4 it notices one
-        # only when it sends something, and an answer that is not streamed would be computed to its
-        # end.
+        # Wait for a disconnect here: with servers of ASGI 2.4, StreamingResponse notices one only
+        # when it sends something, and an unstreamed answer would be computed to its end.
         job = {"id": request_id, "input": await self._read_input(request)}
         answer = asyncio.create_task(self._answer(job, scope, receive, send))
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
@@ -181,16 +180,16 @@ class Service:
                 stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
                 await stream.stream_response(send)
             else:
-                # JSON has no NaN: computing it was a defect.
+                # JSON can't encode NaN: an answer with it is a defect of the worker.
                 with hide_defects(job["id"]):
-                    response = _response(first, job["id"], scope)
+                    response = _unstreamed_response(first, job["id"], scope)
                 await response(scope, receive, send)
 
 
 class FailedStartApp:
     """Answers every request with the error of a worker that failed to start.
 
-    Callers with the key get 503 with the error's message; load balancers without it get only 503.
+    Callers with the key get the error; without it, load balancers get only its status, others 401.
     """
 
     def __init__(self, error: StartFailed, key: SecretStr | None) -> None:
@@ -219,8 +218,8 @@ def _request_id_header(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
 
 
-def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
-    """Return the response for the yield of an answer that isn't streamed, or of a failed job."""
+def _unstreamed_response(chunk: Any, request_id: str, scope: Scope) -> Response:
+    """Return the response for the only chunk of an unstreamed answer, or for a failed job."""
     headers = _request_id_header(request_id)
     if isinstance(chunk, str):
         return Response(_encode_text(chunk), media_type=METRICS_TYPE, headers=headers)
@@ -242,7 +241,7 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
 
 
 async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a stream; the last one already reports a failure of its job."""
+    """Yield the events of a stream, without the job's error, which the last event reports."""
     yield _encode_text(first)
     async for chunk in chunks:
         if isinstance(chunk, str):

@@ -10,11 +10,11 @@ import socket
 import sys
 from collections.abc import Sequence
 
-# Maximum number of connections that wait in the kernel, including those between two servers.
+# Maximum number of connections that wait in the kernel, also while the sockets are handed over.
 BACKLOG = 2048
 # Maximum number of bytes of a request's head.
 MAX_HEAD_BYTES = 32_768
-# Seconds that a client has to send a head, and to read the response.
+# Seconds in total that a client has to send a head and to read the response.
 CLIENT_TIMEOUT_S = 5.0
 # Iterations of the event loop within which an accepted connection gets a task that answers it.
 ACCEPT_TURNS = 10

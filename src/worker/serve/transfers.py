@@ -34,9 +34,9 @@ FORM_OVERHEAD_BYTES = 100_000
 # Number of bytes that are copied at a time.
 COPY_BYTES = 1_000_000
 BINARY_TYPE = "application/octet-stream"
-# Prefix of an object's keys in forms.
+# Prefix of form fields that contain the keys of ``expires_after``.
 EXPIRY_PREFIX = "expires_after["
-# Fields that are allowed only in JSON bodies.
+# Fields of an upload that are allowed only in JSON bodies.
 JSON_ONLY_FIELDS = ("content", "content_base64", "path")
 
 
@@ -83,7 +83,7 @@ class FileTransfers:
         return objects.file(stored)
 
     async def _read_form(self, request: Request) -> FormData:
-        """Read a form; a large file in it is stored on the disk."""
+        """Read a form; a large file in it is stored in a temporary file."""
         async with contextlib.aclosing(self._bodies.parts(request)) as parts:
             try:
                 return await _FormParser(request.headers, parts).parse()
@@ -165,7 +165,7 @@ def _wants_json(request: Request) -> bool:
 
 def job_route(request: Request) -> str:
     """Return the route of the job that a request becomes, with its query string."""
-    # The path is already decoded, and the job decodes its route again.
+    # Encode the path: it is already decoded, and the job decodes its route again.
     path = request.scope["path"].replace("%", "%25").replace("?", "%3F")
     query = request.scope.get("query_string", b"").decode("latin-1")
     route = _find_file_route(request)

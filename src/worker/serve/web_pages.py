@@ -1,4 +1,4 @@
-"""Blocks web pages: any page in a browser on this machine could call a worker without a key."""
+"""Blocks web pages, since any page in a browser here could call a worker that needs no key."""
 
 import ipaddress
 import re
@@ -46,7 +46,7 @@ class WebPageFilter:
             Forbidden: The request may come from such a page.
         """
         host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and not _is_local(host):
+        if host is not None and not _is_safe_host(host):
             raise Forbidden(
                 "The Host is none of this machine. Without a key the worker serves 127.0.0.1 and "
                 "localhost only: set SERVE_API_KEY to serve other names."
@@ -61,7 +61,7 @@ class WebPageFilter:
             )
 
 
-def _is_local(host: str) -> bool:
+def _is_safe_host(host: str) -> bool:
     if not (match := _HOST.fullmatch(host)):
         return False
     name = (match[1] or match[2]).lower()
@@ -69,5 +69,5 @@ def _is_local(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # Addresses such as 0.0.0.0 lead to this machine, but browsers send them no Sec-Fetch-Site.
+    # No site owns an address. But 0.0.0.0 leads here, too, and lacks Sec-Fetch-Site.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))

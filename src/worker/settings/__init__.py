@@ -1,4 +1,4 @@
-"""The worker's own settings, read from environment variables."""
+"""The worker's own settings: their types, defaults and validation."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,13 +29,13 @@ _LOGGED_REASONS = {
 }
 
 
-def _check_model(model: str) -> str:
+def _validate_model_name(model: str) -> str:
     if reason := model_name_problem(model):
         raise ValueError(reason)
     return model
 
 
-ModelName = Annotated[str, AfterValidator(_check_model)]
+ModelName = Annotated[str, AfterValidator(_validate_model_name)]
 Boolean = Annotated[bool, BeforeValidator(parse_boolean)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -50,7 +50,7 @@ def _parse_concurrency(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
     try:
         return handler(str(value).lower())
     except ValidationError:
-        # Pydantic raises an error for each alternative of the union.
+        # Pydantic would report an error for each alternative of the union.
         raise ValueError("a whole number of at least 1, or auto") from None
 
 
@@ -75,14 +75,14 @@ def _parse_routes(value: Any) -> tuple[str, ...]:
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_parse_routes)]
 
 
-def _check_directory(path: str) -> str:
+def _validate_relative_path(path: str) -> str:
     path = path.removesuffix("/")
     if any(not part or part.startswith(".") for part in path.split("/")):
         raise ValueError("a directory's path from FILES_PATH, without hidden parts")
     return path
 
 
-Directory = Annotated[str, AfterValidator(_check_directory)]
+Directory = Annotated[str, AfterValidator(_validate_relative_path)]
 DirectoryList = Annotated[tuple[Directory, ...], BeforeValidator(_parse_items)]
 # How adapters are trained: next to the running engine, while it is suspended, or not at all.
 FineTuneMode = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lowercase)]
@@ -120,7 +120,7 @@ class Settings(BaseModel):
     fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
     wandb_api_key: SecretStr | None = None
     execution_timeout_s: PositiveFloat = 600
-    # Set by the platform: the worker's endpoint, the endpoints' base URL, and the network volume.
+    # The platform sets the worker's endpoint, the endpoints' base URL, and the network volume.
     runpod_endpoint_id: str | None = None
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None

@@ -21,7 +21,7 @@ LIBRARY_DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 
-# Names of variables that contain secrets, the last for Weights & Biases.
+# Variables with the keys of Hugging Face's hub, RunPod's SDK, and Weights & Biases.
 HUB_TOKEN = "HF_TOKEN"
 SDK_KEY = "RUNPOD_AI_API_KEY"
 WANDB_KEY = "WANDB_API_KEY"
@@ -106,7 +106,7 @@ def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 def trainer_environ(*, wandb: bool) -> dict[str, str]:
     """Return the environment for a training process: offline, and without other programs' secrets.
 
-    ``THREAD_ENV`` are removed. ``wandb`` includes the API key of Weights & Biases, if it is set.
+    It lacks the variables in ``THREAD_ENV``. ``wandb`` adds Weights & Biases' API key, if set.
     """
     environ = environ_without_secrets(os.environ)
     for name in THREAD_ENV:

@@ -57,7 +57,7 @@ _PROMPT_ADAPTERS = "prompt adapters have gone from vLLM; adapters are LoRAs (ENA
 _SPECULATIVE = "set it in SPECULATIVE_CONFIG"
 _BUILD = "the image is built with one version of each library, which vLLM's release decides"
 
-# Settings that are accepted but have no effect, with their replacements.
+# Settings that are accepted but have no effect, with replacements or reasons.
 REMOVED_SETTINGS = {
     "API_KEY": "the platform checks keys; SERVE_API_KEY is the key with --serve",
     "CALCULATE_KV_SCALES": "scales of an FP8 KV cache are read from the checkpoint",
@@ -175,7 +175,7 @@ EMBEDDER_PREFIX = "EMBEDDING_"
 
 
 def canonical_name(name: str) -> str:
-    """Return the canonical name of a setting."""
+    """Return the canonical name of a setting or alias; return unknown names unchanged."""
     bare = name.removeprefix(EMBEDDER_PREFIX)
     if bare in CANONICAL_NAMES:
         return name.removesuffix(bare) + CANONICAL_NAMES[bare]
@@ -183,7 +183,7 @@ def canonical_name(name: str) -> str:
 
 
 def explain_removal(name: str) -> str | None:
-    """Return since when a setting has no effect, and its replacement; None if it isn't removed."""
+    """Return since when a setting has no effect, and its replacement; None if it wasn't removed."""
     removal = history.find_removal("options", name)
     if name not in REMOVED_SETTINGS and not removal:
         return None
@@ -196,7 +196,7 @@ def guess_setting(name: str, names: Iterable[str]) -> str | None:
     names = set(names)
     if name in CORRECTIONS:
         return CORRECTIONS[name]
-    # The names of vLLM's own variables have this prefix; the names of its options don't.
+    # Operators add the prefix of vLLM's own variables to its options, which have no prefix.
     if (unprefixed := name.removeprefix("VLLM_")) != name and unprefixed in names:
         return unprefixed
     near = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_CUTOFF)
@@ -236,7 +236,7 @@ class SettingNames:
         """Find unknown names, and settings that have no effect.
 
         ``spellings`` are the operator's names of all variables, ``names_in_files`` canonical names.
-        Returns mistakes in files, and pairs of a setting's name and a warning about it.
+        Returns mistakes for unknown names in files, and pairs of a setting's name and a warning.
         """
         names = set(spellings)
         reasons = {
@@ -264,7 +264,7 @@ class SettingNames:
             return f"has no effect: {reason}"
         if release := history.find_first_release("options", bare):
             return f"has no effect: vLLM has it from {release} on"
-        # The other variables of these libraries resemble many names that are not settings.
+        # Don't suggest other variables: they resemble many names that are not settings.
         libraries = {
             variable
             for variable in LIBRARY_VARIABLES | self.vllm_variables

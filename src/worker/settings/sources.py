@@ -34,7 +34,7 @@ BAKED_MODEL_FILE = Path("/local_model_args.json")
 CONFIG_FILE = "VLLM_CONFIG_FILE"
 DEFAULT_CONFIG_FILE = Path("/vllm_config.yaml")
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
-# Settings that files can't contain: logging starts before files are read.
+# Settings that files can't contain, since they are needed before or while files are read.
 ENVIRONMENT_ONLY = (CONFIG_FILE, EXTRA_ARGS, "LOG_FORMAT")
 EXTRA_ARGS_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
 
@@ -84,7 +84,7 @@ class RawSettings:
         return {OPTION_BY_SETTING.get(name, name): value for name, value in options.items()}
 
     def exclude(self, names: Collection[str]) -> "RawSettings":
-        """Return a copy without the settings that ``names`` spells, and without mistakes."""
+        """Return a copy without the settings with these spellings, and without mistakes."""
         remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
         values = {name: value for name, value in self.values.items() if name in remaining}
         extra_args = () if EXTRA_ARGS in names else self.extra_args
@@ -133,17 +133,17 @@ def _iter_sources(
     config = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
     if config_name or config.is_file():
         with collect_mistakes(mistakes):
-            yield config, _read_file(CONFIG_FILE, config)
+            yield config, _parse_file(CONFIG_FILE, config)
     if baked.is_file():
         with collect_mistakes(mistakes):
-            yield baked, _filter_baked_settings(environ, extra_args, _read_file(str(baked), baked))
+            yield baked, _filter_baked_settings(environ, extra_args, _parse_file(str(baked), baked))
     yield None, environ
 
 
 def _filter_baked_settings(
     environ: Mapping[str, str], extra_args: Sequence[str], values: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Drop the image's settings if the operator selects a model other than the image's model."""
+    """Drop the image's settings except MODEL_NAME if the operator selects another model."""
     models = [
         guess_options(extra_args).get("MODEL", ""),
         *(environ.get(name, "").strip() for name in ("MODEL_NAME", "MODEL")),
@@ -157,7 +157,7 @@ def _filter_baked_settings(
 
 
 def guess_options(words: Sequence[str]) -> dict[str, str]:
-    """Read options from command line words without vLLM's parser, by their names as settings.
+    """Read options from command line words without vLLM's parser; return values by setting name.
 
     The word after an option is treated as its value, since only the parser knows which options
     take a value.
@@ -172,7 +172,7 @@ def guess_options(words: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _read_file(name: str, file: Path) -> dict[str, str]:
+def _parse_file(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
     Raises:
@@ -237,7 +237,7 @@ def _index_by_canonical_name(
 def _merge_speculative(
     prefix: str, values: dict[str, str], spellings: dict[str, str]
 ) -> list[Mistake]:
-    """Merge the variables of parts decoding into SPECULATIVE_CONFIG.
+    """Merge the variables of speculative decoding into SPECULATIVE_CONFIG.
 
     Returns mistakes if SPECULATIVE_CONFIG itself is set, too.
     """

@@ -92,7 +92,7 @@ def is_same_value(first: str, second: str) -> bool:
 
 
 def model_name_problem(model: str) -> str | None:
-    """Return why a string names no directory, repository or object storage URL; None if it may."""
+    """Return why a string can't be a directory, repository or object storage URL, or None."""
     if is_directory(model) or re.fullmatch(OBJECT_STORAGE_PATTERN, model):
         return None
     if model.startswith(("/", "./", "../", "~")):

@@ -1,4 +1,4 @@
-"""Models on the disk: finds them, checks whether they are complete, and downloads them.
+"""Finds models on the disk, checks whether they are complete, and downloads them.
 
 This package's exports don't import huggingface_hub, which reads the environment on import; a worker
 that finds all models on the disk does not need it.

@@ -17,7 +17,7 @@ _INCOMPLETE = "incomplete metadata"
 
 def read_snapshot(location: ArtifactLocation) -> Snapshot:
     """Read a directory's list of files, its config.json and the headers of its weights."""
-    paths = dict(_files(location.directory))
+    paths = dict(_named_files(location.directory))
     named = files.weight_files(paths, read_text(paths.get(INDEX)), location.artifact)
     weights = [name for name in named if name in paths]
 
@@ -33,7 +33,7 @@ def read_snapshot(location: ArtifactLocation) -> Snapshot:
         weights=to_files(weights),
         others=to_files(files.other_files(paths)),
         absent_weights=tuple(name for name in named if name not in paths),
-        config=files.json_object(read_text(paths.get(CONFIG))),
+        config=files.parse_json_object(read_text(paths.get(CONFIG))),
         tensors=tensors,
         damage=damage,
         skipped=location.skipped,
@@ -44,7 +44,7 @@ def loading_problem(directory: Path, artifact: Artifact) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
     snapshot = read_snapshot(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
     weights = [file.name for file in snapshot.weights]
-    # The names of shards contain their number. This check covers weights without an index, and
+    # The names of shards contain their total number. This covers weights without an index, and
     # shards that the index omits.
     if lacking := [*snapshot.absent_weights, *files.missing_shards(weights)]:
         return f"{lacking[0]} is missing"
@@ -59,7 +59,6 @@ def loading_problem(directory: Path, artifact: Artifact) -> str | None:
 
 
 def nothing_to_load_message(artifact: Artifact) -> str:
-    """Return the message for a directory without the files to load."""
     kind = "tokenizer" if artifact.kind is ArtifactKind.TOKENIZER else "model"
     return f"there is no {kind} in it"
 
@@ -67,7 +66,7 @@ def nothing_to_load_message(artifact: Artifact) -> str:
 def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     """Return the number of elements of the weights by type, and a description of any damage.
 
-    The types have safetensors' names. For formats other than safetensors, return None twice.
+    The types have safetensors' names. For other formats than safetensors, return (None, None).
     """
     if not paths or any(path.suffix != ".safetensors" for path in paths):
         return None, None
@@ -98,7 +97,7 @@ def weight_paths(directory: Path, artifact: Artifact) -> list[Path]:
     return [by_name[name] for name in names if name in by_name]
 
 
-def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+def _named_files(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in directory.rglob("*"):
         # Skip dangling links.
         if path.is_file():

@@ -43,7 +43,7 @@ class FetchOrder:
 
 @dataclass(frozen=True)
 class FetchReply:
-    """The locations of all artifacts, in the order of the request, or the unavailable artifact.
+    """The locations of all artifacts of the order, in its order, or the unavailable artifact.
 
     ``reason`` is the name of a ``Reason``.
     """
@@ -59,7 +59,7 @@ REPLY_ADAPTER = TypeAdapter(FetchReply)
 
 
 class ModelFetcher:
-    """Finds artifacts on the disk, and starts a child process for missing ones; starts no thread.
+    """Finds artifacts on the disk, and obtains missing ones in a child process, without threads.
 
     ``environ`` is the child's environment. With ``refresh``, the child checks on the hub whether
     artifacts on the volume are still the newest.
@@ -74,7 +74,7 @@ class ModelFetcher:
     ) -> None:
         results = [resolve(item, places) for item in artifacts]
         locations = [result for result in results if isinstance(result, ArtifactLocation)]
-        # Only a downloaded artifact can have a newer commit.
+        # The child checks artifacts on the volume: only they can have a newer commit.
         current = [one for one in locations if not (refresh and one.origin is Origin.VOLUME)]
         self._locations = {location.artifact: location for location in current}
         missing = [item for item in artifacts if item not in self._locations]
@@ -83,7 +83,7 @@ class ModelFetcher:
 
     @property
     def locations_on_disk(self) -> list[ArtifactLocation]:
-        """The locations of all artifacts; empty if any of them is being downloaded."""
+        """The locations of all artifacts; empty while the child process obtains any of them."""
         return [] if self._child else [*self._locations.values()]
 
     def result(self) -> dict[Artifact, ArtifactLocation]:

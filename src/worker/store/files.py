@@ -48,7 +48,7 @@ _EXTRA_WEIGHTS = re.compile(
     r"adapters/[^/]+/adapter_model\.safetensors|whisper-large-v3/[^/]+\.safetensors"
     r"|joint_head\.safetensors|(mask_embedding|sparse_linear|colbert_linear)\.pt"
 )
-# Weights of models without weights in the root folder: transformer/, vae_encoder/.
+# Weights of models that have them only in folders such as transformer/ and vae_encoder/.
 _NESTED_WEIGHTS = "[tv]*er/*.safetensors"
 # One of several shards: model-00001-of-00002.safetensors.
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\..*)")
@@ -59,7 +59,7 @@ _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
 
 
 def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
-    """Return the names of all files to load; the index may contain names of files that don't exist.
+    """Return the names of all files to load, also those in the index that don't exist.
 
     Args:
         names: Names of all files of the repository, as paths in it.
@@ -85,7 +85,7 @@ def weight_files(names: Collection[str], index: str, artifact: Artifact) -> list
 
 
 def missing_shards(names: Collection[str]) -> list[str]:
-    """Return the names of missing shards; the names of the others contain their total number."""
+    """Return the names of missing shards; any shard's name contains the total number."""
     shards = [match for name in names if (match := _SHARD.fullmatch(name))]
     expected = {
         f"{first}{number:0{len(digits)}}{between}{total}{rest}"
@@ -126,7 +126,7 @@ def code_repositories(configuration: str) -> set[str]:
 
     An ``auto_map`` names their classes as ``owner/name--file.Class``.
     """
-    mapped = json_object(configuration).get("auto_map")
+    mapped = parse_json_object(configuration).get("auto_map")
     values = mapped.values() if isinstance(mapped, dict) else ()
     # A tokenizer's value is a list with its slow and its fast class.
     names = [name for value in values for name in (value if isinstance(value, list) else [value])]
@@ -134,7 +134,7 @@ def code_repositories(configuration: str) -> set[str]:
 
 
 def _files_in_index(index: str) -> set[str]:
-    weight_map = json_object(index).get("weight_map")
+    weight_map = parse_json_object(index).get("weight_map")
     values = weight_map.values() if isinstance(weight_map, dict) else ()
     return {name for name in values if isinstance(name, str)}
 
@@ -145,7 +145,7 @@ def is_inside_folder(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
-def json_object(text: str) -> dict[str, Any]:
+def parse_json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; return an empty one for any other text."""
     try:
         value = json.loads(text)

@@ -35,7 +35,7 @@ TIMEOUT_S = 4.0
 # Maximum seconds of each pause between attempts. Pauses are random, so that not all workers retry
 # at the same time.
 MAX_PAUSES_S = (1.0, 2.0, 4.0)
-# Matches the characters that an HTTP header can contain.
+# Matches text that consists of characters which an HTTP header can contain.
 _TOKEN = re.compile(r"[!-~]*")
 # Number of safetensors headers to read concurrently, and their maximum number in total.
 _PARALLEL_HEADERS = 16
@@ -59,13 +59,13 @@ def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> 
         Exception: Any error that ``translate_errors`` translates.
     """
     if not api.endpoint.isprintable():
-        # For such an address the HTTP library raises an error outside its own hierarchy.
+        # For such an address, the HTTP library would raise an error that is no ``HTTPError``.
         raise ValueError("no address")
     info = api.model_info(
         artifact.model, revision=artifact.revision, files_metadata=True, timeout=timeout_s
     )
     siblings = [one for one in info.siblings or () if files.is_inside_folder(one.rfilename)]
-    listed = {sibling.rfilename: _file(sibling) for sibling in siblings}
+    listed = {sibling.rfilename: _to_file(sibling) for sibling in siblings}
     hashes = [str(info.sha), *(str(file.blob) for file in listed.values())]
     if not all(map(HASH.fullmatch, hashes)):
         # The hashes become file names on the disk.
@@ -89,7 +89,7 @@ def find_snapshot(artifact: Artifact, places: Places, endpoint: str | None = Non
         listing = list_files(api, artifact)
         commit = _HubCommit(api, artifact, listing.commit, places)
         # Listing a gated repository's files needs no access to it, but reading a file does.
-        config = files.json_object(commit.read_text(CONFIG, listing.files))
+        config = files.parse_json_object(commit.read_text(CONFIG, listing.files))
         named = files.weight_files(listing.files, commit.read_text(INDEX, listing.files), artifact)
         weights = tuple(listing.files[name] for name in named if name in listing.files)
         tensors, damage = commit.count_elements(weights)
@@ -149,7 +149,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def translate_errors(artifact: Artifact) -> Iterator[None]:
-    """Translate errors of the hub and of the disk.
+    """Translate the block's errors that come from the hub or the disk.
 
     Raises:
         ModelUnavailable: The block raised such an error.
@@ -188,7 +188,7 @@ _BY_STATUS: dict[int, Reason] = {
 def _reason_by_status(status: int) -> Reason:
     if status == HTTPStatus.UNAUTHORIZED:
         return Reason.BAD_TOKEN
-    # huggingface_hub can't send a request with such a token.
+    # huggingface_hub can't send a token with other characters in a header.
     if not _TOKEN.fullmatch(get_token() or ""):
         return Reason.ODD_TOKEN
     if status in _BY_STATUS:
@@ -232,7 +232,7 @@ class _HubCommit:
         return tuple(file for file in needed if not is_cached(file))
 
     def count_elements(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
-        """Return the same as ``disk.count_elements``, reading headers from the hub if necessary."""
+        """Return the same as ``disk.count_elements``, with up to 64 headers from the hub."""
         cached = [self._cached_path(file.name) for file in weights]
         if all(cached):
             return disk.count_elements([path for path in cached if path])
@@ -242,13 +242,13 @@ class _HubCommit:
         total: Counter[str] = Counter()
         try:
             with ThreadPoolExecutor(_PARALLEL_HEADERS) as pool:
-                for counts in pool.map(self._header, weights):
+                for counts in pool.map(self._header_counts, weights):
                     total.update(counts)
         except (errors.SafetensorsParsingError, errors.NotASafetensorsRepoError):
             return None, None
         return total, None
 
-    def _header(self, file: File) -> dict[str, int]:
+    def _header_counts(self, file: File) -> dict[str, int]:
         metadata = self.api.parse_safetensors_file_metadata(
             self.artifact.model, file.name, revision=self.commit, timeout=TIMEOUT_S
         )
@@ -262,7 +262,7 @@ class _HubCommit:
         return repository_folders(self.places.cache(self.artifact), self.artifact.model)
 
 
-def _file(sibling: Any) -> File:
+def _to_file(sibling: Any) -> File:
     """Convert a file of huggingface_hub's listing."""
     blob = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     return File(sibling.rfilename, sibling.size or 0, blob)

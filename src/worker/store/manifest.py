@@ -1,4 +1,4 @@
-"""Manifests: the sizes of all files that a repository has at a commit, downloaded or not.
+"""Manifests with the sizes of all files that a repository has at a commit, downloaded or not.
 
 A manifest is written after the last file, so a snapshot with a manifest is complete. The ``folder``
 arguments are repository folders in a cache; commits are full hashes.
@@ -28,12 +28,12 @@ def read(folder: Path, commit: str) -> dict[str, int] | None:
 
 
 def write(folder: Path, commit: str, sizes: Mapping[str, int]) -> None:
-    """Mark a commit's download as complete."""
+    """Write the manifest of a commit, which marks its download as complete."""
     volume.write_file(_path(folder, commit), json.dumps(sizes, indent=1).encode())
 
 
 def mark_begun(folder: Path, commit: str) -> None:
-    """Mark a commit as incomplete until it has a manifest."""
+    """Mark a commit's download as begun: it is incomplete until it has a manifest."""
     path = _path(folder, commit).with_suffix(_BEGUN_SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

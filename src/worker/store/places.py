@@ -1,4 +1,4 @@
-"""The places of models: the image, the platform's cache and the volume."""
+"""The places to find models: the image, the platform's cache and the volume."""
 
 import re
 from dataclasses import dataclass
@@ -57,8 +57,8 @@ class Places:
         return artifact.download_dir or self.volume
 
 
-def baked_models(manifest: Path) -> tuple[BakedModel, ...]:
-    """Return the models in the image; empty if the manifest is missing or lists none."""
+def read_baked_models(manifest: Path) -> tuple[BakedModel, ...]:
+    """Read the list of models in the image; empty if the manifest is missing or lists none."""
     try:
         return _IMAGE.validate_json(manifest.read_bytes()).models
     except (OSError, ValidationError):
@@ -66,7 +66,6 @@ def baked_models(manifest: Path) -> tuple[BakedModel, ...]:
 
 
 def repository_folder(cache: Path, model: str) -> Path:
-    """Return the folder of a repository in a cache."""
     return cache / "--".join(["models", *model.split("/")])
 
 

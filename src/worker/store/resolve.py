@@ -21,7 +21,7 @@ class _PlaceSkippedError(Exception):
 
 
 def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
-    """Search the disk for an artifact, place by place."""
+    """Return the first place on the disk with the whole artifact, or why no place has it."""
     skipped: list[str] = []
     for origin, search in _searches(artifact, places):
         try:
@@ -39,7 +39,7 @@ _Search = Callable[[], tuple[Path, str | None]]
 
 
 def _searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
-    if path := _directory(artifact.model):
+    if path := _existing_directory(artifact.model):
         yield Origin.DIRECTORY, lambda: (path, None)
     cache = places.cache(artifact)
     if places.baked and not artifact.loaded_by_name:
@@ -49,7 +49,7 @@ def _searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Sea
     yield Origin.VOLUME, partial(_find_cached, artifact, cache)
 
 
-def _directory(model: str) -> Path | None:
+def _existing_directory(model: str) -> Path | None:
     try:
         path = Path(model).expanduser()
         return path if path.is_dir() else None
@@ -94,7 +94,7 @@ def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str]:
 
 
 def cached_commit(folder: Path, revision: str | None) -> str | None:
-    """Return the commit of a revision at the time of its download, if its snapshot exists."""
+    """Return the commit to which a cached revision refers, if the commit's snapshot exists."""
     revision = revision or DEFAULT_REVISION
     if not files.is_inside_folder(revision):
         return None

@@ -45,7 +45,7 @@ class Volume:
 
     Args:
         root: Directory that callers' paths are relative to.
-        bucket: Id of the volume, its bucket in the platform's S3 API; None if unknown.
+        bucket: Id of the volume, which is its bucket in the platform's S3 API; None if unknown.
         may_create_root: Whether the root may be created; False for a mounted volume.
         input_directories: Directories in the root that callers may name files in, in addition to
             ``output_directory``.
@@ -77,8 +77,8 @@ class Volume:
             private_paths=(*worker_paths, *others),
         )
 
-    def worker_directory(self, name: str) -> Path:
-        """Return the path of a directory for the worker's own data, which may not exist yet.
+    def worker_path(self, name: str) -> Path:
+        """Return the path for some of the worker's own data, which may not exist yet.
 
         Raises:
             VolumeError: There is no volume.
@@ -108,7 +108,7 @@ class Volume:
         return self._resolve_allowed(path, (self.output_directory,), "FILES_OUTPUT_PATH")
 
     def _resolve_allowed(self, path: str, directories: Sequence[str], setting: str) -> Path:
-        self.worker_directory("")
+        self.worker_path("")
         root, resolved = self.root.resolve(), self._resolve(path)
         if resolved == root or not resolved.is_relative_to(root):
             raise InvalidInput(f"{path}: the path leads out of the volume")
@@ -188,10 +188,10 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: The file can't be written; no temporary file is left.
     """
-    write_parts(path, (content,))
+    write_chunks(path, (content,))
 
 
-def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+def write_chunks(path: Path, parts: Iterable[bytes]) -> None:
     """Write or replace a file of any size from chunks, atomically like ``write_file``.
 
     Raises:
@@ -226,7 +226,7 @@ def write_once(path: Path, content: bytes) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory and its parents; no other user may access the worker's own directory."""
+    """Create a directory and its parents; only this user may access ``WORKER_DIRECTORY``."""
     for parent in (directory, *directory.parents):
         if parent.name == WORKER_DIRECTORY and not parent.exists():
             parent.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from worker.volume import ADAPTERS_DIRECTORY, translate_os_errors
 from worker.volume.directories import remove_directory
 
 CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
-# File next to the two files of an adapter if a fine-tune created the adapter.
+# Additional file in the directory of an adapter that a fine-tune created.
 ORIGIN_FILE = "fine_tune.json"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -24,7 +24,7 @@ class AdapterOrigin(BaseModel):
     id: str
 
 
-# Modification time in ns, size in bytes and inode of each file; None for a missing file.
+# Modification time in ns, size in bytes and inode of each of ``FILES``; None for a missing file.
 AdapterVersion = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -34,12 +34,12 @@ def directory(volume: Path) -> Path:
 
 
 def adapter_names(root: Path) -> list[str]:
-    """Return the sorted names of the adapters in a directory that have both files."""
+    """Return the sorted names of the adapters in a directory that have all ``FILES``."""
     return [*adapter_versions(root)]
 
 
 def adapter_versions(root: Path) -> dict[str, AdapterVersion]:
-    """Return the versions of the adapters that have both files, by name and sorted."""
+    """Return the versions of the adapters that have all ``FILES``, sorted by name."""
     versions = {}
     with contextlib.suppress(OSError):
         for folder in root.iterdir():
@@ -119,7 +119,7 @@ def remove_adapter(root: Path, name: str) -> None:
 
 
 def copy_adapter(source: Path, target: Path, base_model: str) -> None:
-    """Copy the two files of an adapter, and set the base model in the copied configuration.
+    """Copy configuration and weights of an adapter, and set the base model in the copy.
 
     Args:
         source: Directory of the adapter.

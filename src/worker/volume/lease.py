@@ -28,7 +28,7 @@ MAX_UNCHANGED_POLLS = 15
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a lease file: its owner, a random id, with host and process id.
+    """The content of a lease file. ``owner`` is a random id.
 
     ``attempt`` is the number of the file, ``beat`` the number of heartbeats. Of ``total`` units of
     the owner's work, ``done`` are completed.
@@ -118,8 +118,8 @@ class Lease:
             opened.truncate()
 
 
-class Leases:
-    """The lease files in a directory, for a worker that waits for its own lease.
+class LeaseDirectory:
+    """The directory of one lease, which this process may acquire, or poll for its owner.
 
     Args:
         directory: Directory of the lease files; created if it doesn't exist.

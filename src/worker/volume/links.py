@@ -42,7 +42,7 @@ class SignedLinks:
         return f"{base_url.rstrip('/')}{quote(path)}?{urlencode(query)}"
 
     def is_valid(self, path: str, query: Mapping[str, str]) -> bool:
-        """Return whether a query string has the path's signature and is not expired."""
+        """Return whether query parameters have the path's signature and are not expired."""
         expires, signature = query.get(EXPIRES, ""), query.get(SIGNATURE, "")
         if not (signature and expires.isascii() and expires.isdecimal()):
             return False
@@ -56,7 +56,7 @@ class SignedLinks:
     def _secret(self) -> bytes:
         new = secrets.token_bytes(SECRET_BYTES)
         try:
-            path = self._volume.worker_directory("links.secret")
+            path = self._volume.worker_path("links.secret")
             with translate_os_errors():
                 write_once(path, new)
                 # Some network disks have no file modes.

@@ -20,7 +20,7 @@ from support.processes.commands import HOME, SCRIPT, WORKER
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job
-from worker.batches.parts import read_finished, read_text
+from worker.batches.parts import read_finished, read_line_text
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 
@@ -152,7 +152,7 @@ class Lane(Crew):
     def _find_wrong_line(self) -> str | None:
         for line in read_finished(self.batch.parts_directory).values():
             with line.part.open("rb") as opened:
-                text = read_text(line, opened)
+                text = read_line_text(line, opened)
             if f'"custom_id":"c{line.number - 1}"'.encode() not in text or not json.loads(text):
                 return f"{line.number}: {text[:80]!r}"
         return None

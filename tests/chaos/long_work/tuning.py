@@ -23,7 +23,7 @@ from trainer.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
-from worker.volume.lease import Leases
+from worker.volume.lease import LeaseDirectory
 
 TRAINER = "trainer"
 ROWS, EPOCHS, BATCH = 400, 5, 4
@@ -163,7 +163,7 @@ class Tuning(Crew):
 
     def find_holder(self, fine_tune: FineTune) -> str:
         """Return the id of the worker that holds the lease of a fine-tune."""
-        claim = Leases(fine_tune.lease_directory("run")).poll()
+        claim = LeaseDirectory(fine_tune.lease_directory("run")).poll()
         assert claim, "nobody has its lease"
         return next(name for name, one in self.workers.items() if one.process.pid == claim.pid)
 

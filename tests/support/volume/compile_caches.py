@@ -21,8 +21,8 @@ class CompilingWorker:
     def __init__(self, shared: Path, folder: Path, key: str) -> None:
         self.local = folder
         self.cache = CompileCache(shared, folder)
-        self.restored_models = self.cache.restore_models(key)
-        self.restored = self.cache.restore(key)
+        self.restored_models = self.cache.restore_model_info(key)
+        self.restored = self.cache.restore_code(key)
 
     def compile(self, *names: str, content: str | bytes = "compiled") -> "CompilingWorker":
         for name in names:

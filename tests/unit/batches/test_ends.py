@@ -25,7 +25,7 @@ from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import Conflict, NoSuchObject
 from worker.long_work.record import STALE_S
-from worker.volume.lease import Leases
+from worker.volume.lease import LeaseDirectory
 
 COUNT = 300
 FROM_INBOX: dict[str, Any] = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
@@ -135,10 +135,10 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.long_work.attempt.POLL_S", 0.01)
-    polls: list[Leases] = []
-    poll = Leases.poll
+    polls: list[LeaseDirectory] = []
+    poll = LeaseDirectory.poll
 
-    def record_poll(leases: Leases) -> Any:
+    def record_poll(leases: LeaseDirectory) -> Any:
         polls.append(leases)
         return poll(leases)
 
@@ -146,8 +146,8 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
     plan = batch.plan
     assert plan is not None
     index = batch.unfinished_shards(plan)[-1]
-    with Leases(batch.lease_directory(f"shard-{index}")).acquire():
-        monkeypatch.setattr(Leases, "poll", record_poll)
+    with LeaseDirectory(batch.lease_directory(f"shard-{index}")).acquire():
+        monkeypatch.setattr(LeaseDirectory, "poll", record_poll)
         batch.cancel()
         job = asyncio.create_task(batch_worker.run_batch("job-2", id=batch.id))
         await poll_until(lambda: len(polls) > 1 or batch.has_ended())

@@ -19,7 +19,7 @@ from worker.batches.parts import (
     PartWriter,
     PendingLine,
     read_finished,
-    read_text,
+    read_line_text,
 )
 from worker.errors import VolumeError
 
@@ -40,7 +40,7 @@ async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
 
 def read_line(line: FinishedLine) -> bytes:
     with line.part.open("rb") as opened:
-        return read_text(line, opened)
+        return read_line_text(line, opened)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from support.processes.background import poll_until
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
 from worker.errors import EngineDead, RefusedByEngine
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 
 def request_counts(completed: int, failed: int = 0) -> dict[str, int]:
@@ -183,7 +183,7 @@ async def test_a_job_that_creates_a_shared_batch_starts_the_other_jobs_once(
 ) -> None:
     started_ids: list[str] = []
 
-    async def start_work(work: LongWork) -> bool:
+    async def start_work(work: WorkReference) -> bool:
         started_ids.append(work.id)
         return True
 

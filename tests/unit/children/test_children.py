@@ -31,7 +31,7 @@ from worker import children
 from worker.engine.run.grammar import trial
 children._SOURCES = os.environ["PYTHONPATH"]
 async def start():
-    await trial.GrammarTrial(lambda: "{}", 1).start()
+    await trial.GrammarTester(lambda: "{}", 1).start()
     await asyncio.sleep(100_000)
 asyncio.run(start())
 """,

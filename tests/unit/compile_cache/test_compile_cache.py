@@ -26,7 +26,7 @@ from support.volume.compile_caches import (
     Workers,
 )
 
-from worker.compile_cache import PLAN_SLACK_BYTES, STARTUP_PLAN, VARIABLES, prepare, publishing
+from worker.compile_cache import PLAN_SLACK_BYTES, STARTUP_PLAN, VARIABLES, publishing, set_up_cache
 
 
 @pytest.fixture
@@ -264,14 +264,14 @@ def test_the_operator_can_disable_plans(workers: Workers, monkeypatch: pytest.Mo
 
 
 def test_all_compiled_code_goes_to_one_directory(workers: Workers) -> None:
-    cache = prepare(workers.volume)
+    cache = set_up_cache(workers.volume)
     assert cache
     assert cache.local == workers.disks / "home" / ".cache" / "worker-compiled"
     assert {name: os.environ[name] for name in VARIABLES} == {
         name: str(cache.local / folder) for name, folder in VARIABLES.items()
     }
     # A child process of the worker can prepare the cache, too.
-    assert prepare(workers.volume)
+    assert set_up_cache(workers.volume)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -279,13 +279,13 @@ def test_an_operators_own_directory_disables_the_cache(
     workers: Workers, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "/own")
-    assert prepare(workers.volume) is None
+    assert set_up_cache(workers.volume) is None
     assert f"because {name} is set" in caplog.text
     assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == {name: "/own"}
 
 
 def test_there_is_no_cache_without_a_volume(workers: Workers) -> None:
-    assert prepare(workers.volume / "none") is None
+    assert set_up_cache(workers.volume / "none") is None
     assert not any(os.environ[name] for name in VARIABLES)
     assert not (workers.disks / "home").exists()
 
@@ -294,5 +294,5 @@ def test_there_is_no_cache_without_a_home_directory(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HOME", "/dev/null")
-    assert prepare(workers.volume) is None
+    assert set_up_cache(workers.volume) is None
     assert "there is no place for it here" in caplog.text

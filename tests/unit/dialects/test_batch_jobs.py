@@ -11,7 +11,7 @@ from support.batches import lines, results, to_jsonl
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, chat_job, static_app, tokens
 
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_a_job_out_of_time_starts_or_names_the_job_that_continues(
         batch={"requests": lines(1), "endpoint": CHAT, "max_runtime_sec": 1}
     )
     id = first_response["batch"]["id"]
-    assert caller.started_work == [LongWork("batch", id)]
+    assert caller.started_work == [WorkReference("batch", id)]
     assert ("run_with" in first_response) == (not can_start_jobs)
     second_response = await caller.run_job(batch={"id": id})
     assert (second_response["batch"]["status"], len(caller.started_work)) == ("completed", 1)

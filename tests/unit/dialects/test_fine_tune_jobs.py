@@ -16,7 +16,7 @@ from support.processes.background import poll_until
 from worker.app import Worker
 from worker.engine import Engines
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 NEW_FINE_TUNE = {"rows": [{"prompt": "a", "response": "b"}], "max_runtime_sec": 1}
 WAITING: Script = [["step", 5], ["wait"]]
@@ -79,7 +79,7 @@ async def test_a_repeated_job_continues_its_fine_tune_and_names_the_next_job(
     # A worker that can start jobs starts the next job itself.
     starting_caller = make_caller(caller, True)
     assert "run_with" not in await starting_caller.run_job("job-1", fine_tune=NEW_FINE_TUNE)
-    assert starting_caller.started_work == [LongWork("fine_tune", id)]
+    assert starting_caller.started_work == [WorkReference("fine_tune", id)]
 
 
 async def test_a_jobs_time_starts_before_it_creates_its_fine_tune(
@@ -148,7 +148,7 @@ async def test_a_worker_that_does_not_train_creates_no_fine_tunes(
         assert "FINE_TUNE=beside" in error["message"]
     assert FineTunes(caller.settings).list_all() == []
     create_fine_tune(caller)
-    assert caller.worker.unfinished_work() == []
+    assert caller.worker.list_unfinished_work() == []
 
 
 async def test_a_fine_tune_of_another_model_is_refused_and_stays_unfinished(caller: Caller) -> None:

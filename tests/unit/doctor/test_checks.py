@@ -115,7 +115,7 @@ def test_a_disk_that_is_too_small_fails(tmp_path: Path) -> None:
 
 
 def check_start_time(found: Candidate, **environ: str) -> Finding:
-    return only_finding(checks.check_start_time([found], environ))
+    return only_finding(checks.check_timeout([found], environ))
 
 
 def test_a_startup_longer_than_the_platforms_timeout_is_a_warning(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from worker.errors import InvalidInput
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S
 from worker.long_work.runner import RunOutcome
-from worker.volume.lease import Claim, Leases
+from worker.volume.lease import Claim, LeaseDirectory
 
 WAITS: Script = [*CHECKED, ["wait"]]
 DEAF: Script = [["deaf"], *CHECKED, ["wait"]]
@@ -235,14 +235,14 @@ async def test_a_cancelled_job_leaves_no_process_and_no_lease(tmp_path: Path) ->
 async def test_two_jobs_train_a_fine_tune_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    polled, poll = asyncio.Event(), Leases.poll
+    polled, poll = asyncio.Event(), LeaseDirectory.poll
     loop = asyncio.get_running_loop()
 
-    def record_poll(leases: Leases) -> Claim | None:
+    def record_poll(leases: LeaseDirectory) -> Claim | None:
         loop.call_soon_threadsafe(polled.set)
         return poll(leases)
 
-    monkeypatch.setattr(Leases, "poll", record_poll)
+    monkeypatch.setattr(LeaseDirectory, "poll", record_poll)
     fine_tune = scripted_fine_tune(tmp_path, WAITS, DONE)
     first, second = (start_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) for _ in range(2))
     await wait_for_step(fine_tune)
@@ -258,7 +258,7 @@ async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
 ) -> None:
     monkeypatch.setattr("worker.volume.lease.HEARTBEAT_S", 0.1)
     fine_tune, task, _ = await start_training(tmp_path, DEAF, DONE)
-    other = Leases(fine_tune.lease_directory("run"), max_unchanged=0)
+    other = LeaseDirectory(fine_tune.lease_directory("run"), max_unchanged=0)
     other.poll()
     with other.acquire() as taken:
         assert taken

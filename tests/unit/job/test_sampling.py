@@ -60,7 +60,7 @@ def test_best_of_choices_are_generated_and_ranked_choices_are_not_streamed(
 )
 def test_an_error_for_a_parameter_of_a_body_has_no_prefix(params: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        Sampling.read(params, "")
+        Sampling.from_params(params, "")
     assert caught.value.message.startswith(message)
     assert caught.value.param in params
 
@@ -231,14 +231,14 @@ async def test_bodies_above_a_bound_are_refused(name: str, value: Any, message: 
 async def test_repeated_items_count_once() -> None:
     params = {"allowed_token_ids": [5, 6] * 5_000, "bad_words": ["a", "b"] * 400}
     once = {"allowed_token_ids": [5, 6], "bad_words": ["a", "b"]}
-    assert RawJob.read(raw(**params)).sampling_params.vllm_params == once
+    assert RawJob.from_input(raw(**params)).sampling_params.vllm_params == once
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, body(**params))
     (request,) = engine.requests
     assert isinstance(request, dict)
     assert {name: request[name] for name in once} == once
     # max_tokens is cut to the largest number that the engine can count.
-    assert RawJob.read(raw(max_tokens=MAX_INT64)).sampling_params.vllm_params == {
+    assert RawJob.from_input(raw(max_tokens=MAX_INT64)).sampling_params.vllm_params == {
         "max_tokens": MAX_INT32
     }
 

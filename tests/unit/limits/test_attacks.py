@@ -22,7 +22,7 @@ from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import OpenAIJob, PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
-from worker.limits.table import CheckedRequest, check_request
+from worker.limits.table import RequestToCheck, check_request
 from worker.validation import SAMPLING_PARAMS
 
 JOBS = {
@@ -88,7 +88,7 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
                 bodies.prepare_body(job, route, engine, "job-1", settings())
         elif isinstance(job, RawJob | PromptListJob):
             shared = job if isinstance(job, RawJob) else job.shared
-            check_request(CheckedRequest(shared.body, RAW_SHAPE, settings(), SAMPLING_PARAMS))
+            check_request(RequestToCheck(shared.body, RAW_SHAPE, settings(), SAMPLING_PARAMS))
     except RequestError as error:
         return error
     return None

@@ -21,9 +21,9 @@ from worker.logs.reader import (
     MAX_LINE_BYTES,
     MAX_SEARCHED_CHARS,
     ErrorRecorder,
-    ObjectConverter,
+    JSONConverter,
     find_error,
-    format_object,
+    format_json_line,
 )
 
 PREFIX = "(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1] "
@@ -31,7 +31,7 @@ PREFIX = "(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1] "
 
 def convert(*parts: bytes) -> list[dict[str, Any]]:
     """Return the objects of output that is printed in parts, after a final flush."""
-    converter = ObjectConverter()
+    converter = JSONConverter()
     chunks = [converter.feed(part) for part in parts]
     return [json.loads(line) for line in b"".join([*chunks, converter.flush()]).splitlines()]
 
@@ -62,7 +62,7 @@ def test_a_line_of_text_is_the_message_of_an_object_with_time_and_level() -> Non
     ],
 )
 def test_the_level_is_read_from_known_formats(text: str, level: str) -> None:
-    line = json.loads(format_object(text))
+    line = json.loads(format_json_line(text))
     assert (line["level"], line["message"]) == (level, text)
 
 
@@ -71,7 +71,7 @@ def test_an_object_with_a_message_keeps_its_keys_and_gets_the_missing_keys() -> 
     assert datetime.fromisoformat(line.pop("time"))
     assert line == {"requestId": "j-1", "message": "Finished.", "level": "WARN"}
     whole = '{"time": "t", "level": "ERROR", "logger": "worker", "message": "m", "job": 1}'
-    assert format_object(whole) == whole
+    assert format_json_line(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_an_object_with_a_message_keeps_its_keys_and_gets_the_missing_keys() -> 
     ],
 )
 def test_other_json_is_text(text: str) -> None:
-    assert json.loads(format_object(text))["message"] == text
+    assert json.loads(format_json_line(text))["message"] == text
 
 
 def test_no_object_has_a_character_that_could_end_a_line() -> None:
-    text = ObjectConverter().feed("a\x0bb\u2028c\u0085d\n".encode())
+    text = JSONConverter().feed("a\x0bb\u2028c\u0085d\n".encode())
     assert text.isascii()
     assert len(text.splitlines()) == 1
     assert json.loads(text)["message"] == "a\x0bb\u2028c\u0085d"

@@ -11,7 +11,7 @@ from support.volume.disks import mount_disk, remount
 from worker.batches.record import Batch
 from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
-from worker.volume.lease import HEARTBEAT_S, MAX_UNCHANGED_POLLS, POLL_S, Leases
+from worker.volume.lease import HEARTBEAT_S, MAX_UNCHANGED_POLLS, POLL_S, LeaseDirectory
 
 
 def attempt_at(root: Path) -> Attempt:
@@ -68,10 +68,10 @@ async def test_the_lease_of_a_dead_owner_is_taken_over_after_enough_polls_and_no
 async def test_a_failing_poll_is_an_error_of_the_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Leases) -> None:
+    def fail(_: LeaseDirectory) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(Leases, "poll", fail)
+    monkeypatch.setattr(LeaseDirectory, "poll", fail)
     async with attempt_at(tmp_path).lease("plan"):
         with pytest.raises(VolumeError, match="Stale"):
             async with attempt_at(tmp_path).lease("plan"):

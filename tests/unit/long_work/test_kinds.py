@@ -38,7 +38,7 @@ with ScriptedEngine(*tokens("a")) as engine:
     config = settings(FILES_PATH=sys.argv[1], BASE_PATH=sys.argv[1], FINE_TUNE="off")
     worker = Worker(engine.engines, config)
     yields = [asyncio.run(answer(worker, job)) for job in JOBS]
-    worker.unfinished_work()
+    worker.list_unfinished_work()
     sweep.sweep(config)
     names = [name for name in sys.modules if name.startswith(("worker.fine_tunes", "trainer"))]
     print(json.dumps([yields[1][0]["batch"]["status"], yields[-1][0]["error"], sorted(names)]))

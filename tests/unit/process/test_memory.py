@@ -12,7 +12,7 @@ import pytest
 from support import ROOT
 
 from worker.process import processor
-from worker.process.garbage import pause_collection
+from worker.process.garbage import pause_and_freeze_gc
 from worker.process.memory import free_memory, memory_limit, page_cache_capacity
 
 # Memory:
@@ -80,7 +80,7 @@ def test_collection_pauses_in_the_block_and_later_ignores_its_objects(
 ) -> None:
     (gc.enable if enabled else gc.disable)()
     try:
-        with pause_collection():
+        with pause_and_freeze_gc():
             assert not gc.isenabled()
             built = [[number] for number in range(1000)]
         assert gc.isenabled() == enabled
@@ -93,10 +93,10 @@ def test_collection_pauses_in_the_block_and_later_ignores_its_objects(
 # Runs in its own process because fork handlers can't be removed.
 FORKS = """
 import gc, os
-from worker.process.garbage import collect_in_forks, pause_collection
-with pause_collection():
+from worker.process.garbage import enable_gc_in_forks, pause_and_freeze_gc
+with pause_and_freeze_gc():
     shared = [[] for _ in range(1000)]
-    collect_in_forks()
+    enable_gc_in_forks()
     if not os.fork():
         looked_at = {id(found) for found in gc.get_objects()}
         os._exit(0 if gc.isenabled() and not looked_at & {*map(id, shared)} else 1)

@@ -67,7 +67,7 @@ def first_stall(usage: Callable[[float], tuple[float, float]], step_s: float = 5
         now = check * step_s
         processor_s, moved = usage(now)
         figures = processor_s - before[0], int(moved) - before[1]
-        if detector.check(now, b"", *figures) >= PATIENCE_S:
+        if detector.update(now, b"", *figures) >= PATIENCE_S:
             return now
         before = processor_s, int(moved)
     return None
@@ -100,7 +100,7 @@ def test_a_machine_that_was_frozen_gets_the_full_time_again() -> None:
 def test_a_new_phase_is_progress() -> None:
     detector = StallDetector(0.0)
     for now in range(0, 1000, 5):
-        assert detector.check(now, b"%d" % (now // 50), 0, 0) < PATIENCE_S
+        assert detector.update(now, b"%d" % (now // 50), 0, 0) < PATIENCE_S
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import EngineDead
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 from worker.serve.background import BackgroundWork
-from worker.serve.service import Service
+from worker.serve.service import WorkerApp
 
-A, B = LongWork("batch", "batch_a"), LongWork("batch", "batch_b")
+A, B = WorkReference("batch", "batch_a"), WorkReference("batch", "batch_b")
 
 
 @contextlib.asynccontextmanager
@@ -43,7 +43,7 @@ async def run_lifespan(app: Any) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def start_service(engine: ScriptedEngine, **environ: str) -> AsyncIterator[httpx.AsyncClient]:
-    service = Service(engine.engines, settings(**environ))
+    service = WorkerApp(engine.engines, settings(**environ))
     async with run_lifespan(service), client_of(service) as http_client:
         yield http_client
 
@@ -128,7 +128,7 @@ class FakeWorker:
         await self.go.wait()
         yield self.answer
 
-    def unfinished_work(self) -> list[LongWork]:
+    def list_unfinished_work(self) -> list[WorkReference]:
         return []
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:

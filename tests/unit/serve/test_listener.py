@@ -30,7 +30,7 @@ def open_and_print(host, port):
     print(listening_socket.getsockname()[1], flush=True)
     return listening_socket
 
-open_port, listener._open = listener._open, open_and_print
+open_port, listener._open_port = listener._open_port, open_and_print
 startup_listener = listener.StartupListener("127.0.0.1", listener.Ports(0))
 if os.fork():
     print("started", flush=True)
@@ -56,14 +56,14 @@ def ping(
 def port_numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the ports that listeners open; the kernel picks them."""
     port_numbers: list[int] = []
-    open_port = module._open
+    open_port = module._open_port
 
     def open_and_record(host: str, port: int) -> socket.socket:
         listening_socket = open_port(host, port)
         port_numbers.append(listening_socket.getsockname()[1])
         return listening_socket
 
-    monkeypatch.setattr(module, "_open", open_and_record)
+    monkeypatch.setattr(module, "_open_port", open_and_record)
     return port_numbers
 
 

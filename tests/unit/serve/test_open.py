@@ -13,7 +13,7 @@ from support.tables.web_pages import HERE, REQUESTS, request_status
 
 from worker.errors import StartFailed
 from worker.serve.http_server import HealthPortFilter, add_cors, make_refusing_server, make_server
-from worker.serve.service import FailedStartApp, Service
+from worker.serve.service import FailedStartApp, WorkerApp
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def client_of_failed_start(url: str = "http://worker:80", **environ: str) -> htt
 async def test_allowed_origins_are_answered(
     engine: ScriptedEngine, origins: tuple[str, ...], allowed: str
 ) -> None:
-    service = Service(engine.engines, settings(**KEY))
+    service = WorkerApp(engine.engines, settings(**KEY))
     async with client_of(add_cors(service, origins)) as http_client:
         # Browsers send preflight requests without a key.
         preflight = await http_client.options(CHAT, headers=PREFLIGHT | {"origin": PAGE})
@@ -89,7 +89,7 @@ async def test_allowed_origins_are_answered(
 
 
 async def test_the_health_port_answers_only_pings(engine: ScriptedEngine) -> None:
-    app = HealthPortFilter(Service(engine.engines, settings()), 8080)
+    app = HealthPortFilter(WorkerApp(engine.engines, settings()), 8080)
     for port, models_status in ((8080, 404), (80, 200)):
         async with client_of(app, f"http://worker:{port}") as http_client:
             assert (await http_client.get("/ping")).status_code == 200

@@ -19,7 +19,7 @@ from support.processes.background import HUNG_S, poll_until
 from support.serve_client import HELLO, ServeClient, disconnect_after, error_of, post_streamed_body
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
-from worker.serve.service import Service
+from worker.serve.service import WorkerApp
 
 JSON = {"content-type": "application/json"}
 FORM = "multipart/form-data; boundary=a"
@@ -160,7 +160,7 @@ class ClientRequest:
         self._received.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
         headers = [(b"content-type", b"application/json")]
         scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers}
-        service = Service(engine.engines, settings())
+        service = WorkerApp(engine.engines, settings())
         self.task = asyncio.create_task(service(scope, self._received.get, self.sent.put))
 
     async def read_message(self) -> Any:

@@ -12,10 +12,10 @@ from worker.store.disk import count_elements
 from worker.store.files import (
     can_load,
     is_inside_folder,
-    json_object,
     missing_shards,
     needed_files,
     other_files,
+    parse_json_object,
     weight_files,
 )
 from worker.store.hub import find_snapshot
@@ -136,7 +136,7 @@ NO_INDEX = ["", "[1]", "{", "null", "[" * 100_000, *(json.dumps({"weight_map": i
 @pytest.mark.parametrize("text", NO_INDEX, ids=lambda text: text[:20])
 def test_a_malformed_index_is_ignored(text: str) -> None:
     assert weight_files(["b.safetensors"], text, Artifact("m")) == ["b.safetensors"]
-    assert "a" not in json_object(text)
+    assert "a" not in parse_json_object(text)
 
 
 @pytest.mark.parametrize(

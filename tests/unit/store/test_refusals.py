@@ -25,7 +25,7 @@ from support.hub.server import MEMBER, STRANGER
 from worker.errors import StartFailed
 from worker.store import Artifact, ModelUnavailable, Reason, UnlocatedArtifact, download, resolve
 from worker.store.download import obtain
-from worker.volume.lease import Leases
+from worker.volume.lease import LeaseDirectory
 
 
 def assert_nothing_is_trusted(store: HubAndVolume) -> None:
@@ -237,13 +237,13 @@ def test_an_unwritable_path_is_reported(store: HubAndVolume, name: str) -> None:
 def test_a_download_that_another_worker_completed_is_not_repeated(
     store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class LateLeases(Leases):
+    class LateLeases(LeaseDirectory):
         """Leases that are acquired just after another worker has completed the download."""
 
         def __init__(self, directory: Path) -> None:
             super().__init__(directory)
             fill_cache(store.places.volume, store.source, with_manifest=True)
 
-    monkeypatch.setattr(download, "Leases", LateLeases)
+    monkeypatch.setattr(download, "LeaseDirectory", LateLeases)
     assert_same_content(store.obtain(), store.source)
     assert store.hub.requests == []

@@ -29,7 +29,7 @@ from worker.store import (
     UnlocatedArtifact,
     resolve,
 )
-from worker.store.places import baked_models, repository_folder
+from worker.store.places import read_baked_models, repository_folder
 
 
 def test_the_platforms_cache_precedes_the_volume_and_a_skipped_place_is_explained(
@@ -197,16 +197,16 @@ def test_the_file_that_the_build_wrote_is_read(tmp_path: Path, baked_model: Bake
     entry = {**baked_model.__dict__, "place": str(baked_model.place)}
     unnamed = {**entry, "revision": None}
     file.write_text(json.dumps({"settings": {"MODEL_NAME": NAME}, "models": [entry, unnamed]}))
-    assert baked_models(file) == (baked_model, replace(baked_model, revision=None))
+    assert read_baked_models(file) == (baked_model, replace(baked_model, revision=None))
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"MODEL_NAME": "org/name"}', '{"models": [{"model": "x"}]}']
 )
 def test_a_missing_or_malformed_file_means_no_baked_models(tmp_path: Path, content: str) -> None:
-    assert baked_models(tmp_path / "args.json") == ()
+    assert read_baked_models(tmp_path / "args.json") == ()
     (tmp_path / "args.json").write_text(content)
-    assert baked_models(tmp_path / "args.json") == ()
+    assert read_baked_models(tmp_path / "args.json") == ()
 
 
 @pytest.mark.parametrize(

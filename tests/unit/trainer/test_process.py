@@ -14,7 +14,7 @@ from support.trainers.real import events_of, start_attempt, write_training
 from support.volume.disks import fill, mount_disk
 
 from trainer.batches import TokenRows
-from trainer.prepare import TRAINING, VALIDATION, check_in_process
+from trainer.prepare import TRAINING, VALIDATION, prepare_in_process
 from trainer.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
@@ -141,7 +141,7 @@ def create_spec(model: Path, tmp_path: Path, rows: str) -> Spec:
 
 @pytest.mark.slow
 def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
-    checked = check_in_process(
+    checked = prepare_in_process(
         create_spec(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens"
     )
     training, validation = (TokenRows(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
@@ -151,7 +151,9 @@ def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> N
 
 
 def test_mistakes_are_reported_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
-    checked = check_in_process(create_spec(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens")
+    checked = prepare_in_process(
+        create_spec(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens"
+    )
     [mistake] = checked.mistakes
     expected = ("training_file", 3, "response is empty")
     assert (mistake.file, mistake.line, mistake.message) == expected
@@ -163,9 +165,9 @@ def test_a_failing_volume_and_a_missing_tokenizer_raise_different_errors(
 ) -> None:
     spec = create_spec(demo_model, tmp_path, "a,b\nc,d\n")
     with pytest.raises(NotADirectoryError):
-        check_in_process(spec, tmp_path / "rows.csv" / "tokens")
+        prepare_in_process(spec, tmp_path / "rows.csv" / "tokens")
     with pytest.raises(RuntimeError, match=r"crashed: .*tokenizer"):
-        check_in_process(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
+        prepare_in_process(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
 
 
 def test_the_check_ends_with_the_process_that_started_it(demo_model: Path, tmp_path: Path) -> None:
@@ -183,9 +185,9 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from trainer.prepare import check_in_process\n"
+        "from trainer.prepare import prepare_in_process\n"
         "from trainer.spec import Spec\n"
-        "check_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
+        "prepare_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )
     spec = create_spec(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from support.processes.background import HUNG_S, wait_until
 
 from worker.volume import lease
-from worker.volume.lease import MAX_UNCHANGED_POLLS, Claim, Lease, Leases
+from worker.volume.lease import MAX_UNCHANGED_POLLS, Claim, Lease, LeaseDirectory
 
 MANY = 8
 
@@ -37,7 +37,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-Acquire = Callable[[Leases], Lease]
+Acquire = Callable[[LeaseDirectory], Lease]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def stack() -> Iterator[ExitStack]:
 def acquire(stack: ExitStack) -> Acquire:
     """Return a function that acquires a free lease until the test ends."""
 
-    def acquire(leases: Leases) -> Lease:
+    def acquire(leases: LeaseDirectory) -> Lease:
         acquired = stack.enter_context(leases.acquire(lambda: (5, 9)))
         assert acquired
         return acquired
@@ -58,7 +58,7 @@ def acquire(stack: ExitStack) -> Acquire:
     return acquire
 
 
-def is_free(leases: Leases) -> bool:
+def is_free(leases: LeaseDirectory) -> bool:
     with leases.acquire(lambda: (0, 0)) as acquired:
         return acquired is not None
 
@@ -75,9 +75,9 @@ def leave_lease(directory: Path, attempt: int = 1, content: bytes | None = None)
     path.write_bytes(claim if content is None else content)
 
 
-def poll_repeatedly(directory: Path, times: int = MAX_UNCHANGED_POLLS + 1) -> Leases:
+def poll_repeatedly(directory: Path, times: int = MAX_UNCHANGED_POLLS + 1) -> LeaseDirectory:
     """Return leases after some polls; the first poll has no earlier one to compare with."""
-    leases = Leases(directory)
+    leases = LeaseDirectory(directory)
     for _ in range(times):
         leases.poll()
     return leases
@@ -89,11 +89,11 @@ def wait_for_change(file: Path, before: bytes) -> bytes:
     return file.read_bytes()
 
 
-def acquire_concurrently(candidates: list[Leases]) -> list[int]:
+def acquire_concurrently(candidates: list[LeaseDirectory]) -> list[int]:
     """Let all workers try at the same moment; return the attempts of the acquired leases."""
     start, end = (threading.Barrier(len(candidates), timeout=HUNG_S) for _ in range(2))
 
-    def acquire(leases: Leases) -> int | None:
+    def acquire(leases: LeaseDirectory) -> int | None:
         start.wait()
         with leases.acquire(lambda: (0, 0)) as acquired:
             end.wait()
@@ -105,14 +105,14 @@ def acquire_concurrently(candidates: list[Leases]) -> list[int]:
 
 def test_exactly_one_of_many_workers_acquires_a_lease(directory: Path) -> None:
     for _ in range(20):
-        assert acquire_concurrently([Leases(directory) for _ in range(MANY)]) == [1]
+        assert acquire_concurrently([LeaseDirectory(directory) for _ in range(MANY)]) == [1]
 
 
 def test_the_claim_of_an_owner_has_its_identity_and_its_progress(
     directory: Path, acquire: Acquire
 ) -> None:
-    acquire(Leases(directory))
-    claim = Leases(directory).poll()
+    acquire(LeaseDirectory(directory))
+    claim = LeaseDirectory(directory).poll()
     assert claim
     assert (claim.attempt, claim.done, claim.total) == (1, 5, 9)
     assert (claim.pid, bool(claim.host), bool(claim.owner)) == (os.getpid(), True, True)
@@ -120,17 +120,17 @@ def test_the_claim_of_an_owner_has_its_identity_and_its_progress(
 
 def test_a_claim_that_becomes_shorter_is_read_correctly(directory: Path) -> None:
     progress = iter([(10**15, 10**15)])
-    with Leases(directory).acquire(lambda: next(progress, (0, 0))):
+    with LeaseDirectory(directory).acquire(lambda: next(progress, (0, 0))):
 
         def is_new() -> bool:
-            claim = Leases(directory).poll()
+            claim = LeaseDirectory(directory).poll()
             return claim is not None and (claim.done, claim.total) == (0, 0)
 
         wait_until(is_new)
 
 
 def test_a_live_owner_keeps_its_lease(directory: Path, acquire: Acquire) -> None:
-    owned, other = acquire(Leases(directory)), Leases(directory)
+    owned, other = acquire(LeaseDirectory(directory)), LeaseDirectory(directory)
     before = b""
     for _ in range(2 * MAX_UNCHANGED_POLLS):
         before = wait_for_change(directory / "lease-1", before)
@@ -169,12 +169,12 @@ def test_an_incomplete_lease_of_a_dead_owner_is_taken_over(
     directory: Path, acquire: Acquire, content: bytes
 ) -> None:
     leave_lease(directory, content=content)
-    assert Leases(directory).poll() is None
+    assert LeaseDirectory(directory).poll() is None
     assert acquire(poll_repeatedly(directory)).number == 2
 
 
 def test_an_unreadable_change_counts_as_a_heartbeat(directory: Path) -> None:
-    waiting = Leases(directory)
+    waiting = LeaseDirectory(directory)
     for beat in range(2 * MAX_UNCHANGED_POLLS):
         leave_lease(directory, content=b"{" * beat)
         waiting.poll()
@@ -185,13 +185,13 @@ def test_other_files_in_the_directory_are_not_leases(directory: Path, acquire: A
     directory.mkdir()
     for name in ("lease-x", "lease-", "lease-1.tmp", "manifests"):
         (directory / name).touch()
-    assert acquire(Leases(directory)).number == 1
+    assert acquire(LeaseDirectory(directory)).number == 1
 
 
 @without_heartbeats
 def test_a_released_lease_is_free_immediately(directory: Path) -> None:
-    waiting = Leases(directory)
-    with Leases(directory).acquire(lambda: (0, 0)):
+    waiting = LeaseDirectory(directory)
+    with LeaseDirectory(directory).acquire(lambda: (0, 0)):
         waiting.poll()
         assert not is_free(waiting)
     assert file_names(directory) == []
@@ -200,7 +200,7 @@ def test_a_released_lease_is_free_immediately(directory: Path) -> None:
 
 
 def test_an_exception_releases_the_lease(directory: Path) -> None:
-    with pytest.raises(ValueError, match="x"), Leases(directory).acquire(lambda: (0, 0)):
+    with pytest.raises(ValueError, match="x"), LeaseDirectory(directory).acquire(lambda: (0, 0)):
         raise ValueError("x")
     assert file_names(directory) == []
 
@@ -209,7 +209,7 @@ def test_an_exception_releases_the_lease(directory: Path) -> None:
 def test_a_process_that_exits_releases_all_its_leases(tmp_path: Path, acquire: Acquire) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
     for directory in directories:
-        acquire(Leases(directory))
+        acquire(LeaseDirectory(directory))
     lease.release_all()
     assert [file_names(directory) for directory in directories] == [[], []]
 
@@ -226,11 +226,11 @@ def expect_heartbeats(directory: Path, name: str) -> None:
 def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
     directory: Path, acquire: Acquire, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    slow, successor = acquire(Leases(directory)), acquire(poll_repeatedly(directory))
+    slow, successor = acquire(LeaseDirectory(directory)), acquire(poll_repeatedly(directory))
     if attempt == slow.number:
         # After a release, attempts are numbered from 1 again.
         successor.release()
-        successor = acquire(Leases(directory))
+        successor = acquire(LeaseDirectory(directory))
     assert successor.number == attempt
     monkeypatch.setattr(lease, "HEARTBEAT_S", 0.02)
     for owner in (slow, successor):
@@ -251,7 +251,7 @@ def test_an_owner_survives_failed_heartbeats(
         tries.release()
         raise OSError(errno.ESTALE, "a sick disk")
 
-    owned = acquire(Leases(directory))
+    owned = acquire(LeaseDirectory(directory))
     with monkeypatch.context() as patched:
         patched.setattr(Lease, step, fail)
         for _ in range(3):
@@ -265,13 +265,13 @@ def test_a_directory_that_can_not_be_written_to_is_an_error(tmp_path: Path, plac
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match=place):
-        is_free(Leases(tmp_path / place))
+        is_free(LeaseDirectory(tmp_path / place))
 
 
 def test_a_lost_directory_is_created_again(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leases = Leases(directory)
+    leases = LeaseDirectory(directory)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", lambda *_, **__: None)
         assert not is_free(leases)

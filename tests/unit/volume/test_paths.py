@@ -194,10 +194,10 @@ def test_any_path_is_refused_or_leads_to_a_directory_for_callers(
 
 def test_the_error_for_a_missing_volume_names_the_setting_to_change(tmp_path: Path) -> None:
     volume = volume_of(BASE_PATH=str(tmp_path / "no"))
-    for method in (volume.worker_directory, volume.input_path, volume.output_path):
+    for method in (volume.worker_path, volume.input_path, volume.output_path):
         with pytest.raises(VolumeError, match="FILES_PATH") as exc_info:
             method("files")
         assert str(tmp_path) not in exc_info.value.message
     # A directory that the operator names need not exist yet.
     volume = volume_of(FILES_PATH=str(tmp_path / "new"))
-    assert volume.worker_directory("files") == tmp_path / "new" / "worker" / "files"
+    assert volume.worker_path("files") == tmp_path / "new" / "worker" / "files"

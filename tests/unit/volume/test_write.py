@@ -11,7 +11,7 @@ import pytest
 from support.volume.disks import fill, mount_disk, remount
 
 from worker.errors import VolumeError
-from worker.volume import translate_os_errors, write_file, write_once, write_parts
+from worker.volume import translate_os_errors, write_chunks, write_file, write_once
 
 Write = Callable[[Path, bytes], object]
 WITH_BOTH_FUNCTIONS = pytest.mark.parametrize("write", [write_file, write_once])
@@ -132,5 +132,5 @@ def test_parts_that_fail_leave_no_file(tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_parts(tmp_path / "file", parts())
+        write_chunks(tmp_path / "file", parts())
     assert [*tmp_path.iterdir()] == []

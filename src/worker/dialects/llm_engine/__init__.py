@@ -1,4 +1,4 @@
-"""Scale's LLM Engine: the routes that its client calls. Files are the same as OpenAI's."""
+"""The routes that the client of Scale's LLM Engine calls. It uses OpenAI's routes for files."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ ROUTES = (
     Route("POST", BATCHES_PATH, batches.create_v2),
     Route("GET", BATCHES_PATH, batches.list_jobs),
     Route("GET", f"{BATCHES_PATH}/{{job_id}}", batches.retrieve),
-    Route("POST", f"{BATCHES_PATH}/{{job_id}}", batches.update),
+    Route("POST", f"{BATCHES_PATH}/{{job_id}}", batches.update_priority),
     Route("POST", f"{BATCHES_PATH}/{{job_id}}/actions/cancel", batches.cancel),
 )
 
 
-# Error statuses for which LLM Engine's client has its own class. All statuses from 500 share one.
+# Statuses for which LLM Engine's client has an exception class. Statuses from 500 share one class.
 CLIENT_ERRORS = (400, 401, 404, 429)
 
 
@@ -41,14 +41,14 @@ def is_client_request(path: str, scheme: str) -> bool:
     """Return whether LLM Engine's client sent an HTTP request.
 
     Args:
-        path: Path of the request: a route of LLM Engine, or a file route shared with OpenAI's API.
-        scheme: Scheme of the Authorization header. Only LLM Engine's client sends Basic.
+        path: Path of the request. LLM Engine and OpenAI share the paths of files.
+        scheme: Lower-case scheme of the Authorization header. Only LLM Engine's client sends Basic.
     """
     return scheme == "basic" or OpenAIJob(route=path).path.startswith(("/llm/", BATCHES_PATH))
 
 
 def error_response(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return the status of an error for LLM Engine's client, and OpenAI's body with ``detail``."""
+    """Return an error's status and body for LLM Engine's client: OpenAI's body with ``detail``."""
     error = body["error"]
     has_client_class = error["code"] in CLIENT_ERRORS or error["code"] >= 500
     status = error["code"] if has_client_class else 400

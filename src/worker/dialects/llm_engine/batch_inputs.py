@@ -30,19 +30,19 @@ from worker.volume import ids, translate_os_errors
 INPUT_KEY = "input_data_path"
 PROMPTS_KEY = "prompts"
 COMPLETIONS = "/v1/completions"
-# Routes by the key that only requests for this route have.
+# Routes by the key of a body that identifies the route.
 ROUTE_BY_KEY = {"messages": "/v1/chat/completions", "prompt": COMPLETIONS, "input": "/v1/responses"}
 # Keys of a request that the batch overwrites: every line uses the batch's model, and none streams.
 OVERWRITTEN_KEYS = ("model", "stream", "stream_options")
 
 # Maximum nesting depth of objects and lists.
 MAX_DEPTH = 200
-# Events of ijson that start a value, except for numbers.
+# ijson's events that start a value other than a number.
 _VALUE_EVENTS = frozenset({"string", "null", "boolean", "start_map", "start_array"})
 
 
 def locate_input(path: str, files: Files) -> Path:
-    """Return the path of an input file, whose id or path on the volume the caller has sent.
+    """Return the path of the input file that a caller names by its id or its path on the volume.
 
     Raises:
         InvalidInput: The path is a URL, or callers may not read it.
@@ -56,16 +56,16 @@ def locate_input(path: str, files: Files) -> Path:
         return files.volume.input_path(path)
 
 
-def read_v1(
+def convert_v1(
     request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v1 batch and an iterator over its lines.
 
-    If there is no input file (``path``), the request contains the prompts, and errors in them are
-    raised by iterating. ``priority`` is for an engine that schedules requests by priority.
+    If ``path`` is None, the prompts are in the request, and errors in them are raised while
+    iterating. ``priority`` is for an engine that schedules requests by priority.
 
     Raises:
-        InvalidInput: Another key, or a prompt in the input file, is invalid, or there is no prompt.
+        InvalidInput: A parameter or a prompt in the input file is invalid, or there is no prompt.
         VolumeError: The volume fails.
     """
     content = request.content if path is None else _read_with_first_prompt(path, limits)
@@ -91,12 +91,12 @@ def read_v1(
     return COMPLETIONS, _make_lines(COMPLETIONS, items, make_body, field, limits)
 
 
-def read_v2(
+def convert_v2(
     request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
-    """Return the route of a v2 batch, which its first body determines, and its lines.
+    """Return the route of a v2 batch, taken from its first body, and an iterator over its lines.
 
-    See ``read_v1`` for the arguments and for errors.
+    See ``convert_v1`` for the arguments and for errors.
     """
     if path is None and not isinstance(request.content, list):
         message = "prompts with common parameters go to /v1/llm/batch-completions"
@@ -113,7 +113,7 @@ def read_v2(
             raise _field_error(f"content.{index}", message)
         fields = drop_optional_nulls(item)
         body = {key: value for key, value in fields.items() if key not in OVERWRITTEN_KEYS}
-        # LLM Engine's client writes 0 if the caller sets no priority.
+        # LLM Engine's client writes 0 if the caller sets no priority, so 0 counts as absent.
         if priority is not None and not body.get("priority"):
             body["priority"] = priority
         return {**body, "model": request.config.model}
@@ -147,7 +147,7 @@ def _make_lines(
     field: str,
     limits: BatchLimits,
 ) -> Iterator[bytes]:
-    """Yield the lines of a batch's input file, and raise an error for an item that is invalid.
+    """Yield the lines of a batch's input file; raise ``InvalidInput`` at the first invalid item.
 
     ``make_body`` makes a line's body from an item's index and the item; ``field`` is the field of
     the request that contains the items, for messages.
@@ -186,11 +186,11 @@ def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
                 _check_prompt(prompt_count, value)
                 _check_count(prompt_count, limits, f"content.{PROMPTS_KEY}")
                 prompt_count += 1
-                # Prompts after the first are not stored, so that the limits apply to each alone.
-                # The other keys are stored, so that the limits apply to all of them together.
-                file.start_value()
+                # Prompts after the first are not stored, so the limits apply to each prompt alone.
+                # The other keys are stored, so the limits apply to all of them together.
+                file.reset_counters()
             if prefix == "" and event == "map_key":
-                # A second list of prompts would reset the limits for the keys between the lists.
+                # A second list of prompts would reset the counters for the keys before it.
                 if value in keys:
                     raise InvalidInput(f"{value!r} stands twice in the object")
                 keys.add(value)
@@ -202,17 +202,17 @@ def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
 def _read_items(path: Path, prefix: str, limits: BatchLimits) -> Iterator[Any]:
     with _open_json(path, limits) as file:
         for item in ijson.items(file.events(), prefix):
-            file.start_value()
+            file.reset_counters()
             yield item
 
 
 class _JSONFile:
-    """A JSON file that is read incrementally, with limits for the value of each request."""
+    """A JSON file that is read incrementally, with limits for each item."""
 
     def __init__(self, file: BinaryIO, limits: BatchLimits) -> None:
         self._file = file
         self._limits = limits
-        self.start_value()
+        self.reset_counters()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; called by ijson."""
@@ -227,13 +227,13 @@ class _JSONFile:
         """Yield ijson's events for the file: prefix, event and value.
 
         Raises:
-            InvalidInput: A value is nested too deeply or contains too many values. The limit for
+            InvalidInput: An item is nested too deeply or contains too many values. The limit for
                 numbers is separate and higher, since they may be token ids.
         """
-        events: Iterator[tuple[str, str, Any]] = ijson.parse(self._count_events())
+        events: Iterator[tuple[str, str, Any]] = ijson.parse(self._limit_events())
         return events
 
-    def _count_events(self) -> Iterator[tuple[str, Any]]:
+    def _limit_events(self) -> Iterator[tuple[str, Any]]:
         depth, max_values = 0, self._limits.max_line_values
         for event, value in ijson.basic_parse(self, use_float=True):
             depth += event.startswith("start_") - event.startswith("end_")
@@ -248,14 +248,14 @@ class _JSONFile:
                 raise InvalidInput(f"a value in it holds {message}")
             yield event, value
 
-    def start_value(self) -> None:
-        """Reset the counters for the next value."""
+    def reset_counters(self) -> None:
+        """Reset the counters of bytes and values before the next item."""
         self._byte_count = self._value_count = self._number_count = 0
 
 
 @contextlib.contextmanager
 def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
-    """Open an input file. Messages of errors in the block are prefixed with the file's key.
+    """Open an input file; messages of errors in the block start with ``input_data_path``.
 
     Raises:
         InvalidInput: The file does not exist, or is not valid JSON.
@@ -271,6 +271,6 @@ def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
     except InvalidInput as error:
         raise _field_error(INPUT_KEY, error.message) from None
     except (ijson.JSONError, ValueError) as error:
-        # The parser's message quotes the file, so that it is not returned.
+        # The parser's message is not returned, because it quotes the file.
         reason = "it ends too early" if isinstance(error, ijson.IncompleteJSONError) else "broken"
         raise _field_error(INPUT_KEY, f"it is no JSON: {reason}") from None

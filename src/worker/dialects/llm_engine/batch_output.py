@@ -16,7 +16,7 @@ from worker.errors import Conflict, InvalidInput
 from worker.files import Files
 from worker.files.storage import has_content
 from worker.validation import prefix_field_name
-from worker.volume import translate_os_errors, write_once, write_parts
+from worker.volume import translate_os_errors, write_chunks, write_once
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class _Response(Struct):
 
 
 class _ResultLine(Struct):
-    """A line of a batch's output or error file; without a response if the request was not sent."""
+    """A line of a batch's output or error file; without ``response``, the request was not sent."""
 
     response: _Response | None = None
 
@@ -40,7 +40,7 @@ _decoder = msgspec.json.Decoder(_ResultLine)
 
 
 def make_item_v1(line: bytes | None) -> bytes:
-    """Return a completion in LLM Engine's format; null if the request failed or was not sent."""
+    """Return a completion in LLM Engine's format; null if the line contains no completion."""
     response = _decoder.decode(line).response if line else None
     if response is None or response.status_code >= 400:
         return NULL
@@ -56,7 +56,7 @@ def make_item_v1(line: bytes | None) -> bytes:
             pairs = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
             item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # The batch must finish in any case. Its output file contains the whole response.
+        # The batch must finish nevertheless. Its OpenAI output file contains the whole response.
         log.exception("an answer is no completion")
         return NULL
     return msgspec.json.encode(item)
@@ -68,7 +68,7 @@ def make_item_v2(line: bytes | None) -> bytes:
     return NULL if response is None else bytes(response.body)
 
 
-# Makes an item of the array from a line of the output or error file; from None if there is no line.
+# Makes an item of the array from a line of the output or error file, or from None without a line.
 MakeItem = Callable[[bytes | None], bytes]
 
 
@@ -128,7 +128,7 @@ class ArrayOutput:
             path = self._resolve_path()
             with translate_os_errors():
                 if write_once(path, self._marker) or self._is_reserved(path):
-                    write_parts(path, self._files.enforce_quota(self._encode_array(results())))
+                    write_chunks(path, self._files.enforce_quota(self._encode_array(results())))
                 elif not has_content(path, self._encode_array(results())):
                     raise Conflict(f"{self._path}: somebody else has put a file there")
 

@@ -15,13 +15,13 @@ from worker.validation import (
     drop_nulls,
 )
 
-# LLM Engine's default and maximum run time, in seconds.
+# LLM Engine's default and maximum run time of a batch, in seconds.
 DAY_S = 86_400
 MAX_RUNTIME_S = 2 * DAY_S
 
 # Keys of a request that describe machines. They have no effect: the endpoint's settings decide.
 MACHINE_KEYS = ("cpus", "gpus", "memory", "gpu_type", "storage", "nodes_per_worker")
-# Values that LLM Engine's client writes into model_config by default.
+# Defaults that LLM Engine's client writes into model_config; they are not reported as ignored.
 CLIENT_DEFAULTS = {"num_shards": 1}
 
 _CONFIG_KEY = "model_config"
@@ -31,7 +31,7 @@ _CONFIG_KEY = "model_config"
 NESTED_KEYS = ("messages", "input", "tools", "tool_choice", "response_format")
 # Keys below ``NESTED_KEYS`` that contain objects of the caller, in which null may be a value.
 OPAQUE_KEYS = ("parameters", "schema", "arguments")
-# JSON keys by the names that the client uses because its models can't have fields of that name.
+# JSON keys by the client's names for them: its models can't have a field named "schema".
 _JSON_KEYS = {"schema_": "schema"}
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
@@ -61,9 +61,9 @@ class PriorityUpdate(StrictModel):
 
 
 class SharedParameters(CompletionParameters):
-    """The parameters that all prompts of a v1 batch share, without the prompts."""
+    """The parameters that all prompts of a v1 batch share."""
 
-    # These keys have no default in LLM Engine's batches.
+    # Unlike completions, LLM Engine's batches have no default for these keys.
     max_new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)]
 
@@ -90,7 +90,7 @@ class BatchCompletions(StrictModel):
     @model_validator(mode="after")
     def _check_supported(self) -> Self:
         if self.tool_config is not None:
-            # LLM Engine's only tool executes, on the server, code that the model has written.
+            # LLM Engine's only tool executes code that the model has written, on the server.
             message = (
                 "this worker runs no tools, and no code that a model has written; the requests of "
                 "a v2 batch may have tools of their own, whose calls are part of the output"
@@ -106,12 +106,12 @@ class BatchCompletions(StrictModel):
 
     @property
     def _all_labels(self) -> dict[str, str]:
-        """The labels, which LLM Engine's client writes in two places."""
+        """The labels of the request and of its ``model_config``, where the client repeats them."""
         return {**self.config.labels, **self.labels}
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The labels, and the names of the ignored keys."""
+        """The labels, and under ``without_effect`` the names of the ignored keys."""
         metadata = self._all_labels
         if names := self.ignored_keys:
             metadata["without_effect"] = f"{', '.join(names)}: the endpoint's settings decide"
@@ -119,7 +119,7 @@ class BatchCompletions(StrictModel):
 
     @property
     def ignored_keys(self) -> list[str]:
-        """The accepted keys without effect, since the endpoint's settings decide; at most 16."""
+        """Names of up to 16 keys that have no effect, because the endpoint's settings decide."""
         config = self.config.model_extra or {}
         keys = [key for key, item in config.items() if item and item != CLIENT_DEFAULTS.get(key)]
         names = [
@@ -138,7 +138,7 @@ class BatchCompletions(StrictModel):
 def drop_optional_nulls(body: dict[str, Any]) -> dict[str, Any]:
     """Return the body of a v2 request without the null values that mean an absent key.
 
-    Below ``NESTED_KEYS``, this also replaces the client's own names of keys by the JSON keys.
+    Below ``NESTED_KEYS``, the client's names of keys are also replaced (``_JSON_KEYS``).
     """
     return {
         key: _drop_nested_nulls(value) if key in NESTED_KEYS else value

@@ -1,4 +1,4 @@
-"""LLM Engine's routes for batches; their files are OpenAI's files.
+"""LLM Engine's routes for batches; the files are the same as OpenAI's.
 
 A request is converted to the lines of a batch's input file (``batch_inputs``), and the results are
 written as one array (``batch_output``).
@@ -19,7 +19,7 @@ from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
 from worker.dialects.llm_engine.batch_requests import BatchCompletions, PriorityUpdate
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import FILE_PREFIX as FILE
-from worker.routes.long_work import cancel_batch, check_endpoint
+from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.models import list_usable_cards
 from worker.routes.route import RouteRequest
 from worker.validation import drop_nulls
@@ -51,13 +51,13 @@ STATUSES: dict[BatchStatus, str] = {
 
 async def create_v1(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of prompts with common parameters (LLM Engine's v1)."""
-    batch, run_with = await _create_and_run(request, "llm_engine_v1")
+    batch, run_with = await _submit_batch(request, "llm_engine_v1")
     return {"job_id": batch.id, **run_with}
 
 
 async def create_v2(request: RouteRequest) -> dict[str, Any]:
     """Create a batch of requests' bodies (LLM Engine's v2)."""
-    batch, run_with = await _create_and_run(request, "llm_engine_v2")
+    batch, run_with = await _submit_batch(request, "llm_engine_v2")
     return {**await asyncio.to_thread(job_object, batch), **run_with}
 
 
@@ -84,8 +84,8 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     return {"jobs": await asyncio.to_thread(list_newest)}
 
 
-async def update(request: RouteRequest) -> dict[str, Any]:
-    """Change the priority of a batch; the order of its requests stays the same (LLM Engine's).
+async def update_priority(request: RouteRequest) -> dict[str, Any]:
+    """Change the displayed priority of a batch; its requests retain theirs (LLM Engine's).
 
     Raises:
         InvalidInput: The priority is not a string, or it is too long.
@@ -102,7 +102,7 @@ async def update(request: RouteRequest) -> dict[str, Any]:
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a batch; without success if it has already ended (LLM Engine's)."""
+    """Cancel a batch; ``success`` is false if it has already ended (LLM Engine's)."""
     batch = await asyncio.to_thread(_find_batch, request)
     try:
         return {"success": True, **await cancel_batch(batch, request.resources)}
@@ -144,7 +144,7 @@ def _iso_time(seconds: float) -> str:
 
 
 def _find_batch(request: RouteRequest) -> Batch:
-    """Find the batch that the path names.
+    """Find the batch whose id is in the request's path.
 
     Raises:
         NoSuchObject: The batch does not exist, or was created through OpenAI's API.
@@ -160,7 +160,7 @@ def _is_llm_engine_batch(batch: Batch) -> bool:
     return batch.request.output in OUTPUTS
 
 
-async def _create_and_run(request: RouteRequest, version: Version) -> tuple[Batch, dict[str, Any]]:
+async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch, dict[str, Any]]:
     """Create a batch and start its jobs; also return the dict of ``Resources.start_jobs``.
 
     Raises:
@@ -182,7 +182,7 @@ def _create_batch(request: RouteRequest, body: BatchCompletions, version: Versio
     """Create a batch, or return the existing one if the same request was sent before.
 
     Raises:
-        Conflict: Another request has the same id.
+        Conflict: A different request has the same id, or the output file exists.
         WorkerError: The input or a path is invalid, or the volume fails.
     """
     batches = request.resources.batches
@@ -211,16 +211,16 @@ def _create_batch(request: RouteRequest, body: BatchCompletions, version: Versio
     if not batches.exists(batch_id):
         reservation = ArrayOutput(body.output_data_path, batches.files, batch_id).reserve()
     elif path:
-        # The input was read when the batch was created. The input file may have changed since then.
+        # Don't convert the input again: the file may have changed since the batch was created.
         return batches.create(stored_batch(batches.get(batch_id).request.endpoint))
     has_priorities = request.engines.base_model.model.has_priorities
     with reservation:
         input_path = batch_inputs.locate_input(path, batches.files) if path else None
-        read = batch_inputs.read_v1 if version == "llm_engine_v1" else batch_inputs.read_v2
-        url, lines = read(
+        convert = batch_inputs.convert_v1 if version == "llm_engine_v1" else batch_inputs.convert_v2
+        url, lines = convert(
             body, input_path, batches.limits, body.scheduler_priority if has_priorities else None
         )
-        check_endpoint(url, request.engines)
+        check_batch_route(url, request.engines)
         try:
             batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
         except InputTooLarge:

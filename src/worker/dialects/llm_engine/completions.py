@@ -20,7 +20,7 @@ from worker.validation import SAMPLING_PARAMS, StrictModel, drop_nulls
 
 FORMAT = "llm_engine"
 
-# Names of sampling_params by LLM Engine's names.
+# vLLM's names of sampling parameters by LLM Engine's names.
 RENAMED_KEYS = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
 # Keys that a raw job has at the top level, outside sampling_params.
 RAW_KEYS = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
@@ -37,7 +37,7 @@ MODEL_QUERY_KEY = "model_endpoint_name"
 
 
 class CompletionParameters(StrictModel):
-    """The sampling parameters that completions and batches share."""
+    """LLM Engine's sampling parameters, which completions and batches share."""
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 20
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -91,7 +91,7 @@ def convert_to_raw(values: dict[str, Any]) -> dict[str, Any]:
     """
     raw: dict[str, Any] = {"format": FORMAT}
     sampling: dict[str, Any] = {}
-    for name, value in LLMEngineJob.read(values):
+    for name, value in LLMEngineJob.from_input(values):
         if value is not None:
             (raw if name in RAW_KEYS else sampling)[RENAMED_KEYS.get(name, name)] = value
     return {**raw, SAMPLING_PARAMS: sampling}
@@ -112,13 +112,13 @@ def stream(request: RouteRequest) -> Answer[Delta]:
     def render_error(body: dict[str, Any]) -> Any:
         return _render_events(request, [_make_error_event(body["error"])])
 
-    # A yield may contain several tokens, since each of them becomes its own event.
+    # No policy is needed: even if a yield has several tokens, each becomes its own event.
     return replace(answer, render=render, render_error=render_error, policy=None)
 
 
 def _generate(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
     overrides = {"model": request.job.query.get(MODEL_QUERY_KEY), "stream": stream}
-    job = RawJob.read(convert_to_raw(drop_nulls({**request.body, **overrides})))
+    job = RawJob.from_input(convert_to_raw(drop_nulls({**request.body, **overrides})))
     engine = request.engines.main
     return generation.answer(
         job, request.request_id, engine, request.settings, LLMEngineFormatter, MAX_EVENT_BYTES
@@ -148,7 +148,7 @@ class LLMEngineFormatter:
         self._stream = job.stream
         self._log_probs = job.sampling_params.return_token_log_probs
         self._output_tokens = 0
-        # An event contains the log probability of one token only.
+        # An event contains the log probability of one token only, so each token is sent alone.
         self.policy = ONE_BY_ONE if self._log_probs else None
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""LLM Engine's routes for fine-tunes, which are also OpenAI's fine-tuning jobs.
+"""LLM Engine's routes for fine-tunes; OpenAI's routes list the same ones as fine-tuning jobs.
 
 The first line of a route's docstring is its summary in /openapi.json.
 """
@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import Conflict, InvalidInput
-from worker.job.fine_tune import CreateFineTune, Integration, NonEmptyText, Suffix, Wandb
+from worker.job.fine_tune import CreateFineTune, Integration, NonEmptyText, Suffix, WandbOptions
 from worker.routes.long_work import create_fine_tune
 from worker.routes.route import RouteRequest
 from worker.validation import StrictModel
@@ -33,7 +33,7 @@ REPORT_TO_KEY = "report_to"
 DEFAULT_PROJECT = "llm-engine"
 
 
-class WandbConfig(Wandb):
+class WandbConfig(WandbOptions):
     """The options for Weights & Biases in a request of LLM Engine's client."""
 
     project: NonEmptyText = DEFAULT_PROJECT
@@ -42,7 +42,7 @@ class WandbConfig(Wandb):
 
 
 class CreateRequest(StrictModel):
-    """The body of a request that creates a fine-tune."""
+    """The body of LLM Engine's request that creates a fine-tune."""
 
     model: NonEmptyText
     training_file: NonEmptyText
@@ -81,7 +81,7 @@ class CreateRequest(StrictModel):
                 message = f"this worker has its own, which its operator sets: {setting}"
                 raise InvalidInput(f"{field}: {message}", param=field)
         values = config.model_dump(exclude={"api_key", "base_url"})
-        return Integration(type="wandb", wandb=Wandb(**values))
+        return Integration(type="wandb", wandb=WandbOptions(**values))
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
@@ -110,7 +110,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a fine-tune; without success if it has already ended (LLM Engine's)."""
+    """Cancel a fine-tune; ``success`` is false if it has already ended (LLM Engine's)."""
 
     def try_to_cancel() -> bool:
         fine_tune = _find_fine_tune(request)
@@ -132,7 +132,7 @@ async def list_events(request: RouteRequest) -> dict[str, Any]:
 
 def job_object(fine_tune: "FineTune") -> dict[str, Any]:
     """Return a fine-tune as LLM Engine's job object. Reads files, so call it in a thread."""
-    # The result is read last: if a worker writes it during these reads, it overrides the status.
+    # The result is read after the status and overrides it: a worker may write it in between.
     status, result = fine_tune.status, fine_tune.result
     return {
         "id": fine_tune.id,

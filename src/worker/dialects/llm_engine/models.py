@@ -19,15 +19,15 @@ ENDPOINTS_PATH = "/v1/llm/model-endpoints"
 ENDPOINT_PATH = "/v1/llm/model-endpoints/{name:path}"
 DOWNLOAD_PATH = "/v1/llm/model-endpoints/download"
 FILE_PATH = "/v1/llm/model-files/{name}/{file}"
-# Key of the query string of a download: the server's address, which starts the links to files.
+# Query key of a download; its value is the server's address, with which the links start.
 BASE_URL_KEY = "base_url"
 
-# Quantizations that the client knows. vLLM has several implementations of each, with longer names.
+# Quantizations that the client knows. vLLM's longer names for its implementations start with them.
 QUANTIZATIONS = ("bitsandbytes", "awq")
 
 
 class DownloadRequest(StrictModel):
-    """A request for the files of a model."""
+    """A request for links to the files of a model."""
 
     model_name: str
     download_format: Literal["hugging_face"] = "hugging_face"
@@ -69,7 +69,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: The endpoint's settings name the adapter, or callers may not delete it.
+        InvalidInput: It is a base model or in LORA_MODULES, or callers may not delete it.
         VolumeError: The volume can't be written to.
     """
     name = request.path_params["name"]
@@ -85,7 +85,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
     try:
         await base.unload_adapter(name)
     except RefusedByEngine as error:
-        if error.status != HTTPStatus.NOT_FOUND:  # NOT_FOUND: it was not loaded.
+        if error.status != HTTPStatus.NOT_FOUND:  # NOT_FOUND: the adapter was not loaded.
             raise
     return {"deleted": True}
 
@@ -106,7 +106,7 @@ async def download(request: RouteRequest) -> dict[str, Any]:
 
 
 async def refuse_to_read_file(request: RouteRequest) -> Any:
-    """Return a file of an adapter, over HTTP only, by its path or by a signed link.
+    """Return a file of an adapter by its path or a signed link: over HTTP only, a job is refused.
 
     Raises:
         NoSuchObject: There is no such adapter.
@@ -160,7 +160,7 @@ def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
             "This model was loaded from a directory: only the endpoint's operator knows where its "
             "files can be downloaded."
         )
-    # Importing huggingface_hub reads its settings, which are only set while the worker starts.
+    # huggingface_hub reads its settings on import, and the worker sets them during startup.
     from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see above
 
     with translate_os_errors():

@@ -10,7 +10,7 @@ from worker.batches.record import StoredBatch
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirstQuery
 from worker.job.batch import CreateBatch
-from worker.routes.long_work import cancel_batch, check_endpoint
+from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.route import RouteRequest
 
 
@@ -21,7 +21,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: A field is invalid. The message names the field.
     """
     body = CreateBatch.from_body(request.body)
-    check_endpoint(body.endpoint, request.engines)
+    check_batch_route(body.endpoint, request.engines)
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
     stored_batch = StoredBatch.from_request(body, batch_id, body.input_file_id)

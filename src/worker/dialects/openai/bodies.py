@@ -17,7 +17,7 @@ from worker.job import OpenAIJob
 from worker.job.sampling import BEAM_SEARCH_IGNORES, TOP_LEVEL_PARAMETERS, Sampling
 from worker.limits.parameters import remove_duplicates
 from worker.limits.spelling import REMOVED_PARAMETERS, STRUCTURED_OUTPUTS
-from worker.limits.table import CheckedRequest, check_request
+from worker.limits.table import RequestToCheck, check_request
 from worker.routes.route import Route
 from worker.settings import Settings
 from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key_message
@@ -34,14 +34,14 @@ WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTU
 # Parameters that vLLM's server has removed. The refusal names their replacement.
 REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
 
-# Maximum number of unknown keys that are logged and remembered. Callers can invent any number.
+# Maximum number of unknown keys that are logged and remembered; callers can invent more.
 MAX_LOGGED_KEYS = 100
 _logged_keys: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBody:
-    """A body for vLLM's server, and the ranking of its choices, if they are ranked."""
+    """A body for vLLM's server, and the ranking of the response's choices if they are ranked."""
 
     body: dict[str, Any] | None
     ranking: Ranking | None = None
@@ -64,7 +64,7 @@ def prepare_body(
     max_bytes = PIECES_LIMIT_BYTES if job.must_fit_one_yield and not job.stream else math.inf
     has_priorities = engine.model.has_priorities
     check_request(
-        CheckedRequest(
+        RequestToCheck(
             body, route.shape, settings, max_answer_bytes=max_bytes, has_priorities=has_priorities
         )
     )
@@ -93,7 +93,7 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     Raises:
         InvalidInput: A value is refused, or has no effect.
     """
-    sampling = Sampling.read(
+    sampling = Sampling.from_params(
         {name: body[name] for name in body.keys() & (SAMPLING_KEYS | REMOVED_KEYS)}, container=""
     )
     for name in WORKER_KEYS:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import PageQuery, list_object
+from worker.dialects.openai.listing import PageQuery, make_list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import FILE_PREFIX, Files, StoredFile
 from worker.files.storage import DEFAULT_PURPOSE, Purpose
@@ -45,7 +45,7 @@ class ByteRange(QueryModel):
 
 
 class Upload(StrictModel):
-    """The metadata of an uploaded file, and its content or path unless a form contains the file."""
+    """The metadata of an uploaded file, and its content or path unless it arrives in a form."""
 
     purpose: Purpose = DEFAULT_PURPOSE
     filename: Annotated[Text, Field(min_length=1, max_length=255)] | None = None
@@ -59,7 +59,7 @@ class Upload(StrictModel):
         return self.expires_after.seconds if self.expires_after else None
 
     def receive(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
-        """Store the content of the file, which arrives in parts; see ``Files.receive``."""
+        """Store the file, whose content comes in chunks from ``source``; see ``Files.receive``."""
         return files.receive(
             source,
             filename=self.filename or "upload",
@@ -83,7 +83,7 @@ async def list_files(request: RouteRequest) -> dict[str, Any]:
     page_query = PageQuery.from_query(request.job.query)
     files = request.resources.batches.files
     page = await asyncio.to_thread(partial(files.list, **page_query.model_dump()))
-    response = list_object(page, objects.file)
+    response = make_list_object(page, objects.file)
     names = ("id", "filename", "size")
     llm_engine_files = [{name: file[name] for name in names} for file in response["data"]]
     return response | {"files": llm_engine_files}
@@ -118,7 +118,8 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
     """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
-    With ``offset`` and ``limit`` in the query string, only these bytes are returned, as base64.
+    With ``offset`` and ``limit`` in the query string, only these bytes are returned, as base64;
+    with ``format=llm_engine``, the content is one part.
 
     Raises:
         NoSuchObject: There is no such file.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirstQuery
 from worker.job.fine_tune import CreateFineTune
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 from worker.routes.long_work import create_fine_tune
 from worker.routes.route import RouteRequest
 
@@ -76,7 +76,7 @@ async def pause(request: RouteRequest) -> dict[str, Any]:
     """Pause a fine-tuning job after a checkpoint.
 
     Raises:
-        Conflict: The job has ended or was stopped, or its adapter is being published.
+        Conflict: The job has ended, or is already paused, cancelled or being published.
     """
     return await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.pause())
 
@@ -90,7 +90,7 @@ async def resume(request: RouteRequest) -> dict[str, Any]:
     """
     request.resources.check_training()
     job = await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.resume())
-    return {**job, **await request.resources.start_jobs(LongWork("fine_tune", job["id"]))}
+    return {**job, **await request.resources.start_jobs(WorkReference("fine_tune", job["id"]))}
 
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:

@@ -77,8 +77,8 @@ async def _call_engine(
     async with contextlib.aclosing(parts):
         async for value in _read_response(parts, request_id):
             if not is_stream or value.startswith(events.COMPLETED_PREFIX):
-                _count_tokens(usage, value)
-            # The closing event has no data, so that it is omitted from a list of decoded events.
+                _set_token_counts(usage, value)
+            # The closing event has no JSON data, so it is omitted from a list of decoded events.
             if settings.raw_openai_output or value != events.DONE_EVENT:
                 best_value = prepared.select_best(value)
                 weight = events.weight(best_value) if is_stream else 1
@@ -86,11 +86,11 @@ async def _call_engine(
 
 
 def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> Engine:
-    """Return the engine that serves a route; the one with the model in the body if several do.
+    """Return the engine that serves a route; if several do, the one with the body's model.
 
     Raises:
         NoEngine: The worker only trains.
-        UnknownRoute: No engine serves the route, or not with the model in the body.
+        UnknownRoute: No engine serves the route, or the body's model can't answer it.
     """
     if not engines.has_engine:
         raise NoEngine
@@ -134,7 +134,7 @@ async def _read_response(
                 raise _translate_error(events.parse_error(event), None, request_id)
             announcements.append(event)
             # Events without content are withheld until content arrives. Before that, the server may
-            # still refuse the request, or the engine may die, and the answer is started again.
+            # still refuse the request, or the engine may die and the answer is restarted.
             if events.weight(event):
                 while announcements:
                     yield announcements.pop(0)
@@ -150,8 +150,8 @@ async def _read_response(
     yield json.loads(body) if head.media_type == "application/json" else body.decode()
 
 
-def _count_tokens(usage: Usage, answer: Any) -> None:
-    """Set the token counts, unless already set, from a response or the last event of a stream."""
+def _set_token_counts(usage: Usage, answer: Any) -> None:
+    """Set the token counts from a response or the event that completes it, unless already set."""
     if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIX):
         (completed,) = events.decode_data([answer])
         answer = completed["response"]
@@ -169,7 +169,7 @@ def _drop_refused_value(message: str) -> str:
 
 
 def _translate_error(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
-    """Convert an error of vLLM's server, which has no ``status`` if it is an event of a stream."""
+    """Convert an error of vLLM's server; ``status`` is None for an event of a stream."""
     # Anthropic's error format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
     message = options_to_settings(_drop_refused_value(error["message"][:MAX_MESSAGE_LENGTH]))

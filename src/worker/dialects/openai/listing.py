@@ -26,11 +26,11 @@ class NewestFirstQuery(PageQuery):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
     def page(self, items: Iterable[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-        """Return a page of items as OpenAI's list object; ``convert`` makes its objects."""
-        return list_object(paginate(items, after=self.after, limit=self.limit), convert)
+        """Return a page of items as OpenAI's list object; ``convert`` makes an item's object."""
+        return make_list_object(paginate(items, after=self.after, limit=self.limit), convert)
 
 
-def list_object(page: Page[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+def make_list_object(page: Page[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
     """Return a page as OpenAI's list object, with as many of its objects as fit a response."""
     data = truncate_page(map(convert, page.data))
     ids = [item.id for item in page.data[: len(data)]]

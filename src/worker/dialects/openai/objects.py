@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
     from worker.fine_tunes.request import StoredFineTune
 
-# OpenAI's objects have an organization; this one is constant.
+# OpenAI's objects name an organization; the worker's objects always name this one.
 ORGANIZATION_ID = "org-worker"
 CHECKPOINT_PREFIX = "ftckpt-"
 # Number of recent training events from which the end of a training is estimated.
@@ -140,7 +140,7 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
         NoSuchObject: The fine-tune does not exist.
         VolumeError: The volume fails.
     """
-    # The result is read last: if a worker writes it during these reads, it overrides the status.
+    # The result is read after the status and overrides it: a worker may write it in between.
     request, status, result = fine_tune.request, fine_tune.status, fine_tune.result
     hyperparameters = _hyperparameters(request)
     return {
@@ -171,7 +171,7 @@ def fine_tuning_job(fine_tune: "FineTune") -> dict[str, Any]:
 
 
 def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
-    """Return the usable checkpoints, none before the end. Reads files, so call it in a thread.
+    """Return a finished fine-tune's usable checkpoints. Reads files, so call it in a thread.
 
     Raises:
         NoSuchObject: The fine-tune does not exist.
@@ -200,7 +200,7 @@ def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
 
 
 def _estimate_finish(fine_tune: "FineTune") -> int | None:
-    """Return the estimated Unix timestamp of the end, or None if it can't be estimated yet."""
+    """Return the estimated Unix timestamp of a training's end, or None if it is too early."""
     events = [entry for entry in fine_tune.events() if "epoch" in entry.metrics][-ESTIMATE_EVENTS:]
     if not events:
         return None
@@ -212,7 +212,7 @@ def _estimate_finish(fine_tune: "FineTune") -> int | None:
 
 
 def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
-    """Return a training's hyperparameters by OpenAI's names, and others by LLM Engine's names."""
+    """Return hyperparameters by OpenAI's names; those that OpenAI lacks by LLM Engine's names."""
     spec = request.spec
     return {
         "n_epochs": spec.epochs,
@@ -226,7 +226,7 @@ def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
 
 
 def _describe_losses(step: int, metrics: dict[str, float]) -> str | None:
-    """Return a sentence with the losses of a step, or None if the step has no losses."""
+    """Return a message with the losses of a step, or None if the step has no losses."""
     names = {"train_loss": "training loss", "valid_loss": "validation loss"}
     losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
     return f"Step {step}: {', '.join(losses)}" if losses else None

@@ -22,7 +22,7 @@ class Ranking:
 
     @classmethod
     def request_candidates(cls, body: dict[str, Any], sampling: Sampling) -> Self:
-        """Change a body so that vLLM returns all choices and the log probabilities to rank them."""
+        """Make a body request all candidates and their log probabilities; return the ranking."""
         body["n"] = sampling.num_candidates
         logprobs = body.get("logprobs")
         returns_logprobs = logprobs is not None and logprobs is not False

@@ -1,1 +1,1 @@
-"""Judges on which of the platform's GPUs a model fits, without having one (``--check --gpu``)."""
+"""Judges on which of the platform's GPUs a model fits, without such a GPU (``--check --gpu``)."""

@@ -1,4 +1,4 @@
-"""Parses ``--gpu`` (a pool or a type of GPU, and a number) and the file of ``--prices``."""
+"""Parses ``--gpu`` (a pool or a type of GPU, and a count) and the file of ``--prices``."""
 
 import difflib
 import json
@@ -26,9 +26,9 @@ _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False
 
 @dataclass(frozen=True)
 class GpuChoice:
-    """GPUs of a worker: ``count`` GPUs of any one of the types.
+    """GPUs to judge for a worker: ``count`` GPUs of one type, which is any of ``types``.
 
-    With ``on_this_machine``, vLLM plans the cache for this machine's own platform.
+    With ``on_this_machine``, vLLM plans the cache for this machine's GPUs instead of for ``gpu``.
     """
 
     name: str
@@ -43,8 +43,8 @@ class GpuChoice:
         return Gpu(kind.id, int(kind.gib * GIB), kind.capability)
 
     @property
-    def pool(self) -> str:
-        """The pool that contains all of the types; empty if there is no such pool."""
+    def pool_id(self) -> str:
+        """Id of the pool that contains all of the types; empty if there is no such pool."""
         return next((pool.id for pool in POOLS if {*self.types} <= {*pool.types}), "")
 
     @property
@@ -56,12 +56,12 @@ class GpuChoice:
 
 
 def pool_choices(count: int = 1) -> list[GpuChoice]:
-    """Return the platform's pools, ordered by the size of their GPUs."""
+    """Return a choice of ``count`` GPUs for each of the platform's pools, smallest GPUs first."""
     return [GpuChoice(pool.id, pool.types, count) for pool in POOLS]
 
 
 def parse_choice(text: str) -> GpuChoice:
-    """Parse a pool or a type of GPU with a count, such as ``A40x2``.
+    """Parse a pool or a type of GPU with an optional count, such as ``A40x2``.
 
     Raises:
         StartFailed: There is no such GPU; the message suggests the nearest names.
@@ -80,7 +80,7 @@ def parse_choice(text: str) -> GpuChoice:
 
 
 def read_prices(path: Path) -> Mapping[str, float]:
-    """Read the price per hour of each pool from a JSON object, or from keys in TOML.
+    """Read prices per hour by pool from a JSON file, or from TOML if it is named ``*.toml``.
 
     Raises:
         StartFailed: The file can't be read or its content is invalid.

@@ -1,7 +1,7 @@
 """The platform's GPUs, and the pools in which endpoints select them.
 
 ``make listings`` generates the hub's listing and the client's table (``deploy/pools.json``) from
-this one. The pools and types come from https://docs.runpod.io/references/gpu-types; those that are
+``POOLS``. The pools and types come from https://docs.runpod.io/references/gpu-types; those that are
 missing there, from the documentation of RunPod's Flash library.
 """
 
@@ -27,7 +27,7 @@ class GpuType:
 
 @dataclass(frozen=True)
 class GpuPool:
-    """Types of GPUs of the same nominal size, ``gb`` gigabytes."""
+    """Types of GPUs that an endpoint selects together; ``gb`` is the pool's nominal gigabytes."""
 
     id: str
     gb: int
@@ -71,7 +71,7 @@ _BLACKWELL_96 = (
     ),
 )
 
-# Ordered by the GPUs' size.
+# Ordered by the GPUs' memory.
 POOLS = (
     GpuPool("AMPERE_16", 16, _AMPERE_16),
     GpuPool("AMPERE_24", 24, _AMPERE_24),

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     # Importing this module imports vLLM.
     from worker.doctor.memory import GpuJudge
 
-# Selects vLLM's platform: without its weights, vLLM builds a model on this machine's CPU, whatever
-# the target GPU is.
+# Variable that selects vLLM's platform. It is set to the CPU, on which vLLM builds a model without
+# its weights, whatever GPU is judged.
 TARGET = "VLLM_TARGET_DEVICE"
 # Options that determine how many GPUs a worker has.
 _PARALLEL_OPTIONS = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE")
@@ -42,7 +42,7 @@ _UNSEEN_GPU = Finding(
 
 
 def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
-    """Print the verdict on a GPU or on all pools; return 1 if none of them would work.
+    """Print findings for one choice of GPUs or all pools; return 1 if the worker starts nowhere.
 
     Raises:
         StartFailed: The GPUs don't exist, or the file of prices is invalid.
@@ -50,7 +50,7 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
     cost = read_prices(prices) if prices else {}
     set_variable(TARGET, "cpu")
     all_pools = gpu.strip().lower() == ALL_POOLS
-    choices = pool_choices(_gpu_count(raw_settings)) if all_pools else [parse_choice(gpu)]
+    choices = pool_choices(_min_gpu_count(raw_settings)) if all_pools else [parse_choice(gpu)]
     verdicts: list[Verdict] = []
 
     def judge_gpus(judge: "GpuJudge") -> Iterator[Finding]:
@@ -63,17 +63,17 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
 
     findings = list(doctor.examine(raw_settings, choices[-1].machine, judge_gpus))
     if not verdicts:
-        # A single choice is judged by a finding; without a model there are no verdicts.
+        # A single choice has a finding instead of a table; without a model there are no verdicts.
         sys.stdout.write(render(findings))
         return int(has_failure(findings) or all_pools)
     any_fits = any(verdict.fit is not Fit.NO for verdict in verdicts)
     where = " on those that hold the model" if any_fits else " on none of them"
-    sys.stdout.write(render(findings, table(verdicts, cost), where))
+    sys.stdout.write(render(findings, render_table(verdicts, cost), where))
     return int(has_failure(findings) or not any_fits)
 
 
-def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
-    """Return the verdicts as the lines of a table, and the cheapest of the GPUs that fit."""
+def render_table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
+    """Format the verdicts as a table, and name the cheapest or smallest GPUs that fit."""
     rows = [_HEADER, *(_row(verdict, prices) for verdict in verdicts)]
     columns = [column for column in range(len(_HEADER)) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in columns}
@@ -92,9 +92,9 @@ def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
 
 def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
     fitting = [verdict.choice for verdict in verdicts if verdict.fit is Fit.FITS]
-    priced = [choice for choice in fitting if choice.pool in prices]
+    priced = [choice for choice in fitting if choice.pool_id in prices]
     if priced:
-        least = min(priced, key=lambda choice: prices[choice.pool] * choice.count)
+        least = min(priced, key=lambda choice: prices[choice.pool_id] * choice.count)
         return f"{least} costs least of those that hold the whole context."
     if fitting:
         least = min(fitting, key=lambda choice: (choice.count, choice.gpu.memory))
@@ -103,10 +103,10 @@ def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str
 
 
 def _price(choice: GpuChoice, prices: Mapping[str, float]) -> str:
-    return f"{prices[choice.pool] * choice.count:.2f}" if choice.pool in prices else ""
+    return f"{prices[choice.pool_id] * choice.count:.2f}" if choice.pool_id in prices else ""
 
 
-def _gpu_count(raw_settings: RawSettings) -> int:
+def _min_gpu_count(raw_settings: RawSettings) -> int:
     """Return the minimum number of GPUs that the settings require."""
     sizes = (raw_settings.main_options.get(name, "1") for name in _PARALLEL_OPTIONS)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")

@@ -27,12 +27,12 @@ from worker.settings.names import EMBEDDER_PREFIX, explain_removal
 from worker.settings.sources import EXTRA_ARGS, EXTRA_ARGS_EXAMPLE
 from worker.settings.values import format_value, redact, redact_line
 
-# Values that consoles write for unset options.
+# Names and values of options that web consoles write for unset options.
 UNSET_VALUES = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
 
 
 class _OptionParser(import_from_vllm("FlexibleArgumentParser")):  # type: ignore[misc]  # import_from_vllm returns Any
-    """vLLM's parser, but errors raise an exception instead of printing 300 lines and exiting."""
+    """vLLM's command line parser, which raises errors instead of printing 300 lines and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -41,7 +41,7 @@ class _OptionParser(import_from_vllm("FlexibleArgumentParser")):  # type: ignore
 class ParsedOptions(NamedTuple):
     """An engine's arguments without the wrong values, and a mistake for each wrong value.
 
-    Mistakes contain the options' names without the prefix of the engine's settings.
+    Mistakes name options without the prefix of the engine's settings, such as ``EMBEDDING_``.
     """
 
     arguments: EngineArguments
@@ -55,7 +55,7 @@ class Options:
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
-        """Read vLLM's options for engines on a machine, by default this machine."""
+        """Read the options of vLLM's parser for engines on a machine, by default this machine."""
         self.machine = machine or detect_machine()
         self._parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
         # The parser has one group of options per configuration class.
@@ -72,7 +72,7 @@ class Options:
         return self._options[name]
 
     def ineffective_options(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
-        """Return the reasons why options have no effect, by the names of their settings."""
+        """Return why some options have no effect, even if they are set, by setting name."""
         reasons = {
             prefix + dest.upper(): reason
             for prefix in ("", EMBEDDER_PREFIX)
@@ -96,12 +96,12 @@ class Options:
         Args:
             values: Non-blank strings by option name (``RawSettings.main_options``); other names are
                 ignored.
-            prefix: The prefix of the names of the engine's settings.
+            prefix: The prefix of the engine's settings; blank for the main model's engine.
             gpu_share: The default share of a GPU's memory.
             extra_args: The words of VLLM_EXTRA_ARGS, which override the values.
         """
         mistakes: list[Mistake] = []
-        accepted = self._check_values(values, mistakes)
+        accepted = self._accept_values(values, mistakes)
         extra_options = self._parse_extra_args(extra_args, mistakes)
         operator_options = accepted | extra_options
         defaults = choose_defaults(operator_options, self.machine, gpu_share)
@@ -133,8 +133,8 @@ class Options:
         )
         return ParsedOptions(arguments, mistakes)
 
-    def _check_values(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Validate each value separately and return the accepted values of options."""
+    def _accept_values(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
+        """Validate each value separately; append mistakes, and return options with valid values."""
         accepted = {}
         for name, value in values.items():
             if name not in self._options or (name, value) in UNSET_VALUES:
@@ -155,7 +155,7 @@ class Options:
         return accepted
 
     def _parse_extra_args(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Return the options in VLLM_EXTRA_ARGS as strings; empty if there is a mistake in it."""
+        """Return the values in VLLM_EXTRA_ARGS by option, or append a mistake and return none."""
         values: dict[str, Any] = {}
         advice = ""
         try:
@@ -194,7 +194,7 @@ class Options:
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
     def _describe_refusal(self, error: Exception) -> str:
-        """Return the parser's message, with the accepted values or the removals of its options."""
+        """Return why words were refused, with the accepted values or when an option was removed."""
         named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
             if named_flag and named_flag[1] in option.action.option_strings:

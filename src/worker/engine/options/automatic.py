@@ -27,11 +27,11 @@ DEFAULT_GPU_SHARES = {"": TOTAL_GPU_SHARE, EMBEDDER_PREFIX: EMBEDDER_GPU_SHARE}
 OTHER_SIZES = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
 PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_SIZES)
 
-# The path of a class, which vLLM imports.
+# Import path of the class that replaces vLLM's own worker class.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
 
-# By default, vLLM validates each request with the backend that fits it, but uses the backend of the
-# first request for all of them. Its output may then violate a schema.
+# By default, vLLM validates a request's schema with the backend that suits it, but compiles all
+# schemas with the backend of the first request. An output may then violate its schema.
 STRUCTURED_OUTPUTS_DEFAULT = Default(
     "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
 )
@@ -39,24 +39,26 @@ MAX_MODEL_LEN_DEFAULT = Default("MAX_MODEL_LEN", "auto", "the longest text that 
 
 
 def choose_defaults(options: Mapping[str, str], machine: Machine, share: float) -> list[Default]:
-    """Choose defaults for all but the operator's ``options``, with a share of a GPU's memory.
+    """Choose defaults for all but the operator's ``options``; ``share`` is of a GPU's memory.
 
-    On a CPU, this also sets unset environment variables, which the returned defaults include.
+    On a CPU, this also sets unset environment variables, and returns them among the defaults.
     """
     defaults = (
-        _cpu_defaults(options) if machine.cpu else _gpu_defaults(options, len(machine.gpus), share)
+        _choose_cpu_defaults(options)
+        if machine.cpu
+        else _choose_gpu_defaults(options, len(machine.gpus), share)
     )
     defaults += [MAX_MODEL_LEN_DEFAULT, STRUCTURED_OUTPUTS_DEFAULT]
     return [default for default in defaults if default.name not in options]
 
 
 def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
-    """Divide a GPU's memory between two engines; return the shares by the settings' prefix.
+    """Divide a GPU's memory between two engines; return the shares by setting prefix.
 
     Each engine allocates its share at startup.
 
     Raises:
-        SettingsError: The configured shares leave too little memory.
+        SettingsError: The shares total more than 1, or leave no memory for the main model.
     """
     try:
         embedder_share = float(embedder.get(MEMORY_OPTION, EMBEDDER_GPU_SHARE))
@@ -97,8 +99,8 @@ def choose_tensor_parallel_size(gpus: int, heads: int) -> int:
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def _cpu_defaults(options: Mapping[str, str]) -> list[Default]:
-    """Choose defaults that start fast and run on any CPU; set the variables in CPU_EXPORTS."""
+def _choose_cpu_defaults(options: Mapping[str, str]) -> list[Default]:
+    """Choose defaults that start fast and run on any CPU; set unset variables of CPU_EXPORTS."""
     exported = set_defaults(CPU_EXPORTS)
     defaults = [
         *(Default(name, value, "no GPU") for name, value in exported.items()),
@@ -106,22 +108,22 @@ def _cpu_defaults(options: Mapping[str, str]) -> list[Default]:
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
         Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
     ]
-    if _count_required_gpus(options, PARALLEL_SIZES) == 1:
+    if _multiply_sizes(options, PARALLEL_SIZES) == 1:
         reason = "one process starts fastest"
         defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
     return defaults
 
 
-def _gpu_defaults(options: Mapping[str, str], gpu_count: int, share: float) -> list[Default]:
+def _choose_gpu_defaults(options: Mapping[str, str], gpu_count: int, share: float) -> list[Default]:
     reason = "the worker has the GPU for itself"
     defaults = [Default(MEMORY_OPTION, f"{share:g}", reason)]
     if gpu_count > 1:
-        size = max(1, gpu_count // _count_required_gpus(options, OTHER_SIZES))
+        size = max(1, gpu_count // _multiply_sizes(options, OTHER_SIZES))
         defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there"))
     return defaults
 
 
-def _count_required_gpus(options: Mapping[str, str], sizes: Sequence[str]) -> int:
-    """Return the number of GPUs that an engine needs; unset or invalid sizes count as 1."""
+def _multiply_sizes(options: Mapping[str, str], sizes: Sequence[str]) -> int:
+    """Return the product of an engine's parallel sizes; unset or invalid sizes count as 1."""
     values = (options.get(name, "") for name in sizes)
     return math.prod(max(1, int(value)) for value in values if value.isdecimal())

@@ -91,10 +91,10 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
         return
     reason = ""
     try:
-        if not _is_inline(template) and not Path(template).is_file():
+        if not _is_inline_template(template) and not Path(template).is_file():
             reason = "neither the path of a file nor a Jinja template"
         else:
-            # Conversations are rendered in the same Jinja environment.
+            # vLLM renders conversations in the same Jinja environment, and fails in the same way.
             render_jinja_template(conversations=[], chat_template=read_chat_template(template))
     except jinja2.TemplateSyntaxError as error:
         reason = f"no Jinja template: {error.message}, in line {error.lineno}"
@@ -106,7 +106,7 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
 
 
 def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Run vLLM's own checks; the mistake names the first set option in vLLM's message, or MODEL."""
+    """Run vLLM's own checks; a mistake names a set option in vLLM's message, or else MODEL."""
     # The chat template has a separate check with a better message.
     options = argparse.Namespace(**{**vars(arguments.vllm_args), "chat_template": None})
     try:
@@ -139,8 +139,8 @@ def read_chat_template(template: str) -> str:
         OSError: The file can't be read.
         UnicodeError: The file is not encoded as UTF-8.
     """
-    return template if _is_inline(template) else Path(template).read_text()
+    return template if _is_inline_template(template) else Path(template).read_text()
 
 
-def _is_inline(template: str) -> bool:
+def _is_inline_template(template: str) -> bool:
     return any(sign in template for sign in "{\n")

@@ -20,7 +20,7 @@ def has_vllm_plugins() -> bool:
 def detect_kind(action: argparse.Action) -> str:
     """Return the kind of an option's values, which is a key of ``option.ACCEPTED_VALUES``.
 
-    The kind is determined by calling the option's conversion, which may be any function.
+    The option's conversion may be any function, so it is called with sample values.
     """
     if action.nargs == 0:
         return "boolean"
@@ -39,12 +39,12 @@ def detect_kind(action: argparse.Action) -> str:
 
 
 def literal_values(annotation: Any) -> Iterator[str]:
-    """Yield the values of a type as strings: of a Literal, an Enum, or the members of a union."""
+    """Yield the values of a Literal or an Enum as strings, also if it is a member of a union."""
     if get_origin(annotation) is Literal:
         yield from map(str, get_args(annotation))
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         for member in annotation:
-            # Some members have None, or the path of a class, as their value.
+            # Operators write the name of a member whose value is None or the path of a class.
             value = str(member.value)
             is_writable = member.value is not None and re.fullmatch(r"\w+", value)
             spelling = value if is_writable else member.name
@@ -61,9 +61,9 @@ def pydantic_fields(config: Any) -> dict[str, Any]:
 
 
 def find_field(config: Any, dest: str) -> Any:
-    """Return the field that an option sets, in a configuration class or a class nested in it.
+    """Return the field of a configuration class, or of a class in it, that an option sets, if any.
 
-    Its name may lack the class's name: ``attention_backend`` sets ``AttentionConfig.backend``.
+    The field may lack the class's name: ``attention_backend`` sets ``AttentionConfig.backend``.
     """
     own_fields = pydantic_fields(config)
     prefix = f"{getattr(config, '__name__', '').removesuffix('Config').lower()}_"

@@ -4,7 +4,7 @@ from worker.settings.names import FOREIGN_OPTIONS
 
 _NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
 
-# Options that make no sense in a worker and are refused or ignored, with the reasons.
+# Options that make no sense in a worker, which ignores them or refuses them in VLLM_EXTRA_ARGS.
 UNSUPPORTED_OPTIONS = dict.fromkeys(
     """
     api_server_count grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs
@@ -19,7 +19,7 @@ UNSUPPORTED_OPTIONS = dict.fromkeys(
     """.split(),
     "a worker is one machine",
 )
-# All options of vLLM that can't be settings. Two of them are secrets that vLLM must not receive:
+# All options of vLLM that settings can't set. Two of them are secrets that vLLM must not receive:
 # HF_TOKEN is passed to the hub's library in the environment, and SERVE_API_KEY replaces api_key.
 EXCLUDED_OPTIONS = (
     {name.lower() for name in FOREIGN_OPTIONS}

@@ -29,7 +29,7 @@ from worker.settings.values import (
     parse_scalar,
 )
 
-# Pairs instead of a JSON object: image=1,video=0.
+# Pairs that operators may write instead of a JSON object, such as image=1,video=0.
 _PAIRS_PATTERN = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
 
 _BOUND_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -60,7 +60,7 @@ class Option:
     """An option of vLLM that operators set with an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Describe an option of vLLM's parser; ``config`` is the class with its field, if any."""
+        """Read an option of vLLM's parser; ``config`` is the class that may have a field for it."""
         self.action = action
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
@@ -135,10 +135,10 @@ class Option:
 
         Args:
             value: The value as a string; blank if it is unknown.
-            converted: The value that vLLM's parser converted.
+            converted: The value after the conversion by vLLM's parser.
 
         Raises:
-            ValueError: The value is wrong; with a blank message if the accepted values explain it.
+            ValueError: The value is wrong; the message is blank if the accepted values explain it.
         """
         if converted is None or (value and value == self.default):
             return
@@ -167,7 +167,7 @@ class Option:
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
         for key, item in value.items():
             try:
-                # Raised for types of vLLM that pydantic can't validate and operators can't write.
+                # Pydantic raises this for types that it can't validate and operators can't write.
                 with contextlib.suppress(PydanticUserError):
                     _validate(item, known_fields[key].annotation, known_fields[key])
             except ValidationError as error:
@@ -178,7 +178,7 @@ class Option:
         return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
     def _is_known_choice(self, value: str) -> bool:
-        # A class of the operator has a dot or colon in its name. Plugins may register more names.
+        # An operator's own class has a dot or colon in its name. Plugins may register more names.
         is_class = "." in value or ":" in value
         return is_class or has_vllm_plugins() or bool({value, value.upper()} & {*self.choices})
 
@@ -193,7 +193,7 @@ class Option:
         return reason
 
     def _to_json(self, value: str) -> str:
-        """Convert pairs into a JSON object; return other values unchanged, after checking JSON.
+        """Convert ``key=value`` pairs into a JSON object; check other values and return them.
 
         Raises:
             JSONDecodeError: The JSON is invalid; for some options vLLM would accept it as a string.
@@ -207,7 +207,7 @@ class Option:
 
 
 def read_bounds(field: Any) -> dict[str, float]:
-    """Return the limits that a field declares."""
+    """Return the limits that a field declares, by pydantic's names, such as ``ge``."""
     return {
         key: limit
         for constraint in (field.metadata if field else ())
@@ -217,7 +217,7 @@ def read_bounds(field: Any) -> dict[str, float]:
 
 
 def describe_kind(kind: str, bounds: Mapping[str, float]) -> str:
-    """Return which values a kind of setting accepts, with the limits."""
+    """Return a description of the values that a kind of option accepts, with the limits."""
     return ", ".join(
         [ACCEPTED_VALUES[kind], *(f"{_BOUND_WORDS[key]} {bounds[key]:g}" for key in bounds)]
     )
@@ -243,16 +243,16 @@ def refusal_reason(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ValidationError):
-            # The accepted values contain the bounds.
+            # Omit messages about bounds, which the accepted values contain.
             return join_messages(cause, "_than")
         if isinstance(cause, json.JSONDecodeError):
             return f"broken JSON: {cause}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     if not isinstance(error, ValueError):
-        # Python's own message about code that didn't expect this value.
+        # Python's own message is about vLLM's code, which didn't expect this value.
         return ""
     message = re.sub(r"^argument \S+: ", "", str(error))
-    # The message of a failed conversion contains a Python type and repeats the value.
+    # Omit the message of a failed conversion: it contains a Python type and repeats the value.
     return "" if message == ACCEPTED_BOOLEANS or re.match("invalid |Value ", message) else message
 
 

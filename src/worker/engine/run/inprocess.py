@@ -12,8 +12,8 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.description import describe_model
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.generation import Generation
-from worker.engine.run.grammar.gate import GrammarGate, create_trial
-from worker.engine.run.grammar.trial import GrammarTrial
+from worker.engine.run.grammar.gate import GrammarGate, create_tester
+from worker.engine.run.grammar.trial import GrammarTester
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.healer import Healer
 from worker.engine.run.requests.media import create_media_loader
@@ -41,7 +41,7 @@ class InProcessEngine:
     ) -> None:
         """Use a started core. The caller must call ``open`` next, on the loop.
 
-        ``death`` is the future of all engines; it is resolved when an engine is dead and is not
+        ``death`` is shared by all engines; it is resolved when an engine is dead and is not
         started again. ``restart_core`` is called in a thread.
         """
         self.loop = loop
@@ -59,15 +59,15 @@ class InProcessEngine:
         self.suspend = healer.suspend
         self.wait_until_resumed = healer.suspension.wait_until_resumed
         self.wait_for_recovery = healer.wait_for_recovery
-        self._trial: GrammarTrial | None = None
+        self._tester: GrammarTester | None = None
         self._background_tasks: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
-        """Build vLLM's server around the engine; call on its loop."""
+        """Build vLLM's server, and all else that depends on the core; call on the engine's loop."""
         await self._use_core(self._healer.core)
 
     async def start_watching(self) -> None:
-        """Start watching the engine, and other background tasks; call on its loop.
+        """Start watching the engine, and other background tasks; call on the engine's loop.
 
         The engine must be warm: a core that compiles during the warm-up may be silent for so long
         that it would count as hanging.
@@ -77,8 +77,8 @@ class InProcessEngine:
         self._background_tasks.append(watch)
         if not self._settings.disable_log_stats:
             self._background_tasks.append(asyncio.create_task(self._log_stats()))
-        if self._trial:
-            self._background_tasks.append(asyncio.create_task(self._trial.start()))
+        if self._tester:
+            self._background_tasks.append(asyncio.create_task(self._tester.start()))
 
     async def _use_new_core(self, core: Core) -> None:
         await self._use_core(core)
@@ -93,9 +93,9 @@ class InProcessEngine:
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         # All cores share one trial, which caches its results.
-        self._trial = self._trial or create_trial(client, settings)
+        self._tester = self._tester or create_tester(client, settings)
         # The gate must be in place before the server uses the client.
-        GrammarGate(client, self._trial)
+        GrammarGate(client, self._tester)
         media = create_media_loader(client, settings)
         server = VllmServer(client, arguments.vllm_args, tasks, media)
         await server.open()
@@ -119,15 +119,15 @@ class InProcessEngine:
         self._server = server
         self.body_keys, self.call = server.body_keys, server.call
         self.generate, self.check_job = generation.generate, generation.check_job
-        self.unload_adapter, self.adapters_on_volume = adapters.unload, adapters.list_volume
+        self.unload_adapter, self.adapters_on_volume = adapters.unload, adapters.list_complete
         self.check_adapter = adapters.checker.check_in_thread
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
         for task in self._background_tasks:
             task.cancel()
-        if self._trial:
-            await self._trial.close()
+        if self._tester:
+            await self._tester.close()
         self._client.shutdown()
 
     @property
@@ -147,7 +147,7 @@ class InProcessEngine:
         return self._healer.core.client
 
     async def load_adapter(self, name: str) -> None:
-        await self.generation.adapters.get(name, "model")
+        await self.generation.adapters.get_or_load(name, "model")
 
     async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
         async with aclosing(self.call("/v1/models", None, request_id)) as parts:
@@ -166,7 +166,7 @@ class InProcessEngine:
 
     @property
     def unfinished_requests(self) -> int:
-        """Number of requests that the engine has not finished, of both request paths together."""
+        """Number of requests that the engine has not finished, including those of vLLM's server."""
         return self._client.output_processor.get_num_unfinished_requests()
 
     def _report_death(self, watch: asyncio.Task[None]) -> None:

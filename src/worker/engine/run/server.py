@@ -62,7 +62,7 @@ class VllmServer:
         return self._app.state
 
     async def open(self) -> None:
-        """Build the app's state.
+        """Build the app's state, and patch its objects and the client's.
 
         Raises:
             Exception: vLLM's own, for example for a broken chat template or adapter on the disk.
@@ -103,7 +103,7 @@ class VllmServer:
                 if shape.accepts_items:
                     check_input_items(body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
-                data = b"" if body is None else _encode(body)
+                data = b"" if body is None else _encode_json(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)
                 state: dict[str, Any] = {}
@@ -139,9 +139,9 @@ class VllmServer:
         if not is_text:
             return error
         if find_media(prompt, RAW_SHAPE.text_keys):
-            # The media of a raw job are as its caller sent them: vLLM would fetch them itself.
+            # To count a raw job's media, vLLM would fetch them without the worker's checks.
             return error
-        request = asgi.Request("POST", "/tokenize", _encode(prompt))
+        request = asgi.Request("POST", "/tokenize", _encode_json(prompt))
         async with contextlib.aclosing(asgi.call_app(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(
@@ -152,14 +152,14 @@ class VllmServer:
         )
 
 
-def _encode(body: Mapping[str, Any]) -> bytes:
+def _encode_json(body: Mapping[str, Any]) -> bytes:
     """Encode a body as JSON.
 
     Raises:
         ValueError: If the body has half of a surrogate pair, or NaN.
         OverflowError: If an integer has more than 64 bits.
     """
-    # vLLM would notice too late that a value can't be sent to its core.
+    # Try to encode: vLLM would notice too late that a value can't be sent to its core.
     msgspec.msgpack.encode(body)
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
@@ -183,7 +183,7 @@ def _model_keys(annotation: Any) -> Iterator[str]:
 
 
 def _remove_exception_handlers(app: Any) -> None:
-    """Remove an app's exception handlers, so that exceptions are translated as on the raw path.
+    """Remove an app's exception handlers, so that exceptions are translated as for raw jobs.
 
     Handlers for the framework's own HTTP errors stay.
     """
@@ -198,7 +198,7 @@ def _remove_exception_handlers(app: Any) -> None:
 
 
 def _hide_model_path(arguments: Namespace) -> Namespace:
-    """Replace the path of a local model, which /v1/models would show, with the model's name."""
+    """Return arguments that hide the path of a local model from /v1/models, by its name."""
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})

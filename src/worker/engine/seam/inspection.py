@@ -33,13 +33,13 @@ def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], A
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
-    def send() -> None:
+    def send_result() -> None:
         # Discard errors of the fork: the fallback prints its own.
         with open(os.devnull, "wb") as devnull:  # noqa: PTH123 - a device of the kernel
             os.dup2(devnull.fileno(), sys.stderr.fileno())
         sender.send(function())
 
-    process = children.fork(send)
+    process = children.fork(send_result)
     # The fork has the only other copy of the sender, so the pipe ends when the fork exits.
     sender.close()
     with receiver:

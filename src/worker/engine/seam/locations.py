@@ -1,4 +1,4 @@
-"""Modules of the names of vLLM that are looked up at runtime, newest first.
+"""Names of vLLM that are looked up at runtime, each with its modules, the newest first.
 
 When a release of vLLM moves a name, update its row here. A name has a row if a supported release
 has it in another module or lacks it, or if its module must be imported late: vLLM is not imported
@@ -57,7 +57,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
 
 
 class MovedName(ImportError):
-    """The installed vLLM has a name in none of the known modules."""
+    """The installed vLLM has a name in none of the modules that are listed for it."""
 
 
 def import_from_vllm(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Patches: the parts of foreign objects that the engine replaces, one row each.
+"""Patches: the parts of third-party objects that the engine replaces, one row each.
 
 For most rows, the worker assigns the replacement to the part's attribute. The last four rows use an
 extension point of the owner instead. ``tests/contract/test_vllm_replaced.py`` fails for a row whose
@@ -22,15 +22,15 @@ NEWEST_RELEASE = "0.32"
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of a foreign object that the engine replaces.
+    """A part of a third-party object that the engine replaces.
 
     Attributes:
-        owner: Class or module that has the part, as "package.module:Class".
+        owner: Class, module or other object that has the part, as "package.module:name".
         name: Attribute of the owner.
         replacement: The worker's replacement, as "worker.module:function".
-        reason: Problem of the owner without the patch.
+        reason: Problem that the patch solves.
         issue: URL of the upstream issue or pull request; empty if no issue is known.
-        last_release: Last release of vLLM that needs the patch; None for the newest release.
+        last_release: Last release of vLLM that needs the patch; None if the newest release does.
     """
 
     owner: str
@@ -41,14 +41,14 @@ class Patch:
     last_release: str | None = None
 
     def replace(self, owner: Any, replacement: Any) -> Any:
-        """Replace the part of an object, and return the original."""
+        """Replace the part in an object, and return the original part."""
         original = getattr(owner, self.name)
         setattr(owner, self.name, replacement)
         return original
 
     @contextlib.contextmanager
     def replace_temporarily(self, owner: Any, replacement: Any) -> Iterator[None]:
-        """Replace the part of an object during a block."""
+        """Replace the part in an object during a block."""
         original = self.replace(owner, replacement)
         try:
             yield
@@ -122,7 +122,7 @@ BATCH_DEFAULTS = Patch(
     reason="It depends on this machine's platform, and plans are made for other GPUs.",
 )
 
-# This replacement is not assigned to ``addFilter``, but passed to it, for vLLM's log handlers.
+# This replacement calls ``addFilter`` of vLLM's log handlers, and doesn't replace it.
 LOG = Patch(
     owner="logging:Handler",
     name="addFilter",

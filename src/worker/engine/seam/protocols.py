@@ -61,7 +61,7 @@ class Tokenizer(Protocol):
 
 
 class Renderer(Protocol):
-    """Tokenizes prompts."""
+    """Converts prompts to inputs of the engine."""
 
     tokenizer: Tokenizer | None
 
@@ -130,7 +130,7 @@ class ProcessManager(Protocol):
 
 
 class ConnectionResources(Protocol):
-    """The resources of the connection to a core."""
+    """The resources of the connection to a core, such as the core's processes."""
 
     engine_manager: ProcessManager
 

@@ -67,7 +67,7 @@ def _message(error: Exception) -> str:
     return REPLACED_MESSAGES.get(message, message)
 
 
-def _refusal_with(status: HTTPStatus) -> Callable[[Any], WorkerError]:
+def _refusal_factory(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     return lambda error: RefusedByEngine(
         _message(error), status=status, param=getattr(error, "parameter", None)
     )
@@ -89,7 +89,7 @@ def body_error(invalid: ValidationError | RequestValidationError) -> InvalidInpu
 def _field_path(location: tuple[int | str, ...]) -> tuple[str, bool]:
     """Return a field's path, and whether it is inside an alternative of a union."""
     parts = [str(part) for part in location]
-    # FastAPI's locations begin with the part of the HTTP request.
+    # FastAPI's locations begin with "body".
     parts = parts[1:] if parts[:1] == ["body"] else parts
     names = [part for part in parts if FIELD_NAME.fullmatch(part) and part not in TYPE_LABELS]
     return ".".join(names), len(names) < len(parts)
@@ -104,10 +104,10 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
         getattr(vllm.exceptions, "RetryableRequestError", ()),
         lambda error: EngineBusy(_message(error)),
     ),
-    (GracefulHTTPError, lambda error: _refusal_with(error.http_status)(error)),
-    (VLLMNotFoundError, _refusal_with(HTTPStatus.NOT_FOUND)),
-    (VLLMUnprocessableEntityError, _refusal_with(HTTPStatus.UNPROCESSABLE_ENTITY)),
-    (VLLMClientError, _refusal_with(HTTPStatus.BAD_REQUEST)),
+    (GracefulHTTPError, lambda error: _refusal_factory(error.http_status)(error)),
+    (VLLMNotFoundError, _refusal_factory(HTTPStatus.NOT_FOUND)),
+    (VLLMUnprocessableEntityError, _refusal_factory(HTTPStatus.UNPROCESSABLE_ENTITY)),
+    (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
@@ -143,13 +143,13 @@ OUT_OF_MEMORY_SIGNS = (
 
 
 def is_out_of_memory(reason: str) -> bool:
-    """Return whether an engine failed or died because it got less memory than requested."""
+    """Return whether an engine's error says that it got less memory than it requested."""
     return any(sign in reason for sign in OUT_OF_MEMORY_SIGNS)
 
 
 def translate(error: object) -> WorkerError | None:
     """Return the worker's error for an exception of vLLM; None for bugs and for other objects."""
-    # The engine raises this exception with an unexpected exception as its cause.
+    # vLLM wraps an unexpected exception in ``EngineGenerateError``: translate the cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return next((make(error) for class_, make in TRANSLATIONS if isinstance(error, class_)), None)

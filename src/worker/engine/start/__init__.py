@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from worker import masking
-from worker.compile_cache import CompileCache, prepare
+from worker.compile_cache import CompileCache, set_up_cache
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.artifacts import EngineArtifacts
 from worker.engine.start.needs import artifacts_in_arguments
 from worker.errors import StartFailed
-from worker.process.garbage import pause_collection
+from worker.process.garbage import pause_and_freeze_gc
 from worker.process.phases import log_phase
 from worker.settings import Settings
 from worker.settings.environment import Default
@@ -53,8 +53,8 @@ class BootstrapSettings:
     mistakes: tuple[Mistake, ...] = ()
 
     @classmethod
-    def from_raw_settings(cls, raw: RawSettings) -> Self:
-        """Validate the worker's settings, export libraries' settings, and mask secrets in output.
+    def validate_and_export(cls, raw: RawSettings) -> Self:
+        """Validate the worker's settings, set libraries' variables, and mask secrets in output.
 
         A wrong setting does not raise an error, so that the model's download can begin and vLLM can
         report further mistakes.
@@ -89,8 +89,8 @@ class StartupPlan:
         accepted_settings: Names of the known settings that are set, in the operator's spelling.
         warnings: Warnings about settings that have no effect or are misleading.
         compile_cache: The cache of compiled code; None if it is disabled.
-        read_ahead: Stops the child process that reads the weights into the page cache, if there is
-            one. It must be closed when the engines have loaded their weights or won't load them.
+        read_ahead: Closing this stops the child process that reads the weights into the page cache,
+            if any. It must be closed when the engines have loaded the weights or won't load them.
     """
 
     settings: Settings
@@ -118,10 +118,10 @@ def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
         SettingsError: One or more settings are wrong.
         StartFailed: vLLM can't be imported or run here, or a model can't be found or downloaded.
     """
-    bootstrap = BootstrapSettings.from_raw_settings(raw)
+    bootstrap = BootstrapSettings.validate_and_export(raw)
     settings = bootstrap.settings
     with (
-        # Without a model's name, nothing is searched for: ``plan_startup`` reports the mistake.
+        # Without a valid MODEL_NAME, search for nothing: ``plan_startup`` reports the mistake.
         contextlib.closing(EngineArtifacts(raw if settings else RawSettings())) as artifacts,
         contextlib.ExitStack() as read_ahead,
     ):
@@ -129,10 +129,12 @@ def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
             artifacts.go_offline()
         # The loaders that FAST_LOAD chooses bypass the page cache.
         uses_page_cache = settings and not settings.fast_load
-        if child := ReadAhead.start(artifacts.on_disk if uses_page_cache else []):
+        if child := ReadAhead.start(artifacts.locations_on_disk if uses_page_cache else []):
             read_ahead.callback(child.stop)
         # The cache sets the directory for compiled code, which must happen before vLLM is imported.
-        compile_cache = prepare(settings.base_path) if settings and settings.compile_cache else None
+        compile_cache = (
+            set_up_cache(settings.base_path) if settings and settings.compile_cache else None
+        )
         plan = plan_startup(bootstrap)
         needs = [artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)]
         context = replace(plan.context, artifact_locations=artifacts.locate_and_log(needs))
@@ -140,7 +142,7 @@ def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
     return replace(plan, context=context, compile_cache=compile_cache, read_ahead=open_read_ahead)
 
 
-def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None) -> StartupPlan:  # noqa: PLR0915 - the story of the settings
+def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None) -> StartupPlan:  # noqa: PLR0915 - one sequence of steps
     """Import vLLM, create its arguments for a machine (by default this one) and check all settings.
 
     Raises:
@@ -149,8 +151,8 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
         MachineUnfit: vLLM can't run on this machine.
     """
     raw, mistakes = bootstrap.raw_settings, list[Mistake]()
-    with log_phase("import"), pause_collection():
-        options = _import_vllm(bootstrap, machine, mistakes)
+    with log_phase("import"), pause_and_freeze_gc():
+        options = _import_options(bootstrap, machine, mistakes)
     with log_phase("settings"):
         from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
         from worker.engine.start.tables import find_option_mistakes  # noqa: PLC0415 - imports vLLM
@@ -182,7 +184,7 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
     mistakes = [*bootstrap.mistakes, *map(raw.restore_spelling, mistakes + unknown)]
     wrong_names = {mistake.name for mistake in mistakes}
     warnings = [warning for name, warning in problems if name not in wrong_names]
-    warnings += _warn_of_misleading_values(raw, extra_names)
+    warnings += _misleading_value_warnings(raw, extra_names)
     if mistakes or bootstrap.settings is None:
         raise SettingsError(mistakes, warnings)
     main, *embedders = (replace(engine, spellings=raw.spellings) for engine in engines)
@@ -199,10 +201,10 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
     )
 
 
-def _import_vllm(
+def _import_options(
     bootstrap: BootstrapSettings, machine: "Machine | None", mistakes: list[Mistake]
 ) -> "Options":
-    """Import vLLM, check the environment variables that it reads, and append their mistakes.
+    """Import vLLM and return its options; append mistakes in environment variables that it reads.
 
     Raises:
         SettingsError: vLLM can't be imported because of a variable; lists all mistakes so far.
@@ -237,13 +239,13 @@ def _collect_names(
     # A file is for the worker only, so these settings can't be meant for another program.
     foreign = FOREIGN_OPTIONS & bootstrap.raw_settings.files.keys()
     ineffective |= dict.fromkeys(foreign, "vLLM's server has no socket of its own in a worker")
-    # With mistakes, the values of the worker's settings are not final.
+    # After a mistake, the worker's settings have defaults in place of wrong values.
     if bootstrap.settings and not bootstrap.mistakes:
         ineffective |= bootstrap.settings.ineffective_settings()
     return SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
 
 
-def _warn_of_misleading_values(raw: RawSettings, extra_names: Collection[str]) -> Iterator[str]:
+def _misleading_value_warnings(raw: RawSettings, extra_names: Collection[str]) -> Iterator[str]:
     """Yield warnings about values that don't have the effect that they seem to have."""
     for name in sorted(raw.values.keys() & WORKER_SETTINGS):
         value = raw.values[name]
@@ -255,7 +257,7 @@ def _warn_of_misleading_values(raw: RawSettings, extra_names: Collection[str]) -
 
 
 def check_base_path(raw: RawSettings) -> Iterator[Mistake]:
-    """Yield a mistake if BASE_PATH can't be read: downloads would go to a disk that a pod loses."""
+    """Yield a mistake if BASE_PATH is unreadable: downloads would go to a disk that a pod loses."""
     path = raw.values.get("BASE_PATH")
     if not path:
         return

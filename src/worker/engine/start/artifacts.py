@@ -15,7 +15,7 @@ from worker.settings.sources import BAKED_MODEL_FILE, RawSettings
 from worker.settings.values import equals_boolean
 from worker.store import Artifact, ArtifactLocation, Places
 from worker.store.fetcher import ModelFetcher
-from worker.store.places import baked_models
+from worker.store.places import read_baked_models
 
 log = logging.getLogger("worker")
 
@@ -29,7 +29,7 @@ def find_places(environ: Mapping[str, str]) -> Places:
 
     The variables in ``environ`` determine the hub's cache, so they must have their final values.
     """
-    return Places(environment.hub_cache(environ), baked=baked_models(BAKED_MODEL_FILE))
+    return Places(environment.hub_cache(environ), baked=read_baked_models(BAKED_MODEL_FILE))
 
 
 class EngineArtifacts:
@@ -42,16 +42,16 @@ class EngineArtifacts:
         """
         self._raw = raw
         self._newest = check_newest
-        # A copy, because some variables that are set later are for this process only.
+        # A copy for the downloads: some variables that are set later are not for them.
         self._environ = dict(environment.process_environ())
         self._places = find_places(self._environ)
         artifacts = needs.artifacts_in_settings(raw)
         self._artifacts = [item for item in artifacts if needs.is_located_by_store(item)]
         self._vllm_artifacts = [item for item in artifacts if not needs.is_located_by_store(item)]
-        self._first_download = self._start_download(self._artifacts)
+        self._first_download = self._start_fetcher(self._artifacts)
 
     @property
-    def on_disk(self) -> list[ArtifactLocation]:
+    def locations_on_disk(self) -> list[ArtifactLocation]:
         """The artifacts in the settings that are on the disk; empty during a download."""
         return self._first_download.locations_on_disk
 
@@ -68,11 +68,11 @@ class EngineArtifacts:
                 environment.unset_variable(environment.HUB_TOKEN)
 
     def prefetch(self) -> list[ArtifactLocation]:
-        """Wait for all artifacts in the settings and return their locations.
+        """Wait for the artifacts in the settings and in their configs; return their locations.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
-            StartFailed: The settings name no artifact, only vLLM can find one of them,
+            StartFailed: The settings name no artifact, only vLLM can find one of the artifacts,
                 VLLM_EXTRA_ARGS adds artifacts, or a download stopped before it was complete.
         """
         if self._vllm_artifacts or not self._artifacts or _OPTIONS & self._raw.extra_options.keys():
@@ -104,7 +104,7 @@ class EngineArtifacts:
         """
         locations = self._first_download.result()
         while missing := self._missing_artifacts(locations, extra):
-            locations |= self._start_download(missing).result()
+            locations |= self._start_fetcher(missing).result()
         return locations
 
     def _missing_artifacts(
@@ -122,5 +122,5 @@ class EngineArtifacts:
             if needs.is_located_by_store(artifact) and artifact not in locations
         ]
 
-    def _start_download(self, artifacts: Sequence[Artifact]) -> ModelFetcher:
+    def _start_fetcher(self, artifacts: Sequence[Artifact]) -> ModelFetcher:
         return ModelFetcher([*dict.fromkeys(artifacts)], self._places, self._environ, self._newest)

@@ -40,7 +40,7 @@ class ConfigRefusal(NamedTuple):
         remedy: Advice on other values; empty if no remedy is known.
         culprits: Options that cause the refusal; empty if the model is the cause.
         problem_on_gpu: vLLM's message with the CUDA platform of a simulated GPU, which may be about
-            a missing kernel; None if it accepts the arguments, or if no GPU is simulated.
+            a missing kernel; None if vLLM accepts the arguments, or if no GPU is simulated.
     """
 
     problem: str
@@ -57,7 +57,7 @@ def configure_engine(arguments: EngineArguments, context: StartupContext) -> Con
     """
     _import_plugins(arguments.vllm_args)
     try:
-        return _apply_steps(arguments, context)
+        return _create_config(arguments, context)
     except _REFUSAL_ERRORS as error:
         problem = error_message(error, _MAX_MESSAGE_LENGTH)
         culprits = _find_culprits(arguments, problem, partial(_find_problem, context=context))
@@ -70,7 +70,7 @@ def find_refusals(
     extra_check: Callable[[ConfiguredEngine], None] | None = None,
     gpu: Gpu | None = None,
 ) -> list[ConfigRefusal]:
-    """Return all reasons why vLLM would refuse to start; one that the model causes is the last.
+    """Return all reasons why vLLM would refuse to start; a reason caused by the model comes last.
 
     The models in ``arguments`` must be directories. ``gpu`` is a GPU to simulate.
     """
@@ -94,7 +94,7 @@ def find_refusals(
 
 
 def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
-    """Return a copy of the arguments in which some options are unset and have vLLM's defaults."""
+    """Return a copy of the arguments in which these options are unset and have vLLM's defaults."""
     # Defaults of the engine's options, and of the options of vLLM's server.
     default_args = (
         import_from_vllm("AsyncEngineArgs")(model=arguments.vllm_args.model),
@@ -111,7 +111,7 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
     return dataclasses.replace(reset, operator_options=rest)
 
 
-def _apply_steps(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
+def _create_config(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
     for step in STEPS:
         arguments = step(arguments, context)
     # This reads the model's configuration; the core reads the weights later.
@@ -129,7 +129,7 @@ def _find_problem(
 ) -> str | None:
     """Return the message if vLLM or a check refuses the arguments; None if all accept them."""
     try:
-        configured = _apply_steps(arguments, context)
+        configured = _create_config(arguments, context)
         if extra_check:
             extra_check(configured)
     except _REFUSAL_ERRORS as error:
@@ -160,7 +160,7 @@ def _find_culprits(
 
 
 def _import_plugins(options: Namespace) -> None:
-    """Import parser plugins, as vLLM's launcher does, which the worker doesn't use.
+    """Import parser plugins; vLLM's launcher would do so, but the worker doesn't use it.
 
     Call this before a configuration is created, because that looks up parsers by name.
     """

@@ -35,7 +35,7 @@ _REQUIRED_PACKAGES = {
 _SHARDS = "model-rank-0-part-*.safetensors"
 
 
-def check_for_any_machine(arguments: EngineArguments, config: Any) -> None:
+def check_on_any_machine(arguments: EngineArguments, config: Any) -> None:
     """Check for refusals that would happen on every machine, such as broken adapters."""
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
     if not is_served(model):
@@ -58,13 +58,13 @@ def check_for_any_machine(arguments: EngineArguments, config: Any) -> None:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def check_for_cpu(_: EngineArguments, config: Any) -> None:
-    """Check for features that vLLM's CPU builds lack, and for options that need a GPU."""
+def check_on_cpu(_: EngineArguments, config: Any) -> None:
+    """On a CPU, check for features that vLLM's CPU builds lack and options that need a GPU."""
     if not configures_for_cpu():
         return
     if config.parallel_config.distributed_executor_backend == "mp":
         try:
-            # Each process uses its own part of the memory.
+            # vLLM assigns a separate NUMA node to each process, so there must be enough nodes.
             import_from_vllm("OMPProcessManager")(config)
         except AssertionError as error:
             raise StartFailed(str(error)) from error

@@ -16,7 +16,7 @@ from worker.engine.run.healing.core import Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
-from worker.process.garbage import collect_in_forks
+from worker.process.garbage import enable_gc_in_forks
 from worker.settings.environment import is_set, set_variable
 
 # Acquired while a core starts. Otherwise another core that starts concurrently would move the
@@ -67,7 +67,7 @@ def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | 
     # With data parallelism, several cores are forked, and no thread may start between the forks.
     if modules is not None and config.parallel_config.data_parallel_size == 1:
         _import_while_core_starts([*LOCATIONS["build_app"][:1], *modules])
-    collect_in_forks()
+    enable_gc_in_forks()
     return _start_core(arguments, config)
 
 

@@ -1,4 +1,4 @@
-"""The first requests to an engine, which the startup sends and the doctor only renders."""
+"""The first requests to an engine, which the startup sends and ``--check`` only renders."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from worker.asgi import ResponseHead
-from worker.engine.run.generation.prompts import sample_input
+from worker.engine.run.generation.prompts import example_input
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import raise_for_error, translate_errors
@@ -37,7 +37,7 @@ def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) 
     models that generate or embed.
 
     Raises:
-        Exception: One of ``START_ERRORS``: the tokenizer doesn't load, or the message is refused.
+        Exception: The tokenizer doesn't load, or the message is refused (``START_ERRORS``).
     """
     model = configured.config.model_config
     if model.skip_tokenizer_init:
@@ -45,10 +45,10 @@ def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) 
     import_from_vllm("cached_tokenizer_from_config")(model)
     # The warm-up sends no request to a model that neither generates nor embeds.
     if model.runner_type == "generate" or model.convert_type == "embed":
-        asyncio.run(_render(configured, system_prompt))
+        asyncio.run(_render_first_message(configured, system_prompt))
 
 
-async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> None:
+async def _render_first_message(configured: ConfiguredEngine, system_prompt: str | None) -> None:
     """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
     state = SimpleNamespace()
     await import_from_vllm("init_render_app_state")(
@@ -56,7 +56,7 @@ async def _render(configured: ConfiguredEngine, system_prompt: str | None) -> No
     )
     online_renderer = state.online_renderer
     try:
-        if messages := sample_input(online_renderer).get("messages"):
+        if messages := example_input(online_renderer).get("messages"):
             client: Any = SimpleNamespace(errored=False)
             with convert_refusals(), translate_errors(client):
                 request = import_from_vllm("ChatCompletionRequest")(
@@ -78,17 +78,17 @@ async def warm_up(engine: InProcessEngine) -> None:
     """
     with convert_refusals():
         generation = engine.generation
-        greeting_input = sample_input(generation.prompts.chat_renderer)
+        greeting_input = example_input(generation.prompts.chat_renderer)
         if "generate" not in engine.model.tasks:
             # No single request is valid for all models that classify or score.
             if "embed" in engine.model.tasks:
-                prompt = await generation.prompts.render_job(RawJob.read(greeting_input))
+                prompt = await generation.prompts.render_job(RawJob.from_input(greeting_input))
                 await generation.embed(prompt, "warm-up")
             return
         # An engine that compiles code compiles it for log probabilities at the first request for
         # them. This blocks the core for seconds.
         params = {"max_tokens": 1, "logprobs": 0}
-        job = RawJob.read({**greeting_input, "sampling_params": params, "stream": True})
+        job = RawJob.from_input({**greeting_input, "sampling_params": params, "stream": True})
         async for _ in engine.generate(job, "warm-up"):
             pass
         path = "/v1/chat/completions" if job.messages else "/v1/completions"

@@ -1,4 +1,4 @@
-"""Fits the startup to the memory: warns about a shorter context, and retries with less memory."""
+"""Fits engines to the memory: warnings of a shorter context, and arguments for a second attempt."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ MAX_NUM_SEQS = "MAX_NUM_SEQS"
 NUM_GPU_BLOCKS_OVERRIDE = "NUM_GPU_BLOCKS_OVERRIDE"
 CPU_KVCACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
-# Factor and divisor that the second attempt applies to the values of the first attempt.
+# Factor for the GPU's memory share, and divisor for MAX_NUM_SEQS, in the second attempt.
 MEMORY_FACTOR = 0.9
 SEQUENCES_DIVISOR = 4
 RETRY_REASON = "the memory was full at the first try"
@@ -42,7 +42,7 @@ def with_less_memory(arguments: EngineArguments, config: Any, error: str) -> Eng
     return None if reduced is arguments else reduced
 
 
-def warn_of_short_context(
+def short_context_warning(
     arguments: EngineArguments, config: Any, model_context: int, min_context: int
 ) -> str | None:
     """Return a warning if the memory is too small for the model's full context; None otherwise.

@@ -34,7 +34,7 @@ from worker.engine.start.parsers import parser_hints
 from worker.engine.start.refusals import translate_start_errors
 from worker.engine.start.tables import RESTART_STEPS, choose_fallback
 from worker.process.concurrency import max_queue_jobs
-from worker.process.garbage import pause_collection
+from worker.process.garbage import pause_and_freeze_gc
 from worker.process.phases import log_phase
 from worker.settings.environment import set_defaults
 
@@ -45,7 +45,7 @@ CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:  # noqa: PLR0915 - the story of a startup, in its order
+def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
     """Start the engines, warm them up and store the code that they compiled; stop them on exit.
 
     Call this on the main thread. ``modules_to_import`` are imported while the last core starts.
@@ -53,57 +53,64 @@ def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> 
     Raises:
         StartFailed: An engine can't start; with vLLM's message, and no traceback.
     """
-    settings, cache = plan.settings, plan.compile_cache
     with contextlib.ExitStack() as stack:
-        with pause_collection(), cores.allow_environ_changes(), plan.read_ahead:
-            # vLLM and the libraries that decode media read these variables.
-            set_defaults(media.ENVIRONMENT)
-            # All cores must be engine_cores before the first thread.
-            with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
-                if cache:
-                    cache.restore_models(key_of_models([one.model_name for one in plan.engines]))
-                with inspect_in_forks():
-                    configured = [_configure(arguments, plan.context) for arguments in plan.engines]
-                if cache:
-                    configs = [engine.config for engine in configured]
-                    cache.restore(key_of_engines(configs, plan.context.machine))
-                engine_cores = []
-                for engine in configured:
-                    model_context = engine.config.model_config.max_model_len
-                    with log_phase("engine"):
-                        imports = modules_to_import if engine is configured[-1] else None
-                        final, core = _start_core(engine, plan.context, imports)
-                    cleanup.callback(core.close)
-                    engine_cores.append((final, core))
-                    if warning := fitting.warn_of_short_context(
-                        *final, model_context, settings.min_model_len
-                    ):
-                        log.warning(warning)
-                cleanup.pop_all()
-            loop = stack.enter_context(_event_loop_in_thread())
-            died: Future[None] = Future()
-            running = []
-            for final, core in engine_cores:
-                restart = partial(_restart_core, final, plan.context)
-                in_process = InProcessEngine(core, final.arguments, settings, loop, died, restart)
-                stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
-                with translate_start_errors(final.arguments):
-                    with log_phase("app"):
-                        _run_on_loop(loop, in_process.open)
-                    with log_phase("warm-up"):
-                        _run_on_loop(loop, partial(warm_up, in_process))
-                _run_on_loop(loop, in_process.start_watching)
-                running.append(in_process)
-            concurrency = settings.max_concurrency
-            for in_process, ((arguments, config), _) in zip(running, engine_cores, strict=True):
-                log.info(summary(arguments, config, concurrency, in_process.slots))
-                log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
-                # The embedder's engine serves jobs from the same queue, so its log line is based on
-                # the number of jobs that the main model's engine allows.
-                concurrency = max_queue_jobs(concurrency, running[0].slots)
-        if cache:
-            cache.publish()
-        yield Engines(*running, died=died)
+        # The generator must not refer to the first cores, which are freed when others replace them.
+        yield _start_engines(plan, modules_to_import, stack)
+
+
+def _start_engines(  # noqa: PLR0915 - one sequence of steps
+    plan: StartupPlan, modules_to_import: Sequence[str], stack: contextlib.ExitStack
+) -> Engines:
+    settings, cache = plan.settings, plan.compile_cache
+    with pause_and_freeze_gc(), cores.allow_environ_changes(), plan.read_ahead:
+        # vLLM and the libraries that decode media read these variables.
+        set_defaults(media.ENVIRONMENT)
+        # All cores must be forked before the first thread starts.
+        with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
+            if cache:
+                cache.restore_model_info(key_of_models([one.model_name for one in plan.engines]))
+            with inspect_in_forks():
+                configured = [_configure(arguments, plan.context) for arguments in plan.engines]
+            if cache:
+                configs = [engine.config for engine in configured]
+                cache.restore_code(key_of_engines(configs, plan.context.machine))
+            engine_cores = []
+            for engine in configured:
+                model_context = engine.config.model_config.max_model_len
+                with log_phase("engine"):
+                    imports = modules_to_import if engine is configured[-1] else None
+                    final, core = _start_core_or_fallback(engine, plan.context, imports)
+                cleanup.callback(core.close)
+                engine_cores.append((final, core))
+                if warning := fitting.short_context_warning(
+                    *final, model_context, settings.min_model_len
+                ):
+                    log.warning(warning)
+            cleanup.pop_all()
+        loop = stack.enter_context(_event_loop_in_thread())
+        died: Future[None] = Future()
+        running = []
+        for final, core in engine_cores:
+            restart = partial(_restart_core, final, plan.context)
+            in_process = InProcessEngine(core, final.arguments, settings, loop, died, restart)
+            stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
+            with translate_start_errors(final.arguments):
+                with log_phase("app"):
+                    _run_on_loop(loop, in_process.open)
+                with log_phase("warm-up"):
+                    _run_on_loop(loop, partial(warm_up, in_process))
+            _run_on_loop(loop, in_process.start_watching)
+            running.append(in_process)
+        concurrency = settings.max_concurrency
+        for in_process, ((arguments, config), _) in zip(running, engine_cores, strict=True):
+            log.info(summary(arguments, config, concurrency, in_process.slots))
+            log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
+            # The embedder's engine serves jobs from the same queue, so its log line is based on
+            # the number of jobs that the main model's engine allows.
+            concurrency = max_queue_jobs(concurrency, running[0].slots)
+    if cache:
+        cache.publish()
+    return Engines(*running, died=died)
 
 
 @contextlib.contextmanager
@@ -123,7 +130,7 @@ def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[En
         yield Engines(base_model=base_model)
 
 
-def _start_core(
+def _start_core_or_fallback(
     engine: ConfiguredEngine, context: StartupContext, modules_to_import: Sequence[str] | None
 ) -> tuple[ConfiguredEngine, Core]:
     """Start an engine's first core; if it fails and a fallback applies, start a second one."""

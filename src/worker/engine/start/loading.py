@@ -18,8 +18,7 @@ LOADERS = {
     "fastsafetensors": "fastsafetensors",
     "runai_streamer": "runai_model_streamer",
 }
-# Loaders for network file systems. The others bypass the page cache, which a network file system
-# may not support.
+# Loaders for network file systems, which may not support the other loaders' direct reads.
 _NETWORK_LOADERS = {"runai_streamer"}
 # Loaders that vLLM refuses for a draft model with pipeline parallelism.
 _SINGLE_STAGE_LOADERS = {"fastsafetensors"}
@@ -43,7 +42,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
     The arguments stay the same if no loader is suitable, if FAST_LOAD is off, or if the operator
     has chosen how weights are read.
     """
-    files = weight_files(Path(arguments.vllm_args.model))
+    files = safetensors_files(Path(arguments.vllm_args.model))
     is_mistral = any(file.name.startswith(_MISTRAL_PREFIX) for file in files)
     choices = _LOADING_OPTIONS & arguments.operator_options.keys()
     if not context.fast_load or context.machine.cpu or choices or not files or is_mistral:
@@ -65,13 +64,13 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
 def with_load_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Make vLLM prefetch weights into the page cache if they fit and are on a network disk.
 
-    Otherwise vLLM memory-maps files, which is slow on a network disk. The arguments stay the same
+    By default, vLLM memory-maps files, which is slow on a network disk. The arguments stay the same
     if the operator has chosen a strategy or threads, or if the load format has no strategies.
     """
     options = arguments.vllm_args
     is_threaded = dict(options.model_loader_extra_config or {}).get("enable_multithread_load")
     has_strategy = options.safetensors_load_strategy is not None
-    files = weight_files(Path(options.model))
+    files = safetensors_files(Path(options.model))
     if has_strategy or is_threaded or str(options.load_format).lower() not in _FORMATS or not files:
         return arguments
     file_system = file_system_type(files[0])
@@ -83,13 +82,13 @@ def with_load_strategy(arguments: EngineArguments, _: StartupContext) -> EngineA
 
 
 def without_fast_loader(arguments: EngineArguments, *_: Any) -> EngineArguments | None:
-    """Return the arguments with vLLM's own loader; None if no other loader was chosen."""
+    """Return the arguments with vLLM's own loader; None if the worker chose no other loader."""
     if all(default.name != LOAD_FORMAT for default in arguments.defaults):
         return None
     return arguments.with_default(LOAD_FORMAT, "auto", f"{arguments.vllm_args.load_format} failed")
 
 
-def weight_files(directory: Path) -> list[Path]:
+def safetensors_files(directory: Path) -> list[Path]:
     """Return the resolved paths of a model's weight files that vLLM can memory-map."""
     return [path.resolve() for path in directory.glob("*.safetensors")]
 

@@ -19,7 +19,7 @@ from worker.settings.names import EMBEDDER_PREFIX
 from worker.settings.sources import RawSettings
 from worker.settings.values import equals_boolean, is_directory, parse_adapters
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, disk
-from worker.store.files import CONFIG, CONFIGS, code_repositories, json_object
+from worker.store.files import CONFIG, CONFIGS, code_repositories, parse_json_object
 
 # Options that select artifacts. If VLLM_EXTRA_ARGS has one of them, only vLLM's parser can read it
 # reliably.
@@ -44,7 +44,7 @@ def artifacts_in_settings(raw: RawSettings) -> list[Artifact]:
         artifact
         for prefix, options in engines.items()
         if options.get("MODEL")
-        for artifact in _artifacts_of_engine(_read_options(options), prefix)
+        for artifact in _artifacts_of_engine(_to_namespace(options), prefix)
     ]
 
 
@@ -71,15 +71,17 @@ def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterat
     artifact = location.artifact
     # vLLM follows only the references of the served model, not those of a draft model.
     if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):
-        yield from _read_models(artifact, json_object(disk.read_text(location.directory / CONFIG)))
+        yield from _models_in_config(
+            artifact, parse_json_object(disk.read_text(location.directory / CONFIG))
+        )
     if artifact.code:
         is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
         options = raw.embedder_options if is_embedder else raw.main_options | raw.extra_options
         yield from _code_artifacts(location, options.get("CODE_REVISION"))
 
 
-def _read_options(options: Mapping[str, str]) -> Namespace:
-    """Return the options that select artifacts in a namespace, as vLLM's parser would."""
+def _to_namespace(options: Mapping[str, str]) -> Namespace:
+    """Return the options that select artifacts as a namespace, as vLLM's parser would."""
     return Namespace(
         model=options["MODEL"],
         revision=options.get("REVISION"),
@@ -89,13 +91,13 @@ def _read_options(options: Mapping[str, str]) -> Namespace:
         tokenizer=options.get("TOKENIZER"),
         tokenizer_revision=options.get("TOKENIZER_REVISION"),
         skip_tokenizer_init=equals_boolean(options.get("SKIP_TOKENIZER_INIT"), True),
-        lora_modules=[*_read_adapters(options.get("LORA_MODULES", ""))],
-        speculative_config=json_object(options.get("SPECULATIVE_CONFIG", "")),
+        lora_modules=[*_parse_adapter_paths(options.get("LORA_MODULES", ""))],
+        speculative_config=parse_json_object(options.get("SPECULATIVE_CONFIG", "")),
     )
 
 
-def _read_adapters(value: str) -> Iterator[Namespace]:
-    """Yield the entries of LORA_MODULES that have a path; vLLM's parser reports invalid entries."""
+def _parse_adapter_paths(value: str) -> Iterator[Namespace]:
+    """Yield the paths in LORA_MODULES as namespaces; vLLM's parser reports invalid entries."""
     with contextlib.suppress(ValueError):
         for item in parse_adapters(value) if value else ():
             path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
@@ -104,9 +106,9 @@ def _read_adapters(value: str) -> Iterator[Namespace]:
 
 
 def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
-    """Yield an engine's model and its other artifacts; its settings have the prefix.
+    """Yield an engine's model and other artifacts; the engine's settings have the prefix.
 
-    ``options`` are vLLM's arguments, or the options that ``_read_options`` returns.
+    ``options`` are vLLM's arguments, or the result of ``_to_namespace``.
     """
     model = Artifact(
         options.model,
@@ -152,7 +154,7 @@ def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | 
 
 def is_located_by_store(artifact: Artifact) -> bool:
     """Return whether the store looks for an artifact; otherwise vLLM finds it itself."""
-    # Parsed in the same way as by vLLM.
+    # vLLM parses this variable in the same way.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
         return False
     if artifact.load_format.lower() in _FORMATS_FOUND_BY_VLLM and not is_directory(artifact.model):
@@ -162,7 +164,7 @@ def is_located_by_store(artifact: Artifact) -> bool:
     return ":" not in artifact.model and not artifact.model.endswith(".gguf")
 
 
-def _read_models(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
+def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
     """Yield the models that a model's config refers to."""
     # A draft model in the speculators' format refers to the model to serve. vLLM loads that model
     # at the configured revision.

@@ -66,7 +66,7 @@ class ParserChoice:
     reason: str
 
     def parser_name(self, kind: str) -> str | None:
-        """Return the family's parser of this kind; None if it has none or vLLM lacks it."""
+        """Return the family's parser of this kind; None if the family has none or vLLM lacks it."""
         if self.family is None:
             return None
         name = self.family.tools if kind == TOOL_PARSER else self.family.reasoning
@@ -79,7 +79,7 @@ class ParserChoice:
 
 
 def choose_family(name: str, architectures: Sequence[str], template: str | None) -> ParserChoice:
-    """Select a model's family by its architectures and chat template, if known, and its name."""
+    """Select a model's family by architectures and chat template, or its name if one is unknown."""
     candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
     listing = ", ".join(architectures)
     if architectures and not candidates:

@@ -80,5 +80,5 @@ def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> Engi
 
 
 def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:
-    """Use the first core's context length for the next core, which retries its requests."""
+    """Use a dead core's context length for the new core, which retries the dead core's requests."""
     return arguments.with_options(max_model_len=config.model_config.max_model_len)

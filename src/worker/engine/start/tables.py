@@ -56,8 +56,8 @@ OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ..
 # Checks that predict the refusals of a core from the arguments and vLLM's configuration, before the
 # core is started. The first refusal is raised, with vLLM's message if there is one.
 CORE_CHECKS: tuple[Callable[[EngineArguments, Any], None], ...] = (
-    core_checks.check_for_any_machine,
-    core_checks.check_for_cpu,
+    core_checks.check_on_any_machine,
+    core_checks.check_on_cpu,
 )
 
 

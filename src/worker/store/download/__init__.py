@@ -1,7 +1,7 @@
 """Downloads the needed files of a repository into the hub's cache, once for all workers.
 
-The cache has the layout of huggingface_hub, so that its functions find the files. Its download
-functions are not used: they start from the beginning in every process, and rely on file locks.
+The cache has the layout of huggingface_hub, so that its functions find the files. Its functions for
+downloads are not used: they start from the beginning in every process, and rely on file locks.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from worker.store.places import (
 from worker.store.refusals import ModelUnavailable, Reason
 from worker.store.resolve import DEFAULT_REVISION, resolve
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, UnlocatedArtifact
-from worker.volume.lease import POLL_S, Leases
+from worker.volume.lease import POLL_S, LeaseDirectory
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def obtain(
     try:
         return _Download(artifact, places, endpoint, location).run()
     except ModelUnavailable as why:
-        # The hub fails: the artifact on the volume is used without the query.
+        # If the hub fails, use the artifact on the volume without looking for a newer commit.
         if isinstance(location, ArtifactLocation) and why.reason in _TRANSIENT_REASONS:
             log.warning("%s; what is on the volume is used", why.problem)
             return location
@@ -106,7 +106,7 @@ class _Download:
         self._logged_at = 0.0
 
     def run(self) -> ArtifactLocation:
-        leases = Leases(self._folder / STATE_FOLDER)
+        leases = LeaseDirectory(self._folder / STATE_FOLDER)
         with self._remove_empty_folders(), hub.translate_errors(self._artifact):
             while True:
                 with (
@@ -121,7 +121,7 @@ class _Download:
                     return replace(location, skipped=self._skipped)
 
     def _download(self, lost: threading.Event) -> ArtifactLocation:
-        """Download with the lease, unless its previous holder has just completed the download."""
+        """Download as the lease's holder, unless the previous holder has completed the download."""
         before = resolve(self._artifact, self._places)
         if isinstance(before, ArtifactLocation) and not self._refresh:
             return before
@@ -138,7 +138,7 @@ class _Download:
         return replace(location, origin=Origin.DOWNLOAD, skipped=self._skipped)
 
     def _download_files(self, stop: threading.Event) -> None:
-        """Download all needed files of a commit, then write the manifest.
+        """Download all needed files of the current commit, then write the manifest.
 
         The lease sets ``stop`` when it is lost; this method sets it when a file fails.
 
@@ -149,15 +149,15 @@ class _Download:
         """
         # Progress bars don't fit into a log: the meter logs lines instead.
         disable_progress_bars()
-        listing = self._listing()
+        listing = self._query_listing()
         if listing.name.lower() != self._artifact.model.lower():
             text = "%s is called %s now: set %s to that"
             log.warning(text, self._artifact.model, listing.name, self._artifact.setting)
         transfer = Transfer(self._api, self._artifact.model, listing.commit, self._folder, stop)
-        # The index lists the weights.
+        # The index lists the weights, so it is needed first.
         index_files = [listing.files[INDEX]] if INDEX in listing.files else []
         self._fetch(transfer, index_files)
-        index = disk.read_text(transfer.path(INDEX)) if index_files else ""
+        index = disk.read_text(transfer.snapshot_path(INDEX)) if index_files else ""
         names = files.needed_files(listing.files, index, self._artifact)
         missing_names = [name for name in names if name not in listing.files]
         if missing_names or not files.can_load(names, self._artifact):
@@ -167,7 +167,7 @@ class _Download:
         self._publish(listing)
         transfer.remove_partials()
 
-    def _listing(self) -> hub.RepositoryListing:
+    def _query_listing(self) -> hub.RepositoryListing:
         def query() -> hub.RepositoryListing:
             with hub.translate_errors(self._artifact):
                 return hub.list_files(self._api, self._artifact, LISTING_TIMEOUT_S)
@@ -209,20 +209,20 @@ class _Download:
             pool.shutdown(wait=False, cancel_futures=True)
             if pending:
                 transfer.stop.set()
-                # Threads that still wait for the hub then are abandoned: they write nothing more.
+                # Threads that wait longer for the hub are abandoned: they write nothing more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
     def _publish(self, listing: hub.RepositoryListing) -> None:
-        """Write the manifest, then the branch; afterwards no worker queries the hub."""
+        """Write the manifest, then the branch; with both, workers need no query to the hub."""
         sizes = {name: file.size for name, file in listing.files.items()}
         manifest.write(self._folder, listing.commit, sizes)
-        # Last, so that the branch refers to a complete commit even if this process is killed.
+        # Write it last, so that it refers to a complete commit even if this process is killed.
         revision = self._artifact.revision or DEFAULT_REVISION
         if revision != listing.commit:
             volume.write_file(self._folder / "refs" / revision, listing.commit.encode())
 
-    def _wait_for_other_worker(self, leases: Leases) -> None:
-        """Read the other worker's lease, log its progress occasionally, and sleep."""
+    def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
+        """Read the other worker's lease, log its progress occasionally, and sleep briefly."""
         claim = leases.poll()
         if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
             self._logged_at = time.monotonic()

@@ -42,7 +42,7 @@ class ProgressMeter:
         """Log the progress, at most once per interval."""
         if time.monotonic() - self._logged_at >= self.INTERVAL_S:
             self._logged_at = time.monotonic()
-            log.info("%s: %s", self._name, self._line())
+            log.info("%s: %s", self._name, self._progress_text())
 
     def log_duration(self) -> None:
         """Log the duration and the rate of the download."""
@@ -53,7 +53,7 @@ class ProgressMeter:
             text = "%s: %s downloaded in %.1f s, %s/s"
             log.info(text, self._name, format_size(size), elapsed, rate)
 
-    def _line(self) -> str:
+    def _progress_text(self) -> str:
         done, total = self.read()
         rate = (done - self._before) / (time.monotonic() - self._begun)
         left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"

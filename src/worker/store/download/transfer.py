@@ -40,7 +40,7 @@ _PARTIAL = ".partial"
 
 
 class DownloadStopped(Exception):
-    """This process must stop writing: another worker has the lease, or a file failed."""
+    """This process must stop writing, since it has lost the lease or a file failed."""
 
 
 class PartialFile(io.FileIO):
@@ -101,7 +101,7 @@ class PartialFile(io.FileIO):
         return length
 
     def digest(self) -> str:
-        """Return the hub's name for the current content."""
+        """Return the hash of the current content, by which the hub names it."""
         return str(self._hash.hexdigest())
 
 
@@ -119,15 +119,17 @@ class Transfer:
     stop: threading.Event
     _locks: dict[Path, threading.Lock] = field(default_factory=dict)
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file in the snapshot."""
+    def snapshot_path(self, name: str) -> Path:
         return self.folder / "snapshots" / self.commit / name
 
     def stored_bytes(self, file: File) -> int:
         """Return how many bytes of a file are on the disk, according to file sizes alone."""
-        if _has_size(self.path(file.name), file):
+        if _has_size(self.snapshot_path(file.name), file):
             return file.size
-        return max(min(file.size, _size(path)) for path in (self._blob(file), self._partial(file)))
+        return max(
+            min(file.size, _size(path))
+            for path in (self._blob_path(file), self._partial_path(file))
+        )
 
     def download(self, file: File) -> None:
         """Download a file or the rest of it, unless the snapshot already has it.
@@ -140,7 +142,7 @@ class Transfer:
         """
         if self._is_complete(file):
             return
-        blob = self._blob(file)
+        blob = self._blob_path(file)
         # Several files may have the same content.
         with self._locks.setdefault(blob, threading.Lock()):
             if not _has_size(blob, file):
@@ -152,23 +154,23 @@ class Transfer:
                     self._download_blob(file)
             # On a disk without links this moves the blob, so other files with the same content
             # download it again.
-            self._link(blob, self.path(file.name))
+            self._link(blob, self.snapshot_path(file.name))
 
     def remove_partials(self) -> None:
-        """Remove partial files; once this commit is complete, they belong to other commits."""
+        """Remove all partial files, which belong to other commits once this one is complete."""
         for partial in (self.folder / "blobs").glob(f"*{_PARTIAL}"):
             if not self.stop.is_set():
                 partial.unlink(missing_ok=True)
 
-    def _blob(self, file: File) -> Path:
+    def _blob_path(self, file: File) -> Path:
         return self.folder / "blobs" / str(file.blob)
 
-    def _partial(self, file: File) -> Path:
+    def _partial_path(self, file: File) -> Path:
         return self.folder / "blobs" / f"{file.blob}{_PARTIAL}"
 
     def _is_complete(self, file: File) -> bool:
         """Return whether the snapshot has a file, according to the blob's name or the content."""
-        path = self.path(file.name)
+        path = self.snapshot_path(file.name)
         if not _has_size(path, file):
             return False
         if path.is_symlink():
@@ -178,12 +180,12 @@ class Transfer:
             return bool(_hash_rest(opened, file).hexdigest() == file.blob)
 
     def _download_blob(self, file: File) -> None:
-        partial, blob = self._partial(file), self._blob(file)
+        partial, blob = self._partial_path(file), self._blob_path(file)
         with PartialFile(partial, file, self.stop) as opened:
             while opened.tell() < file.size:
                 self._download_range(file, opened)
             if opened.digest() != file.blob:
-                # It is unknown which part is wrong.
+                # It is unknown which part is wrong, so start again.
                 opened.truncate(0)
                 raise WrongChecksumError(None, "its checksum is wrong", file.name)
             os.fsync(opened.fileno())
@@ -231,20 +233,19 @@ class Transfer:
                 partial.write(piece)
 
     def _link(self, blob: Path, path: Path) -> None:
-        """Replace a path of the snapshot by a link to a blob."""
+        """Put a link to a blob at a path of the snapshot, or the blob if the disk lacks links."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             temporary.symlink_to(os.path.relpath(blob, path.parent))
         except OSError:
-            # The disk does not support links.
             blob.replace(path)
         else:
             temporary.replace(path)
 
 
 def _is_hub_response(error: Exception) -> bool:
-    """Return whether an error is a response of the hub; transient ones were already retried."""
+    """Return whether the hub responded with an error; transient ones were already retried."""
     return getattr(error, "response", None) is not None
 
 

@@ -51,7 +51,7 @@ class ScriptedS3(S3Api):
         self._etag = etag
         self.offsets: list[int] = []
 
-    def read(self, file: VolumeFile, offset: int) -> Any:
+    def request_file(self, file: VolumeFile, offset: int) -> Any:
         self.offsets.append(offset)
         begin, body = self._responses.pop(0)
         return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
@@ -131,4 +131,4 @@ def test_a_changed_file_is_not_read_further(remote: Volume, tmp_path: Path) -> N
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     s3 = remote._s3
     with pytest.raises(FileChanged, match="has changed meanwhile"), s3.transfer_context():
-        s3.read(file, 1)
+        s3.request_file(file, 1)

@@ -220,5 +220,5 @@ def test_a_file_has_no_more_parts_than_s3_allows(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(100 * 2**30)
     content = LocalFile.from_path(tmp_path / "sparse", PART)
-    assert (content.part_size, len(content.parts)) == (11 * 2**20, 9310)
+    assert (content.part_size, len(content.part_numbers)) == (11 * 2**20, 9310)
     assert LocalFile.from_path(tmp_path / "sparse", 2**26).part_size == 2**26

@@ -34,7 +34,7 @@ def write_input(directory: Path, content: Any) -> Path:
 
 def read_v1(content: Any, path: Path | None = None, limits: BatchLimits = LIMITS) -> list[str]:
     """Return the prompts of the file, or those of the request if there is no path."""
-    _, lines = inputs.read_v1(make_request(None if path else content), path, limits)
+    _, lines = inputs.convert_v1(make_request(None if path else content), path, limits)
     return [json.loads(line)["body"]["prompt"] for line in lines]
 
 
@@ -42,7 +42,7 @@ def read_v2(
     content: Any, path: Path | None = None, limits: BatchLimits = LIMITS
 ) -> tuple[str, list[Any]]:
     """Return the route and the bodies of the file, or those of the request if there is no path."""
-    url, lines = inputs.read_v2(make_request(None if path else content), path, limits)
+    url, lines = inputs.convert_v2(make_request(None if path else content), path, limits)
     return url, [json.loads(line)["body"] for line in lines]
 
 

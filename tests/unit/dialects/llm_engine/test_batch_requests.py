@@ -144,16 +144,20 @@ def read_prompt_lines(
     *texts: str, priority: int | None = None, **shared: Any
 ) -> list[dict[str, Any]]:
     request = parse_request(content={"prompts": [*texts], **SHARED, **shared})
-    return [json.loads(line) for line in batch_inputs.read_v1(request, None, LIMITS, priority)[1]]
+    return [
+        json.loads(line) for line in batch_inputs.convert_v1(request, None, LIMITS, priority)[1]
+    ]
 
 
 def read_body_lines(*items: Any, priority: int | None = None) -> list[dict[str, Any]]:
     request = parse_request(content=[*items])
-    return [json.loads(line) for line in batch_inputs.read_v2(request, None, LIMITS, priority)[1]]
+    return [
+        json.loads(line) for line in batch_inputs.convert_v2(request, None, LIMITS, priority)[1]
+    ]
 
 
 def read_route(item: Any) -> str:
-    return batch_inputs.read_v2(parse_request(content=[item]), None, LIMITS)[0]
+    return batch_inputs.convert_v2(parse_request(content=[item]), None, LIMITS)[0]
 
 
 def test_prompts_are_completions_with_the_shared_parameters() -> None:

@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 
 from worker.batches.store import Batches
 from worker.files import Files
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 from worker.routes.vllm import BATCH_PATHS
 
 BATCHES = "/v1/batches"
@@ -68,7 +68,7 @@ async def test_a_new_batch_starts_as_many_jobs_as_its_data_parallelism(
     before = int(time.time())
     keys = {"metadata": {"mine": "ä"}, "completion_window": "2h", "endpoint": CHAT}
     batch = await create_batch(caller, data_parallelism=3, **keys)
-    assert caller.started_work == [LongWork("batch", batch["id"])] * 3
+    assert caller.started_work == [WorkReference("batch", batch["id"])] * 3
     assert await get_batch(caller, batch) == batch
     assert {name: batch[name] for name in keys} == keys
     assert (batch["object"], batch["status"], "run_with" in batch) == ("batch", "validating", False)
@@ -138,7 +138,7 @@ async def test_a_batch_with_a_lease_is_cancelled_after_the_lease_ends(caller: Ca
     (leases / "lease-1").unlink()
     statuses = (cancelling["status"], (await get_batch(caller, batch))["status"])
     assert statuses == ("cancelling", "cancelled")
-    assert caller.started_work == [LongWork("batch", batch["id"])] * 2
+    assert caller.started_work == [WorkReference("batch", batch["id"])] * 2
 
 
 async def test_a_batch_expires_at_the_end_of_its_completion_window(

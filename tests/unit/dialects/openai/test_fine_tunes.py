@@ -23,7 +23,7 @@ from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
 from worker.dialects.openai import objects
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import EpochCheckpoint, FineTuneError, FineTuneResult
-from worker.long_work.kinds import LongWork
+from worker.long_work.kinds import WorkReference
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
@@ -67,7 +67,7 @@ async def test_a_created_job_is_started_and_openais_client_can_read_it(caller: C
     assert {**hyperparameters, "n_epochs": 3}.items() <= job.hyperparameters.model_dump().items()
     assert job.method
     assert job.method.supervised
-    assert caller.started_work == [LongWork("fine_tune", job.id)]
+    assert caller.started_work == [WorkReference("fine_tune", job.id)]
     assert await caller.get(f"{JOBS}/{job.id}") == response
 
 
@@ -135,7 +135,7 @@ async def test_a_paused_job_is_started_again_when_it_is_resumed(caller: Caller) 
     paused = await caller.post(f"{JOBS}/{job['id']}/pause")
     assert (paused["status"], len(caller.started_work)) == ("paused", 1)
     assert (await caller.post(f"{JOBS}/{job['id']}/resume"))["status"] == "queued"
-    assert caller.started_work == [LongWork("fine_tune", job["id"])] * 2
+    assert caller.started_work == [WorkReference("fine_tune", job["id"])] * 2
 
 
 async def test_the_events_of_a_job_are_listed_newest_first(
@@ -215,7 +215,7 @@ async def test_the_body_of_llm_engines_client_creates_a_fine_tune(
     response = await caller.post(FINE_TUNES, **body)
     (fine_tune,) = fine_tunes.list_all()
     assert response == {"id": fine_tune.id, "fine_tune_id": fine_tune.id}
-    assert caller.started_work == [LongWork("fine_tune", fine_tune.id)]
+    assert caller.started_work == [WorkReference("fine_tune", fine_tune.id)]
     spec = fine_tune.request.spec
     assert (spec.epochs, spec.learning_rate, spec.lora.r) == (1, 2e-4, 8)
     assert (fine_tune.request.suffix, fine_tune.request.wandb) == ("my-experiment", None)

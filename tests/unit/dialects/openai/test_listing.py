@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from worker.dialects.openai.listing import NewestFirstQuery, PageQuery, list_object
+from worker.dialects.openai.listing import NewestFirstQuery, PageQuery, make_list_object
 from worker.errors import InvalidInput
 from worker.volume.pages import MAX_BYTES, MAX_OBJECTS, paginate
 
@@ -32,8 +32,8 @@ def describe_large(item: ListedObject) -> dict[str, Any]:
 
 def test_a_page_ends_before_it_is_too_large_for_a_response() -> None:
     """Large objects of one caller must not make the lists of all callers too large for a job."""
-    first_page = list_object(paginate(make_objects(5)), describe_large)
-    last_page = list_object(paginate(make_objects(5), after="1"), describe_large)
+    first_page = make_list_object(paginate(make_objects(5)), describe_large)
+    last_page = make_list_object(paginate(make_objects(5), after="1"), describe_large)
     assert ([item["id"] for item in first_page["data"]], first_page["has_more"]) == (
         ["4", "3"],
         True,
@@ -45,7 +45,7 @@ def test_a_page_ends_before_it_is_too_large_for_a_response() -> None:
 def test_a_page_has_openais_shape() -> None:
     data = [{"id": "3"}, {"id": "2"}]
     expected = {"object": "list", "data": data, "first_id": "3", "last_id": "2", "has_more": True}
-    assert list_object(paginate(make_objects(4), limit=2), describe) == expected
+    assert make_list_object(paginate(make_objects(4), limit=2), describe) == expected
     empty_fields: dict[str, Any] = {
         "data": [],
         "first_id": None,
@@ -53,7 +53,7 @@ def test_a_page_has_openais_shape() -> None:
         "has_more": False,
     }
     for empty_page in (paginate(make_objects(0)), paginate(make_objects(4), after="0")):
-        assert list_object(empty_page, describe) == {**expected, **empty_fields}
+        assert make_list_object(empty_page, describe) == {**expected, **empty_fields}
 
 
 @pytest.mark.parametrize(

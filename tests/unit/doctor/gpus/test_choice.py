@@ -8,7 +8,7 @@ import pytest
 
 from worker.doctor.findings import Fit, Level, Verdict, verdict_finding
 from worker.doctor.gpus.choice import parse_choice, read_prices
-from worker.doctor.gpus.report import table
+from worker.doctor.gpus.report import render_table
 from worker.errors import StartFailed
 
 
@@ -84,7 +84,7 @@ EMBEDS = Verdict(parse_choice("AMPERE_16"), Fit.FITS, "no cache", 512, math.inf)
 
 def test_the_table_has_a_row_for_each_verdict_and_names_the_cheapest_choice() -> None:
     prices = {"ADA_24": 0.69, "AMPERE_48": 0.9}
-    assert table([NO, SHORTER, TWO, ONE], prices).splitlines() == [
+    assert render_table([NO, SHORTER, TWO, ONE], prices).splitlines() == [
         "GPUs       fit      context  requests  price",
         "AMPERE_16  no                                 weights 15.0 GiB in 14.8 GiB",
         "ADA_24     shorter  43952    1         0.69",
@@ -96,10 +96,10 @@ def test_the_table_has_a_row_for_each_verdict_and_names_the_cheapest_choice() ->
 
 
 def test_the_table_names_the_smallest_choice_without_prices() -> None:
-    lines = table([NO, SHORTER, TWO, ONE], {}).splitlines()
+    lines = render_table([NO, SHORTER, TWO, ONE], {}).splitlines()
     assert "price" not in lines[0]
     assert lines[-1] == "AMPERE_48 is the smallest that holds the whole context."
-    assert table([NO, SHORTER], {}).endswith("\nNone of them holds the whole context.\n")
+    assert render_table([NO, SHORTER], {}).endswith("\nNone of them holds the whole context.\n")
 
 
 def test_a_verdict_can_be_a_finding() -> None:
@@ -114,7 +114,7 @@ def test_a_verdict_can_be_a_finding() -> None:
     assert (refused.level, refused.change) == (Level.FAIL, "ask --gpu all")
     assert "concurrency any" in verdict_finding(EMBEDS, "").text
     # A type of GPU costs as much as its pool.
-    rows = table([replace(ONE, choice=parse_choice("A40"))], {"AMPERE_48": 0.4}).splitlines()
+    rows = render_table([replace(ONE, choice=parse_choice("A40"))], {"AMPERE_48": 0.4}).splitlines()
     assert rows[1].endswith("  0.40")
 
 
@@ -123,4 +123,7 @@ def test_doubtful_and_unknown_verdicts_are_no_failures() -> None:
     assert verdict_finding(doubt, "").level is Level.WARN
     assert verdict_finding(unknown, "ask").level is Level.UNKNOWN
     assert verdict_finding(unknown, "ask").change == ""
-    assert table([doubt], {}).splitlines()[1] == "AMPERE_16  doubtful  weights 15.0 GiB in 14.8 GiB"
+    assert (
+        render_table([doubt], {}).splitlines()[1]
+        == "AMPERE_16  doubtful  weights 15.0 GiB in 14.8 GiB"
+    )

@@ -88,4 +88,4 @@ async def test_only_unfinished_fine_tunes_are_continued(worker: Worker, tmp_path
         folder.mkdir(parents=True)
         record = {"id": folder.name, "created_at": 1, **request}
         (folder / "request.json").write_text(json.dumps(record))
-    assert [str(work) for work in worker.unfinished_work()] == ["fine-tune ftjob-" + "a" * 24]
+    assert [str(work) for work in worker.list_unfinished_work()] == ["fine-tune ftjob-" + "a" * 24]

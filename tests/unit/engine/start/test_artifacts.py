@@ -45,7 +45,7 @@ def hub_cache(tmp_path: Path) -> Path:
 def settings(volume: Path, **environ: str) -> RawSettings:
     """Return the settings of a worker with its own volume, after exporting their variables."""
     raw = gather_settings({"BASE_PATH": str(volume), **environ}, volume / "no such file")
-    BootstrapSettings.from_raw_settings(raw)
+    BootstrapSettings.validate_and_export(raw)
     return raw
 
 

@@ -124,11 +124,11 @@ def test_out_of_memory_errors_differ_from_other_failures(reason: str, is_memory:
 
 def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
-        fitting.warn_of_short_context(engine(), config(2048), model_context=2048, min_context=1024)
+        fitting.short_context_warning(engine(), config(2048), model_context=2048, min_context=1024)
         is None
     )
     line = (
-        fitting.warn_of_short_context(
+        fitting.short_context_warning(
             engine(), config(20_480), model_context=131_072, min_context=1024
         )
         or ""
@@ -138,7 +138,7 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
     assert "KV_CACHE_DTYPE=fp8" in line
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     line = (
-        fitting.warn_of_short_context(
+        fitting.short_context_warning(
             engine(), config(20_480, "cpu"), model_context=131_072, min_context=1024
         )
         or ""
@@ -148,10 +148,10 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
 
 def test_a_context_below_the_minimum_fails_except_for_an_embedder() -> None:
     with pytest.raises(StartFailed, match=r"512 tokens .* MIN_MODEL_LEN=1024"):
-        fitting.warn_of_short_context(engine(), config(512), model_context=2048, min_context=1024)
+        fitting.short_context_warning(engine(), config(512), model_context=2048, min_context=1024)
     embedder = engine(prefix="EMBEDDING_")
     assert "EMBEDDING_MAX_MODEL_LEN" in (
-        fitting.warn_of_short_context(embedder, config(512), 2048, 1024) or ""
+        fitting.short_context_warning(embedder, config(512), 2048, 1024) or ""
     )
 
 

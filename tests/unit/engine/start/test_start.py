@@ -16,7 +16,7 @@ def clear_environ() -> None:
 
 
 def bootstrap(**environ: str) -> BootstrapSettings:
-    return BootstrapSettings.from_raw_settings(gather_settings(environ, Path("/no such file")))
+    return BootstrapSettings.validate_and_export(gather_settings(environ, Path("/no such file")))
 
 
 def test_settings_are_exported_once_and_the_defaults_are_recorded(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from worker.store import (
     manifest,
 )
 from worker.store.places import repository_folder
-from worker.volume.lease import Claim, Leases
+from worker.volume.lease import Claim, LeaseDirectory
 
 CLUTTER = """README.md .gitattributes pytorch_model.bin tf_model.h5 onnx/model.onnx image.png
 original/params.json original/consolidated.00.pth checkpoint-5/config.json training_args.bin
@@ -272,20 +272,20 @@ def test_a_waiting_worker_logs_the_progress_of_the_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
-    polls, poll = threading.Semaphore(0), Leases.poll
+    polls, poll = threading.Semaphore(0), LeaseDirectory.poll
 
-    def count_poll(leases: Leases) -> Claim | None:
+    def count_poll(leases: LeaseDirectory) -> Claim | None:
         polls.release()
         return poll(leases)
 
-    monkeypatch.setattr(Leases, "poll", count_poll)
+    monkeypatch.setattr(LeaseDirectory, "poll", count_poll)
     source = make_model(tmp_path / "later", SHARDS)
     if newest:
         # An older commit on the disk is not enough.
         store.obtain()
     store.hub.add(NAME, source)
     store.hub.clear()
-    with Leases(store.folder / ".worker").acquire(lambda: (3_000_000, 9_000_000)):
+    with LeaseDirectory(store.folder / ".worker").acquire(lambda: (3_000_000, 9_000_000)):
         waiting = pool.submit(store.obtain, refresh=newest)
         for _ in range(3):
             assert polls.acquire(timeout=HUNG_S)

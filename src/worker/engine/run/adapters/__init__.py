@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class _VolumeLoRARequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,call-arg]  # Any
-    """A ``LoRARequest`` for the volume; it supports weak references, to detect its last use."""
+    """A ``LoRARequest`` for an adapter of the volume; weak references to it detect its last use."""
 
 
 class Adapters:
@@ -45,8 +45,8 @@ class Adapters:
         self._client = client
         self._models: Models = state.openai_serving_models
         self._copies = copies or AdapterCopies()
-        # By name of a requested adapter: the version that was last loaded or refused, and the
-        # reason (None if it was loaded). The most recently requested adapter is last.
+        # The version of each requested adapter that was last loaded or refused, and the reason for
+        # the refusal (None if it was loaded), by name. The most recently requested adapter is last.
         self._results: dict[str, CheckResult] = {}
         # One lock for each adapter that is being loaded or unloaded, by name.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -59,17 +59,17 @@ class Adapters:
     def is_enabled(self) -> bool:
         return self._client.vllm_config.lora_config is not None
 
-    async def list_volume(self) -> dict[str, str | None]:
-        """Return the volume's complete adapters, each with the reason why it can't be loaded.
+    async def list_complete(self) -> dict[str, str | None]:
+        """Return the names of the volume's complete adapters, each with its known problem or None.
 
-        The reason is None without a known problem. The result is empty if LoRA is disabled.
+        A complete adapter has all its files. The result is empty if LoRA is disabled.
         """
         if not self.is_enabled:
             return {}
-        return await asyncio.to_thread(self.checker.check_all, self._root, self._results.copy())
+        return await asyncio.to_thread(self.checker.find_problems, self._root, self._results.copy())
 
-    async def get_for_job(self, job: RawJob) -> LoRARequest | None:
-        """Return the adapter that a job names; None if it names only the base model, or nothing.
+    async def load_for_job(self, job: RawJob) -> LoRARequest | None:
+        """Load and return a job's adapter; None if the job names only the base model, or no model.
 
         Raises:
             WorkerError: If the adapter can't be loaded, or the job names two adapters.
@@ -79,10 +79,10 @@ class Adapters:
         if len(names) > 1:
             raise InvalidInput("model and lora name two adapters", param="lora")
         for name in names:
-            return await self.get(name, "model" if name == job.model else "lora")
+            return await self.get_or_load(name, "model" if name == job.model else "lora")
         return None
 
-    async def get(self, name: str, param: str = "lora") -> LoRARequest:
+    async def get_or_load(self, name: str, param: str = "lora") -> LoRARequest:
         """Return an adapter by its name, after loading it or its current version if necessary.
 
         If the name is neither on the volume nor configured, vLLM's LoRA resolvers look for it.
@@ -95,7 +95,7 @@ class Adapters:
             await self._sync_adapter(name)
             if (loaded := self._models.lora_requests.get(name)) is not None:
                 return loaded
-            # Call vLLM only if it has resolvers: it would store a lock for every unknown name.
+            # Without resolvers, don't call vLLM, which would store a lock for every unknown name.
             can_resolve = bool(self._models.lora_resolvers)
             resolution = await self._models.resolve_lora(name) if can_resolve else None
         status = getattr(getattr(resolution, "error", None), "code", None)
@@ -108,10 +108,10 @@ class Adapters:
         return request
 
     async def load(self, request: LoRARequest) -> LoRARequest:
-        """Load a script's adapter under its name, and return vLLM's own request for it.
+        """Load the adapter of a script's request unless it is loaded; return vLLM's own request.
 
         The script's own request can't be used: an adapter that can't be loaded would kill the
-        engine, and if vLLM has assigned the id to another adapter, that adapter would answer.
+        engine, and if vLLM has assigned its id to another adapter, that adapter would answer.
 
         Raises:
             WorkerError: If the adapter can't be loaded.
@@ -125,10 +125,10 @@ class Adapters:
         return self._models.lora_requests[name]
 
     async def unload(self, name: str) -> None:
-        """Unload an adapter; the next request for an adapter of the volume loads it again.
+        """Unload an adapter of the volume; the next request that names it loads it again.
 
         Raises:
-            WorkerError: If the adapter is not loaded, or is configured in ``LORA_MODULES``.
+            WorkerError: If the adapter is not loaded, or is not from the volume.
         """
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeLoRARequest):
@@ -144,10 +144,10 @@ class Adapters:
     async def _sync_adapter(self, name: str) -> None:
         """Load, replace or unload the volume's adapter with this name if its files have changed.
 
-        Does nothing if the name belongs to the base model or to a configured adapter.
+        Does nothing without LoRA, or for the name of the base model or of another loaded adapter.
 
         Raises:
-            RefusedByEngine: If the adapter is broken, or made for another model.
+            RefusedByEngine: If the adapter can't be loaded.
         """
         served = self._models.lora_requests.get(name)
         is_configured = served is not None and not isinstance(served, _VolumeLoRARequest)
@@ -157,7 +157,7 @@ class Adapters:
             async with self._name_lock(name):
                 version = await self._volume_version(name)
                 if version != self._last_tried_version(name):
-                    await self._load_version(name, version)
+                    await self._serve_version(name, version)
         if name in self._results:
             self._results[name] = self._results.pop(name)
         _, reason = self._results.get(name, (None, None))
@@ -175,16 +175,16 @@ class Adapters:
         try:
             return await asyncio.to_thread(adapter_version, self._root, name)
         except OSError as error:
-            # Loaded adapters can be used without the volume.
+            # Loaded adapters can be used without the volume, so assume that nothing has changed.
             log.warning("the volume's adapters can't be read: %s", error)
             return self._last_tried_version(name)
 
-    async def _load_version(self, name: str, version: AdapterVersion | None) -> None:
-        """Serve this version of an adapter, or none if it is None or broken; store the result."""
+    async def _serve_version(self, name: str, version: AdapterVersion | None) -> None:
+        """Serve a version of an adapter, or none if it is broken or None, and store the result."""
         request, reason = None, None
         try:
             if version is not None:
-                request = await self._load_copy(name, version)
+                request = await self._copy_and_load(name, version)
         except BrokenAdapter as broken:
             reason = str(broken)
             log.warning("the adapter %s can't be loaded: %s", name, reason)
@@ -197,12 +197,12 @@ class Adapters:
             self._results[name] = version, reason
         await self._replace_served(name, request)
 
-    async def _load_copy(self, name: str, version: AdapterVersion) -> _VolumeLoRARequest:
+    async def _copy_and_load(self, name: str, version: AdapterVersion) -> _VolumeLoRARequest:
         size = sum(size for _, size, _ in filter(None, version))
         await self._free_space(name, size)
         path = self._copies.create_directory(name, size)
         request = _VolumeLoRARequest(name, self._models.lora_id_counter.inc(1), str(path))
-        self._copies.remove_after_use(request, path)
+        self._copies.expire_after_use(request, path)
         await asyncio.to_thread(copy_adapter, path, self._root, name)
         await asyncio.to_thread(self.checker.check, path)
         try:
@@ -230,7 +230,7 @@ class Adapters:
             served = (known for known in self._results if known in self._models.lora_requests)
             oldest = next((known for known in served if known != name), None)
             if oldest is None:
-                break  # adapters that are loading, or a former version, use the space
+                break  # loading adapters, or this adapter's former version, use the space
             log.info("the adapter %s makes room for %s", oldest, name)
             await self._unload(oldest)
         if not self._copies.make_space(size):
@@ -242,7 +242,7 @@ class Adapters:
         await self._replace_served(name, None)
 
     async def _replace_served(self, name: str, request: _VolumeLoRARequest | None) -> None:
-        """Replace the request that is served under a name, and unload the previous adapter.
+        """Serve another ``LoRARequest``, or none, under a name, and unload the previous one.
 
         Running requests keep the previous adapter: the engine loads it again from its copy.
         """

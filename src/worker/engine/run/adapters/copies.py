@@ -27,8 +27,8 @@ class AdapterCopies:
     """The local copies of one engine's adapters. Not thread-safe.
 
     A copy is retired when its adapter is no longer served. A retired copy expires when no request
-    has used it for ``GRACE_PERIOD_S``, and is removed when a new copy is made. Served and retired
-    copies together may use twice the limits for served adapters.
+    has used it for ``GRACE_PERIOD_S``, and is removed before the next copy is made. Served and
+    retired copies together may use twice the limits for served adapters.
 
     The default of ``max_bytes`` is a quarter of the free disk space.
     """
@@ -42,7 +42,7 @@ class AdapterCopies:
 
     @cached_property
     def max_bytes(self) -> int:
-        """Maximum bytes of the served adapters."""
+        """Maximum total bytes of the served adapters."""
         if self._max_bytes is not None:
             return self._max_bytes
         return shutil.disk_usage(tempfile.gettempdir()).free // 4
@@ -64,23 +64,23 @@ class AdapterCopies:
         return len(sizes) <= factor * self._max_adapters and sum(sizes) <= factor * self.max_bytes
 
     def create_directory(self, name: str, size: int) -> Path:
-        """Create the directory for a copy, and reserve ``size`` bytes for it."""
+        """Create the directory for a copy, and count ``size`` bytes for it."""
         path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory))
         self._sizes[path] = size
         return path
 
     def retire(self, path: Path) -> None:
-        """Mark the copy of an adapter that is no longer served; requests may still use it."""
+        """Mark a copy as retired: its adapter is no longer served; requests may still use it."""
         self._retired[path] = math.inf
 
-    def remove_after_use(self, request: object, path: Path) -> None:
-        """Let a copy expire after its ``LoRARequest``, which each use references, is deleted."""
+    def expire_after_use(self, request: object, path: Path) -> None:
+        """Let a copy expire when its ``LoRARequest``, which each use references, is deleted."""
         retired = self._retired
 
-        def note_end_of_use() -> None:
+        def mark_unused() -> None:
             retired[path] = time.monotonic()
 
-        weakref.finalize(request, note_end_of_use)
+        weakref.finalize(request, mark_unused)
 
     @cached_property
     def _directory(self) -> Path:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 TENSOR_NAME = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
 NUMBER = re.compile(r"\d+")
 RANK_MESSAGE = re.compile(r"rank (\d+) is greater than max_lora_rank")
-# Data types of safetensors with one weight in each number; other types may pack several weights.
+# Data types of safetensors in which each number is one weight; other types may pack several.
 FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 # Maximum number of adapters to check for one listing of the volume. Each check reads two files of
@@ -50,7 +50,7 @@ class BrokenAdapter(ValueError):
 
 
 class _AdapterConfig(BaseModel):
-    """The keys that vLLM computes with; vLLM itself refuses features that it does not support."""
+    """Keys of an adapter's configuration that vLLM uses; it refuses unsupported features itself."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -105,23 +105,22 @@ class AdapterChecker:
         except BrokenAdapter as broken:
             raise InvalidInput(str(broken)) from broken
 
-    def check_all(self, root: Path, loaded: Mapping[str, CheckResult]) -> dict[str, str | None]:
-        """Return the complete adapters in ``root``, each with the reason why it can't be loaded.
+    def find_problems(self, root: Path, loaded: Mapping[str, CheckResult]) -> dict[str, str | None]:
+        """Return the complete adapters in ``root`` by name, each with its known problem or None.
 
-        The reason is None without a known problem. The files of an adapter are read once for each
-        version. Results of loading (``loaded``) take precedence, since loading finds more problems.
-        Call in a thread.
+        At most ``MAX_CHECKS_PER_LISTING`` adapters are checked, each once for a version of its
+        files. Results of loading (``loaded``), which finds more, take precedence. Call in a thread.
         """
         with self._lock:
             versions = adapter_versions(root)
             results = {**self._results, **loaded}
             known = {name: old for name, old in results.items() if versions.get(name) == old[0]}
             for name in [name for name in versions if name not in known][:MAX_CHECKS_PER_LISTING]:
-                known[name] = versions[name], self._failure_reason(root / name)
+                known[name] = versions[name], self._find_problem(root / name)
             self._results = known
             return {name: known[name][1] if name in known else None for name in versions}
 
-    def _failure_reason(self, folder: Path) -> str | None:
+    def _find_problem(self, folder: Path) -> str | None:
         try:
             self.check(folder, read_weights=False)
         except BrokenAdapter as broken:
@@ -134,7 +133,7 @@ class AdapterChecker:
 
     @cached_property
     def _base_shapes(self) -> Shapes:
-        """The shapes of the model's weights."""
+        """The shapes of the base model's tensors by name."""
         return read_base_shapes(self._config.model_config, self._config.load_config.download_dir)
 
 
@@ -142,7 +141,7 @@ def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     """Check the adapters in LORA_MODULES that are in local directories.
 
     Raises:
-        BrokenAdapter: If LoRA is disabled, or an adapter is missing or broken; it names the first.
+        BrokenAdapter: If LoRA is disabled, or for the first adapter that is missing or broken.
     """
     if not modules:
         return
@@ -164,7 +163,7 @@ def _check_directory(folder: Path, checker: AdapterChecker) -> None:
 
 
 def _suggest_rank(message: str) -> str:
-    """Add a sufficient MAX_LORA_RANK, or vLLM's maximum, to vLLM's message about a rank."""
+    """Add a sufficient MAX_LORA_RANK, or vLLM's maximum, to a message that refuses a rank."""
     if not (match := RANK_MESSAGE.search(message)):
         return message
     field = pydantic_fields(LoRAConfig)["max_lora_rank"]
@@ -178,17 +177,17 @@ def _suggest_rank(message: str) -> str:
 def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
     """Check that an adapter's matrices fit each other and the model's weights of the same names.
 
-    A module that is not among the model's is refused only if its name differs from a known name in
-    a number, such as a layer's. ``rank`` is None if the ranks of the matrices differ.
+    A module that the model lacks is refused only if its name equals a known name except for
+    numbers, such as a layer's. ``rank`` is None if the modules may have different ranks.
 
     Raises:
-        BrokenAdapter: If there are no tensors, or a matrix does not fit; it names the first.
+        BrokenAdapter: If there are no tensors, or one does not fit; the message names the first.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # vLLM checks other names itself. The layout of experts differs between models.
+        # vLLM checks other names itself. Skip experts, whose layout differs between models.
         if (match := TENSOR_NAME.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
     known = {name.rpartition(".")[0] for name in base_shapes}

@@ -1,4 +1,4 @@
-"""Generation and embedding for raw jobs and scripts, on vLLM's engine without its server."""
+"""Generation and embedding for raw jobs and scripts, by vLLM's engine instead of its routes."""
 
 import contextlib
 import logging
@@ -37,7 +37,7 @@ class Generation:
     """Generates answers and embeddings with vLLM's client. Use on the engine's loop.
 
     Args:
-        tasks: vLLM's supported tasks of the model.
+        tasks: Tasks that vLLM supports for the model.
         defaults: Values for sampling parameters that a raw job omits.
         system_prompt: First message of conversations without a system message; None to add none.
     """
@@ -67,8 +67,8 @@ class Generation:
         mark_request(long=in_list)
         plan = self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         with translate_errors(self._client):
-            adapter = await self.adapters.get_for_job(job)
-            prompt = await self._render(job)
+            adapter = await self.adapters.load_for_job(job)
+            prompt = await self._render_prompt(job)
             skip = plan.params.skip_special_tokens
             decode = partial(self._decode, skip_special_tokens=skip) if job.is_streamed else None
             with_ids = job.return_token_ids or self._tokenizer is None or not plan.params.detokenize
@@ -79,7 +79,7 @@ class Generation:
                     for delta in split_output(output, decode, with_ids):
                         yield delta
 
-    async def _render(self, job: RawJob) -> EngineInput:
+    async def _render_prompt(self, job: RawJob) -> EngineInput:
         try:
             return await self.prompts.render_job(job, media=self._server.media)
         except RefusedByEngine as refused:
@@ -117,7 +117,7 @@ class Generation:
     async def check_job(self, job: RawJob) -> None:
         """See ``Engine.check_job``."""
         self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
-        await self.adapters.get_for_job(job)
+        await self.adapters.load_for_job(job)
 
     async def complete(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
@@ -189,7 +189,7 @@ class Generation:
 
 
 def _refuse_tokenizer_parameters(plan: SamplingPlan) -> None:
-    """Refuse parameters that vLLM ignores, or that make it fail, without a tokenizer."""
+    """Refuse parameters that vLLM can't apply without a tokenizer."""
     values = {name: getattr(plan.params, name) for name in ("stop", "bad_words")}
     for name, value in {**values, "use_beam_search": plan.sampling.use_beam_search}.items():
         if value:

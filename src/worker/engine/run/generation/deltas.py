@@ -23,8 +23,8 @@ def split_output(
     """Yield the deltas of one output of the engine.
 
     Even in a stream, an output can have several tokens of a choice, since vLLM merges the outputs
-    of several steps until they are consumed. With ``decode``, each token gets a delta, unless a
-    choice has more than ``MAX_SPLIT_TOKENS`` tokens. Otherwise each choice gets one delta.
+    of several steps until they are consumed. With ``decode``, each token gets its own delta;
+    without it, or with more than ``MAX_SPLIT_TOKENS`` tokens, a choice gets one delta.
     """
     prompt_ids = output.prompt_token_ids or []
     prompt_logprobs: dict[int, list[dict[str, Any] | None]] = {}
@@ -55,9 +55,9 @@ def keep_best_choices(
 ) -> None:
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
-    vLLM's beam search knows only one of the tokens that end a text, so its choices are truncated at
-    all of them. Log probabilities that the caller did not request are removed. Only beam search
-    needs the tokenizer.
+    vLLM's beam search stops at only one of the model's end tokens, so its choices are truncated
+    at the first of ``end_ids``. Log probabilities that the caller did not request are removed. Only
+    beam search needs the tokenizer.
     """
     choices, sampling = list(output.outputs), plan.sampling
     is_beam_search = sampling.use_beam_search
@@ -93,7 +93,7 @@ def _truncate_at_end(choice: CompletionOutput, end_ids: set[int], decode: Decode
 def _top_candidates(
     candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Decode
 ) -> dict[int, Logprob]:
-    """Return the chosen token and the ``count`` best candidates (all if negative), with texts."""
+    """Return the chosen token and the ``count`` best candidates (all if negative), all decoded."""
     top = {
         id_: logprob
         for id_, logprob in candidates.items()

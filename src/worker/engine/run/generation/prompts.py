@@ -22,7 +22,7 @@ NO_TOKENIZER = (
 )
 
 
-def sample_input(chat_renderer: Any) -> dict[str, Any]:
+def example_input(chat_renderer: Any) -> dict[str, Any]:
     """Return a short input for a test, in the richest form that a model accepts.
 
     This is a conversation, or a text if the model has no chat template, or a list of token ids if
@@ -85,7 +85,7 @@ class PromptRenderer:
         return rendered
 
     def _check_token_ids(self, prompt: Any) -> None:
-        """Refuse unknown token ids, which kill the engine; vLLM's own check needs a tokenizer."""
+        """Without a tokenizer, refuse text, and unknown token ids, which would kill the engine."""
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
         if not isinstance(ids, list):
             raise InvalidInput(NO_TOKENIZER, param="prompt")
@@ -109,7 +109,7 @@ class PromptRenderer:
             request = import_from_vllm("ChatCompletionRequest")(
                 messages=body["messages"],
                 tools=job.tools,
-                # The template renders the tools. Calls stay in the answer's text.
+                # The template renders the tools; tool calls stay text in the answer.
                 tool_choice="none" if job.tools else None,
                 chat_template=chat_template,
                 chat_template_kwargs=kwargs,

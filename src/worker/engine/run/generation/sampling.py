@@ -23,7 +23,7 @@ from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
 from worker.limits.spelling import CONSTRAINT_KINDS, GUIDED_KEYS, GUIDED_OBJECTS, STRUCTURED_OUTPUTS
 from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, param_error, unknown_key_message
 
-# Fields that only the worker or the engine may set.
+# Fields of ``SamplingParams`` that only the worker or the engine may set.
 INTERNAL_FIELDS = frozenset(
     """
     output_kind output_text_buffer_length skip_clone extra_args
@@ -70,7 +70,7 @@ def plan_sampling(
     """Return the plan for an answer to a raw job.
 
     A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``; ``defaults``
-    apply to those that it omits. ``max_tokens`` is limited to the context, in tokens.
+    apply to parameters that it omits. ``max_tokens`` is limited to ``context`` tokens.
 
     Raises:
         InvalidInput: If a parameter is unknown, has a wrong type or does not fit the others; the
@@ -88,7 +88,7 @@ def plan_sampling(
     is_beam_search = sampling.use_beam_search
     sampling.refuse_equal_choices(values.get("temperature", defaults.get("temperature")))
     count = 1 if is_beam_search else sampling.num_candidates
-    params = _validate({**defaults, **values, "n": count})
+    params = _build_sampling_params({**defaults, **values, "n": count})
     params.output_kind = RequestOutputKind.DELTA if is_streamed else RequestOutputKind.FINAL_ONLY
     params.max_tokens = min(params.max_tokens or context, context)
     if params.min_tokens > params.max_tokens:
@@ -97,7 +97,7 @@ def plan_sampling(
     if is_beam_search:
         _refuse_ignored_parameters(sampling, params)
     elif sampling.is_ranked and params.num_logprobs is None:
-        # Choices are ranked by the log probabilities of their own tokens.
+        # Ranking needs only the log probabilities of the chosen tokens, without alternatives.
         params.logprobs = 0
     return SamplingPlan(params, sampling)
 
@@ -145,10 +145,10 @@ def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_conf
 
 
 def limit_max_tokens(context: int, params: Any, prompt: EngineInput) -> Any:
-    """Return parameters whose ``max_tokens`` fits the context after a prompt.
+    """Return parameters whose ``max_tokens`` and ``min_tokens`` fit the context after a prompt.
 
     vLLM's server applies the same limit. vLLM's engine accepts numbers that the kernels of a GPU
-    can't handle. A prompt without token ids counts as empty, since the engine checks it.
+    can't handle. A prompt without token ids counts as empty; the engine checks its length.
     """
     max_tokens = max(1, context - len(prompt.get("prompt_token_ids") or ()))
     if params.max_tokens is None or params.max_tokens <= max_tokens:
@@ -158,15 +158,15 @@ def limit_max_tokens(context: int, params: Any, prompt: EngineInput) -> Any:
     return limited
 
 
-def _validate(values: dict[str, Any]) -> Any:
+def _build_sampling_params(values: dict[str, Any]) -> Any:
     if values.get("stop_token_ids") and not values.get("stop"):
         # The text of a stop token belongs to the answer, the text of a stop string does not. vLLM
         # has one option for both, so with stop strings the text also ends before a stop token.
         values.setdefault("include_stop_str_in_output", True)
     try:
-        # vLLM would notice too late that a value can't be sent to its core.
+        # Try to encode: vLLM would notice too late that a value can't be sent to its core.
         msgspec.msgpack.encode(values)
-        # The strict mode of JSON accepts numbers as keys of a dict, but not "3" for 3.
+        # Strict validation of JSON accepts "3" as an integer key of an object, but not as a value.
         return _validator.validate_json(json.dumps(values), strict=True)
     except OverflowError:
         raise InvalidInput(f"{SAMPLING_PARAMS}: an integer has more than 64 bits") from None
@@ -206,7 +206,7 @@ def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -
 
 def _validation_error(invalid: ValidationError) -> InvalidInput:
     errors = invalid.errors(include_input=False, include_url=False)
-    # A location begins with pydantic's label for the class.
+    # A location consists of pydantic's label for the class, and the parameter.
     reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
     if not reasons:
         return InvalidInput(f"{SAMPLING_PARAMS}: {errors[0]['msg']}")

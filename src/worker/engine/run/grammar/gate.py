@@ -1,4 +1,4 @@
-"""The gate in front of vLLM's client, which checks the structured outputs of both request paths."""
+"""A gate in front of vLLM's client, which checks the structured outputs of all requests."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
-from worker.engine.run.grammar.trial import Grammar, GrammarTrial
+from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
@@ -43,19 +43,19 @@ Stream = AsyncGenerator[RequestOutput, None]
 
 
 class GrammarGate:
-    """Tries the grammars of requests before vLLM's client gets them. Use on the engine's loop.
+    """Tests the grammars of requests before vLLM's client gets them. Use on the engine's loop.
 
-    Replaces the client's ``generate``. Without a trial, grammars are sent to the core directly.
+    Replaces the client's ``generate``. Without a tester, grammars are sent to the core directly.
     """
 
-    def __init__(self, client: Client, trial: GrammarTrial | None) -> None:
-        self._trial = trial
+    def __init__(self, client: Client, tester: GrammarTester | None) -> None:
+        self._tester = tester
         config = client.vllm_config.structured_outputs_config
         self._is_compact = bool(config.disable_any_whitespace)
         # Keys of the slow grammars that were sent to this core, which caches them.
         self._compiled_keys: set[bytes] = set()
         self._compile_lock = asyncio.Lock()
-        # The raw path and vLLM's server both call this method.
+        # Raw jobs and vLLM's server both call this method of the client.
         self._generate = GENERATE.replace(client, self.generate)
 
     def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Stream:
@@ -69,15 +69,15 @@ class GrammarGate:
         self, grammar: Grammar | None, outputs: Callable[[], Stream]
     ) -> Stream:
         """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
-        if self._trial and grammar:
+        if self._tester and grammar:
             try:
-                result = await self._trial.try_grammar(grammar)
+                result = await self._tester.try_grammar(grammar)
             except EngineBusy as busy:
-                # The caller can be vLLM's server, which responds to vLLM's own errors only.
+                # The caller can be vLLM's server, which handles only vLLM's own exceptions.
                 unavailable = HTTPStatus.SERVICE_UNAVAILABLE
                 raise GracefulHTTPError(busy.message, unavailable) from busy
             if result.outcome in REFUSAL_MESSAGES:
-                raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._trial.limit_s))
+                raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._tester.limit_s))
             if result.seconds > SLOW_CPU_S:
                 await self._wait_for_turn(grammar.key, result.seconds)
         async with contextlib.aclosing(outputs()) as generated:
@@ -87,7 +87,7 @@ class GrammarGate:
                 yield output
 
     async def _wait_for_turn(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles no other slow grammar, unless it caches this grammar."""
+        """Wait until the core compiles no other slow grammar, unless its cache has this grammar."""
         if key in self._compiled_keys:
             return
         await self._compile_lock.acquire()
@@ -97,12 +97,12 @@ class GrammarGate:
         if len(self._compiled_keys) >= MAX_COMPILED:
             self._compiled_keys.clear()
         self._compiled_keys.add(key)
-        # The core doesn't report the end of a compilation. It should take as long as the trial.
+        # The core doesn't report the end of a compilation; it should take as long as the trial.
         asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
 
 
-def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
-    """Create the trial for a client.
+def create_tester(client: Client, settings: Settings) -> GrammarTester | None:
+    """Create the tester of grammars for a client.
 
     Returns None if the operator has disabled it, if vLLM uses another backend than xgrammar, or if
     there is no tokenizer.
@@ -112,16 +112,16 @@ def create_trial(client: Client, settings: Settings) -> GrammarTrial | None:
     if "structured_compile_s" not in settings.model_fields_set:
         limit_s = SINGLE_THREAD_LIMIT_S if (os.cpu_count() or 1) <= SINGLE_THREAD_CPUS else limit_s
     tokenizer = client.renderer.tokenizer
-    # Other backends compile in ways of their own.
+    # The trial compiles with xgrammar only.
     is_xgrammar = config.structured_outputs_config.backend == "xgrammar"
     if not (limit_s and is_xgrammar and tokenizer):
         return None
     vocabulary = client.model_config.get_vocab_size()
-    return GrammarTrial(partial(_describe_tokenizer, config, tokenizer, vocabulary), limit_s)
+    return GrammarTester(partial(_describe_tokenizer, config, tokenizer, vocabulary), limit_s)
 
 
 def _grammar_to_try(structured: Any, *, is_compact: bool) -> Grammar | None:
-    """Return the grammar that vLLM will compile; None if it always compiles quickly."""
+    """Return the grammar that vLLM will compile; None if it is sure to compile quickly."""
     if structured.json is not None:
         schema = structured.json
         spec = schema if isinstance(schema, str) else json.dumps(schema)
@@ -146,7 +146,7 @@ def _refusal(reason: str) -> Exception:
 
 
 def _describe_tokenizer(config: Any, tokenizer: Tokenizer, vocabulary: int) -> str:
-    """Describe the tokenizer to xgrammar, as vLLM does."""
+    """Return xgrammar's description of the tokenizer, the same that vLLM uses."""
     backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=vocabulary)
     # A compiler does not expose its tokenizer, but a compiled grammar does.
     compiled = backend.compiler.compile_grammar('root ::= "a"')

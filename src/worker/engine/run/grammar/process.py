@@ -36,9 +36,9 @@ def main() -> None:
     """Read requests from standard input, and write results to standard output, as lines of JSON."""
     # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Numbers of the requests, by the process id of the fork, which writes its result itself.
+    # Numbers of the requests by the process ids of their forks, which write results themselves.
     request_numbers: dict[int, int] = {}
-    signal.signal(signal.SIGCHLD, lambda *_: report_killed_forks(request_numbers))
+    signal.signal(signal.SIGCHLD, lambda *_: reap_forks(request_numbers))
     setup = json.loads(sys.stdin.buffer.readline())
     info = xgr.TokenizerInfo.deserialize_json(setup["tokenizer"])
     compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -56,8 +56,8 @@ def try_and_report(request: dict[str, Any], compiler: Any, vocabulary: int) -> N
     write_result(request["number"], try_grammar(request, compiler, vocabulary))
 
 
-def report_killed_forks(request_numbers: dict[int, int]) -> None:
-    """Write results for forks that a limit has killed, or that failed; the handler of SIGCHLD."""
+def reap_forks(request_numbers: dict[int, int]) -> None:
+    """Reap exited forks on SIGCHLD; write results for those that failed, or that a limit killed."""
     while request_numbers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -76,7 +76,7 @@ def write_result(number: int, result: tuple[str, float]) -> None:
 
 
 def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
-    """Return a trial's outcome, and CPU seconds to parse and compile (0 if not compiled)."""
+    """Limit this fork, and try a grammar; return outcome and CPU seconds (0 if not compiled)."""
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel

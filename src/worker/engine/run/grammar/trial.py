@@ -53,7 +53,7 @@ class Grammar:
 
     kind: str  # vLLM's kind of constraint, or the syntax of a grammar ("ebnf", "lark")
     spec: str
-    compact: bool = False  # whether the JSON has no whitespace
+    compact: bool = False  # whether the output is JSON without whitespace
 
     @property
     def key(self) -> bytes:
@@ -64,8 +64,8 @@ class Grammar:
 _ResultFuture = asyncio.Future[TrialResult | None]
 
 
-class GrammarTrial:
-    """Tries grammars in a separate process, and caches the results. Use on the engine's loop.
+class GrammarTester:
+    """Test-compiles grammars in a separate process, and caches results. Use on the engine's loop.
 
     Args:
         describe_tokenizer: Returns xgrammar's description of the tokenizer; called in a thread.
@@ -98,7 +98,7 @@ class GrammarTrial:
         count_before = self._result_count
         try:
             async with asyncio.timeout(BASE_TIMEOUT_S + 10 * self.limit_s):
-                result = await self._request(grammar)
+                result = await self._request_trial(grammar)
         except TimeoutError:
             result = None
             if count_before == self._result_count:
@@ -115,7 +115,7 @@ class GrammarTrial:
                 self._process.kill()
             await self._process.wait()
 
-    async def _request(self, grammar: Grammar) -> TrialResult | None:
+    async def _request_trial(self, grammar: Grammar) -> TrialResult | None:
         await self._slots.acquire()
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self._slots.release)
@@ -123,7 +123,7 @@ class GrammarTrial:
             cleanup.pop_all()
         future: _ResultFuture = asyncio.get_running_loop().create_future()
         # Release the slot when the trial ends, even if the caller is cancelled before.
-        future.add_done_callback(partial(self._store_result, grammar.key))
+        future.add_done_callback(partial(self._finish_trial, grammar.key))
         if (result := self._results.get(grammar.key)) is not None:
             # An equal grammar was tried while this grammar waited.
             future.set_result(result)
@@ -133,7 +133,7 @@ class GrammarTrial:
         _write(process, {"number": number, "limit_s": self.limit_s, **asdict(grammar)})
         return await asyncio.shield(future)
 
-    def _store_result(self, key: bytes, future: _ResultFuture) -> None:
+    def _finish_trial(self, key: bytes, future: _ResultFuture) -> None:
         self._slots.release()
         if (result := future.result()) is not None:
             self._results[key] = result
@@ -153,14 +153,14 @@ class GrammarTrial:
                     stdin=PIPE,
                     stdout=PIPE,
                 )
-                self._reader = asyncio.create_task(self._read(self._process))
+                self._reader = asyncio.create_task(self._read_results(self._process))
                 with contextlib.suppress(ProcessLookupError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
                 _write(self._process, {"tokenizer": self._description})
             assert self._process  # for the type checker: a running reader has a process
             return self._process
 
-    async def _read(self, process: Process) -> None:
+    async def _read_results(self, process: Process) -> None:
         assert process.stdout  # for the type checker: it is a pipe
         try:
             async for line in process.stdout:
@@ -178,7 +178,7 @@ class GrammarTrial:
 
 
 def _write(process: Process, message: dict[str, object]) -> None:
-    """Write a message; if the process has exited, the task that reads its output notices."""
+    """Write a message; ignore errors if the process has exited, which the reading task notices."""
     assert process.stdin  # for the type checker: it is a pipe
     with contextlib.suppress(OSError, RuntimeError):
         process.stdin.write(json.dumps(message).encode() + b"\n")

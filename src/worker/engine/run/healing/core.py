@@ -30,16 +30,16 @@ OUT_OF_MEMORY_HINT = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
 OUTPUT_FDS = (1, 2)
-# Seconds for the reader to pass on a core's last output. It needs milliseconds, unless the machine
-# is busy, or another process has inherited a pipe.
+# Maximum seconds to wait until the reader has passed on a core's last output. It needs
+# milliseconds, unless the machine is busy, or another process has inherited a pipe.
 DRAIN_TIMEOUT_S = 5.0
 
 
 class CoreOutput:
-    """The output of one core; a child process copies it to the worker's and searches for errors."""
+    """One core's output; a child process copies it to the worker's output and finds its errors."""
 
     def __init__(self) -> None:
-        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close_and_get_error()
         self._reader: Child | None = None
 
     @contextlib.contextmanager
@@ -58,7 +58,7 @@ class CoreOutput:
                 os.close(original)
 
     def close_and_get_error(self) -> str | None:
-        """Stop reading the output of a core that has exited; return its last error as one line."""
+        """Stop reading the output of an exited core; return its last error as one line, or None."""
         if self._reader is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,7 +125,7 @@ class Core:
 
     @property
     def cpu_time_s(self) -> float:
-        """Seconds of CPU time of the core's first processes, without those that have exited."""
+        """CPU seconds of the processes that the core was started with, except exited processes."""
         total_s = 0.0
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -154,14 +154,14 @@ class Core:
         exited = connection.wait([rank.sentinel for rank in self._ranks], EXIT_TIMEOUT_S)
         for rank in self._ranks:
             if rank.sentinel in exited:
-                # The pipes of a process are closed a moment before its exit code is known.
+                # The sentinel of a process is ready a moment before its exit code is known.
                 rank.join(EXIT_TIMEOUT_S)
-        # Without an exit code, the core has reported its death, but does not get as far as exiting.
+        # Without exit codes, the core has reported its death but has not exited: it has crashed.
         codes = self._exit_codes
         return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
     async def remove(self) -> str:
-        """Fail a dead core's pending calls, close it on the engine's loop; return why it died."""
+        """Fail a dead core's pending calls, and close the core in a thread; return why it died."""
         # vLLM would let the calls that the core did not answer wait forever.
         for call in self._pending_calls:
             call.set_exception(EngineDead())

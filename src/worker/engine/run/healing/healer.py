@@ -33,8 +33,8 @@ IDLE_CPU_SHARE = 0.05
 # Seconds after the core's last message. Requests that arrived by then may have been in the step
 # that killed the core.
 STEP_START_S = 1.0
-# Maximum seconds to wait until the engine has a suspect that is sent again, and then until the
-# suspect's first output.
+# Maximum seconds to wait until a suspect that is sent again has reached the engine, and then until
+# its first output.
 ARRIVAL_TIMEOUT_S = 0.5
 OUTPUT_TIMEOUT_S = 60.0
 # Seconds between two polls; short, since other suspects wait until a suspect has output.
@@ -71,7 +71,7 @@ class Healer:
         # Times of the restarts, by ``time.monotonic``.
         self._restart_times: deque[float] = deque()
         self._suspects = Suspects()
-        # Suspects enter the engine one at a time. This task waits for the output of the last one.
+        # Suspects enter the engine one at a time; ``_last_suspect`` waits for the last output.
         self._suspect_lock = asyncio.Lock()
         self._last_suspect: asyncio.Task[None] | None = None
         self._has_given_up = False
@@ -110,7 +110,7 @@ class Healer:
                 await self._wait_until_alive()
 
     async def _stop_core(self, deadline: float) -> None:
-        """Kill the core when it is idle, or at a time of ``time.monotonic``; wait for its removal.
+        """Kill the core when it is idle or at ``deadline`` (``time.monotonic``); await its removal.
 
         Raises:
             EngineDead: If the core has died by itself, and can't be started again.
@@ -143,7 +143,7 @@ class Healer:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _wait_for_first_output(self, request_id: str) -> None:
-        """Wait until a suspect has output or has finished, the core has died, or a timeout."""
+        """Wait, with a timeout, for a suspect's first output or end, or for the core's death."""
         core, client = self.core, self.core.client
 
         def prefill_flags() -> list[bool]:
@@ -154,7 +154,7 @@ class Healer:
                 if belongs_to(request.external_req_id, request_id)
             ]
 
-        # If a core died while this request waited for its turn, it is no longer a suspect.
+        # If a core died while this request waited for its turn, it may no longer be a suspect.
         if self._suspects.is_suspect(request_id):
             await _poll_until(lambda: client.errored or bool(prefill_flags()), ARRIVAL_TIMEOUT_S)
             await _poll_until(lambda: client.errored or not any(prefill_flags()), OUTPUT_TIMEOUT_S)
@@ -208,7 +208,7 @@ class Healer:
             new_ids = core.new_request_ids(step_started_at + STEP_START_S)
             self._suspects.record_crash(new_ids, core.running_request_ids)
         if handler := core.client.output_handler:
-            # The handler fails the running requests. A shutdown would cancel the handler.
+            # Let vLLM's handler fail the running requests first: a shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
         reason = await core.remove()
         if is_suspended:
@@ -241,6 +241,7 @@ class Healer:
         return False
 
     def _count_restart(self) -> bool:
+        """Count a restart; return False if the maximum has been reached."""
         now = time.monotonic()
         while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:
             self._restart_times.popleft()

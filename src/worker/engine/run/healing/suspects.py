@@ -8,13 +8,13 @@ class Suspects:
     """The requests that may have caused the crashes of cores.
 
     A request without output at the time of a crash is new. Requests are identified by vLLM's own
-    ids, which contain the caller's request id: "chatcmpl-" + id.
+    ids, such as "chatcmpl-" + the caller's request id.
     """
 
     def __init__(self) -> None:
         # For each request that was new in the last crash: the number of such crashes in a row.
         self._new_counts: Counter[str] = Counter()
-        # For each request that ran in the last crash: the number of such crashes in a row.
+        # For each unfinished request in the last crash, new or not: its crashes in a row.
         self._running_counts: Counter[str] = Counter()
 
     def record_crash(self, new_ids: Iterable[str], running_ids: Iterable[str]) -> None:
@@ -35,7 +35,7 @@ class Suspects:
     def _top_suspects(self) -> list[str]:
         """The requests that were new in the most crashes in a row.
 
-        If none was new: those that ran in the most crashes in a row, and in at least two.
+        If none was new: those that were unfinished in the most crashes in a row, in at least two.
         """
         repeated = {id_: count for id_, count in self._running_counts.items() if count > 1}
         counts = self._new_counts or repeated

@@ -36,7 +36,7 @@ class Suspension:
                 self._ended.set()
 
     async def vacate_until_resumed(self) -> None:
-        """Mark a suspended engine as vacant, and wait for the suspension's end if there is one.
+        """If the engine is suspended, mark it as vacant, and wait until the suspension ends.
 
         Call when the core has been removed.
         """

@@ -1,4 +1,4 @@
-"""Distinguishes a core that hangs from a core that computes."""
+"""Measurements that distinguish a core that hangs from a core that computes."""
 
 import time
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Heartbeat(StatLoggerBase):  # type: ignore[misc]  # Any
         self.last_at = time.monotonic()
 
     def log_engine_initialized(self) -> None:
-        """Do nothing."""
+        """Do nothing; vLLM requires this method."""
 
 
 class SilenceTimer:
@@ -44,10 +44,10 @@ class SilenceTimer:
         self._since = self._updated_at = self.started_at = now
 
     def update(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
-        """Return the seconds of silence; call more often than every ``MAX_UPDATE_GAP_S``.
+        """Return the seconds of silence until ``now``.
 
-        The timer restarts after a longer gap, while no request runs, and at each sign of life
-        (``last_beat_at``).
+        Call at least every ``MAX_UPDATE_GAP_S``: the timer restarts after a longer gap, while no
+        request runs, and at each sign of life (``last_beat_at``).
         """
         if not is_busy or now - self._updated_at > MAX_UPDATE_GAP_S:
             self._since = now

@@ -22,7 +22,7 @@ MAX_UNCHECKED_ITEMS = 16
 def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     """Refuse bad words with too many tokens in total: on a GPU the engine would die.
 
-    vLLM refuses values that are not a list of strings, and ignores bad words without a tokenizer.
+    vLLM itself refuses values that aren't lists of strings, and ignores words without a tokenizer.
 
     Raises:
         InvalidInput: If the words have too many tokens.
@@ -47,8 +47,8 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
 def check_input_items(body: Mapping[str, Any]) -> None:
     """Check the items of a long ``input`` as vLLM's server would, up to the first wrong item.
 
-    The server's own check keeps an error for each alternative of each wrong item. For 500 items of
-    a response's input, this takes half a gigabyte, and blocks all other requests for two seconds.
+    The server's own check keeps an error for each possible type of each wrong item. For 500 items
+    of ``/v1/responses``, this takes half a gigabyte, and blocks other requests for two seconds.
 
     Raises:
         InvalidInput: If an item is wrong; the error names the field.
@@ -59,7 +59,7 @@ def check_input_items(body: Mapping[str, Any]) -> None:
     request_class = import_from_vllm("ResponsesRequest")
     for index, item in enumerate(items):
         try:
-            # Validate a whole request, since it also completes some items before it checks them.
+            # Validate a whole request: its validators complete some items before they check them.
             request_class.model_validate({INPUT: [item]})
         except ValidationError as invalid:
             place = f"{INPUT}.{index}"

@@ -4,8 +4,8 @@ vLLM computes prompts in the order of their arrival. A list of a thousand prompt
 request that arrives later, until the engine has computed the whole list.
 
 vLLM's priority scheduling is not enough. It lets short prompts pass long prompts that wait, but
-running requests keep their slots, so a short prompt waits seconds for a free slot instead of a
-step. Also, any caller could then set a priority for a request.
+running requests keep their slots, so a short prompt waits for a free slot for seconds, not just for
+one step. Also, any caller could then set a priority for a request.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class LongRequestQueue:
     async def add_request(
         self, request_id: str, prompt: EngineInput, *args: Any, **kwargs: Any
     ) -> Any:
-        """Add a request to the engine; a long request waits until the engine needs it."""
+        """Add a request to the engine; a long request waits until the engine has capacity."""
         if not is_long.get():
             return await self._add_directly(request_id, prompt, *args, **kwargs)
         async with self._lock:

@@ -1,4 +1,4 @@
-"""Media of an engine's requests: the kinds that its model takes, and a block for vLLM's fetcher."""
+"""The worker's loader for media in requests, and options that keep vLLM from fetching media."""
 
 from typing import Any, get_args
 
@@ -27,7 +27,7 @@ VISION_CHUNK = "vision_chunk"
 
 
 def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
-    """Create the loader that replaces the media in a client's requests."""
+    """Create the loader that fetches and checks the media in a client's requests."""
     limits = MediaLimits(
         allow_remote=settings.allow_remote_media,
         megabytes=settings.media_max_mb,
@@ -52,7 +52,7 @@ def allowed_hosts(model_config: Any) -> tuple[str, ...]:
 def disable_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Return arguments that keep vLLM from fetching media, and from opening local files.
 
-    Hosts that the operator allows stay, since the worker's own fetcher reads them there.
+    Hosts that the operator allows stay in the arguments, where the worker's fetcher finds them.
     """
     domains = arguments.vllm_args.allowed_media_domains or [UNREACHABLE_HOST]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")

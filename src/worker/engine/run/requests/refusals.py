@@ -11,7 +11,7 @@ from worker.engine.seam.translation import translate
 from worker.errors import MAX_MESSAGE_LENGTH
 
 # Loggers whose warnings quote messages, or the URLs of images, which can contain credentials.
-# Before vLLM 0.32, the second name was the name of the first logger.
+# Before vLLM 0.32, the first logger had the second name.
 QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
@@ -36,7 +36,7 @@ def _hide_path(path: re.Match[str]) -> str:
 
 
 def silence_refusals() -> None:
-    """Remove refusals, and warnings that quote requests, from all outputs of vLLM's log."""
+    """Filter refusals, and warnings that quote requests, out of vLLM's log."""
     logger: logging.Logger | None = logging.getLogger("vllm")
     while logger:
         for handler in logger.handlers:

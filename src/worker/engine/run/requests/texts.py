@@ -44,7 +44,7 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
     remain after vLLM's own truncation.
 
     Raises:
-        InvalidInput: If a text or a list of token ids exceeds the context or one response.
+        InvalidInput: If a text or a list of token ids is too large for the context or one response.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
@@ -54,15 +54,15 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
     if truncation is None and shape.accepts_token_ids:
         # Refuse too many token ids before any code processes each of them.
         prompt: Any = body.get("prompt")
-        prompts: list[Any] = prompt if _is_list_of(prompt, list) else [prompt]
-        longest = max((len(ids) for ids in prompts if _is_list_of(ids, int)), default=0)
+        prompts: list[Any] = prompt if _is_list_starting_with(prompt, list) else [prompt]
+        longest = max((len(ids) for ids in prompts if _is_list_starting_with(ids, int)), default=0)
         _check_size(longest, context, "prompt", context, "tokens")
     tokens = body.get("tokens") if shape.echoes_input else None
     tokenizer = client.renderer.tokenizer if size > LONG_CHARACTERS or tokens else None
     if tokenizer is None:
         return body
     per_token = tokenizer.max_chars_per_token
-    # Characters, or tokens to detokenize, that can fit the context.
+    # Maximum characters, or tokens to detokenize, that can fit the context.
     limit = min(context * per_token, max(EXEMPT_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
     limit = min(limit, MAX_ECHO_SIZE) if shape.echoes_input else limit
     _check_size(len(tokens) if isinstance(tokens, list) else 0, limit, "tokens", context, "tokens")
@@ -88,20 +88,20 @@ def _check_size(size: int, limit: int, key: str, context: int, unit: str = "char
 
 
 def mark_request(*, long: bool) -> None:
-    """Mark the current task as part of a long request; a marked task stays marked."""
+    """Mark the current task as part of a long request if ``long``; a marked task stays marked."""
     is_long.set(long or is_long.get())
 
 
-def _is_list_of(value: Any, kind: type) -> bool:
+def _is_list_starting_with(value: Any, kind: type) -> bool:
     """Return whether a value is a list whose first item has this type."""
     return isinstance(value, list) and bool(value) and type(value[0]) is kind
 
 
 def _is_large(items: list[Any]) -> bool:
     """Return whether a list has many prompts, or many token ids."""
-    if _is_list_of(items, int):
+    if _is_list_starting_with(items, int):
         return len(items) > MANY_TOKENS
-    ids = sum(len(prompt) for prompt in items if _is_list_of(prompt, int))
+    ids = sum(len(prompt) for prompt in items if _is_list_starting_with(prompt, int))
     return len(items) > MANY_PROMPTS or ids > MANY_TOKENS
 
 
@@ -144,8 +144,8 @@ def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict
 def reserve_thread(executor: Executor, threads: int) -> None:
     """Let long requests wait for each other, so that other requests always find a free thread.
 
-    ``submit`` of the executor, in which vLLM renders and tokenizes, is replaced. With a single
-    thread, all requests wait for each other.
+    Replaces ``submit`` of the executor in which vLLM renders and tokenizes. Does nothing with a
+    single thread, for which all requests wait.
     """
     if threads < 2:
         return

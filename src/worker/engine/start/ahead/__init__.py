@@ -20,7 +20,7 @@ _REPORT_TIMEOUT_S = 1.0
 
 
 class ReadAhead:
-    """A child process that reads files in their order, up to a number of bytes."""
+    """A child process that reads files into the page cache, up to a number of bytes."""
 
     def __init__(self, files: Sequence[Path], limit: int) -> None:
         command = script_command(reader.__file__, str(limit), *files)
@@ -50,7 +50,7 @@ class ReadAhead:
         return self._child.pid
 
     def stop(self) -> None:
-        """Stop the child if it is still running, and log how much it has read."""
+        """Stop the child if it is still running; log how much it has read if it reports in time."""
         self._child.terminate()
         try:
             content, _ = self._child.communicate(timeout=_REPORT_TIMEOUT_S)

@@ -25,7 +25,7 @@ _LOWEST_PRIORITY = 19
 
 
 def iter_blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the file, offset and size of blocks, up to a total number of bytes."""
+    """Yield the file, offset and size of each block, up to a total number of bytes."""
     for file in files:
         size = 0
         with suppress(OSError):
@@ -36,12 +36,12 @@ def iter_blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, in
 
 
 def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
-    """Read a block into the page cache, and append the number of bytes of each step to ``sizes``.
+    """Read a block into the page cache, and append the number of bytes of each call to ``sizes``.
 
     The kernel moves the pages without copying them, and pages that are already cached take no time.
     """
     # The engine reports files that can't be read.
-    with suppress(OSError), open(file, "rb") as source_file, open(os.devnull, "wb") as null_device:  # noqa: PTH123 - shorter for both
+    with suppress(OSError), open(file, "rb") as source_file, open(os.devnull, "wb") as null_device:  # noqa: PTH123 - shorter than Path.open
         end = offset + size
         while sent := os.sendfile(null_device.fileno(), source_file.fileno(), offset, end - offset):
             sizes.append(sent)
@@ -49,7 +49,7 @@ def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
 
 
 def main(limit: int, files: Sequence[str]) -> None:
-    """Read the files in the order in which they will be loaded, then report the amount."""
+    """Read the files in their order, then report the number of bytes and seconds, and exit."""
     # The parent's import of vLLM has priority on the CPU. The disk's priority is not reduced
     # because the engine waits for the same blocks.
     os.nice(_LOWEST_PRIORITY)

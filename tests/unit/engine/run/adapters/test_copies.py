@@ -46,7 +46,7 @@ class ServingModels:
         return name == "base"
 
     async def get(self, name: str) -> Any:
-        return await self.adapters.get(name)
+        return await self.adapters.get_or_load(name)
 
 
 def size_of(folder: Path) -> int:

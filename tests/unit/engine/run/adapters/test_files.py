@@ -165,13 +165,13 @@ def test_each_version_of_an_adapter_is_checked_once(tmp_path: Path) -> None:
     write_adapter(tmp_path, "good")
     high = write_adapter(tmp_path, "high", "its rank is 64")
     for _ in range(3):
-        assert checker.check_all(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
+        assert checker.find_problems(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
     assert checker.checked_names == ["good", "high"]
     write_adapter(tmp_path, "high", "")
-    assert checker.check_all(tmp_path, {}) == {"good": None, "high": None}
+    assert checker.find_problems(tmp_path, {}) == {"good": None, "high": None}
     assert checker.checked_names == ["good", "high", "high"]
     (high / "adapter_model.safetensors").unlink()
-    assert checker.check_all(tmp_path, {}) == {"good": None}
+    assert checker.find_problems(tmp_path, {}) == {"good": None}
 
 
 def test_the_result_of_loading_an_adapter_replaces_its_check(tmp_path: Path) -> None:
@@ -180,12 +180,14 @@ def test_the_result_of_loading_an_adapter_replaces_its_check(tmp_path: Path) -> 
     write_adapter(tmp_path, "nan")
     version = adapter_version(tmp_path, "nan")
     assert version
-    assert checker.check_all(tmp_path, {"nan": (version, "not finite")}) == {
+    assert checker.find_problems(tmp_path, {"nan": (version, "not finite")}) == {
         "good": None,
         "nan": "not finite",
     }
     write_adapter(tmp_path, "nan", "its rank is 64")
-    assert checker.check_all(tmp_path, {"nan": (version, "not finite")})["nan"] == "its rank is 64"
+    assert (
+        checker.find_problems(tmp_path, {"nan": (version, "not finite")})["nan"] == "its rank is 64"
+    )
     assert checker.checked_names == ["good", "nan"]
 
 
@@ -196,8 +198,8 @@ def test_each_listing_checks_a_limited_number_of_adapters(
     checker = CountingChecker()
     for name in "abc":
         write_adapter(tmp_path, name, "broken")
-    assert checker.check_all(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
-    assert checker.check_all(tmp_path, {}) == dict.fromkeys("abc", "broken")
+    assert checker.find_problems(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
+    assert checker.find_problems(tmp_path, {}) == dict.fromkeys("abc", "broken")
     assert checker.checked_names == ["a", "b", "c"]
 
 
@@ -207,4 +209,4 @@ def test_an_unreadable_adapter_is_not_reported_as_broken(tmp_path: Path) -> None
             raise OSError("stale")
 
     write_adapter(tmp_path, "a")
-    assert Unreadable(None).check_all(tmp_path, {}) == {"a": None}
+    assert Unreadable(None).find_problems(tmp_path, {}) == {"a": None}

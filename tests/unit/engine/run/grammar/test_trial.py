@@ -16,7 +16,7 @@ from support import ROOT
 from support.processes.background import wait_until
 
 from worker.engine.run.grammar import trial as module
-from worker.engine.run.grammar.trial import Grammar, GrammarTrial
+from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.errors import EngineBusy
 
 # Ten characters, the end of a text, the brackets and quotes of JSON, and words of one letter.
@@ -56,8 +56,8 @@ def schema(count: int) -> Grammar:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def xgrammar_trial() -> AsyncGenerator[GrammarTrial, None]:
-    trial = GrammarTrial(description, 20)
+async def xgrammar_trial() -> AsyncGenerator[GrammarTester, None]:
+    trial = GrammarTester(description, 20)
     yield trial
     await trial.close()
 
@@ -65,16 +65,16 @@ async def xgrammar_trial() -> AsyncGenerator[GrammarTrial, None]:
 @pytest.fixture
 async def trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[GrammarTrial, None]:
+) -> AsyncGenerator[GrammarTester, None]:
     (tmp_path / "answering.py").write_text(ACCEPTING_PROGRAM)
     monkeypatch.setattr(module, "PROCESS_MODULE", "answering")
     monkeypatch.setattr("worker.children._SOURCES", tmp_path)
-    trial = GrammarTrial(str, 20)
+    trial = GrammarTester(str, 20)
     yield trial
     await trial.close()
 
 
-def pid_of(trial: GrammarTrial) -> int:
+def pid_of(trial: GrammarTester) -> int:
     assert trial._process
     return trial._process.pid
 
@@ -96,14 +96,14 @@ def pid_of(trial: GrammarTrial) -> int:
     ids=lambda value: value if isinstance(value, str) else value.spec[:40],
 )
 async def test_a_trial_returns_the_outcome_of_compiling_and_following_a_grammar(
-    grammar: Grammar, outcome: str, xgrammar_trial: GrammarTrial
+    grammar: Grammar, outcome: str, xgrammar_trial: GrammarTester
 ) -> None:
     assert (await xgrammar_trial.try_grammar(grammar)).outcome == outcome
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_trial_beyond_the_limit_is_slow_and_does_not_delay_others(
-    xgrammar_trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+    xgrammar_trial: GrammarTester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xgrammar_trial, "limit_s", 0.5)
     slow = asyncio.create_task(xgrammar_trial.try_grammar(schema(20_000)))
@@ -112,7 +112,7 @@ async def test_a_trial_beyond_the_limit_is_slow_and_does_not_delay_others(
     assert (await slow).outcome == "slow"
 
 
-async def test_a_killed_process_fails_its_trials_and_is_restarted(trial: GrammarTrial) -> None:
+async def test_a_killed_process_fails_its_trials_and_is_restarted(trial: GrammarTester) -> None:
     await trial.start()
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
@@ -126,7 +126,7 @@ async def test_a_killed_process_fails_its_trials_and_is_restarted(trial: Grammar
 
 
 async def test_unexpected_output_of_the_process_fails_its_trials(
-    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trial: GrammarTester, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(module, "PROCESS_MODULE", "this")  # a module that prints text
@@ -137,7 +137,7 @@ async def test_unexpected_output_of_the_process_fails_its_trials(
 
 
 async def test_a_process_that_hangs_is_restarted(
-    monkeypatch: pytest.MonkeyPatch, trial: GrammarTrial
+    monkeypatch: pytest.MonkeyPatch, trial: GrammarTester
 ) -> None:
     await trial.try_grammar(FINE)
     pid = pid_of(trial)
@@ -150,7 +150,7 @@ async def test_a_process_that_hangs_is_restarted(
     assert pid_of(trial) != pid
 
 
-async def test_cancelled_trials_do_not_block_others(trial: GrammarTrial) -> None:
+async def test_cancelled_trials_do_not_block_others(trial: GrammarTester) -> None:
     await trial.start()
     os.kill(pid_of(trial), signal.SIGSTOP)
     cancelled = [
@@ -165,7 +165,7 @@ async def test_cancelled_trials_do_not_block_others(trial: GrammarTrial) -> None
 
 
 async def test_the_process_inherits_no_environment(
-    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+    trial: GrammarTester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_A_TEST", "hidden")
     await trial.try_grammar(FINE)
@@ -175,7 +175,7 @@ async def test_the_process_inherits_no_environment(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_process_that_forks_has_one_thread(xgrammar_trial: GrammarTrial) -> None:
+async def test_the_process_that_forks_has_one_thread(xgrammar_trial: GrammarTester) -> None:
     assert (await xgrammar_trial.try_grammar(FINE)).outcome == "fine"
     assert psutil.Process(pid_of(xgrammar_trial)).num_threads() == 1
 
@@ -183,10 +183,10 @@ async def test_the_process_that_forks_has_one_thread(xgrammar_trial: GrammarTria
 def test_the_process_exits_when_the_worker_is_killed() -> None:
     script = """
 import asyncio
-from worker.engine.run.grammar.trial import GrammarTrial
+from worker.engine.run.grammar.trial import GrammarTester
 
 async def run():
-    trial = GrammarTrial(lambda: "", 1)
+    trial = GrammarTester(lambda: "", 1)
     await trial.start()
     print(trial._process.pid, flush=True)
     await asyncio.sleep(300)
