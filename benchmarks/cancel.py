@@ -20,7 +20,7 @@ from typing import Any
 import bench
 
 import handler
-from emulator import Emulator, Options, post_delay_faults
+from emulator import Emulator, Options, faults_that_delay_posts
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -44,7 +44,7 @@ def run_worker() -> None:
 
         def watch(count: int = 0) -> None:
             while True:
-                if (now := engines.main.unfinished_requests) != count:  # type: ignore[attr-defined]  # the real engine's own
+                if (now := engines.main_engine.unfinished_request_count) != count:  # type: ignore[attr-defined]  # the real engine's own
                     count = now
                     bench.print_line("count", count, time.monotonic())
                 time.sleep(0.0002)
@@ -80,7 +80,7 @@ async def cancel_ms(
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
     command = (sys.executable, "-u", __file__, "--worker")
     async with (
-        Emulator(Options(faults=post_delay_faults(post_delay_s))) as emulator,
+        Emulator(Options(faults=faults_that_delay_posts(post_delay_s))) as emulator,
         bench.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,

@@ -208,6 +208,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
     with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
-        comparison = Comparison(engines.main, Worker(engines, settings))
+        comparison = Comparison(engines.main_engine, Worker(engines, settings))
         is_met = asyncio.run(main(comparison, arguments))
     sys.exit(0 if is_met else 1)

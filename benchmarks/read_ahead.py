@@ -44,13 +44,13 @@ def run_side_here(group: Path, reads_ahead: bool) -> None:
     from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - its import is measured
     from worker.settings.sources import gather_settings  # noqa: PLC0415 - its import is measured
 
-    startup = start.prepare_startup(gather_settings(environ_with_secrets()), offline=True)
+    startup = start.plan_and_fetch_models(gather_settings(environ_with_secrets()), offline=True)
     prepared_at = time.monotonic()
     import torch  # noqa: PLC0415 - vLLM has imported it
     from safetensors import safe_open  # noqa: PLC0415 - as for torch
 
     buffer = torch.empty(TENSOR, dtype=torch.uint8)
-    for file in sorted(Path(startup.arguments.vllm_args.model).glob("*.safetensors")):
+    for file in sorted(Path(startup.main_arguments.vllm_args.model).glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping, though it has keys
                 buffer.copy_(weights.get_tensor(name))

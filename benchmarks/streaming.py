@@ -32,7 +32,7 @@ import bench
 import uvloop
 
 import handler
-from emulator import Emulator, Options, Status, post_delay_faults
+from emulator import Emulator, Options, Status, faults_that_delay_posts
 from worker.engine import Delta, Engine, Engines, Model
 from worker.job import RawJob
 from worker.settings import Settings
@@ -138,7 +138,7 @@ class PacedEngine:
 def run_worker() -> None:
     # Not from the environment, so that this shell's settings have no effect.
     settings = Settings(model_name="paced")
-    settings.export_variables()
+    settings.export_library_variables()
     handler.run_sdk(Engines(cast(Engine, PacedEngine())), settings)
 
 
@@ -160,7 +160,7 @@ class Endpoint:
             bench.Lost: If tokens are missing, or the job fails.
         """
         self._emulator.faults.clear()
-        for fault in post_delay_faults(case.post_delay_s):
+        for fault in faults_that_delay_posts(case.post_delay_s):
             self._emulator.faults.add(fault)
         job = self._emulator.queue.submit(case.payload())
         _, _, *times = await bench.next_line(self._worker, f"paced {job.id} ")

@@ -21,7 +21,7 @@ from worker.store import (
     Reason,
     disk,
 )
-from worker.store.download import obtain
+from worker.store.download import obtain_artifact
 
 # The path from which the worker reads the manifest (BAKED_MODEL_FILE in worker.settings.sources).
 # Nothing is mounted there.
@@ -88,7 +88,7 @@ def obtain_complete(artifact: Artifact, places: Places) -> ArtifactLocation:
     Raises:
         StartFailed: If the model is unavailable or can't be loaded.
     """
-    location = obtain(artifact, places)
+    location = obtain_artifact(artifact, places)
     if problem := disk.loading_problem(location.directory, artifact):
         raise StartFailed(f"{artifact} can't be loaded: {problem}")
     print(f"{location}")

@@ -10,7 +10,7 @@ from table import ROWS, Row
 
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_defaults
+from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_option_defaults
 from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
 from worker.engine.start.tables import find_option_mistakes
 from worker.settings import Concurrency, Settings
@@ -57,11 +57,11 @@ class Catalogue:
         self.options = Options(machine)
         self._chosen = {
             choice.name: choice.value
-            for choice in choose_defaults({}, REFERENCE_MACHINE, TOTAL_GPU_SHARE)
+            for choice in choose_option_defaults({}, REFERENCE_MACHINE, TOTAL_GPU_SHARE)
         }
         two_gpus = Machine(cpu=False, gpus=(GPU, GPU))
         self._gpu_dependent = {
-            choice.name for choice in choose_defaults({}, two_gpus, TOTAL_GPU_SHARE)
+            choice.name for choice in choose_option_defaults({}, two_gpus, TOTAL_GPU_SHARE)
         }
 
     def table_settings(self) -> Iterator[ListedSetting]:
@@ -96,7 +96,9 @@ class Catalogue:
 
     def find_mistakes(self, name: str, value: str, **others: str) -> list[str]:
         """Return the messages about an option's value, set alone or together with others."""
-        arguments, mistakes = self.options.parse({"MODEL": _MODEL, **others, name: value})
+        arguments, mistakes = self.options.parse_engine_settings(
+            {"MODEL": _MODEL, **others, name: value}
+        )
         mistakes += find_option_mistakes(arguments, self.options.machine)
         return [str(mistake) for mistake in mistakes]
 

@@ -7,7 +7,7 @@ from forms import CUDA, PROPOSED_DEFAULTS
 from table import Row
 
 from worker.engine.options import UNSET_VALUES
-from worker.engine.options.option import describe_kind, read_bounds
+from worker.engine.options.option import describe_value_kind, read_bounds
 from worker.settings import Concurrency, Settings, history
 from worker.settings.environment import SECRET_VARIABLES
 from worker.settings.examples import example_value
@@ -101,6 +101,6 @@ def _describe_own_setting(name: str) -> dict[str, Any]:
 
 
 def _describe_checks(kind: str, bounds: dict[str, float], other_values: set[str]) -> dict[str, Any]:
-    accepted = ", or ".join([*({"auto"} & other_values), describe_kind(kind, bounds)])
+    accepted = ", or ".join([*({"auto"} & other_values), describe_value_kind(kind, bounds)])
     entry = {"kind": kind, "bounds": bounds, "also": sorted(other_values), "accepted": accepted}
     return {key: value for key, value in entry.items() if value}

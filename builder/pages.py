@@ -8,7 +8,7 @@ from catalogue import REFERENCE_MACHINE, Catalogue, ListedSetting
 from table import LIBRARIES, SECTIONS, row
 
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import CPU_EXPORTS, TOTAL_GPU_SHARE, choose_defaults
+from worker.engine.options.automatic import CPU_EXPORTS, TOTAL_GPU_SHARE, choose_option_defaults
 from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, UNSUPPORTED_OPTIONS
 from worker.limits.table import CHECKS
 from worker.settings import history
@@ -75,10 +75,10 @@ def _cpu_defaults() -> Iterator[str]:
     """Yield the lines about the defaults on a machine without a GPU."""
     yield "## Without a GPU\n"
     yield "Where the installed vLLM is its CPU build, these defaults differ:\n"
-    gpu_choices = choose_defaults({}, REFERENCE_MACHINE, TOTAL_GPU_SHARE)
+    gpu_choices = choose_option_defaults({}, REFERENCE_MACHINE, TOTAL_GPU_SHARE)
     cpu_choices = [
         choice
-        for choice in choose_defaults({}, Machine(cpu=True), TOTAL_GPU_SHARE)
+        for choice in choose_option_defaults({}, Machine(cpu=True), TOTAL_GPU_SHARE)
         if choice not in gpu_choices
     ]
     for name, value in (

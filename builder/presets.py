@@ -13,7 +13,7 @@ from recipes import load_models
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit
 from worker.doctor.gpus.choice import pool_choices
-from worker.doctor.memory import judge
+from worker.doctor.memory import judge_fit
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.settings.values import format_value
@@ -38,10 +38,12 @@ def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
     suitable = [
         pool
         for pool in pool_choices()
-        if all(judge(model, pool).fit is Fit.FITS for model in models)
+        if all(judge_fit(model, pool).fit is Fit.FITS for model in models)
     ]
     return [
-        pool.name for pool in suitable if pool.gpu.memory < _MAX_OVERSIZE * suitable[0].gpu.memory
+        pool.name
+        for pool in suitable
+        if pool.smallest_gpu.memory < _MAX_OVERSIZE * suitable[0].smallest_gpu.memory
     ]
 
 
@@ -64,4 +66,6 @@ def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:
         config=model["config"],
         tensors=model["tensors"],
     )
-    return Candidate.from_snapshot(options.parse({"MODEL": name, **values}).arguments, snapshot)
+    return Candidate.from_snapshot(
+        options.parse_engine_settings({"MODEL": name, **values}).arguments, snapshot
+    )

@@ -27,10 +27,10 @@ from worker.failed_start import (
     IDLE_TIMEOUT_S,
     MAX_INPUT_VALUES,
     MAX_LIFETIME_S,
-    FailedStart,
+    FailedStartHandler,
 )
 from worker.process import processor, stalls
-from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_queue_jobs
+from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
 from worker.serve.listener import Ports, StartupListener
 from worker.settings import Settings
@@ -42,7 +42,7 @@ from worker.settings.environment import (
     pop_secrets,
     process_environ,
     restore_sdk_key,
-    set_defaults,
+    set_unset_variables,
 )
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings, gather_settings
@@ -71,15 +71,15 @@ class Mode:
     """
 
     is_selected: Callable[[Namespace], bool]
-    run: Callable[["Invocation"], None]
+    run: Callable[["ProgramRun"], None]
     modules: tuple[str, ...] = ()
-    serve_failure: Callable[["Invocation", FailedStart], None] | None = None
+    serve_failure: Callable[["ProgramRun", FailedStartHandler], None] | None = None
     log_streams: tuple[int, ...] = (1, 2)
 
 
 @dataclass
-class Invocation:
-    """An invocation of this program: its mode, command line, settings and open ports."""
+class ProgramRun:
+    """One run of this program: its mode, command line, settings and open ports."""
 
     mode: Mode
     command: Namespace
@@ -89,7 +89,7 @@ class Invocation:
     @contextlib.contextmanager
     def start_engines(self) -> Iterator[tuple[Engines, Settings]]:
         """Start the engines for this mode, as ``start_engines`` does, and end a stalled startup."""
-        stalls.start_watch(self.raw_settings.values)
+        stalls.start_watcher(self.raw_settings.values)
         modules, train = self.mode.modules, self.command.train
         with start_engines(self.raw_settings, modules, train=train) as running:
             yield running
@@ -109,54 +109,55 @@ def main() -> NoReturn:
     # These handlers are used until the SDK, the job loop or the HTTP server sets its own.
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda number, _: exit_process(128 + number))
-    invocation = Invocation(mode, command, gather_settings(environ_with_secrets()))
+    run = ProgramRun(mode, command, gather_settings(environ_with_secrets()))
     try:
-        mode.run(invocation)
+        mode.run(run)
     except WorkerError as error:
-        stalls.stop_watch()
+        stalls.stop_watcher()
         logs.write_failure(error.message)
         if isinstance(error, StartFailed):
-            answer_failed_start(invocation, error)
-        if invocation.listener:
+            answer_failed_start(run, error)
+        if run.listener:
             # Close the ports immediately so that no caller waits for this worker.
-            invocation.listener.close()
+            run.listener.close()
         exit_process(1)
     exit_process(0)
 
 
-def answer_failed_start(invocation: Invocation, error: StartFailed) -> None:
+def answer_failed_start(run: ProgramRun, error: StartFailed) -> None:
     """Answer callers with the error of a startup that fails on all workers, unless disabled."""
-    serve_failure, listener = invocation.mode.serve_failure, invocation.listener
+    serve_failure, listener = run.mode.serve_failure, run.listener
     # No caller can reach this worker if its ports could not be opened.
     ports_failed = serve_failure is serve_http_failure and listener is None
     if serve_failure is None or ports_failed:
         return
-    if failed_start.should_answer_callers(error, invocation.raw_settings.values):
+    if failed_start.should_answer_callers(error, run.raw_settings.values):
         # Spare the process that holds the ports: it passes them on, and answers open connections.
         children.stop_descendants(spared_children=[listener.child] if listener else [])
         log.info("callers get this error for a while (%s=0: they don't)", failed_start.SETTING)
-        serve_failure(invocation, FailedStart(error))
+        serve_failure(run, FailedStartHandler(error))
 
 
-def check_startup(invocation: Invocation) -> None:
+def check_startup(run: ProgramRun) -> None:
     """Print whether the worker would start."""
     # Exit immediately, even if a request to the Hugging Face hub has no response yet.
-    command = invocation.command
-    exit_process(doctor.main(invocation.raw_settings, command.gpu, command.prices))
+    command = run.command
+    exit_process(doctor.main(run.raw_settings, command.gpu, command.prices))
 
 
-def prefetch_repositories(invocation: Invocation) -> None:
+def prefetch_repositories(run: ProgramRun) -> None:
     """Download the newest versions of the repositories in the settings. This needs no GPU.
 
     Raises:
         SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
         StartFailed: If a repository can't be found or downloaded.
     """
-    bootstrap = BootstrapSettings.validate_and_export(invocation.raw_settings)
-    mistakes = [*bootstrap.mistakes, *check_base_path(invocation.raw_settings)]
+    bootstrap = BootstrapSettings.validate_and_export(run.raw_settings)
+    mistakes = [*bootstrap.mistakes, *check_base_path(run.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
-    for repository in EngineArtifacts(invocation.raw_settings, check_newest=True).prefetch():
+    artifacts = EngineArtifacts(run.raw_settings, check_newest=True)
+    for repository in artifacts.fetch_artifacts_in_settings():
         log.info("found: %s", repository)
 
 
@@ -172,36 +173,36 @@ def start_engines(
         SettingsError: If the settings are invalid; it lists all mistakes.
         StartFailed: If a model is not available, or vLLM could not start.
     """
-    plan = start.prepare_startup(raw_settings, offline=True)
+    plan = start.plan_and_fetch_models(raw_settings, offline=True)
     for warning in plan.warnings:
         log.warning(warning)
     # This module imports vLLM, which reads the environment variables that were set just now.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
-    launch_all = launch.launch_for_training if train else launch.launch_engines
+    launch_all = launch.launch_without_engine if train else launch.launch_engines
     with launch_all(plan, modules) as engines:
-        stalls.stop_watch()
+        stalls.stop_watcher()
         yield engines, plan.settings
 
 
-def answer_single_job(invocation: Invocation) -> None:
+def answer_job_or_resume_trainings(run: ProgramRun) -> None:
     """Answer one job on standard output; with only ``--train``, resume unfinished trainings."""
-    resumes_trainings = invocation.command.train and invocation.command.test_input is None
-    job = None if resumes_trainings else local.read_job(invocation.command.test_input)
-    with invocation.start_engines() as (engines, settings):
+    resumes_trainings = run.command.train and run.command.test_input is None
+    job = None if resumes_trainings else local.read_test_job(run.command.test_input)
+    with run.start_engines() as (engines, settings):
         from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
 
         worker = Worker(engines, settings, timeout_s=math.inf)
-        work = local.run_job(worker, job) if job else local.run_unfinished_work(worker)
+        work = local.run_and_print(worker, job) if job else local.run_unfinished_work(worker)
         exit_process(asyncio.run(work))
 
 
-def serve_http(invocation: Invocation) -> None:
+def serve_http(run: ProgramRun) -> None:
     """Answer HTTP requests until a signal arrives or an engine dies."""
     # The ports open before anything is loaded: load balancers send pings from the first second.
-    host, ports = invocation.command.host, Ports.choose(invocation.command.port, process_environ())
-    listener = invocation.listener = StartupListener(host, ports)
-    with invocation.start_engines() as (engines, settings):
+    host, ports = run.command.host, Ports.choose(run.command.port, process_environ())
+    listener = run.listener = StartupListener(host, ports)
+    with run.start_engines() as (engines, settings):
         from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
         sweep.start_sweeping(settings)
@@ -210,26 +211,26 @@ def serve_http(invocation: Invocation) -> None:
         http_server.serve(engines, settings, host, sockets, exit_process, watch_engines)
 
 
-def serve_http_failure(invocation: Invocation, failure: FailedStart) -> None:
+def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
     """Answer HTTP requests temporarily with the reason why the worker doesn't start."""
     from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
-    assert invocation.listener  # for the type checker; answer_failed_start checks it
+    assert run.listener  # for the type checker; answer_failed_start checks it
     try:
-        sockets = invocation.listener.take_sockets()
+        sockets = run.listener.take_sockets()
     except StartFailed as error:
         logs.write_failure(error.message)
     else:
-        host, values = invocation.command.host, invocation.raw_settings.values
+        host, values = run.command.host, run.raw_settings.values
         http_server.serve_failure(failure.error, values, host, sockets, exit_process)
 
 
-def serve_jobs(invocation: Invocation) -> None:
+def serve_jobs(run: ProgramRun) -> None:
     """Take jobs from the platform, or serve the SDK's API, until a signal or an engine's death."""
     processor.skip_processor_benchmark()
-    with invocation.start_engines() as (engines, settings):
+    with run.start_engines() as (engines, settings):
         sweep.start_sweeping(settings)
-        run_sdk(engines, settings, test_api=invocation.command.rp_serve_api)
+        run_sdk(engines, settings, test_api=run.command.rp_serve_api)
         # Exit within the block, so that the engine is not stopped first.
         exit_process(0)
 
@@ -241,7 +242,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
         # The SDK reads the environment when it is imported. The other modes don't need the SDK.
         import runpod  # noqa: PLC0415 - see above
 
-        from job_loop import JobLoop, Limits, PlatformClient, sdk  # noqa: PLC0415 - see above
+        from job_loop import JobLoop, LoopLimits, PlatformClient, sdk  # noqa: PLC0415 - see above
 
     from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
     from worker.job_sender import JobSender  # noqa: PLC0415 - only this mode needs it
@@ -256,9 +257,9 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     runpod.serverless.register_fitness_check(local.make_fitness_check(worker, engines))
     jobs = MAX_CONCURRENT_TRAININGS
     if engines.has_engine:
-        jobs = max_queue_jobs(settings.max_concurrency, engines.main.slots)
+        jobs = max_jobs_from_queue(settings.max_concurrency, engines.main_engine.slots)
     if client:
-        limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
+        limits = LoopLimits(jobs, settings.shutdown_grace_s, settings.max_input_values)
         loop = JobLoop(worker, client, limits, engines.died, sdk.reset_jobs_in_progress())
         sdk.replace_scaler(loop)
     else:
@@ -276,14 +277,14 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
         exit_after_engine_death(engines.died, lambda: 0)
 
 
-def serve_jobs_failure(_: Invocation, failure: FailedStart) -> None:
+def serve_jobs_failure(_: ProgramRun, failure: FailedStartHandler) -> None:
     """Answer the platform's jobs temporarily with the reason why the worker doesn't start."""
-    # The startup may have failed before it set these variables.
-    set_defaults(LIBRARY_DEFAULTS)
+    # The startup may have failed before it set the libraries' variables.
+    set_unset_variables(LIBRARY_DEFAULTS)
     restore_sdk_key()
-    from job_loop import Limits, sdk  # noqa: PLC0415 - see run_sdk
+    from job_loop import LoopLimits, sdk  # noqa: PLC0415 - see run_sdk
 
-    limits = Limits(
+    limits = LoopLimits(
         CONCURRENCY, ENGINE_DEATH_GRACE_S, MAX_INPUT_VALUES, IDLE_TIMEOUT_S, MAX_LIFETIME_S
     )
     sdk.serve_failed_start(failure, limits)
@@ -318,7 +319,7 @@ MODES = (
     Mode(lambda _: has_job_queue(), serve_jobs, SDK_MODULES, serve_jobs_failure),
     # The SDK opens its port only after the startup, so no caller waits if the startup fails.
     Mode(lambda _: has_realtime_port(), serve_jobs, SDK_MODULES),
-    Mode(lambda _: True, answer_single_job, (APP_MODULE,), log_streams=(2,)),
+    Mode(lambda _: True, answer_job_or_resume_trainings, (APP_MODULE,), log_streams=(2,)),
 )
 
 
@@ -327,4 +328,4 @@ if __name__ == "__main__":
 elif __name__ == "__mp_main__":
     # This is a process of an engine, which multiprocessing started with a new interpreter.
     exit_with_parent(os.getppid())
-    stalls.exit_on_signal()
+    stalls.install_exit_handler()

@@ -20,7 +20,7 @@ import psutil
 from compare_parts import http_load, usage
 from compare_parts.figures import Figures, Load, Measurement, figures
 from compare_parts.phases import Phase, record_phases
-from emulator import post_delay_faults
+from emulator import faults_that_delay_posts
 
 START_S = 180.0
 NAME = "model"
@@ -108,7 +108,7 @@ class WorkerSide(HttpSide):
         url = f"{self.control}/faults"
         async with aiohttp.ClientSession(raise_for_status=True) as client:
             await client.delete(url)
-            for fault in post_delay_faults(delay_s):
+            for fault in faults_that_delay_posts(delay_s):
                 await client.post(url, json=fault.model_dump(mode="json", exclude_defaults=True))
 
     def _cpu_s(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.prepare import prepare_in_process
+from trainer.prepare import check_and_tokenize_in_process
 from trainer.spec import RowsFile, Spec
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def _measure(name: str, write: Callable[[Path, int], None], rows: int) -> None:
         spec = Spec(model=MODEL, tokenizer=MODEL, max_length=2048, training=RowsFile(path=path))
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
-        checked = prepare_in_process(spec, Path(folder) / "tokens")
+        checked = check_and_tokenize_in_process(spec, Path(folder) / "tokens")
         seconds = time.monotonic() - start
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime

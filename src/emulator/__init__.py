@@ -1,6 +1,6 @@
 """A local RunPod Serverless platform, which communicates with workers over HTTP only."""
 
-from emulator.faults import Action, Call, Fault, post_delay_faults
+from emulator.faults import Action, Call, Fault, faults_that_delay_posts
 from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 from emulator.server import Emulator
 from emulator.state.job import Chunk, Job, Status
@@ -19,5 +19,5 @@ __all__ = [
     "Options",
     "Queue",
     "Status",
-    "post_delay_faults",
+    "faults_that_delay_posts",
 ]

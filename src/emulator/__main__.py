@@ -71,7 +71,7 @@ class StopSignals:
         (self.stop_now if self.stop.is_set() else self.stop).set()
 
 
-async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
+async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
     """Serve the endpoint and run its workers, if any, until a signal arrives.
 
     Raises:
@@ -89,8 +89,8 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
             async with Fleet(
                 server, arguments.command, environ, arguments.logs, print_line
             ) as fleet:
-                fleet.start(arguments.workers)
-                await fleet.run_until(stop_signals.stop)
+                fleet.start_workers(arguments.workers)
+                await fleet.run_until_event(stop_signals.stop)
                 await fleet.drain(arguments.grace, stop_signals.stop_now)
         return
     async with Emulator(options) as emulator:
@@ -101,10 +101,10 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
             return
         arguments.logs.mkdir(parents=True, exist_ok=True)
         async with Fleet(emulator, arguments.command, environ, arguments.logs, print_line) as fleet:
-            fleet.start(arguments.workers)
+            fleet.start_workers(arguments.workers)
             print_line("Requests wait until a worker is ready. Ctrl-C stops the endpoint.")
-            examples_task = asyncio.create_task(show_examples(emulator, fleet))
-            await fleet.run_until(stop_signals.stop)
+            examples_task = asyncio.create_task(print_examples_when_ready(emulator, fleet))
+            await fleet.run_until_event(stop_signals.stop)
             examples_task.cancel()
             running = emulator.queue.health()["jobs"]["inProgress"]
             print_line(
@@ -122,7 +122,7 @@ def format_worker_exports(emulator: Emulator) -> str:
     return "\n".join(["# A worker started with this environment serves it:", *exports])
 
 
-async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
+async def print_examples_when_ready(emulator: Emulator, fleet: Fleet) -> None:
     """Wait until a worker is ready, then print example requests."""
     await fleet.ready.wait()
     text = format_examples(
@@ -168,7 +168,7 @@ async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_
 def main() -> int:
     arguments = read_command_line(sys.argv[1:])
     try:
-        asyncio.run(serve(arguments, dict(os.environ)))
+        asyncio.run(serve_endpoint(arguments, dict(os.environ)))
     except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` was created
         return 128 + signal.SIGINT
     except OSError as error:

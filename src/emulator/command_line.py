@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from emulator.faults import Fault, post_delay_faults
+from emulator.faults import Fault, faults_that_delay_posts
 from emulator.http.wire import describe_errors
 from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 
@@ -25,7 +25,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add = parser.add_argument
     add("command", nargs="*", help="command of a worker; without it, workers are started by hand")
-    add("--workers", type=whole_number(1, 100), default=1, help="number of workers to start")
+    add("--workers", type=integer_type(1, 100), default=1, help="number of workers to start")
     add(
         "--logs",
         type=Path,
@@ -41,8 +41,8 @@ def read_command_line(arguments: list[str]) -> Namespace:
         help="seconds that running jobs get at shutdown",
     )
     add("--host", default=defaults.host)
-    add("--port", type=whole_number(0, 65535), default=8000, help="0: any free port")
-    add("--worker-port", type=whole_number(0, 65535), default=defaults.worker_port, metavar="PORT")
+    add("--port", type=integer_type(0, 65535), default=8000, help="0: any free port")
+    add("--worker-port", type=integer_type(0, 65535), default=defaults.worker_port, metavar="PORT")
     add("--endpoint", type=parse_identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
     add(
@@ -76,7 +76,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
         add(name, choices=[str(choice) for choice in choices], default=str(default), help=text)
     add(
         "--oversize-status",
-        type=whole_number(400, 599),
+        type=integer_type(400, 599),
         default=defaults.oversize_status,
         metavar="STATUS",
         help="status of the response to a request above the limits",
@@ -94,7 +94,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def whole_number(low: int, high: int) -> Callable[[str], int]:
+def integer_type(low: int, high: int) -> Callable[[str], int]:
     """Return an argparse type that accepts whole numbers within the bounds."""
 
     def parse(text: str) -> int:
@@ -141,7 +141,7 @@ def make_options(arguments: Namespace, api_key: str | None) -> Options:
         expired_as=ExpiredJobHandling(arguments.expired_as),
         cancel_on_disconnect=not arguments.keep_on_disconnect,
         oversize_status=arguments.oversize_status,
-        faults=(*post_delay_faults(arguments.post_delay), *arguments.fault),
+        faults=(*faults_that_delay_posts(arguments.post_delay), *arguments.fault),
         seed=arguments.seed,
         request_log=arguments.request_log,
     )

@@ -59,7 +59,7 @@ class Fault(BaseModel):
         return self
 
 
-def post_delay_faults(delay_s: float) -> tuple[Fault, ...]:
+def faults_that_delay_posts(delay_s: float) -> tuple[Fault, ...]:
     """Return the faults that delay every POST of a worker; no faults for a delay of 0."""
     posts = (Call.STREAM, Call.DONE) if delay_s else ()
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
@@ -127,8 +127,8 @@ class Faults:
             active.fault.model_copy(update={"calls": active.calls_left}) for active in self._active
         ]
 
-    def trigger(self, call: Call, *actions: Action) -> ActiveFault | None:
-        """Return the first fault with one of the actions that affects this call; count the call."""
+    def trigger_first(self, call: Call, *actions: Action) -> ActiveFault | None:
+        """Return the first fault of the actions that affects the call, if any; count the call."""
         for active in self._active:
             if active.fault.on is call and active.fault.do in actions and active.try_trigger():
                 return active

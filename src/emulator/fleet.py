@@ -22,13 +22,13 @@ _EXCERPT_BYTES = 8_000
 # Matches the worker's own warnings in its log; vLLM's lines have another format.
 _WARNING_LINE = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
 # A process that leads a worker's process group, and kills it when its own standard input is closed.
-# This happens no matter how the emulator exits. Otherwise the SDK of an orphaned worker would poll
+# The input closes however the emulator exits. Otherwise the SDK of an orphaned worker would poll
 # a closed port forever.
 _GUARD_COMMAND = ("sh", "-c", "read -r _; kill -KILL 0")
 
 
 @dataclass(frozen=True)
-class WorkerProcess:
+class WorkerProcessGroup:
     """A worker's process group, which takes the place of a container.
 
     The group's leader is the guard, a process that kills the group when the emulator exits. The
@@ -73,7 +73,7 @@ class WorkerProcess:
     def group_id(self) -> int:
         return self.guard.pid
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal as to a container: SIGTERM to the first process, other signals to all."""
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGTERM:
@@ -87,7 +87,7 @@ class WorkerProcess:
 
     async def kill(self) -> None:
         """Kill the whole group: other processes may still run after the first one has exited."""
-        self.signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         await self.process.wait()
         await self.guard.wait()
 
@@ -115,7 +115,7 @@ class Fleet:
         self._queue = self.emulator.queue
         self._supervisors: list[asyncio.Task[None]] = []
 
-    def start(self, count: int) -> None:
+    def start_workers(self, count: int) -> None:
         # Remove logs of an earlier run.
         for log in self.logs.glob("worker-*.log"):
             log.unlink()
@@ -123,7 +123,7 @@ class Fleet:
             worker = self._queue.get_worker(f"worker-{number}")
             self._supervisors.append(asyncio.create_task(self._supervise(worker)))
 
-    async def run_until(self, event: asyncio.Event) -> None:
+    async def run_until_event(self, event: asyncio.Event) -> None:
         """Let the workers run until the event is set, or until one can't be started.
 
         Raises:
@@ -142,8 +142,8 @@ class Fleet:
         """
         for worker in self._queue.workers.values():
             if worker.process is not None:
-                worker.process.signal(signal.SIGTERM)
-        # Close the queue only after the signals: this ends all long polls, and an SDK that hasn't
+                worker.process.send_signal(signal.SIGTERM)
+        # Close the queue only after the signals: closing ends long polls, and an SDK that hasn't
         # received its signal would immediately poll again.
         self._queue.close()
         with contextlib.suppress(TimeoutError):
@@ -165,7 +165,7 @@ class Fleet:
             log = self.logs / f"{worker.id}.log"
             log_offset = log.stat().st_size if log.exists() else 0
             self.announce(f"{worker.id} starts (its log: {log})")
-            was_ready, status = await self._run_process(worker, log, log_offset)
+            was_ready, status = await self._run_worker(worker, log, log_offset)
             if self._queue.is_closed:
                 return
             failures = 0 if was_ready else failures + 1
@@ -175,28 +175,28 @@ class Fleet:
                 f"{worker.id} exited {_describe_exit(status)}; it is started again in {delay_s:g} s"
             )
             if failures or status > 0:
-                self.announce(_read_last_lines(log, log_offset))
+                self.announce(_format_log_excerpt(log, log_offset))
             await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
-    async def _run_process(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
+    async def _run_worker(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
         """Run a worker until it exits; return whether it became ready, and its exit status."""
         start = time.monotonic()
         environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
-        process = await WorkerProcess.start(self.command, environ, log)
+        process = await WorkerProcessGroup.start(self.command, environ, log)
         worker.process = process
         worker.starts += 1
         if self._queue.is_closed:  # closed while the process was starting
-            process.signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         try:
             startup = worker.changed.wait_for(lambda: worker.ready or worker.has_failed_start)
             await _wait_for_first(process.wait(), startup)
             elapsed = f"after {time.monotonic() - start:.1f} s"
             if worker.has_failed_start:
                 self.announce(f"{worker.id}'s start failed {elapsed}; it answers why:")
-                self.announce(_read_last_lines(log, log_offset))
+                self.announce(_format_log_excerpt(log, log_offset))
             if worker.ready:
                 self.announce(f"{worker.id} is ready {elapsed}")
-                for warning in _WARNING_LINE.findall(_read_log(log, log_offset)):
+                for warning in _WARNING_LINE.findall(_read_log_from(log, log_offset)):
                     self.announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()
@@ -223,15 +223,15 @@ def _describe_exit(status: int) -> str:
     return f"by {names.get(-status, f'signal {-status}')}"
 
 
-def _read_log(log: Path, offset: int) -> str:
+def _read_log_from(log: Path, offset: int) -> str:
     """Return a log's content from byte ``offset`` on."""
     with log.open("rb") as file:
         file.seek(offset)
         return file.read().decode(errors="replace")
 
 
-def _read_last_lines(log: Path, offset: int) -> str:
+def _format_log_excerpt(log: Path, offset: int) -> str:
     """Return a log's last lines from byte ``offset`` on, indented."""
     begin = max(offset, log.stat().st_size - _EXCERPT_BYTES)
-    lines = _read_log(log, begin).splitlines() or ["(it printed nothing)"]
+    lines = _read_log_from(log, begin).splitlines() or ["(it printed nothing)"]
     return "\n".join(f"    {line}" for line in lines[-_EXCERPT_LINES:])

@@ -11,7 +11,7 @@ from yarl import URL
 from emulator.faults import Faults
 from emulator.http.app import make_middlewares, require_key, set_up_runner
 from emulator.http.control import ControlApi
-from emulator.http.gateway import Gateway
+from emulator.http.gateway import OpenAIGateway
 from emulator.http.llm_engine import LLMEngineGateway
 from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
@@ -48,7 +48,7 @@ class Emulator:
         self._port = runner.addresses[0][1]
         await self._worker_port.start(await set_up_runner(self._stack, self._make_app(middlewares)))
         self._stack.push_async_callback(self._worker_port.cancel_outage)
-        self._stack.callback(self._thaw_all)
+        self._stack.callback(self._thaw_workers)
 
     async def stop(self) -> None:
         await self._stack.aclose()
@@ -61,7 +61,7 @@ class Emulator:
         """
         await self._worker_port.begin_outage(seconds)
 
-    def freeze(self, worker_id: str, seconds: float) -> None:
+    def freeze_worker(self, worker_id: str, seconds: float) -> None:
         """Pause a worker's processes for some seconds with SIGSTOP, and reset its connections.
 
         Raises:
@@ -80,7 +80,7 @@ class Emulator:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _thaw_all(self) -> None:
+    def _thaw_workers(self) -> None:
         for worker in self.queue.workers.values():
             thaw_worker(worker)
 
@@ -92,9 +92,9 @@ class Emulator:
             # Workers have their own key in their environment; the emulator doesn't check it.
             (endpoint, None, WorkerApi(queue, faults, options)),
             (endpoint, options.api_key, PublicApi(queue, options)),
-            (endpoint, options.api_key, Gateway(queue, options)),
+            (endpoint, options.api_key, OpenAIGateway(queue, options)),
             ("", options.api_key, ControlApi(queue, faults, self._worker_port)),
-            # These check the key themselves: their client sends it in other headers, too.
+            # Checks the key itself: LLM Engine's client sends the key in other headers, too.
             (endpoint, None, LLMEngineGateway(queue, options)),
             ("", None, LLMEngineGateway(queue, options)),
         ):

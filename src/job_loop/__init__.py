@@ -5,7 +5,7 @@ SDK's ``JobScaler``, which takes jobs and posts their results. Only ``handler.py
 ``job_loop.sdk`` import the SDK.
 """
 
-from job_loop.loop import JobLoop, Limits
+from job_loop.loop import JobLoop, LoopLimits
 from job_loop.wire import PlatformClient
 
-__all__ = ["JobLoop", "Limits", "PlatformClient"]
+__all__ = ["JobLoop", "LoopLimits", "PlatformClient"]

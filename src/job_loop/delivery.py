@@ -5,15 +5,13 @@ import json
 import time
 from typing import Any
 
-from job_loop.wire import NotDelivered, PlatformClient, PostFailed, PostUncertain, backoff_s
+from job_loop.wire import PlatformClient, PostFailed, PostNotDelivered, PostUncertain, backoff_s
 from worker.errors import AnswerTooLarge, BrokenStream
 from worker.record import JobRecord
 
-# Maximum bytes of a result. The platform drops a result above 20 MB and completes the job without
-# it.
+# Maximum bytes of a result. The platform drops a result above 20 MB but completes the job.
 MAX_RESULT_BYTES = 19_000_000
-# Seconds for which a post is retried, counted from its first failure, if the job has no time limit.
-# This is the platform's default time limit for a job.
+# Seconds from the first failure to the last retry of a post, if the job has no time limit.
 RETRY_S = 600.0
 
 # The platform rejects NaN, so the response would be lost. A ValueError fails the job instead.
@@ -48,8 +46,10 @@ class Delivery:
                 "does not keep: ask for less, or for fewer prompts in one job."
             )
         try:
-            await self._post(self._client.urls.chunk(self._record.id), b'{"output": %b}' % encoded)
-        except NotDelivered as error:
+            await self._post(
+                self._client.urls.chunk_url(self._record.id), b'{"output": %b}' % encoded
+            )
+        except PostNotDelivered as error:
             # Callers that don't stream read the whole response from the result.
             if self._record.streamed:
                 raise BrokenStream from error
@@ -58,7 +58,7 @@ class Delivery:
         """Post all yields together as the job's result.
 
         Raises:
-            NotDelivered: If the platform rejects the post or doesn't accept it before the deadline.
+            PostNotDelivered: If the platform rejects the post or may not have accepted it in time.
         """
         await self._post_final(b'{"output": [%b]}' % b", ".join(self._encoded_yields))
 
@@ -66,12 +66,12 @@ class Delivery:
         """Post an error, usually a JSON string, as the job's result instead of the yields.
 
         Raises:
-            NotDelivered: If the platform rejects the post or doesn't accept it before the deadline.
+            PostNotDelivered: If the platform rejects the post or may not have accepted it in time.
         """
         await self._post_final(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
     async def _post_final(self, body: bytes) -> None:
-        await self._post(self._client.urls.result(self._record.id), body, is_repeatable=True)
+        await self._post(self._client.urls.result_url(self._record.id), body, is_repeatable=True)
 
     async def _post(self, url: str, body: bytes, *, is_repeatable: bool = False) -> None:
         """Post until the platform has accepted or rejected the body or the deadline is over.
@@ -79,14 +79,14 @@ class Delivery:
         A post that may have arrived is retried only if ``is_repeatable``.
 
         Raises:
-            NotDelivered: If the platform did not accept the post, or may not have received it.
+            PostNotDelivered: If the platform did not accept the post, or may not have accepted it.
         """
         failures, give_up_at = 0, self._deadline
         while True:
             try:
                 await self._client.post(url, self._record.id, body)
             except PostFailed as failed:
-                last_error: NotDelivered = failed
+                last_error: PostNotDelivered = failed
             except PostUncertain as failed:
                 if not is_repeatable:
                     raise

@@ -17,7 +17,7 @@ import uvloop
 
 from job_loop.delivery import Delivery
 from job_loop.polls import Poller
-from job_loop.wire import NotDelivered, PlatformClient
+from job_loop.wire import PlatformClient, PostNotDelivered
 from worker.errors import ShuttingDown, WorkerError, hide_defects
 from worker.record import UNANSWERED, JobRecord
 
@@ -36,7 +36,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class JobHandler(Protocol):
-    """Interface of ``worker.app.Worker``, and of ``FailedStart`` after a failed startup.
+    """Interface of ``worker.app.Worker``, and of ``FailedStartHandler`` after a failed startup.
 
     If a job could not be parsed, its ``input`` is a ``WorkerError`` that says why.
     """
@@ -45,7 +45,7 @@ class JobHandler(Protocol):
 
     def stop_long_work(self) -> None: ...
 
-    def fail_all(self, error: WorkerError) -> None: ...
+    def fail_all_jobs(self, error: WorkerError) -> None: ...
 
     @property
     def ready(self) -> bool: ...
@@ -60,7 +60,7 @@ class JobsInProgress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LoopLimits:
     """Limits for jobs and for the lifetime of a loop.
 
     Args:
@@ -93,7 +93,7 @@ class JobLoop:
         self,
         handler: JobHandler,
         client: PlatformClient,
-        limits: Limits,
+        limits: LoopLimits,
         engine_death: "Future[None]",
         in_progress: JobsInProgress,
     ) -> None:
@@ -126,14 +126,14 @@ class JobLoop:
             max_values = self._limits.max_values
             poller = Poller(self._client, _parse_jobs, reports_outages=True, max_values=max_values)
             take_task = tasks.create_task(self._take_jobs(poller))
-            stop_poller = Poller(self._client, _parse_stopped_ids, reports_outages=False)
-            stop_task = tasks.create_task(self._cancel_jobs(stop_poller))
+            stop_poller = Poller(self._client, _parse_stopped_job_ids, reports_outages=False)
+            stop_task = tasks.create_task(self._cancel_stopped_jobs(stop_poller))
             await self._shutdown.wait()
             await poller.close(TAKE_WAIT_S)
-            # Read a response that has started to its end, because it may contain jobs.
+            # If a response has started, read all of it, because it may contain jobs.
             left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
             await asyncio.wait({take_task}, timeout=left_s)
-            await self._drain()
+            await self._drain_jobs()
             take_task.cancel()
             stop_task.cancel()
 
@@ -166,12 +166,12 @@ class JobLoop:
             asyncio.get_running_loop().remove_signal_handler(signal_number)
             signal.signal(signal_number, self._previous_handler)
 
-    async def _drain(self) -> None:
-        """Wait for the running jobs; after the grace period, fail them as retryable and cancel."""
+    async def _drain_jobs(self) -> None:
+        """Wait for the running jobs; after the grace period, fail and cancel them as retryable."""
         await self._wait_for_jobs(self._grace_ends_at)
         if self._job_tasks:
             log.warning("%d jobs are not finished: they fail as retryable", len(self._job_tasks))
-            self._handler.fail_all(ShuttingDown())
+            self._handler.fail_all_jobs(ShuttingDown())
             await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
         for task in self._job_tasks.values():
             task.cancel()
@@ -185,7 +185,7 @@ class JobLoop:
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
         while await self._wait_for_slot():
             free_slots = self._limits.max_jobs - len(self._job_tasks)
-            url = self._client.urls.take_jobs(free_slots, is_busy=bool(self._job_tasks))
+            url = self._client.urls.take_jobs_url(free_slots, is_busy=bool(self._job_tasks))
             for job in await poller.poll(url):
                 self._start_job(job)
 
@@ -198,9 +198,9 @@ class JobLoop:
             await self._slot_event.wait()
         return not self._shutdown.is_set()
 
-    async def _cancel_jobs(self, poller: Poller[str]) -> None:
+    async def _cancel_stopped_jobs(self, poller: Poller[str]) -> None:
         """Poll for the ids of cancelled jobs, and cancel those of the jobs that are running."""
-        while url := self._client.urls.stopped_jobs:
+        while url := self._client.urls.stopped_jobs_url:
             for job_id in await poller.poll(url):
                 if task := self._job_tasks.get(job_id):
                     task.cancel()
@@ -226,7 +226,7 @@ class JobLoop:
         task.add_done_callback(on_done)
 
     async def _run_job(self, job: dict[str, Any]) -> None:
-        """Run a job, post its yields and its result or its error, and log it."""
+        """Run a job, post its yields and its result or error, and log the job."""
         record = JobRecord.from_job(job)
         delivery = Delivery(self._client, record)
         error: str | None = None
@@ -250,11 +250,11 @@ class JobLoop:
             if record.status == HTTPStatus.OK:
                 record.status = UNANSWERED
             raise
-        except NotDelivered as not_delivered:
+        except PostNotDelivered as not_delivered:
             record.status = HTTPStatus.GATEWAY_TIMEOUT
-            log.error("job %s: its result could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect
+            log.error("job %s: its result could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect, so no traceback
         finally:
-            record.write()
+            record.write_to_log()
 
 
 def _parse_jobs(response: Any) -> list[dict[str, Any]]:
@@ -266,7 +266,7 @@ def _parse_jobs(response: Any) -> list[dict[str, Any]]:
     return jobs
 
 
-def _parse_stopped_ids(response: Any) -> list[str]:
+def _parse_stopped_job_ids(response: Any) -> list[str]:
     """Return the ids of the jobs that the platform wants to stop."""
     ids = response.get("jobsToStop") if isinstance(response, dict) else None
     items = ids if isinstance(ids, list) else []

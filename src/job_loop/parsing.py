@@ -54,7 +54,7 @@ def _parse_jobs_separately(body: bytes, max_values: float) -> list[Any]:
 
 def _parse_job(text: bytes, max_values: float) -> Any:
     try:
-        if not _may_have_too_many_values(text, max_values) or _count_values(text) <= max_values:
+        if not _may_have_too_many_values(text, max_values) or _estimate_values(text) <= max_values:
             return json.loads(text)
         reason = f"it has more than {max_values:,} values (MAX_INPUT_VALUES)"
     except RecursionError:
@@ -79,7 +79,7 @@ def _may_have_too_many_values(text: bytes, max_values: float) -> bool:
     return max(text.count(b":"), text.count(b"{") + text.count(b"[")) > max_values
 
 
-def _count_values(text: bytes) -> int:
+def _estimate_values(text: bytes) -> int:
     """Return the number of key-value pairs, or of objects and lists if there are more of these."""
     codes, outside = _mask_strings(text)
     colons, brackets = codes == _COLON, _DEPTH_CHANGES[codes] == 1

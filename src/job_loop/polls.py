@@ -30,7 +30,7 @@ LONG_POLL_S = 90.0
 # Minimum seconds between the starts of two requests if the first one returned no items.
 MIN_INTERVAL_S = 0.1
 # Seconds to read a response that arrived before or while this process was frozen (by FlashBoot).
-# They are enough even on a busy machine.
+# This time is enough even on a busy machine.
 THAW_READ_S = 0.25
 # Seconds at shutdown for the platform to respond or to close the connection after this process has
 # shut down its sending side. The platform does so immediately unless a proxy hides the shutdown.
@@ -47,7 +47,7 @@ class _LongPoll:
         self.is_hung_up = False
         self._has_response = False
         self._sent_request: ClientRequest | None = None
-        self.body_task = asyncio.create_task(self._get(session, url))
+        self.body_task = asyncio.create_task(self._fetch_body(session, url))
 
     async def hang_up(self, timeout_s: float) -> None:
         """End the request, but read a response that is already on the way.
@@ -65,16 +65,16 @@ class _LongPoll:
         if not self._has_response:
             self.body_task.cancel()
 
-    async def _get(self, session: ClientSession, url: str) -> bytes:
+    async def _fetch_body(self, session: ClientSession, url: str) -> bytes:
         timeout = ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=LONG_POLL_S)
-        async with session.get(url, timeout=timeout, middlewares=(self._middleware,)) as response:
+        async with session.get(url, timeout=timeout, middlewares=(self._track_send,)) as response:
             self._has_response = True
             if response.status in EMPTY_STATUSES:
                 return b""
             response.raise_for_status()
             return await response.read()
 
-    async def _middleware(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+    async def _track_send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
         if self.is_hung_up:
             # Prevent aiohttp from retrying the request on another connection after a hang-up.
             raise ClientConnectionError
@@ -109,7 +109,7 @@ class Poller(Generic[T]):
         self._close_event = asyncio.Event()
         self._request: _LongPoll | None = None
         self._hang_up_task: asyncio.Task[None] | None = None
-        client.on_thaw.append(self._on_thaw)
+        client.on_thaw.append(self._hang_up_after_thaw)
 
     async def poll(self, url: str) -> list[T]:
         """Send a request and return the items in its response; an empty list if the request failed.
@@ -121,7 +121,7 @@ class Poller(Generic[T]):
         try:
             items = self._parse(await parse_response(await request.body_task, self._max_values))
         except asyncio.CancelledError:
-            if _is_task_cancelled():
+            if _is_current_task_cancelled():
                 raise
             return []  # hang_up cancelled the request
         except (*NETWORK_ERRORS, ValueError) as error:
@@ -130,13 +130,13 @@ class Poller(Generic[T]):
             if self._reports_outages:
                 self._client.record_failure(error)
             self._failures += 1
-            await self._pause(backoff_s(self._failures))
+            await self._pause_unless_closed(backoff_s(self._failures))
             return []
         if self._reports_outages:
             self._client.record_success()
         self._failures = 0
         if not items:
-            await self._pause(request.started_at + MIN_INTERVAL_S - time.monotonic())
+            await self._pause_unless_closed(request.started_at + MIN_INTERVAL_S - time.monotonic())
         return items
 
     async def close(self, min_duration_s: float) -> None:
@@ -152,12 +152,12 @@ class Poller(Generic[T]):
             await asyncio.wait({request.body_task}, timeout=max(0.0, left_s))
             await request.hang_up(CLOSE_TIMEOUT_S)
 
-    def _on_thaw(self) -> None:
+    def _hang_up_after_thaw(self) -> None:
         # Hang up after a delay because timers run before an earlier response is read.
         if self._request is not None:
             self._hang_up_task = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause_unless_closed(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._close_event.wait()
@@ -174,7 +174,7 @@ def _close_write_side(connection: Connection) -> None:
         socket_copy.shutdown(socket.SHUT_WR)
 
 
-def _is_task_cancelled() -> bool:
+def _is_current_task_cancelled() -> bool:
     """Return whether the current task is cancelled, not only the task that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

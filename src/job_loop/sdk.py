@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 
 from aiohttp import ClientSession, TraceConfig
 
-from job_loop.loop import JobHandler, JobLoop, JobsInProgress, Limits
+from job_loop.loop import JobHandler, JobLoop, JobsInProgress, LoopLimits
 from job_loop.wire import PlatformClient, PlatformUrls
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ REQUIRED_NAMES = (_SCALER, _SESSION, _PROGRESS, _TAKE_URL, _STREAM_URL, _DONE_UR
 
 def is_compatible() -> bool:
     """Return whether the installed SDK has all required names; log a warning if it doesn't."""
-    missing = [name for name in REQUIRED_NAMES if not _has_name(name)]
+    missing = [name for name in REQUIRED_NAMES if not _has_sdk_name(name)]
     if missing:
         log.warning(
             "runpod %s has no %s, so its own loop runs the jobs: it pauses when all slots are "
@@ -56,10 +56,10 @@ def replace_scaler(loop: JobLoop) -> None:
     resolve_name(_SCALER_MODULE).JobScaler = lambda _config: loop
 
 
-def serve_failed_start(handler: JobHandler, limits: Limits) -> None:
+def serve_failed_start(handler: JobHandler, limits: LoopLimits) -> None:
     """Run a job loop that answers jobs on behalf of a worker whose startup failed.
 
-    Return immediately if the SDK is incompatible: its own loop can't detect an empty queue.
+    Return immediately if the SDK is incompatible: the SDK's loop can't detect an empty queue.
     """
     if is_compatible():
         client = PlatformClient(platform_urls(), _create_failed_start_session)
@@ -94,10 +94,10 @@ def reset_jobs_in_progress() -> JobsInProgress:
 
 def count_jobs_in_progress() -> int:
     """Return the number of jobs that the SDK's own loop still has to deliver; 1 if unknown."""
-    return int(resolve_name(_PROGRESS)().get_job_count()) if _has_name(_PROGRESS) else 1
+    return int(resolve_name(_PROGRESS)().get_job_count()) if _has_sdk_name(_PROGRESS) else 1
 
 
-def _has_name(name: str) -> bool:
+def _has_sdk_name(name: str) -> bool:
     try:
         resolve_name(name)
     except (ImportError, AttributeError):

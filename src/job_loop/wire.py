@@ -43,19 +43,19 @@ def backoff_s(failures: int) -> float:
     return _backoff.get_timeout(min(failures, 10))
 
 
-class NotDelivered(Exception):
-    """The platform did not accept a post, or may not have received it."""
+class PostNotDelivered(Exception):
+    """The platform did not accept a post, or may not have accepted it."""
 
 
-class PostFailed(NotDelivered):
+class PostFailed(PostNotDelivered):
     """A post was not sent, or the response's status means that it had no effect. Retry it."""
 
 
-class PostUncertain(NotDelivered):
+class PostUncertain(PostNotDelivered):
     """A post was sent and may have arrived: it got no response, or only one from a gateway."""
 
 
-class PostRefused(NotDelivered):
+class PostRefused(PostNotDelivered):
     """The platform rejected a post and would reject a retry, too."""
 
 
@@ -73,24 +73,24 @@ class PlatformUrls:
     stream: str
     done: str
 
-    def chunk(self, job_id: str) -> str:
+    def chunk_url(self, job_id: str) -> str:
         return _build_job_url(self.stream, job_id, is_stream=False)
 
-    def result(self, job_id: str) -> str:
+    def result_url(self, job_id: str) -> str:
         # As in the SDK, isStream is true for results and false for chunks.
         return _build_job_url(self.done, job_id, is_stream=True)
 
-    def progress(self, job_id: str) -> str:
+    def progress_url(self, job_id: str) -> str:
         return _build_job_url(self.done, job_id, is_stream=False)
 
-    def take_jobs(self, max_jobs: int, *, is_busy: bool) -> str:
+    def take_jobs_url(self, max_jobs: int, *, is_busy: bool) -> str:
         url = self.take
         if max_jobs > 1:
             url = f"{url.replace('/job-take/', '/job-take-batch/')}&batch_size={max_jobs}"
         return f"{url}&job_in_progress={int(is_busy)}"
 
     @property
-    def stopped_jobs(self) -> str | None:
+    def stopped_jobs_url(self) -> str | None:
         """The URL that lists cancelled jobs; None if the platform has no such route."""
         stop_url = self.take.replace("/job-take/", "/job-stop/")
         return None if stop_url == self.take else stop_url
@@ -128,14 +128,14 @@ class PlatformClient:
     @property
     def session(self) -> ClientSession:
         """The session for the next request; a new session if this process was frozen."""
-        self._check_for_thaw()
+        self._replace_session_after_thaw()
         return self._session
 
     async def post(self, url: str, job_id: str, body: bytes) -> None:
         """Post JSON without a retry.
 
         Raises:
-            NotDelivered: If the platform did not accept the post; always one of the subclasses.
+            PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
         """
         context = SimpleNamespace(is_sent=False)
         try:
@@ -156,10 +156,10 @@ class PlatformClient:
         """Post a job's progress without a retry.
 
         Raises:
-            NotDelivered: If the platform did not accept the post; always one of the subclasses.
+            PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
         """
         body = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
-        await self.post(self.urls.progress(job["id"]), job["id"], body)
+        await self.post(self.urls.progress_url(job["id"]), job["id"], body)
 
     def record_failure(self, error: object) -> None:
         """Record a failed request; log an outage once requests have failed for ``OUTAGE_S``."""
@@ -200,15 +200,15 @@ class PlatformClient:
 
     def _open_session(self) -> ClientSession:
         trace = TraceConfig()
-        trace.on_request_headers_sent.append(_mark_sent)
+        trace.on_request_headers_sent.append(_mark_request_sent)
         return self._create_session(trace)
 
     async def _watch_clock(self) -> None:
         while True:
-            self._check_for_thaw()
+            self._replace_session_after_thaw()
             await asyncio.sleep(TICK_S)
 
-    def _check_for_thaw(self) -> None:
+    def _replace_session_after_thaw(self) -> None:
         """After a freeze, which breaks connections, replace the session and call ``on_thaw``."""
         # Read the time of day because monotonic clocks may stand still while the process is frozen.
         now, last_read_at = time.time(), self._last_tick_at
@@ -217,20 +217,20 @@ class PlatformClient:
             return
         log.info("thawed after %.0f s", now - last_read_at)
         old, self._session = self._session, self._open_session()
-        close_task = asyncio.create_task(_close_later(old))
+        close_task = asyncio.create_task(_close_session_later(old))
         self._closing_sessions.add(close_task)
         close_task.add_done_callback(self._closing_sessions.discard)
         for callback in self.on_thaw:
             callback()
 
 
-async def _mark_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
+async def _mark_request_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
     """Record in a request's context that at least its headers have been sent."""
     if context.trace_request_ctx is not None:
         context.trace_request_ctx.is_sent = True
 
 
-async def _close_later(session: ClientSession) -> None:
+async def _close_session_later(session: ClientSession) -> None:
     """Close a session after a delay in which its last posts can finish, or when cancelled."""
     try:
         await asyncio.sleep(10 * POST_TIMEOUT_S)

@@ -29,7 +29,7 @@ _LLM_NAMES = ("LLM", "SamplingParams")
 
 
 def __getattr__(name: str) -> Any:
-    # Import pydantic and tqdm only for programs that use these classes.
+    # Import pydantic and tqdm only for programs that use the classes in __all__.
     if name in __all__:
         module = "llm" if name in _LLM_NAMES else "llm_engine"
         return getattr(import_module(f"llm_worker_client.{module}"), name)

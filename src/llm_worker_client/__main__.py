@@ -79,7 +79,7 @@ def _print_error(message: str) -> int:
 
 def main() -> int:
     arguments = read_command_line(sys.argv[1:])
-    commands = {"deploy": deploy.run, "files": files.run, "proxy": run_proxy}
+    commands = {"deploy": deploy.run_subcommand, "files": files.run, "proxy": run_proxy}
     return commands[arguments.command](arguments)
 
 

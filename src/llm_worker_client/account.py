@@ -6,14 +6,14 @@ from pathlib import Path
 
 PLATFORM_URL = "https://api.runpod.ai/v2"
 API_KEY_VARIABLE = "RUNPOD_API_KEY"
-# The platform's SDK reads this variable, too.
+# Variable that the platform's SDK reads, too.
 BASE_URL_VARIABLE = "RUNPOD_ENDPOINT_BASE_URL"
 PROXY_KEY_VARIABLE = "PROXY_API_KEY"
 ENDPOINT_VARIABLE = "RUNPOD_ENDPOINT_ID"
 VOLUME_ID_VARIABLE = "RUNPOD_VOLUME_ID"
 VOLUME_DATACENTER_VARIABLE = "RUNPOD_VOLUME_DATACENTER"
 VOLUME_URL_VARIABLE = "RUNPOD_VOLUME_URL"
-# All S3 clients read these variables.
+# Variables that all S3 clients read.
 S3_KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 S3_SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"
 # File in the home directory that `runpod config` or `runpodctl config` has written.
@@ -30,13 +30,13 @@ def api_key() -> str:
     Raises:
         NoApiKey: If neither the environment nor ~/.runpod/config.toml contains a key.
     """
-    if key := os.environ.get(API_KEY_VARIABLE) or _read_key(Path.home() / CONFIG_FILE):
+    if key := os.environ.get(API_KEY_VARIABLE) or _read_config_api_key(Path.home() / CONFIG_FILE):
         return key
     message = f"There is no API key: set {API_KEY_VARIABLE}, or let `runpod config` write"
     raise NoApiKey(f"{message} ~/{CONFIG_FILE}.")
 
 
-def base_url() -> str:
+def platform_base_url() -> str:
     """Return the base URL of the platform's API from the environment; RunPod's by default."""
     return os.environ.get(BASE_URL_VARIABLE) or PLATFORM_URL
 
@@ -58,7 +58,7 @@ def volume_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def _read_key(path: Path) -> str | None:
+def _read_config_api_key(path: Path) -> str | None:
     try:
         config = tomllib.loads(path.read_text())
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ def check_caller(headers: Headers, key: str | None) -> None:
     """
     if key is None:
         _refuse_web_pages(headers)
-    elif not any(secrets.compare_digest(each, key.encode()) for each in _read_keys(headers)):
+    elif not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
         raise Refusal(401, "The API key of this proxy is missing or wrong.")
 
 
@@ -60,7 +60,7 @@ def _is_trusted_host(host: str) -> bool:
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
-def _read_keys(headers: Headers) -> list[bytes]:
+def _keys_in_headers(headers: Headers) -> list[bytes]:
     """Return the keys in a request: Bearer token, x-api-key header, and user name of Basic."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     keys = [headers.get("x-api-key", "").encode("latin-1")]

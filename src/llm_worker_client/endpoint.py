@@ -15,7 +15,7 @@ from llm_worker_client.exchange import Exchange
 from llm_worker_client.jobs import ENDED_STATUSES, cancel_job
 from llm_worker_client.mapping import Request
 from llm_worker_client.steps import (
-    NotStored,
+    FileNotStored,
     Pause,
     PlatformReply,
     PlatformRequest,
@@ -30,8 +30,8 @@ from llm_worker_client.wire import (
     CONNECTION_LIMITS,
     RateLimiter,
     RequestBuilder,
-    to_reply,
-    translate_error,
+    to_platform_reply,
+    to_platform_unreachable,
 )
 
 if TYPE_CHECKING:
@@ -48,22 +48,22 @@ class Answer:
         self.head = ResponseHead(0)
 
     def wait_for_head(self) -> None:
-        step = self._endpoint.advance(self._steps)
+        step = self._endpoint.run_steps(self._steps)
         assert isinstance(step, ResponseHead)
         self.head = step
 
-    def parts(self) -> Iterator[bytes]:
-        while isinstance(part := self._endpoint.advance(self._steps), bytes):
+    def body_parts(self) -> Iterator[bytes]:
+        while isinstance(part := self._endpoint.run_steps(self._steps), bytes):
             yield part
 
-    def close(self) -> None:
+    def abandon(self) -> None:
         """Stop receiving the response, and cancel the job if it is still running."""
         self._steps.close()
         job = self._exchange.job
         if job.id is not None and not job.is_over:
             job.is_over = True
             with suppress(PlatformUnreachable):
-                self._endpoint.advance(cancel_job(job.id))
+                self._endpoint.run_steps(cancel_job(job.id))
 
 
 class Endpoint:
@@ -92,7 +92,7 @@ class Endpoint:
         self._requests = RequestBuilder(id, api_key, base_url)
         self._http = httpx2.HTTPTransport(limits=CONNECTION_LIMITS, proxy=self._requests.proxy)
 
-    def answer(self, request: Request, timeout_s: float | None = None) -> Answer:
+    def answer_request(self, request: Request, timeout_s: float | None = None) -> Answer:
         """Send a request and return its response once the head has arrived; see ``Exchange``.
 
         Raises:
@@ -102,11 +102,11 @@ class Endpoint:
         try:
             answer.wait_for_head()
         except BaseException:
-            answer.close()
+            answer.abandon()
             raise
         return answer
 
-    def advance(self, steps: Steps[Any]) -> Step | None:
+    def run_steps(self, steps: Steps[Any]) -> Step | None:
         """Perform requests, uploads and pauses until the next part of a response; return that part.
 
         A part is the head or bytes of the body. After the last part, return None.
@@ -116,8 +116,8 @@ class Endpoint:
             while True:
                 if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        result = self._perform(step)
-                    except (PlatformUnreachable, NotStored) as error:
+                        result = self._perform_step(step)
+                    except (PlatformUnreachable, FileNotStored) as error:
                         step = steps.throw(error)
                     else:
                         step = steps.send(result)
@@ -131,20 +131,20 @@ class Endpoint:
     def close(self) -> None:
         self._http.close()
 
-    def _perform(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
+    def _perform_step(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
         if isinstance(step, PlatformRequest):
             return self._send_request(step)
         return self.lazy_volume.upload(step, threading.Event())
 
     def _send_request(self, request: PlatformRequest) -> PlatformReply:
-        if delay_s := self._rate_limiter.reserve(request.operation):
+        if delay_s := self._rate_limiter.reserve_send_time(request.operation):
             time.sleep(delay_s)
         try:
             response = self._http.handle_request(self._requests.build(request))
             response.read()
         except httpx2.TransportError as error:
-            raise translate_error(error) from None
-        return to_reply(response)
+            raise to_platform_unreachable(error) from None
+        return to_platform_reply(response)
 
 
 class AsyncAnswer:
@@ -157,12 +157,12 @@ class AsyncAnswer:
         self.head = ResponseHead(0)
 
     async def wait_for_head(self) -> None:
-        step = await self._endpoint.advance(self._steps)
+        step = await self._endpoint.run_steps(self._steps)
         assert isinstance(step, ResponseHead)
         self.head = step
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        while isinstance(part := await self._endpoint.advance(self._steps), bytes):
+    async def body_parts(self) -> AsyncIterator[bytes]:
+        while isinstance(part := await self._endpoint.run_steps(self._steps), bytes):
             yield part
 
     def abandon(self) -> None:
@@ -171,7 +171,7 @@ class AsyncAnswer:
         job = self._exchange.job
         if job.id is not None and not job.is_over:
             job.is_over = True
-            self._endpoint.cancel_soon(job.id)
+            self._endpoint.cancel_job_soon(job.id)
 
 
 class AsyncEndpoint:
@@ -195,8 +195,8 @@ class AsyncEndpoint:
         # Ids of the jobs that still have to be cancelled.
         self._jobs_to_cancel: set[str] = set()
 
-    async def answer(self, request: Request, timeout_s: float | None = None) -> AsyncAnswer:
-        """Answer a request as ``Endpoint.answer`` does; cancelling this call cancels the job."""
+    async def answer_request(self, request: Request, timeout_s: float | None = None) -> AsyncAnswer:
+        """Answer as ``Endpoint.answer_request`` does; cancelling this call cancels the job."""
         answer = AsyncAnswer(self, Exchange(request, self.id, timeout_s))
         self.answers.add(answer)
         try:
@@ -206,15 +206,15 @@ class AsyncEndpoint:
             raise
         return answer
 
-    async def advance(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps as ``Endpoint.advance`` does."""
+    async def run_steps(self, steps: Steps[Any]) -> Step | None:
+        """Perform steps as ``Endpoint.run_steps`` does."""
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
                 if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        result = await self._perform(step)
-                    except (PlatformUnreachable, NotStored) as error:
+                        result = await self._perform_step(step)
+                    except (PlatformUnreachable, FileNotStored) as error:
                         step = steps.throw(error)
                     else:
                         step = steps.send(result)
@@ -225,19 +225,19 @@ class AsyncEndpoint:
                     return step
         return None
 
-    def cancel_soon(self, job_id: str) -> None:
+    def cancel_job_soon(self, job_id: str) -> None:
         """Cancel a job in the background."""
         self._jobs_to_cancel.add(job_id)
-        self._run_in_background(self._cancel(job_id))
+        self._run_in_background(self._cancel_job(job_id))
 
     async def wait_for_cancellations(self) -> None:
         """Wait until all abandoned jobs are cancelled."""
         if self._background_tasks:
             # asyncio.gather would cancel these tasks together with the task that waits for them.
             await asyncio.wait(self._background_tasks)
-        # If the event loop is closing, it has stopped the tasks above, so cancel their jobs here.
+        # An event loop that is closing has stopped the background tasks: cancel their jobs here.
         for job_id in tuple(self._jobs_to_cancel):
-            await self._cancel(job_id)
+            await self._cancel_job(job_id)
 
     async def aclose(self) -> None:
         """Cancel the jobs of all remaining answers, then close the connections."""
@@ -246,47 +246,47 @@ class AsyncEndpoint:
         await self.wait_for_cancellations()
         await self._http.aclose()
 
-    async def _perform(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
+    async def _perform_step(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
         if isinstance(step, PlatformRequest):
             return await self._send_request(step)
         stop_event = threading.Event()
         try:
             return await asyncio.to_thread(self.lazy_volume.upload, step, stop_event)
         finally:
-            # Without this event, the thread would continue after the caller has hung up.
+            # Without this event, the upload's thread would continue after the caller has hung up.
             stop_event.set()
 
     async def _send_request(self, request: PlatformRequest) -> PlatformReply:
-        if delay_s := self._rate_limiter.reserve(request.operation):
+        if delay_s := self._rate_limiter.reserve_send_time(request.operation):
             await asyncio.sleep(delay_s)
         if not request.starts_job:
-            return await self._send_now(request)
+            return await self._send_request_now(request)
         # If the caller hangs up now, only the response of this request contains the job's id.
-        send_task = asyncio.create_task(self._send_now(request))
+        send_task = asyncio.create_task(self._send_request_now(request))
         try:
             return await asyncio.shield(send_task)
         except asyncio.CancelledError:
             self._run_in_background(self._cancel_new_job(send_task))
             raise
 
-    async def _send_now(self, request: PlatformRequest) -> PlatformReply:
+    async def _send_request_now(self, request: PlatformRequest) -> PlatformReply:
         try:
             response = await self._http.handle_async_request(self._requests.build(request))
             await response.aread()
         except httpx2.TransportError as error:
-            raise translate_error(error) from None
-        return to_reply(response)
+            raise to_platform_unreachable(error) from None
+        return to_platform_reply(response)
 
     async def _cancel_new_job(self, send_task: asyncio.Task[PlatformReply]) -> None:
         with suppress(PlatformUnreachable, ValueError):
             report = json.loads((await send_task).content)
             if report.get("status") not in ENDED_STATUSES and "id" in report:
                 self._jobs_to_cancel.add(report["id"])
-                await self._cancel(report["id"])
+                await self._cancel_job(report["id"])
 
-    async def _cancel(self, job_id: str) -> None:
+    async def _cancel_job(self, job_id: str) -> None:
         with suppress(PlatformUnreachable):
-            await self.advance(cancel_job(job_id))
+            await self.run_steps(cancel_job(job_id))
         self._jobs_to_cancel.discard(job_id)
 
     def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -20,7 +20,7 @@ from llm_worker_client.mapping import (
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
 from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
 from llm_worker_client.steps import (
-    NotStored,
+    FileNotStored,
     PlatformReply,
     PlatformRequest,
     PlatformUnreachable,
@@ -71,7 +71,7 @@ class Exchange:
         try:
             target = convert_request(self._request, self._endpoint)
             if isinstance(target, ForwardedRequest):
-                yield from self._forward(target)
+                yield from self._forward_request(target)
             else:
                 yield from self._run_job_request(target)
         except Refusal as refusal:
@@ -80,8 +80,8 @@ class Exchange:
             reason = f"The platform can't be reached: {error}"
             yield from self._report_refusal(Refusal(502, reason, None, 1.0))
 
-    def _forward(self, target: ForwardedRequest) -> Steps[None]:
-        """Forward a request for the platform's own API; a job that this starts isn't cancelled."""
+    def _forward_request(self, target: ForwardedRequest) -> Steps[None]:
+        """Forward a request to the platform's API; never cancel a job that the request starts."""
         method, body = self._request.method, self._request.body or None
         reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
         headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
@@ -92,7 +92,7 @@ class Exchange:
         if job_request.large_form is not None:
             job_request = yield from self._store_upload(job_request, job_request.large_form)
         if job_request.kind is OutputKind.CONTENT:
-            yield from self._send_content(job_request)
+            yield from self._send_file_content(job_request)
             return
         on_output = self._send_events if job_request.kind is OutputKind.EVENTS else self._send_whole
         run = JobRun(self.job, self._timeout_s)
@@ -121,7 +121,7 @@ class Exchange:
             headers = {"cache-control": "no-cache"}
             yield responses.create_head(200, responses.EVENTS, self.job.id, **headers)
         self._last_events = responses.encode_events(output)
-        # Clients hang up after the last event. This must not cancel the job.
+        # Clients hang up after the last event, which must not cancel the job.
         self.job.is_over = responses.is_end_of_stream(self._last_events)
         yield self._last_events
         return self.job.is_over
@@ -130,12 +130,12 @@ class Exchange:
         """Store a large file on the volume, and return the job that registers it."""
         try:
             with form:
-                key: str = yield StoreFile(form.path, form.filename)
-        except NotStored as error:
+                key: str = yield StoreFile(form.file_path, form.filename)
+        except FileNotStored as error:
             message = str(error)
             if error.status == 413:
                 message = (
-                    f"The file has {form.size:,} bytes, and a job holds {MAX_FILE_BYTES:,}. "
+                    f"The file has {form.file_size:,} bytes, and a job holds {MAX_FILE_BYTES:,}. "
                     f"{error} Then it is uploaded through the volume's S3 API. "
                     "Or put it there yourself, and post "
                     '{"path": "<its key>"} to /v1/files.'
@@ -143,7 +143,7 @@ class Exchange:
             raise Refusal(error.status, message) from None
         return job_request.with_stored_file(key)
 
-    def _send_content(self, job_request: JobRequest) -> Steps[None]:
+    def _send_file_content(self, job_request: JobRequest) -> Steps[None]:
         """Send the content of a file, using one job for each part of it.
 
         A client that accepts JSON gets an object with the whole content; others get the bytes, or
@@ -159,7 +159,7 @@ class Exchange:
         while end is None or begin < end:
             size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
             outputs = yield from self._run_job(job_request.for_content_part(begin, size))
-            part = b"".join(map(responses.decode_content, outputs))
+            part = b"".join(map(responses.decode_file_content, outputs))
             if job_request.json_file_id is not None:
                 text_content += part
             else:
@@ -172,7 +172,7 @@ class Exchange:
                 break
             begin += size
         if job_request.json_file_id is not None:
-            content = {"id": job_request.json_file_id, "content": _decode(bytes(text_content))}
+            content = {"id": job_request.json_file_id, "content": _to_text(bytes(text_content))}
             yield from self._send_response(responses.whole_response(content, self.job.id))
 
     def _fetch_content_size(self, job_request: JobRequest) -> Steps[int]:
@@ -214,7 +214,7 @@ class Exchange:
         yield from response
 
     def _report_refusal(self, refusal: Refusal) -> Iterator[Step]:
-        """Send an error, as an event if the stream has begun, unless its last event is an error.
+        """Send an error; within a stream as an event, unless the stream's last event is an error.
 
         Raises:
             PlatformUnreachable: If a part of a file has already been sent.
@@ -228,7 +228,7 @@ class Exchange:
             yield responses.error_event(refusal, dialect, self.job.id)
 
 
-def _decode(content: bytes) -> str:
+def _to_text(content: bytes) -> str:
     """Return a file's content as text, or as base64 if it is not UTF-8."""
     try:
         return content.decode()
@@ -260,5 +260,5 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def _parse_number(digits: str) -> int | None:
-    # Drop further digits: Python limits their number, and these exceed every file's size anyway.
+    # Drop further digits: Python limits their number, and a longer one exceeds every file's size.
     return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

@@ -24,7 +24,7 @@ TIMEOUT_S = 300
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments to a parser."""
+    """Add the arguments of the command `files` to a parser."""
     parser.epilog = (
         f"Set {account.S3_KEY_VARIABLE} and {account.S3_SECRET_VARIABLE} to an S3 API key. "
         "Repeat the command to continue an interrupted transfer where it stopped."
@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Run the command; return the exit status."""
+    """Run the command `files`; return the exit status."""
     try:
         with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
             _ACTIONS[options.action](volume, options)

@@ -48,7 +48,7 @@ class Job:
     Args:
         id: Id of the job; None until the platform has accepted the job.
         is_over: Whether the job no longer needs to be cancelled.
-        output_count: Number of yields that were passed on.
+        output_count: Number of yields that the handler has received.
     """
 
     id: str | None = None
@@ -112,9 +112,9 @@ class JobRun:
         content = json.dumps(payload, separators=(",", ":")).encode()
         if len(content) > MAX_JOB_BYTES:
             raise Refusal(413, f"The request has more than {MAX_JOB_BYTES:,} bytes as a job.")
-        path, timeout_s = "/run", self._remaining_s(POLL_TIMEOUT_S)
+        path, timeout_s = "/run", self._request_timeout_s(POLL_TIMEOUT_S)
         if is_read_only or len(content) > MAX_RUN_BYTES:
-            wait_s = self._remaining_s(RUNSYNC_MS / 1000)
+            wait_s = self._request_timeout_s(RUNSYNC_MS / 1000)
             path = f"/runsync?wait={max(1_000, round(wait_s * 1000))}"
             timeout_s = wait_s + RUNSYNC_DELIVERY_S
         request = PlatformRequest("POST", path, content, timeout_s, starts_job=True)
@@ -132,7 +132,7 @@ class JobRun:
         Raises:
             ReadTimedOut: If no output has arrived within the timeout.
             PlatformUnreachable: If the platform doesn't respond.
-            Refusal: If the platform doesn't know the job.
+            Refusal: If the platform rejects a poll, for instance because it doesn't know the job.
         """
         if report.get("status") not in ENDED_STATUSES:
             report = yield from self._poll_stream(on_output)
@@ -143,7 +143,7 @@ class JobRun:
             # The status contains all yields, also of workers that don't stream and of failed polls.
             report = yield from self.wait_for_end((yield from self._poll_status()))
         for output in read_outputs(report)[self._job.output_count :]:
-            yield from self._handle_output(output, on_output)
+            yield from self._pass_output_on(output, on_output)
         if self._job.is_over:
             return None
         self._job.is_over = True
@@ -159,7 +159,7 @@ class JobRun:
         Raises:
             ReadTimedOut: If the job doesn't end within the timeout.
             PlatformUnreachable: If the platform doesn't respond.
-            Refusal: If the platform doesn't know the job.
+            Refusal: If the platform rejects a poll, for instance because it doesn't know the job.
         """
         pause = MIN_POLL_DELAY
         while report.get("status") not in ENDED_STATUSES:
@@ -174,14 +174,14 @@ class JobRun:
         """Pass on yields as they arrive, until ``on_output`` returns True or the job has no more.
 
         Returns:
-            The last report; an empty dict if a poll failed, because its yields may be lost.
+            The last report; an empty dict if a poll failed, as the yields in it may be lost.
         """
         pause = MIN_POLL_DELAY
         while True:
             started_at = time.monotonic()
             try:
                 reply = yield from send_with_retries(
-                    self._poll_request("stream"), is_repeatable=False
+                    self._create_poll_request("stream"), is_repeatable=False
                 )
             except PlatformUnreachable:
                 self._check_timeout()
@@ -191,7 +191,7 @@ class JobRun:
             report = _parse_report(reply)
             chunks = report.get("stream") or []
             for chunk in chunks:
-                yield from self._handle_output(chunk.get("output"), on_output)
+                yield from self._pass_output_on(chunk.get("output"), on_output)
             if self._job.is_over or (report.get("status") in ENDED_STATUSES and not chunks):
                 return report
             self._check_timeout()
@@ -201,21 +201,21 @@ class JobRun:
 
     def _poll_status(self) -> Steps[Report]:
         return _parse_report(
-            (yield from send_with_retries(self._poll_request("status"), is_repeatable=True))
+            (yield from send_with_retries(self._create_poll_request("status"), is_repeatable=True))
         )
 
-    def _handle_output(self, output: Any, on_output: OutputHandler) -> Steps[None]:
+    def _pass_output_on(self, output: Any, on_output: OutputHandler) -> Steps[None]:
         if self._job.is_over:
             return
         self._last_output_at = time.monotonic()
         self._job.output_count += 1
         self._job.is_over = yield from on_output(output)
 
-    def _poll_request(self, operation: str) -> PlatformRequest:
-        timeout_s = self._remaining_s(POLL_TIMEOUT_S)
+    def _create_poll_request(self, operation: str) -> PlatformRequest:
+        timeout_s = self._request_timeout_s(POLL_TIMEOUT_S)
         return PlatformRequest("GET", f"/{operation}/{self._job.id}", timeout_s=timeout_s)
 
-    def _remaining_s(self, max_s: float) -> float:
+    def _request_timeout_s(self, max_s: float) -> float:
         """Return the timeout of a request: the remaining time, at most ``max_s``."""
         if self._timeout_s is None:
             return max_s

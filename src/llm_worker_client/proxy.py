@@ -45,7 +45,7 @@ class Proxy:
         request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
         try:
             callers.check_caller(incoming.headers, self._key)
-            request = await self._read_body(request_head, incoming.stream())
+            request = await self._request_with_body(request_head, incoming.stream())
         except ClientDisconnect:
             return
         except Refusal as refusal:
@@ -56,26 +56,26 @@ class Proxy:
         with request.form or nullcontext():
             async with anyio.create_task_group() as group:
                 group.start_soon(_cancel_on_disconnect, receive, group.cancel_scope)
-                await self._answer(request, send)
+                await self._answer_request(request, send)
                 group.cancel_scope.cancel()
 
-    async def _read_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
+    async def _request_with_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
         """Return a request with its body.
 
         Raises:
             Refusal: If the body is too large, is a broken form, or can't be stored on the disk.
         """
         if not request.is_form:
-            parts = _limit_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
+            parts = _limit_body_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
         if missing := await asyncio.to_thread(self._endpoint.lazy_volume.configuration_error):
             message = f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing}"
-            parts = _limit_size(parts, message)
+            parts = _limit_body_size(parts, message)
         return replace(request, form=await aparse_form(request.header("content-type"), parts))
 
-    async def _answer(self, request: Request, send: Send) -> None:
-        answer = await self._endpoint.answer(request)
-        response = StreamingResponse(answer.parts(), answer.head.status, answer.head.headers)
+    async def _answer_request(self, request: Request, send: Send) -> None:
+        answer = await self._endpoint.answer_request(request)
+        response = StreamingResponse(answer.body_parts(), answer.head.status, answer.head.headers)
         try:
             # Calling the response as an ASGI app would also wait for the caller to disconnect.
             await response.stream_response(send)
@@ -93,7 +93,7 @@ class Proxy:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _limit_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
+async def _limit_body_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
     """Yield the parts of a body; raise ``Refusal`` if it has more than ``MAX_BODY_BYTES``."""
     size = 0
     async for part in parts:
@@ -117,15 +117,15 @@ async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> N
 class ProxyConnection(H11Protocol):
     """A connection that is closed if its client is idle; uvicorn would wait forever.
 
-    It is closed at the second consecutive check that finds no running and no new request. This also
-    closes a connection whose client doesn't read the end of a response.
+    It is closed at the second consecutive check that finds no running and no new request, even if
+    the client has not read the end of the last response.
     """
 
     _check_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows the type, too
         super().connection_made(transport)
-        self._schedule_check()
+        self._schedule_idle_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -133,16 +133,16 @@ class ProxyConnection(H11Protocol):
             self._check_timer.cancel()
 
     def _close_if_idle(self, was_waiting: bool, last_cycle: object) -> None:
-        if was_waiting and self._is_waiting() and self.cycle is last_cycle:
+        if was_waiting and self._is_idle() and self.cycle is last_cycle:
             self.transport.abort()
         else:
-            self._schedule_check()
+            self._schedule_idle_check()
 
-    def _schedule_check(self) -> None:
-        arguments = (self._is_waiting(), self.cycle)
+    def _schedule_idle_check(self) -> None:
+        arguments = (self._is_idle(), self.cycle)
         self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, *arguments)
 
-    def _is_waiting(self) -> bool:
+    def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
 

@@ -80,7 +80,7 @@ class PlatformUnreachable(Exception):
         self.may_have_arrived = may_have_arrived
 
 
-class NotStored(Exception):
+class FileNotStored(Exception):
     """A file could not be stored on the volume.
 
     Args:

@@ -60,14 +60,14 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         Raises:
             ReadTimeout: If no output has arrived within the client's read timeout.
         """
-        package, head = _find_package(request), _read_head(request)
+        package, head = _find_httpx_package(request), _read_request_head(request)
         timeout_s = _read_timeout_s(request)
         try:
             if head.is_form:
                 with forms.parse_form(head.header("content-type"), request.stream) as form:
-                    answer = self.endpoint.answer(replace(head, form=form), timeout_s)
+                    answer = self.endpoint.answer_request(replace(head, form=form), timeout_s)
             else:
-                answer = self.endpoint.answer(replace(head, body=request.read()), timeout_s)
+                answer = self.endpoint.answer_request(replace(head, body=request.read()), timeout_s)
         except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
@@ -96,15 +96,15 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Answer a request as ``RunpodTransport.handle_request`` does."""
-        package, head = _find_package(request), _read_head(request)
+        package, head = _find_httpx_package(request), _read_request_head(request)
         timeout_s = _read_timeout_s(request)
         try:
             if head.is_form:
                 with await forms.aparse_form(head.header("content-type"), request.stream) as form:
-                    answer = await self.endpoint.answer(replace(head, form=form), timeout_s)
+                    answer = await self.endpoint.answer_request(replace(head, form=form), timeout_s)
             else:
                 body = await request.aread()
-                answer = await self.endpoint.answer(replace(head, body=body), timeout_s)
+                answer = await self.endpoint.answer_request(replace(head, body=body), timeout_s)
         except ReadTimedOut:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
@@ -116,11 +116,11 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         await self.endpoint.aclose()
 
 
-def _find_package(request: Any) -> ModuleType:
+def _find_httpx_package(request: Any) -> ModuleType:
     return sys.modules[type(request).__module__.partition(".")[0]]
 
 
-def _read_head(request: Any) -> Request:
+def _read_request_head(request: Any) -> Request:
     headers = {name.lower(): value for name, value in request.headers.items()}
     target = request.url.raw_path.decode("ascii")
     return Request(request.method, target, headers)
@@ -140,37 +140,37 @@ def _error_response(package: ModuleType, refusal: Refusal, dialect: Dialect) -> 
 def _stream_class(package: ModuleType) -> Any:
     """Return a class for response bodies; clients require a subclass from their own package."""
 
-    class Stream(package.SyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
+    class Stream(package.SyncByteStream):  # type: ignore[misc,name-defined]  # base class known at run time
         def __init__(self, answer: Answer, request: Any) -> None:
             self._answer, self._request = answer, request
 
         def __iter__(self) -> Iterator[bytes]:
             try:
-                yield from self._answer.parts()
+                yield from self._answer.body_parts()
             except (ReadTimedOut, PlatformUnreachable) as error:
-                raise _to_package_error(package, self._request, error) from None
+                raise _to_httpx_error(package, self._request, error) from None
             finally:
                 # Some clients don't close a response when they stop reading it.
-                self._answer.close()
+                self._answer.abandon()
 
         def close(self) -> None:
-            self._answer.close()
+            self._answer.abandon()
 
     return Stream
 
 
 @functools.cache
 def _async_stream_class(package: ModuleType) -> Any:
-    class AsyncStream(package.AsyncByteStream):  # type: ignore[misc,name-defined]  # known at run time
+    class AsyncStream(package.AsyncByteStream):  # type: ignore[misc,name-defined]  # base class known at run time
         def __init__(self, answer: AsyncAnswer, request: Any) -> None:
             self._answer, self._request = answer, request
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
-                async for part in self._answer.parts():
+                async for part in self._answer.body_parts():
                     yield part
             except (ReadTimedOut, PlatformUnreachable) as error:
-                raise _to_package_error(package, self._request, error) from None
+                raise _to_httpx_error(package, self._request, error) from None
             finally:
                 self._answer.abandon()
 
@@ -180,7 +180,7 @@ def _async_stream_class(package: ModuleType) -> Any:
     return AsyncStream
 
 
-def _to_package_error(package: Any, request: Any, error: Exception) -> Exception:
+def _to_httpx_error(package: Any, request: Any, error: Exception) -> Exception:
     if isinstance(error, ReadTimedOut):
         timeout: Exception = package.ReadTimeout("the job took too long", request=request)
         return timeout

@@ -12,7 +12,7 @@ from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnre
 
 # Seconds of the window in which the platform counts requests.
 WINDOW_S = 10.0
-# Maximum requests per operation in this window. The platform would refuse more, so they wait.
+# Maximum requests per operation in WINDOW_S. The platform would refuse further ones: they wait.
 RATE_LIMITS: Mapping[str, int] = {
     "run": 1000,
     "runsync": 2000,
@@ -36,12 +36,12 @@ _CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeou
 class RequestBuilder:
     """Builds requests to an endpoint with the account's key, and finds the environment's proxy.
 
-    The requests are for httpx2's transports; its clients with cookies, redirects and other features
-    would double the time of a request.
+    The requests are for httpx2's transports; httpx2's clients, which add cookies, redirects and
+    other features, would double the time of a request.
     """
 
     def __init__(self, id: str, api_key: str | None, base_url: str | None) -> None:
-        self._url = f"{(base_url or account.base_url()).rstrip('/')}/{id}"
+        self._url = f"{(base_url or account.platform_base_url()).rstrip('/')}/{id}"
         # The key is only in these headers because their repr hides it.
         self._headers = httpx2.Headers(
             {
@@ -67,11 +67,11 @@ class RequestBuilder:
         )
 
 
-def to_reply(response: httpx2.Response) -> PlatformReply:
+def to_platform_reply(response: httpx2.Response) -> PlatformReply:
     return PlatformReply(response.status_code, response.content, dict(response.headers))
 
 
-def translate_error(error: httpx2.TransportError) -> PlatformUnreachable:
+def to_platform_unreachable(error: httpx2.TransportError) -> PlatformUnreachable:
     may_have_arrived = not isinstance(error, _CONNECT_ERRORS)
     return PlatformUnreachable(
         str(error) or type(error).__name__, may_have_arrived=may_have_arrived
@@ -90,7 +90,7 @@ class RateLimiter:
         self._next_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def reserve(self, operation: str) -> float:
+    def reserve_send_time(self, operation: str) -> float:
         """Reserve the next free time for a request; return the seconds until then."""
         if operation not in self._limits:
             return 0.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from trainer.checkpoints import (
-    copy_directory,
+    copy_directory_atomically,
     copy_newest_checkpoint,
     find_epoch_adapter,
-    write_file,
+    write_file_atomically,
 )
 from trainer.events import EventLog
 from trainer.interruptions import (
@@ -21,7 +21,7 @@ from trainer.interruptions import (
     VolumeFailure,
     describe_volume_failure,
 )
-from trainer.prepare import TRAINING, VALIDATION, prepare_in_process
+from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
 from trainer.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
@@ -89,22 +89,22 @@ def _check_and_train(
         for temporary in (attempt / TOKENS_DIR, attempt / SCRATCH_DIR):
             shutil.rmtree(temporary, ignore_errors=True)
     events.sync()
-    write_file(attempt / OUTCOME_FILE, outcome.model_dump_json())
+    write_file_atomically(attempt / OUTCOME_FILE, outcome.model_dump_json())
 
 
 def _check_rows(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool) -> CheckResult:
     try:
-        result = prepare_in_process(spec, attempt / TOKENS_DIR)
+        result = check_and_tokenize_in_process(spec, attempt / TOKENS_DIR)
     except OSError as error:
         raise VolumeFailure(f"the volume fails: {error}") from error
-    write_file(attempt / CHECK_FILE, result.model_dump_json())
+    write_file_atomically(attempt / CHECK_FILE, result.model_dump_json())
     if result.mistakes:
         count = len(result.mistakes) + result.more_mistakes
         first = result.mistakes[0]
         location = f"{first.file}, line {first.line}" if first.line else first.file
         others = f" (and {count - 1} more mistakes)" if count > 1 else ""
         raise TrainingFailure(f"{location}: {first.message}{others}")
-    # After a check without training, another attempt trains and writes these events.
+    # After a check without training, another attempt trains and writes the events below.
     if not only_check:
         for warning in result.warnings:
             events.write(warning, level="warn")
@@ -130,7 +130,7 @@ def _train(
     training = Training(spec, attempt, rows, events, watcher)
     watcher.defer_exit()
     outcome = training.run(model)
-    copy_directory(
+    copy_directory_atomically(
         find_epoch_adapter(attempt.parent, attempt, outcome.best_step), attempt / RESULT_DIR
     )
     return outcome.model_copy(update={"trained_tokens": result.tokens * spec.epochs})

@@ -11,13 +11,13 @@ from accelerate.utils.memory import should_reduce_batch_size
 from trainer.prepare import ROWS_FILE
 from trainer.texts import TOKEN_DTYPE, TokenRow
 from worker.process.estimates import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes
-from worker.process.memory import free_memory
+from worker.process.memory import free_memory_bytes
 
 # Label of a token that is not learned: the loss ignores it.
 IGNORED_LABEL = -100
-# Default number of rows per step: in large files this share of all rows, as in OpenAI's service, up
-# to ``_MAX_BATCH``. In small files up to ``_SMALL_FILE_BATCH`` rows, but so few that an epoch has
-# at least ``_MIN_EPOCH_STEPS`` steps.
+# Default number of rows per step. Large files: this share of the rows, as in OpenAI's service, at
+# most ``_MAX_BATCH``. Small files: at most ``_SMALL_FILE_BATCH``, and fewer if an epoch would have
+# less than ``_MIN_EPOCH_STEPS`` steps.
 _BATCH_SHARE = 0.002
 _MIN_EPOCH_STEPS = 25
 _SMALL_FILE_BATCH, _MAX_BATCH = 8, 64
@@ -32,7 +32,7 @@ class TokenRows(Sequence[TokenRow]):
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row, the index in the file of its first token, and after its last token.
+        # For each row, the index of its first token in the file, and that after its last token.
         self._bounds = np.load(directory / f"{name}.npy")
         self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
 
@@ -119,5 +119,5 @@ def free_bytes_for_rows(device: str, trained_parameters: int) -> float:
 
     The optimiser needs space for a gradient and two averages per trained parameter.
     """
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory_bytes()
     return free * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters

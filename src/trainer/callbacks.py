@@ -15,10 +15,9 @@ from trainer import checkpoints
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, Hyperparameters, Spec
-from worker.masking import add_secrets, mask, remove_paths
+from worker.masking import add_secrets, mask_secrets, remove_paths
 
-# Seconds between two checkpoints within an epoch. A process that is killed loses about this much
-# work, and the evaluation in progress.
+# Seconds between two checkpoints within an epoch. A killed process loses about as much work.
 CHECKPOINT_INTERVAL_S = 60.0
 _LOSS_METRICS = ("loss", "eval_loss")
 _WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
@@ -121,11 +120,11 @@ def _request_save(control: TrainerControl) -> None:
     control.should_log = control.should_save = True
 
 
-def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCallback]:
+def start_wandb_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCallback]:
     """Start reporting to Weights & Biases if the spec configures it; return the callbacks for it.
 
-    If that fails, the list is empty and the events get a warning. All attempts of a training pass
-    the same run id, and so continue one run.
+    If this start fails, the list is empty, and the events get a warning. All attempts of a
+    training pass the same run id, and so continue one run.
     """
     if spec.wandb is None:
         return []
@@ -141,7 +140,7 @@ def start_reporting(spec: Spec, run_id: str, events: EventLog) -> list[TrainerCa
         except wandb.errors.Error as error:
             # The message may contain the key or a file's path.
             add_secrets([os.environ[_WANDB_KEY]])
-            reason = remove_paths(mask(str(error)))[:MAX_REASON_CHARACTERS]
+            reason = remove_paths(mask_secrets(str(error)))[:MAX_REASON_CHARACTERS]
     events.write(f"Nothing is reported to Weights & Biases: {reason}", level="warn")
     return []
 

@@ -52,7 +52,7 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
             return newest
         destination = attempt / CHECKPOINTS_DIR / newest.path.name
         try:
-            copy_directory(newest.path, destination)
+            copy_directory_atomically(newest.path, destination)
         except FileNotFoundError:
             removed.add(newest.path)
         else:
@@ -87,7 +87,7 @@ def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
     raise FileNotFoundError(f"no attempt has an adapter of step {step}")
 
 
-def copy_directory(source: Path, destination: Path) -> None:
+def copy_directory_atomically(source: Path, destination: Path) -> None:
     """Copy a directory of files atomically and durably; an existing destination stays as it is.
 
     Raises:
@@ -115,7 +115,7 @@ def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
 
 
 def publish_directory(source: Path, destination: Path) -> None:
-    """Make a directory of files durable and rename it; remove it if the destination exists.
+    """Make a directory of files durable and rename it, or remove it if the destination exists.
 
     Raises:
         OSError: The files can't be made durable or renamed.
@@ -131,7 +131,7 @@ def publish_directory(source: Path, destination: Path) -> None:
     _fsync(destination.parent.parent)
 
 
-def write_file(path: Path, content: str) -> None:
+def write_file_atomically(path: Path, content: str) -> None:
     """Write a file atomically and durably.
 
     Raises:

@@ -39,8 +39,8 @@ def load_model(spec: Spec) -> PreTrainedModel:
         OSError: The volume fails.
     """
     # Standard error is reserved for errors.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it has no types
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # untyped
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             spec.model,
@@ -84,7 +84,7 @@ def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
     Raises:
         TrainingFailure: The model doesn't have the requested layers, or any known projections.
     """
-    names = layer_names(model)
+    names = matrix_layer_names(model)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.r,
@@ -105,7 +105,7 @@ def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
     return adapted
 
 
-def layer_names(model: torch.nn.Module) -> list[str]:
+def matrix_layer_names(model: torch.nn.Module) -> list[str]:
     """Return the full names of all layers with a weight matrix, without embeddings."""
     return [
         name

@@ -42,7 +42,7 @@ TRAINING, VALIDATION = "training", "validation"
 NO_TOKENIZER = "the model's tokenizer is not one of the tokenizers library, which a training needs"
 
 
-def prepare_in_process(spec: Spec, directory: Path) -> CheckResult:
+def check_and_tokenize_in_process(spec: Spec, directory: Path) -> CheckResult:
     """Check a training's rows and write them as tokens to a directory, in a separate process.
 
     The process needs little memory because transformers loads the tokenizer without torch there,
@@ -56,15 +56,15 @@ def prepare_in_process(spec: Spec, directory: Path) -> CheckResult:
     initializer = partial(exit_with_parent, os.getpid())
     with ProcessPoolExecutor(1, get_context("fork"), initializer) as process:
         try:
-            return process.submit(_load_tokenizer_and_prepare, spec, directory).result()
+            return process.submit(_load_tokenizer_and_check_rows, spec, directory).result()
         except BrokenProcessPool:
             raise RuntimeError("the check of the rows was killed") from None
 
 
-def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
+def _load_tokenizer_and_check_rows(spec: Spec, directory: Path) -> CheckResult:
     if not spec.trust_remote_code:
         # ``None`` makes Python treat torch as missing. Trusted code of the model may need torch.
-        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # None is no module
     # Otherwise transformers logs the advice to install torch.
     logging.disable(logging.WARNING)
     # Imported only now that torch is hidden.
@@ -81,10 +81,10 @@ def _load_tokenizer_and_prepare(spec: Spec, directory: Path) -> CheckResult:
     if not isinstance(tokenizer, TokenizersBackend):
         mistake = Mistake(file="training_file", line=None, message=NO_TOKENIZER)
         return CheckResult(mistakes=(mistake,))
-    return prepare_rows(spec, tokenizer, directory)
+    return check_and_tokenize(spec, tokenizer, directory)
 
 
-def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) -> CheckResult:
+def check_and_tokenize(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) -> CheckResult:
     """Check a training's rows, and write their tokens and the two selections to a directory.
 
     The selections are ``TRAINING`` and ``VALIDATION``; none is written if the rows have mistakes.
@@ -95,12 +95,12 @@ def prepare_rows(spec: Spec, tokenizer: "TokenizersBackend", directory: Path) ->
     encoder = RowEncoder(tokenizer, spec.chat_template)
     with closing(TokenWriter(directory)) as writer:
         readers = [_RowsReader("training_file", encoder, spec.max_length, writer)]
-        readers[0].read(spec.training)
+        readers[0].tokenize_file(spec.training)
         if spec.validation is not None:
             readers.append(_RowsReader("validation_file", encoder, spec.max_length, writer))
-            readers[1].read(spec.validation)
+            readers[1].tokenize_file(spec.validation)
     training, validation = _split_rows(readers, spec.seed)
-    mistakes = [mistake for reader in readers for mistake in reader.mistakes.listed]
+    mistakes = [mistake for reader in readers for mistake in reader.mistakes.listed_mistakes]
     count = sum(reader.mistakes.count for reader in readers)
     listed = tuple(mistakes[:MAX_MISTAKES])
     if mistakes:
@@ -130,7 +130,7 @@ class TokenWriter:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def add(self, row: TokenRow) -> None:
+    def add_row(self, row: TokenRow) -> None:
         self._rows.write(row.tobytes())
         self._offsets.append(self._offsets[-1] + len(row))
 
@@ -160,7 +160,7 @@ class _RowsReader:
         self._max_length = max_length
         self._writer = writer
 
-    def read(self, data: RowsFile) -> None:
+    def tokenize_file(self, data: RowsFile) -> None:
         """Read the file and write its rows; after the first mistake, only collect more mistakes.
 
         Raises:
@@ -203,7 +203,7 @@ class _RowsReader:
             self.cut_rows += len(row) > self._max_length
             cut = row[: self._max_length]
             if cut["learned"].any():
-                self._writer.add(cut)
+                self._writer.add_row(cut)
                 self.lines.append(line)
             else:
                 self.dropped_lines.append(line)
@@ -225,7 +225,7 @@ def _make_batches(rows: Iterator[ParsedRow]) -> Iterator[list[ParsedRow]]:
 def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return the numbers of the rows to train on, and of the validation rows.
 
-    Without a validation file, the seed chooses the latter; a single line is then a mistake.
+    Without a validation file, the seed chooses validation rows; a single line is then a mistake.
     """
     first, *others = readers
     if others:

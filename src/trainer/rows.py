@@ -11,8 +11,8 @@ from trainer.values import (
     KEY_PAIRS_TEXT,
     InvalidRowError,
     RowValue,
-    find_key_pair,
-    parse_prompt,
+    find_prompt_answer_keys,
+    parse_prompt_row,
     parse_row,
     quote_key,
 )
@@ -48,7 +48,7 @@ class Mistakes:
             self._listed.append(Mistake(file=self.file, line=line, message=message))
 
     @property
-    def listed(self) -> list[Mistake]:
+    def listed_mistakes(self) -> list[Mistake]:
         """The first mistakes, up to ``MAX_MISTAKES``, sorted by line."""
         return sorted(self._listed, key=lambda mistake: mistake.line or 0)
 
@@ -83,7 +83,7 @@ def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
             return
         file.seek(len(BOM) if first_bytes == BOM else 0)
         count = 0
-        rows = _read_csv(file) if file_format == "csv" else _read_jsonl(file)
+        rows = _read_csv_rows(file) if file_format == "csv" else _read_jsonl_rows(file)
         for row in _valid_rows(rows, mistakes):
             count += 1
             if count > MAX_ROWS:
@@ -118,10 +118,10 @@ def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> 
             yield row
 
 
-def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
+def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
     """Yield each line's number and text, and a message about its flaw or None.
 
-    Flaws are NUL characters, invalid UTF-8 and excessive length (only the end is yielded then).
+    Flaws are NUL characters, invalid UTF-8, and excessive length: the text is then the line's end.
     """
     number = 0
     while line := file.readline(MAX_ROW_BYTES + 2):
@@ -137,10 +137,10 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
         yield number, text, flaw
 
 
-def _read_jsonl(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
+def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
     """Yield the rows of a JSONL file, all of one type, and a mistake for each invalid line."""
     row_type: type[RowValue] | None = None
-    for number, text, flaw in _read_lines(file):
+    for number, text, flaw in _read_lines_with_flaws(file):
         if flaw is not None:
             yield _RowMistake(number, flaw)
         elif not text.strip():
@@ -161,7 +161,7 @@ def _read_jsonl(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
 
 def _parse_json(text: str) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_make_dict, parse_constant=_reject_constant)
+        value = json.loads(text, object_pairs_hook=_unique_dict, parse_constant=_reject_nan)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -171,7 +171,7 @@ def _parse_json(text: str) -> Any:
     return value
 
 
-def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -180,16 +180,16 @@ def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _reject_constant(name: str) -> None:
+def _reject_nan(name: str) -> None:
     raise InvalidRowError(f"{name} is no JSON")
 
 
-def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
+def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
     """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows."""
-    # A field may be as long as its row; the default limit of the module is shorter.
+    # A field may be as long as its row; the csv module's default limit is shorter.
     csv.field_size_limit(2 * MAX_ROW_BYTES)
-    header: _Header | None = None
-    for line, fields, flaws in _read_records(file):
+    header: _CsvHeader | None = None
+    for line, fields, flaws in _read_csv_records(file):
         if flaws:
             yield from flaws
         elif header and not any(field.strip() for field in fields):
@@ -197,9 +197,9 @@ def _read_csv(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
         else:
             try:
                 if header is None:
-                    header = _parse_header(fields)
+                    header = _parse_csv_header(fields)
                     continue
-                value = parse_prompt(header.to_dict(fields), header.pair)
+                value = parse_prompt_row(header.to_dict(fields), header.pair)
             except InvalidRowError as error:
                 yield _RowMistake(line, error.message)
             else:
@@ -215,7 +215,7 @@ class _CsvLines:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._lines = _read_lines(file)
+        self._lines = _read_lines_with_flaws(file)
         self.begin_record()
 
     def begin_record(self) -> None:
@@ -233,7 +233,7 @@ class _CsvLines:
             yield text
 
 
-def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
+def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
     """Yield each record's first line number, fields and mistakes; stop if a record is too long."""
     csv_lines = _CsvLines(file)
     reader = csv.reader(csv_lines, strict=True)
@@ -252,7 +252,7 @@ def _read_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMis
             return
 
 
-class _Header(NamedTuple):
+class _CsvHeader(NamedTuple):
     """The names of all columns, in lower case, and the columns of the prompt and the answer."""
 
     names: list[str]
@@ -265,12 +265,12 @@ class _Header(NamedTuple):
         return dict(zip(self.names, fields, strict=True))
 
 
-def _parse_header(fields: list[str]) -> _Header:
+def _parse_csv_header(fields: list[str]) -> _CsvHeader:
     names = [name.strip().lower() for name in fields]
     if len(set(names)) < len(names):
         raise InvalidRowError("the header names a column twice")
-    if (pair := find_key_pair(names)) is None:
+    if (pair := find_prompt_answer_keys(names)) is None:
         has_other_separator = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
         hint = "; columns are separated by commas" if has_other_separator else ""
         raise InvalidRowError(f"the first line has to name the columns {KEY_PAIRS_TEXT}{hint}")
-    return _Header(names, pair)
+    return _CsvHeader(names, pair)

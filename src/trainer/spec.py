@@ -50,18 +50,17 @@ class ExitStatus(IntEnum):
     STOPPED = 75
 
 
-# Command-line option to check the rows without training. The process writes ``CHECK_FILE``, and
-# ``OUTCOME_FILE`` if there are mistakes.
+# Command-line option to only check the rows: writes ``CHECK_FILE``, for mistakes the outcome, too.
 CHECK_OPTION = "--check"
 
 
-class FrozenModel(BaseModel):
+class ImmutableBaseModel(BaseModel):
     """Base class of immutable models that reject unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RowsFile(FrozenModel):
+class RowsFile(ImmutableBaseModel):
     """A file of rows.
 
     Args:
@@ -73,7 +72,7 @@ class RowsFile(FrozenModel):
     form: Literal["csv", "jsonl"] | None = None
 
 
-class Lora(FrozenModel):
+class Lora(ImmutableBaseModel):
     """PEFT's configuration of an adapter, restricted to adapters that vLLM can serve.
 
     Args:
@@ -93,7 +92,7 @@ class Lora(FrozenModel):
     use_rslora: bool = False
 
 
-class Hyperparameters(FrozenModel):
+class Hyperparameters(ImmutableBaseModel):
     """Hyperparameters of a training.
 
     Args:
@@ -146,7 +145,7 @@ class Spec(Hyperparameters):
 FileField = Literal["training_file", "validation_file"]
 
 
-class Mistake(FrozenModel):
+class Mistake(ImmutableBaseModel):
     """A mistake in a file of rows.
 
     Args:
@@ -160,7 +159,7 @@ class Mistake(FrozenModel):
     message: str
 
 
-class CheckResult(FrozenModel):
+class CheckResult(ImmutableBaseModel):
     """The result of the check of the rows, before any weights are loaded.
 
     Args:
@@ -182,7 +181,7 @@ class CheckResult(FrozenModel):
     more_mistakes: int = 0
 
 
-class Event(FrozenModel):
+class Event(ImmutableBaseModel):
     """A message, or the metrics of a step.
 
     Args:
@@ -201,13 +200,13 @@ class Event(FrozenModel):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
-class ResumeEvent(FrozenModel):
+class ResumeEvent(ImmutableBaseModel):
     """The first line of an attempt's events, with the step from which the attempt resumes."""
 
     resumed_at: int
 
 
-class Outcome(FrozenModel):
+class Outcome(ImmutableBaseModel):
     """The outcome of a training: an adapter in ``RESULT_DIR``, or a failure that no retry changes.
 
     Args:

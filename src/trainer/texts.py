@@ -26,8 +26,7 @@ TEMPLATE_ERRORS = (
     ValueError,
 )
 PROBE_TEXT = "probe"
-# Maximum characters in all texts of a conversation: each answer with a separate text repeats the
-# messages before it.
+# Maximum characters in all texts of a conversation: each repeats the messages before its answer.
 MAX_CHAT_CHARACTERS = 8 << 20
 
 # Prefix of an answer for tokenizers that put a space before each text. The answer is tokenized
@@ -84,10 +83,10 @@ class ChatTemplate:
         Raises:
             InvalidRowError: The template rejects the conversation, or its texts are too long.
         """
-        full = self._render_until(chat, chat.learned_indices[-1])
+        full = self._render_until_answer(chat, chat.learned_indices[-1])
         answers, separate, size = [], [], len(full.text)
         for index in chat.learned_indices[:-1]:
-            text = self._render_until(chat, index)
+            text = self._render_until_answer(chat, index)
             if full.text.startswith(text.text):
                 answers += text.answers
             else:
@@ -102,7 +101,7 @@ class ChatTemplate:
         self.split_chat_count += bool(separate)
         return [*separate, RenderedChat(full.text, answers + full.answers)]
 
-    def _render_until(self, chat: ChatRow, index: int) -> RenderedChat:
+    def _render_until_answer(self, chat: ChatRow, index: int) -> RenderedChat:
         """Return the text that ends with the answer at an index, and the answer's position."""
         messages = self._to_served_messages(chat.messages[: index + 1])
         prompt = self._render(messages[:-1], chat.tools, prompt=True)
@@ -172,13 +171,13 @@ def _merge_system_messages(messages: Messages) -> Messages:
     systems = [message for message in messages if message["role"] in {"system", "developer"}]
     if len(systems) == 1 and messages[0] is systems[0]:
         return [{**messages[0], "role": "system"}, *messages[1:]]
-    texts = [_join_parts(message["content"]) for message in systems]
+    texts = [_join_text_parts(message["content"]) for message in systems]
     content = "\n\n".join(text for text in texts if text)
     others = [message for message in messages if message["role"] not in {"system", "developer"}]
     return [{"role": "system", "content": content}, *others]
 
 
-def _join_parts(content: str | list[dict[str, str]]) -> str:
+def _join_text_parts(content: str | list[dict[str, str]]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
@@ -253,7 +252,7 @@ class RowEncoder:
         )
         end = [] if self._end_token is None else [self._end_token]
         for prompt, answer in zip(prompts, answers, strict=True):
-            row = _make_row([*prompt.ids, *answer.ids[self._prefix_tokens or 0 :], *end])
+            row = _make_token_row([*prompt.ids, *answer.ids[self._prefix_tokens or 0 :], *end])
             row["learned"][len(prompt.ids) :] = True
             yield row
 
@@ -262,20 +261,20 @@ class RowEncoder:
             [text.text for text in texts], add_special_tokens=False
         )
         for text, encoding in zip(texts, encodings, strict=True):
-            row = _make_row(encoding.ids)
+            row = _make_token_row(encoding.ids)
             for answer in text.answers:
-                begin, end = (_find_token(encoding, character, text) for character in answer)
+                begin, end = (_find_token_index(encoding, character, text) for character in answer)
                 row["learned"][begin:end] = True
             yield row
 
 
-def _make_row(ids: Sequence[int]) -> TokenRow:
+def _make_token_row(ids: Sequence[int]) -> TokenRow:
     row = np.zeros(len(ids), TOKEN_DTYPE)
     row["id"] = ids
     return row
 
 
-def _find_token(encoding: "Encoding", begin: int, text: RenderedChat) -> int:
+def _find_token_index(encoding: "Encoding", begin: int, text: RenderedChat) -> int:
     """Return the index of the first token at or after a character, or the number of tokens."""
     for character in range(begin, len(text.text)):
         if (token := encoding.char_to_token(character)) is not None:

@@ -24,7 +24,7 @@ from trainer.callbacks import (
     CHECKPOINT_INTERVAL_S,
     CheckpointCallback,
     MetricsCallback,
-    start_reporting,
+    start_wandb_reporting,
 )
 from trainer.checkpoints import find_newest_checkpoint
 from trainer.events import EventLog
@@ -77,7 +77,7 @@ class Training:
         """
         # The fine-tune's id, which all of its attempts share.
         name = self.attempt.parent.parent.name
-        self._reporting = start_reporting(self.spec, name, self.events)
+        self._reporting = start_wandb_reporting(self.spec, name, self.events)
         model = add_adapter(base, self.spec.lora, self.spec.seed)
         count, _ = model.get_nb_trainable_parameters()
         plan = self._choose_step_plan(model, count)
@@ -114,8 +114,8 @@ class Training:
         if (last := find_newest_checkpoint(self.attempt)) is None:
             return plan
         state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
-        # At most as many rows per forward pass as before the interruption, so that the same rows
-        # get the same dropout if they fit.
+        # At most as many rows per forward pass as before the interruption: with as many rows, the
+        # dropout is the same as without the interruption.
         return StepPlan(min(plan.rows, state.train_batch_size or plan.rows), plan.recompute)
 
     def _run_trainer(self, model: PeftModel, plan: StepPlan) -> TrainerState | None:
@@ -130,14 +130,14 @@ class Training:
         )
         trainer = Trainer(
             model=model,
-            args=self._make_arguments(plan),
+            args=self._make_trainer_arguments(plan),
             data_collator=collate,
             # The Trainer accepts sequences although its type hints don't.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation_rows),
             callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
         )
-        # This callback prints the metrics to standard output.
+        # PrinterCallback prints the metrics to standard output.
         trainer.remove_callback(PrinterCallback)
         last = find_newest_checkpoint(self.attempt)
         try:
@@ -148,7 +148,7 @@ class Training:
             return None
         return trainer.state
 
-    def _make_arguments(self, plan: StepPlan) -> TrainingArguments:
+    def _make_trainer_arguments(self, plan: StepPlan) -> TrainingArguments:
         spec, steps = self.spec, self._epoch_steps * self.spec.epochs
         weights_type = weights_dtype(spec.device)
         arguments = TrainingArguments(

@@ -55,7 +55,7 @@ class InvalidRowError(Exception):
         self.message = message
 
 
-def find_key_pair(names: Iterable[str]) -> tuple[str, str] | None:
+def find_prompt_answer_keys(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the keys of the prompt and the answer; None if there is no known pair.
 
     Raises:
@@ -68,7 +68,7 @@ def find_key_pair(names: Iterable[str]) -> tuple[str, str] | None:
     return found[0] if found else None
 
 
-def parse_prompt(values: Mapping[str, Any], pair: tuple[str, str]) -> PromptRow:
+def parse_prompt_row(values: Mapping[str, Any], pair: tuple[str, str]) -> PromptRow:
     """Return a row's prompt and answer.
 
     Raises:
@@ -94,15 +94,15 @@ def parse_row(value: Any) -> RowValue:
             f"the line is {_describe_type(value)}, and has to be a JSON object{hint}"
         )
     if "messages" in value:
-        _check_keys(value, ROW_KEYS)
-        return _parse_chat(value)
-    if (pair := find_key_pair(value)) is None:
+        _refuse_unknown_keys(value, ROW_KEYS)
+        return _parse_chat_row(value)
+    if (pair := find_prompt_answer_keys(value)) is None:
         raise InvalidRowError(f"the row has neither messages nor {KEY_PAIRS_TEXT}")
-    _check_keys(value, pair)
-    return parse_prompt(value, pair)
+    _refuse_unknown_keys(value, pair)
+    return parse_prompt_row(value, pair)
 
 
-def _parse_chat(row: dict[str, Any]) -> ChatRow:
+def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
     values = row["messages"]
     if not isinstance(values, list) or not values:
         raise InvalidRowError("messages is no list with messages in it")
@@ -134,18 +134,18 @@ def _parse_chat(row: dict[str, Any]) -> ChatRow:
 def _parse_message(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRowError(f"it is {_describe_type(value)}, and has to be a JSON object")
-    _check_keys(value, MESSAGE_KEYS)
+    _refuse_unknown_keys(value, MESSAGE_KEYS)
     role = value.get("role")
     if role not in ROLES:
         raise InvalidRowError(f"role has to be one of {', '.join(ROLES)}")
     message = {"role": role, "content": _parse_content(value.get("content"))}
     for key in ("name", "tool_call_id"):
         if value.get(key) is not None:
-            message[key] = _parse_text(key, value[key])
-    return message | (_parse_assistant(value) if role == "assistant" else _parse_other_role(value))
+            message[key] = _require_text(key, value[key])
+    return message | (_assistant_fields(value) if role == "assistant" else _parse_other_role(value))
 
 
-def _parse_assistant(message: dict[str, Any]) -> dict[str, Any]:
+def _assistant_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
     calls = _parse_tool_calls(message)
     content = message.get("content") or ""
@@ -155,7 +155,7 @@ def _parse_assistant(message: dict[str, Any]) -> dict[str, Any]:
     # vLLM passes the reasoning to templates under both names.
     keys = ("reasoning", "reasoning_content")
     text = next((message[key] for key in keys if message.get(key) is not None), None)
-    return calls if text is None else calls | dict.fromkeys(keys, _parse_text(keys[0], text))
+    return calls if text is None else calls | dict.fromkeys(keys, _require_text(keys[0], text))
 
 
 def _parse_other_role(message: dict[str, Any]) -> dict[str, Any]:
@@ -170,13 +170,13 @@ def _parse_content(value: Any) -> str | list[dict[str, str]]:
     if value is None:
         return ""
     if not isinstance(value, list):
-        return _parse_text("content", value)
+        return _require_text("content", value)
     for part in value:
         if not isinstance(part, dict) or set(part) != {"type", "text"} or part["type"] != "text":
             raise InvalidRowError(
                 'content has to be a text, or a list of {"type": "text", "text": …}'
             )
-        _parse_text("text", part["text"])
+        _require_text("text", part["text"])
     return value
 
 
@@ -195,15 +195,15 @@ def _parse_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRowError(f"tool_calls is {_describe_type(value)}, and has to be a list")
     calls = []
     for call in value:
-        if not _has_function(call):
+        if not _has_named_function(call):
             raise InvalidRowError("each of tool_calls needs a function with a name")
         # Templates expect the arguments as an object, as vLLM passes them.
-        function = {**call["function"], "arguments": _parse_arguments(call)}
+        function = {**call["function"], "arguments": _parse_tool_call_arguments(call)}
         calls.append({**call, "function": function})
     return {"tool_calls": calls}
 
 
-def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
+def _parse_tool_call_arguments(call: dict[str, Any]) -> dict[str, Any]:
     value = call["function"].get("arguments") or {}
     try:
         arguments = json.loads(value) if isinstance(value, str) else value
@@ -217,23 +217,23 @@ def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
 def _parse_tools(value: Any) -> list[Any] | None:
     if value is None or value == []:
         return None
-    if not isinstance(value, list) or not all(map(_has_function, value)):
+    if not isinstance(value, list) or not all(map(_has_named_function, value)):
         raise InvalidRowError('tools has to be a list of {"type": "function", "function": {…}}')
     return value
 
 
-def _has_function(value: Any) -> bool:
+def _has_named_function(value: Any) -> bool:
     function = value.get("function") if isinstance(value, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
-def _parse_text(name: str, value: Any) -> str:
+def _require_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRowError(f"{name} is {_describe_type(value)}, and has to be a text")
     return value
 
 
-def _check_keys(row: Mapping[str, Any], known: Iterable[str]) -> None:
+def _refuse_unknown_keys(row: Mapping[str, Any], known: Iterable[str]) -> None:
     if unknown := sorted(set(row).difference(known)):
         allowed = ", ".join(sorted(known))
         raise InvalidRowError(f"the key {quote_key(unknown[0])} is not known; known are {allowed}")

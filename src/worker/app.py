@@ -16,7 +16,7 @@ from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.job import AnyJob, InputLimits, Job, PromptListJob
 from worker.long_work.kinds import KINDS, WorkReference
-from worker.process.concurrency import max_jobs_in_worker, max_queue_jobs
+from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
@@ -62,14 +62,14 @@ class Worker:
         # The streams that use the engine.
         self._engine_streams: set[Stream[Piece[Any]]] = set()
         slots = engines.base_model.slots
-        jobs = max_queue_jobs(settings.max_concurrency, slots)
+        jobs = max_jobs_from_queue(settings.max_concurrency, slots)
         self._max_engine_jobs = max_jobs_in_worker(jobs, slots)
         self._timeout_s = settings.execution_timeout_s if timeout_s is None else timeout_s
         count_jobs = partial(len, self._engine_streams)
         self._resources = Resources(engines, settings, count_jobs, start_work, dialects.OUTPUTS)
 
     @property
-    def running_jobs(self) -> int:
+    def running_job_count(self) -> int:
         """Number of running jobs."""
         return self._running
 
@@ -84,7 +84,7 @@ class Worker:
         return len(self._engine_streams) >= self._max_engine_jobs
 
     @property
-    def links(self) -> SignedLinks:
+    def signed_links(self) -> SignedLinks:
         """Creates and checks signed URLs of files, for the HTTP server that serves the files."""
         return self._resources.links
 
@@ -96,7 +96,7 @@ class Worker:
         """Start no further part of long work; another worker continues it."""
         self._resources.stop_long_work()
 
-    def fail_all(self, error: WorkerError) -> None:
+    def fail_all_jobs(self, error: WorkerError) -> None:
         """Fail every running job with this error, after the output that the engine has produced."""
         for stream in self._streams:
             stream.fail(error)
@@ -117,7 +117,7 @@ class Worker:
         writes_record = record is None
         record = record or JobRecord.from_job(job)
         with self._track_job(record, writes_record=writes_record):
-            async with contextlib.aclosing(self._answer(job, record)) as yields:
+            async with contextlib.aclosing(self._run_job(job, record)) as yields:
                 async for chunk in yields:
                     if writes_record:
                         record.chunks += 1
@@ -128,33 +128,33 @@ class Worker:
         """Count a job as running until this block or its task ends; optionally write its record."""
         cleanup = contextlib.ExitStack()
         if writes_record:
-            cleanup.callback(record.write)
-        cleanup.callback(self._change_running_jobs, -1)
-        self._change_running_jobs(1)
+            cleanup.callback(record.write_to_log)
+        cleanup.callback(self._change_running_job_count, -1)
+        self._change_running_job_count(1)
         # This stays the status of a cancelled job, which runs no more code that could set it.
         record.status = UNANSWERED
         # A cancelled job's generator may be closed later, and then closes the stack a second time.
         with call_at_task_end(cleanup.close):
             yield
 
-    def _change_running_jobs(self, change: int) -> None:
+    def _change_running_job_count(self, change: int) -> None:
         self._running += change
 
-    async def _answer(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
+    async def _run_job(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         request_id = str(job.get("id", ""))
         render_error = None
         error_keys: Mapping[str, Any] = {}
         try:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
-                parsed = await self._parse(job.get("input"))
+                parsed = await self._parse_input(job.get("input"))
                 record.route, record.streamed = dialects.describe_for_log(parsed)
                 seconds = record.limit_s or self._timeout_s
-                reply = dialects.answer(parsed, request_id, self._resources, seconds)
+                reply = dialects.make_answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     report_progress(job, reply.progress, self._report),
-                    contextlib.aclosing(self._chunks(parsed, reply, record)) as yields,
+                    contextlib.aclosing(self._render_chunks(parsed, reply, record)) as yields,
                 ):
                     async for chunk in yields:
                         yield chunk
@@ -167,7 +167,7 @@ class Worker:
                 yield render_error(body)
             yield _failure_chunk(body)
 
-    async def _parse(self, payload: Any) -> AnyJob:
+    async def _parse_input(self, payload: Any) -> AnyJob:
         """Validate an input; use a thread for long inputs, which may take half a second.
 
         Raises:
@@ -179,7 +179,7 @@ class Worker:
             return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
         return dialects.parse_input(payload, self._budget)
 
-    async def _chunks(
+    async def _render_chunks(
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
         with self._open_stream(reply, record) as read:
@@ -193,8 +193,8 @@ class Worker:
             wait: float | None = None
             failure: WorkerError | None = None
             try:
-                while (pieces := await read(wait, chunker.missing_pieces)) is not None:
-                    chunker.add(self._check_sizes(pieces))
+                while (pieces := await read(wait, chunker.missing_piece_count)) is not None:
+                    chunker.add(self._refuse_large_pieces(pieces))
                     if chunk := chunker.take_due_chunk(time.monotonic()):
                         yield reply.render(chunk)
                     wait = chunker.seconds_until_due(time.monotonic())
@@ -257,7 +257,7 @@ class Worker:
             )
         return chunk
 
-    def _check_sizes(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
+    def _refuse_large_pieces(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
         largest = max((piece.size for piece in pieces), default=0)
         if largest > self._yield_limit:
             raise AnswerTooLarge(

@@ -72,11 +72,11 @@ class _AppCall:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.parts.put_nowait(_head(message))
+            self.parts.put_nowait(_to_response_head(message))
         elif message.get("body"):
             self.parts.put_nowait(bytes(message["body"]))
 
-    def finish(self, task: asyncio.Future[None]) -> None:
+    def on_task_done(self, task: asyncio.Future[None]) -> None:
         _running.discard(task)
         self.parts.put_nowait(None)
         # Retrieve the exception, or asyncio logs failures after a disconnect.
@@ -104,7 +104,7 @@ async def call_app(
     scope = request.scope if state is None else {**request.scope, "state": state}
     task = asyncio.ensure_future(app(scope, app_call.receive, app_call.send))
     _running.add(task)
-    task.add_done_callback(app_call.finish)
+    task.add_done_callback(app_call.on_task_done)
     try:
         while (part := await app_call.parts.get()) is not None:
             yield part
@@ -113,7 +113,7 @@ async def call_app(
         app_call.disconnected.set()
 
 
-def _head(message: Message) -> ResponseHead:
+def _to_response_head(message: Message) -> ResponseHead:
     headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
     media_type = headers.get("content-type", "").split(";", 1)[0].strip()
     return ResponseHead(status=message["status"], media_type=media_type)

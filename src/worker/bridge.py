@@ -31,7 +31,7 @@ class Stream(Generic[T]):
         self._error: BaseException | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._cancelled = False
-        engine_loop.call_soon_threadsafe(self._start)
+        engine_loop.call_soon_threadsafe(self._start_pump)
 
     async def read(self, timeout_s: float | None = None, min_items: int = 1) -> list[T] | None:
         """Return the items that have arrived, possibly none; return None at the end.
@@ -78,9 +78,9 @@ class Stream(Generic[T]):
 
     # The methods below run on the engine's loop.
 
-    def _start(self) -> None:
+    def _start_pump(self) -> None:
         self._pump_task = self._engine_loop.create_task(self._pump())
-        self._pump_task.add_done_callback(self._finish)
+        self._pump_task.add_done_callback(self._on_pump_done)
 
     def _cancel_pump(self) -> None:
         if self._pump_task is not None:
@@ -91,18 +91,18 @@ class Stream(Generic[T]):
             async for item in source:
                 self._items.append(item)
                 if len(self._items) >= self._min_items:
-                    self._signal()
+                    self._wake_reader()
 
-    def _finish(self, pump: asyncio.Task[None]) -> None:
+    def _on_pump_done(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():
             self._error = pump.exception()
         elif not self._cancelled:
             self._error = RuntimeError("the source was cancelled from within")
         self._ended = True
         self._signalled = False
-        self._signal()
+        self._wake_reader()
 
-    def _signal(self) -> None:
+    def _wake_reader(self) -> None:
         if not self._signalled:
             self._signalled = True
             with contextlib.suppress(RuntimeError):  # the reader's loop is closed

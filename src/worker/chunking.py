@@ -80,14 +80,14 @@ class Chunker(Generic[T]):
         return None if self._deadline == math.inf else max(0.0, self._deadline - now)
 
     @property
-    def missing_pieces(self) -> int:
-        """Number of pieces to wait for, if all have weight 1, for a chunk; 1 without a deadline."""
+    def missing_piece_count(self) -> int:
+        """Pieces of weight 1 that the next chunk needs; 1 if no waiting piece has a deadline."""
         if self._deadline == math.inf:
             return 1
         return max(1, math.ceil(self._target - self._weight))
 
     def take_chunk(self, now: float) -> list[T]:
-        """Return the next chunk, full or not, or an empty list; for the end of the stream."""
+        """Return the next chunk, full or not, or an empty list; for a stream's end."""
         return self._pop_chunk(self._weight_limit(now))
 
     def _weight_limit(self, now: float) -> float:

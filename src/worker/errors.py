@@ -12,7 +12,7 @@ WorkerError
 │  ├─ Conflict                409
 │  ├─ InputTooLarge           413
 │  └─ AnswerTooLarge          413
-├─ EngineError                the caller can't correct it
+├─ ServerError                the caller can't correct it
 │  ├─ StartFailed             503: no worker of the endpoint would start
 │  │  ├─ SettingsError        all mistakes in the settings
 │  │  ├─ ModelUnavailable     a model is neither on the disk nor downloadable
@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from worker.masking import mask
+from worker.masking import mask_secrets
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +82,14 @@ class WorkerError(Exception):
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
 
 
-def options_to_settings(message: str) -> str:
+def replace_options_by_settings(message: str) -> str:
     """Replace vLLM's options in a message by settings: --max-model-len by MAX_MODEL_LEN."""
     return _OPTION.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
 
 
 def _sanitize(text: str) -> str:
     """Make a string fit for a POST: truncate it, mask secrets and replace lone surrogates."""
-    return mask(text)[:MAX_MESSAGE_LENGTH].encode(errors="replace").decode()
+    return mask_secrets(text)[:MAX_MESSAGE_LENGTH].encode(errors="replace").decode()
 
 
 class RequestError(WorkerError):
@@ -165,11 +165,11 @@ class AnswerTooLarge(RequestError):
     status = 413
 
 
-class EngineError(WorkerError):
+class ServerError(WorkerError):
     """An error that the caller can't correct."""
 
 
-class StartFailed(EngineError):
+class StartFailed(ServerError):
     """The worker failed to start; if the cause affects all workers, callers get the error."""
 
     status = 503
@@ -182,7 +182,7 @@ class MachineUnfit(StartFailed):
     affects_all_workers = False
 
 
-class EngineBusy(EngineError):
+class EngineBusy(ServerError):
     """The worker or the engine's queue is full; another worker may have capacity."""
 
     status = 503
@@ -206,7 +206,7 @@ class EngineSuspended(EngineBusy):
         )
 
 
-class EngineDead(EngineError):
+class EngineDead(ServerError):
     """The engine has died; another worker can answer."""
 
     status = 503
@@ -219,7 +219,7 @@ class EngineDead(EngineError):
         )
 
 
-class RequestKilledEngine(EngineError):
+class RequestKilledEngine(ServerError):
     """This request has probably killed the engine, and would kill another worker's engine, too."""
 
     status = 500
@@ -230,7 +230,7 @@ class RequestKilledEngine(EngineError):
         )
 
 
-class BrokenStream(EngineError):
+class BrokenStream(ServerError):
     """A part of a stream may be missing, or may have arrived twice."""
 
     status = 503
@@ -243,7 +243,7 @@ class BrokenStream(EngineError):
         )
 
 
-class ShuttingDown(EngineError):
+class ShuttingDown(ServerError):
     """The worker is shutting down; another worker can answer."""
 
     status = 503
@@ -255,13 +255,13 @@ class ShuttingDown(EngineError):
         )
 
 
-class VolumeError(EngineError):
+class VolumeError(ServerError):
     """Data on the network volume can't be read or written."""
 
     status = 507
 
 
-class InternalError(EngineError):
+class InternalError(ServerError):
     """A defect of the worker or of vLLM; the caller gets a request id, the log has the details."""
 
     def __init__(self) -> None:

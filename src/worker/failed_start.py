@@ -11,11 +11,11 @@ from worker.record import JobRecord
 from worker.settings.values import equals_boolean
 
 SETTING = "ANSWER_FAILED_START"
-# Seconds without a job until a worker that failed to start exits. Waiting jobs arrive in a second.
+# Seconds without a job until a worker that failed to start exits. Queued jobs arrive in a second.
 IDLE_TIMEOUT_S = 5.0
-# Seconds until such a worker exits even if jobs arrive. The platform's load balancer lets a request
-# wait this long for a worker, so all requests that waited at the failure have been answered. The
-# exit saves money, and leaves the next jobs to workers that may be able to run them.
+# Seconds until a worker that failed to start exits even if jobs arrive. The load balancer lets
+# requests wait this long, so all that waited at the failure have been answered. The exit saves
+# money, and leaves the next jobs to workers that may be able to run them.
 MAX_LIFETIME_S = 120.0
 # Maximum number of concurrent jobs; each is answered immediately.
 CONCURRENCY = 100
@@ -56,7 +56,7 @@ def _shorten_path(match: re.Match[str]) -> str:
     return f"…/{name}" if name else match[0]
 
 
-class FailedStart:
+class FailedStartHandler:
     """Fails every job with the error of the start; implements ``job_loop.loop.JobHandler``."""
 
     ready = True
@@ -77,5 +77,5 @@ class FailedStart:
     def stop_long_work(self) -> None:
         """Do nothing: no long work runs."""
 
-    def fail_all(self, error: WorkerError) -> None:
+    def fail_all_jobs(self, error: WorkerError) -> None:
         """Do nothing: every job has already been answered."""

@@ -19,7 +19,7 @@ TEST_INPUT = "test_input.json"
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def read_job(text: str | None) -> dict[str, Any]:
+def read_test_job(text: str | None) -> dict[str, Any]:
     """Read and validate a job: a JSON string, or test_input.json here or in the repository.
 
     Raises:
@@ -47,17 +47,17 @@ def read_job(text: str | None) -> dict[str, Any]:
     return {"id": "local", **job}
 
 
-async def run_job(worker: "Worker", job: dict[str, Any]) -> int:
+async def run_and_print(worker: "Worker", job: dict[str, Any]) -> int:
     """Run a job and print its yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
         sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         if isinstance(chunk, dict) and isinstance(chunk.get("error"), str):
-            return _report_failure(json.loads(chunk["error"])["error"])
+            return _print_failure(json.loads(chunk["error"])["error"])
         events = decode_events(chunk)
         if error := next((event["error"] for event in events if "error" in event), None):
-            return _report_failure(error)
+            return _print_failure(error)
         texts += [event_text(event) for event in events]
     sys.stdout.write(f"\n{''.join(texts)}\n")
     return 0
@@ -67,11 +67,11 @@ async def run_unfinished_work(worker: "Worker") -> int:
     """Run the unfinished work on the volume sequentially; return the exit status."""
     status = 0
     for work in await asyncio.to_thread(worker.list_unfinished_work):
-        status |= await run_job(worker, {"id": str(uuid.uuid4()), "input": work.job_input()})
+        status |= await run_and_print(worker, {"id": str(uuid.uuid4()), "input": work.job_input()})
     return status
 
 
-def _report_failure(error: dict[str, Any]) -> int:
+def _print_failure(error: dict[str, Any]) -> int:
     sys.stderr.write(f"The job failed: {error['message']}\n")
     return 1
 
@@ -116,5 +116,5 @@ def fitness_job(engines: "Engines") -> dict[str, Any]:
     """Return a job that generates one token, or a health check if the model generates no text."""
     # Use a token id instead of text, because there may be no tokenizer.
     token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
-    generates = engines.has_engine and "generate" in engines.main.model.tasks
+    generates = engines.has_engine and "generate" in engines.main_engine.model.tasks
     return {"id": "fitness-check", "input": token if generates else {"route": "/health"}}

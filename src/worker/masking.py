@@ -25,7 +25,7 @@ def add_secrets(secrets: Iterable[str]) -> None:
             _secrets[:] = sorted({*_secrets, *forms}, key=len, reverse=True)
 
 
-def mask(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Replace the secrets in a string by ``MASK``."""
     for secret in _secrets:
         if secret in text:
@@ -45,11 +45,11 @@ class _MaskedStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(mask(text))
+        self._stream.write(mask_secrets(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        self._stream.writelines(map(mask, lines))
+        self._stream.writelines(map(mask_secrets, lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -71,7 +71,7 @@ class JobRecord:
             record.limit_s = limit_ms / 1000
         return record
 
-    def write(self) -> None:
+    def write_to_log(self) -> None:
         """Log the record; call this when the job has ended."""
         values = {
             "job": self.id,
@@ -79,9 +79,9 @@ class JobRecord:
             "status": self.status,
             "prompt_tokens": self.usage.prompt_tokens,
             "output_tokens": self.usage.output_tokens,
-            "queue_ms": _milliseconds(self.received_at, self.submitted_at),
-            "first_token_ms": _milliseconds(self.received_at, self.first_piece_at),
-            "total_ms": _milliseconds(self.received_at, time.monotonic()),
+            "queue_ms": _elapsed_ms(self.received_at, self.submitted_at),
+            "first_token_ms": _elapsed_ms(self.received_at, self.first_piece_at),
+            "total_ms": _elapsed_ms(self.received_at, time.monotonic()),
             "chunks": self.chunks,
             "posts_retried": self.posts_retried,
         }
@@ -91,5 +91,5 @@ class JobRecord:
         log.info("%s", text, extra={"fields": values})
 
 
-def _milliseconds(begin: float, end: float | None) -> float | None:
+def _elapsed_ms(begin: float, end: float | None) -> float | None:
     return None if end is None else round(1000 * (end - begin), 1)

@@ -42,9 +42,12 @@ def sweep(settings: Settings) -> int:
 
     def sweep_files() -> int:
         # If the files in use are unknown, remove none.
-        return Files.from_settings(settings).sweep(kinds.inputs_in_use(settings))
+        return Files.from_settings(settings).sweep(kinds.input_file_ids_in_use(settings))
 
-    parts = (sweep_files, *(records.sweep for records in kinds.existing_records(settings)))
+    parts = (
+        sweep_files,
+        *(each.sweep for each in kinds.existing_record_collections(settings)),
+    )
     return sum(map(_sweep_part, parts))
 
 

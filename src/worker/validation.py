@@ -114,7 +114,7 @@ def to_invalid_input(
 
 
 @contextlib.contextmanager
-def prefix_field_name(name: str) -> Iterator[None]:
+def name_field_in_errors(name: str) -> Iterator[None]:
     """Name this field in the block's request errors: in ``param``, and in front of the message."""
     try:
         yield

@@ -18,7 +18,7 @@ from support.processes.emulated_endpoint import EmulatedEndpoint
 from chaos.report import Report
 from chaos.watch import start_watched_endpoint
 from chaos.workload import Ending, ending_of, job_input, long_job, wait_until_running
-from emulator import Action, Call, Fault, Job, Status, post_delay_faults
+from emulator import Action, Call, Fault, Job, Status, faults_that_delay_posts
 
 POST_DELAYS_S = (0.0, 0.05)
 GOAL_S = 0.1
@@ -72,7 +72,7 @@ async def _cancel_one(
 ) -> None:
     moment, delay_s = rng.choice(list(Moment)), rng.choice(POST_DELAYS_S)
     faults, queue = endpoint.emulator.faults, endpoint.emulator.queue
-    for fault in post_delay_faults(delay_s):
+    for fault in faults_that_delay_posts(delay_s):
         faults.add(fault)
     job = await _start_job(moment, rng, endpoint)
     next_job = endpoint.submit(job_input("Hi", SHORT_PARAMS, raw=True, stream=False))

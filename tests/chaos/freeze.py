@@ -23,7 +23,7 @@ from chaos.workload import (
     job_input,
     wait_until_running,
 )
-from emulator import Job, post_delay_faults
+from emulator import Job, faults_that_delay_posts
 
 WORKER_ID = "worker-1"
 LONGEST_PROMPT = max(ANSWERS, key=lambda question: len(ANSWERS[question]))
@@ -58,7 +58,7 @@ class FreezesRun:
     async def freeze_streaming(self, name: str, rng: random.Random) -> None:
         """Freeze the worker during a stream, often during a POST."""
         faults = self._endpoint.emulator.faults
-        for fault in post_delay_faults(rng.choice(POST_DELAYS_S)):
+        for fault in faults_that_delay_posts(rng.choice(POST_DELAYS_S)):
             faults.add(fault)
         for _ in range(MAX_TRIES):
             raw = rng.random() < 0.5
@@ -83,7 +83,7 @@ class FreezesRun:
 
     def _freeze(self) -> None:
         self._thaw_count = len(self._logged_thaws())
-        self._endpoint.emulator.freeze(WORKER_ID, self._seconds)
+        self._endpoint.emulator.freeze_worker(WORKER_ID, self._seconds)
 
     def _first_job(self) -> Job:
         return self._endpoint.submit(job_input(FIRST_PROMPT, GREEDY_PARAMS, raw=True, stream=True))

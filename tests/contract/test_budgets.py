@@ -160,7 +160,7 @@ def is_participle(word: str) -> bool:
 
 
 def test_a_functions_name_is_not_a_participle() -> None:
-    """Properties may be participles, and names may contain one, like ``served_names``."""
+    """Properties may be participles, and names may contain one, like ``served_model_names``."""
     found = {
         f"{name}: {node.name}"
         for name, source in SOURCES.items()
@@ -189,12 +189,12 @@ def test_a_class_has_a_name_of_its_own_in_its_package() -> None:
 
 # Nouns with their general meaning in this field.
 GENERAL = set(
-    "api axis backend child children client command completion conflict connection deploy"
-    " download event file files forbidden form gpu gpus header http hyperparameters"
+    "api axis backend child children client completion conflict connection deploy"
+    " download event file files forbidden form gpu gpus http hyperparameters"
     " integration item listable llm logprob logs lora machine message model"
-    " models node page parser pause plan ports process progress proxy quantization"
-    " queue renderer request requests response run secrets serve state"
-    " status stream timestamped tokenizer unauthorized upload usage"
+    " models page parser pause ports process progress proxy quantization"
+    " queue renderer request requests response run serve state"
+    " status stream tokenizer unauthorized upload usage"
     " webhooks".split()
 ) | {"fine tunes", "job loop", "llm engine", "llm worker client", "openai", "trainer"}
 

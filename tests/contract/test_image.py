@@ -20,7 +20,7 @@ from support.hub.server import Hub, hub
 from support.processes.scripted_worker import COMMAND_LINE_ONLY
 
 from worker.settings.sources import BAKED_MODEL_FILE, gather_settings
-from worker.store import Artifact, ArtifactLocation, Origin, Places, resolve
+from worker.store import Artifact, ArtifactLocation, Origin, Places, resolve_on_disk
 from worker.store.places import read_baked_models
 
 pytestmark = pytest.mark.contract
@@ -214,7 +214,7 @@ def test_the_files_copied_before_the_model_suffice_to_download_and_describe_it(
     }
     models.clear()
     places = Places(tmp_path / "volume", tmp_path / "platform", read_baked_models(manifest))
-    found = resolve(Artifact("acme/whole"), places)
+    found = resolve_on_disk(Artifact("acme/whole"), places)
     assert isinstance(found, ArtifactLocation)
     assert found.origin is Origin.BAKED
     assert (found.directory / "model.safetensors").is_file()

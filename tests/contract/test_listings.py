@@ -89,11 +89,11 @@ def test_an_unchanged_form_sets_only_its_proposals(console: Json, hub_listing: J
         filled = {name: format_value(value) for name, value in form.items()}
         sent = read_settings(filled | model, REFERENCE_MACHINE)
         assert sent.settings.model_dump() == bare.settings.model_dump()
-        assert sent.arguments.vllm_args == bare.arguments.vllm_args
+        assert sent.main_arguments.vllm_args == bare.main_arguments.vllm_args
         assert sent.warnings == ()
         # The default leaves GPU memory for an embedding model.
         both = filled | model | {"EMBEDDING_MODEL_NAME": "org/embedder"}
-        arguments = read_settings(both, REFERENCE_MACHINE).arguments
+        arguments = read_settings(both, REFERENCE_MACHINE).main_arguments
         assert arguments.vllm_args.gpu_memory_utilization == 0.85
 
 
@@ -109,7 +109,7 @@ def test_the_hub_tests_both_forms_of_a_job_with_a_proposed_model_and_gpu(hub_lis
     jobs = [parse_input(test["input"]) for test in trial["tests"]]
     paths = {job.path for job in jobs if isinstance(job, OpenAIJob)}
     assert "/chat/completions" in paths
-    assert all(any(route.match(path) is not None for route in ROUTES) for path in paths)
+    assert all(any(route.match_path(path) is not None for route in ROUTES) for path in paths)
     assert any(isinstance(job, RawJob) for job in jobs)
     config = trial["config"]
     environ = {variable["key"]: variable["value"] for variable in config["env"]}

@@ -17,7 +17,7 @@ from worker.engine import options
 from worker.engine.options.exclusions import EXCLUDED_OPTIONS
 from worker.engine.run.generation import sampling
 from worker.engine.seam import translation
-from worker.engine.seam.locations import LOCATIONS, MovedName, import_from_vllm
+from worker.engine.seam.locations import LOCATIONS, VllmNameNotFound, import_from_vllm
 from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 from worker.logs.reader import WRAPPER_ERRORS
@@ -35,7 +35,7 @@ def test_every_name_is_at_one_of_its_known_locations(name: str) -> None:
 
 def test_a_moved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
-    with pytest.raises(MovedName, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
+    with pytest.raises(VllmNameNotFound, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
         import_from_vllm("Gone")
 
 
@@ -67,10 +67,12 @@ def test_every_error_of_vllm_has_a_translation_or_is_a_known_defect() -> None:
 
 
 def test_a_translated_error_has_its_message_without_the_refused_value() -> None:
-    error = translation.translate(VLLMValidationError("too long", parameter="prompt", value="s3"))
+    error = translation.translate_error(
+        VLLMValidationError("too long", parameter="prompt", value="s3")
+    )
     assert isinstance(error, RefusedByEngine)
     assert (error.status, error.param, error.message) == (400, "prompt", "too long")
-    assert isinstance(translation.translate(EngineDeadError()), EngineDead)
+    assert isinstance(translation.translate_error(EngineDeadError()), EngineDead)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.doctor import options
 from support.processes.commands import HOME, run_command
 from support.tables.models import RECORDED_MODELS
 
-from worker.engine.cache_plan import CacheCapacity, CachePlan, plan_cache
+from worker.engine.cache_plan import KvCacheCapacity, KvCachePlan, plan_kv_cache
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
 
@@ -28,21 +28,21 @@ TEXT_MODELS = [name for name in RECORDED_MODELS if name != "vision"]
 
 def create_plan(
     name: str, folder: Path, tensor_parallel: int = 1, gpu: Gpu = A40, **settings: str
-) -> CachePlan:
+) -> KvCachePlan:
     model = RECORDED_MODELS[name]
     place = str(model.write(folder / name))
     engine = (
         options(ONE_GPU)
-        .parse({"MODEL": place, "TOKENIZER": place, **model.settings, **settings})
+        .parse_engine_settings({"MODEL": place, "TOKENIZER": place, **model.settings, **settings})
         .arguments
     )
-    return plan_cache(engine, model.config["architectures"], tensor_parallel, gpu)
+    return plan_kv_cache(engine, model.config["architectures"], tensor_parallel, gpu)
 
 
 @pytest.mark.parametrize("name", RECORDED_MODELS)
 def test_a_token_takes_the_cache_bytes_of_its_layers(name: str, tmp_path: Path) -> None:
     model, plan = RECORDED_MODELS[name], create_plan(name, tmp_path)
-    assert plan.token_bytes == model.token
+    assert plan.bytes_per_token == model.token
     if not any(kind in model.tensors for kind in ("I32", "U8", "F8_E4M3", "F32")):
         assert plan.parameter_count == sum(model.tensors.values()) + PADDING.get(name, 0)
 
@@ -53,7 +53,7 @@ def test_a_token_takes_the_cache_bytes_of_its_layers(name: str, tmp_path: Path) 
 def test_gpus_share_the_available_heads(name: str, shared: int, tmp_path: Path) -> None:
     model = RECORDED_MODELS[name]
     plan = create_plan(name, tmp_path, tensor_parallel=2)
-    assert plan.token_bytes == model.token / shared
+    assert plan.bytes_per_token == model.token / shared
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("auto", 2), ("bfloat16", 2), ("float32", 4)])
@@ -61,30 +61,33 @@ def test_a_plan_has_the_dtype_that_vllm_resolves(dtype: str, size: int, tmp_path
     plan = create_plan("GQA", tmp_path, DTYPE=dtype)
     assert plan.element_bytes == size
     # The cache has the same type, unless the cache's own type is set.
-    assert plan.token_bytes == RECORDED_MODELS["GQA"].token * size / 2
+    assert plan.bytes_per_token == RECORDED_MODELS["GQA"].token * size / 2
 
 
 def test_the_blocks_and_the_batch_limit_the_number_of_cached_sequences(tmp_path: Path) -> None:
     plan = create_plan("GQA", tmp_path)
-    assert plan.sequence_bytes(8192) == GIB
-    assert plan.capacity(4 * GIB, 8192) == CacheCapacity(8192, 4.0)
+    assert plan.max_bytes_per_sequence(8192) == GIB
+    assert plan.capacity(4 * GIB, 8192) == KvCacheCapacity(8192, 4.0)
     # The number of concurrent sequences is limited by the size of a batch.
     assert plan.capacity(1024 * GIB, 8192).sequences == 256
     # The core reserves one block.
     assert plan.capacity(GIB, 131072).context_length == 8192 - 16
     assert plan.capacity(16 * 131072, 131072).context_length == 0
-    assert create_plan("embedder", tmp_path).capacity(0, 512) == CacheCapacity(512, math.inf)
+    assert create_plan("embedder", tmp_path).capacity(0, 512) == KvCacheCapacity(512, math.inf)
 
 
 def test_a_window_or_a_state_limits_the_bytes_of_a_sequence(tmp_path: Path) -> None:
     window = create_plan("sliding window", tmp_path)
-    assert window.sequence_bytes(32768) - window.sequence_bytes(16384) == 16384 * window.token_bytes
+    assert (
+        window.max_bytes_per_sequence(32768) - window.max_bytes_per_sequence(16384)
+        == 16384 * window.bytes_per_token
+    )
     state = create_plan("hybrid", tmp_path)
     first, second, third = (
-        state.sequence_bytes(state.default_context_length // part) for part in (4, 2, 1)
+        state.max_bytes_per_sequence(state.default_context_length // part) for part in (4, 2, 1)
     )
     assert second - first == pytest.approx((third - second) / 2, rel=0.01)
-    assert first > state.default_context_length // 4 * state.token_bytes
+    assert first > state.default_context_length // 4 * state.bytes_per_token
 
 
 def test_blocks_have_the_same_sizes_as_on_gpus(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_model_that_vllm_cannot_build_is_refused_with_its_message(tmp_path: Pa
 
 def test_settings_that_need_a_tokenizer_are_ignored(tmp_path: Path) -> None:
     plan = create_plan("GQA", tmp_path, REASONING_PARSER="qwen3")
-    assert plan.token_bytes == RECORDED_MODELS["GQA"].token
+    assert plan.bytes_per_token == RECORDED_MODELS["GQA"].token
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from worker.dialects.table import ROUTES
 from worker.engine.options import Options
-from worker.engine.run.generation.sampling import plan_sampling
+from worker.engine.run.generation.sampling import plan_job_sampling
 from worker.engine.run.requests.bodies import check_bad_words
 from worker.engine.run.server import VllmServer
 from worker.errors import InvalidInput
@@ -86,7 +86,7 @@ def keys_by_route() -> dict[str, frozenset[str]]:
         max_model_len=1,
     )
     found: dict[str, frozenset[str]] = {}
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    arguments = Options().parse_engine_settings({"MODEL": "org/name"}).arguments.vllm_args
     media = MediaLoader(MediaLimits(), WebFetcher(), ["image"])
     for config, tasks in ((None, ("generate",)), (pooling, get_args(PoolingTask))):
         client: Any = SimpleNamespace(model_config=config, errored=False)
@@ -206,7 +206,7 @@ def add_request(params: Any) -> None:
 def plan_params(params: dict[str, Any]) -> Any:
     """Return vLLM's parameters for a raw job, including the stop tokens of the model."""
     job = RawJob.from_input({"prompt": "Hi", "sampling_params": params})
-    result = plan_sampling(
+    result = plan_job_sampling(
         job.sampling_params, {"max_tokens": 16}, is_streamed=False, context=CONTEXT
     ).params
     result.update_from_generation_config({"eos_token_id": list(range(1_000, 1_010))}, 999)

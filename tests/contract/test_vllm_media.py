@@ -14,10 +14,10 @@ from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.run.requests.media import ENVIRONMENT, UNREACHABLE_HOST, disable_fetching
+from worker.engine.run.requests.media import ENVIRONMENT, UNREACHABLE_HOST, disable_media_fetching
 from worker.engine.seam.locations import import_from_vllm
 from worker.media.walker import DENIED_PART_KEYS, URL_KEYS, URL_KINDS
-from worker.settings.environment import set_defaults
+from worker.settings.environment import set_unset_variables
 
 # The map is in the same module as this exception. The module has another name before vLLM 0.32.
 _RENDERING = importlib.import_module(import_from_vllm("ChatTemplateResolutionError").__module__)
@@ -47,13 +47,15 @@ def test_the_worker_knows_every_type_of_part_that_vllm_reads() -> None:
 
 
 def test_vllm_may_fetch_only_from_hosts_that_the_operator_names() -> None:
-    disabled = disable_fetching(arguments(allowed_local_media_path="/"), CONTEXT).vllm_args
+    disabled = disable_media_fetching(arguments(allowed_local_media_path="/"), CONTEXT).vllm_args
     assert (disabled.allowed_media_domains, disabled.allowed_local_media_path) == (
         [UNREACHABLE_HOST],
         "",
     )
     # Hosts that the operator has named remain allowed.
-    named = disable_fetching(arguments(allowed_media_domains=["example.com"]), CONTEXT).vllm_args
+    named = disable_media_fetching(
+        arguments(allowed_media_domains=["example.com"]), CONTEXT
+    ).vllm_args
     assert named.allowed_media_domains == ["example.com"]
 
 
@@ -82,7 +84,7 @@ def is_open(port: int) -> bool:
 
 
 def test_a_session_description_sent_as_a_video_opens_no_port() -> None:
-    set_defaults(ENVIRONMENT)
+    set_unset_variables(ENVIRONMENT)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

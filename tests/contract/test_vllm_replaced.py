@@ -47,7 +47,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.options import Options
 from worker.engine.run.requests.refusals import QUOTING_LOGGERS, sanitize_message
-from worker.engine.run.requests.texts import mark_request, reserve_thread
+from worker.engine.run.requests.texts import mark_if_long, reserve_thread_for_short_texts
 from worker.engine.seam import patches
 from worker.engine.seam.cpu_worker import CPUWorker
 from worker.engine.seam.locations import import_from_vllm
@@ -124,11 +124,11 @@ async def test_vllm_renders_with_the_replaced_submit_method_of_its_executor() ->
         return original_submit(function, *args, **kwargs)
 
     executor.submit = submit
-    reserve_thread(executor, 2)
+    reserve_thread_for_short_texts(executor, 2)
     length = make_async(len, executor=executor)
 
     async def long() -> Any:
-        mark_request(long=True)
+        mark_if_long(long=True)
         return await length("abc")
 
     assert [await length("ab"), await asyncio.create_task(long())] == [2, 3]
@@ -236,7 +236,7 @@ def compiles_without_a_limit() -> bool:
 
 
 def handles_errors_itself() -> bool:
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    arguments = Options().parse_engine_settings({"MODEL": "org/name"}).arguments.vllm_args
     app = import_from_vllm("build_app")(arguments, ("generate",), None)
     return VLLMError in app.exception_handlers
 

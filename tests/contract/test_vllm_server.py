@@ -26,7 +26,7 @@ from worker.engine.run.requests import refusals
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import SANITIZE
-from worker.engine.seam.translation import translate
+from worker.engine.seam.translation import translate_error
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, TOP_LEVEL_PARAMETERS
 from worker.limits.shapes import EMPTY_SHAPE
@@ -44,7 +44,7 @@ CLIENT: Any = SimpleNamespace(model_config=None, errored=False, renderer=RENDERE
 @pytest.fixture(scope="module")
 def module_server() -> VllmServer:
     """Create the server of a model that generates text."""
-    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm_args
+    arguments = Options().parse_engine_settings({"MODEL": "org/name"}).arguments.vllm_args
     media = MediaLoader(MediaLimits(), WebFetcher(), ["image"])
     server = VllmServer(CLIENT, arguments, ("generate",), media)
     CLIENT.model_config = SimpleNamespace(max_model_len=10_000)
@@ -110,7 +110,7 @@ def test_routes_may_have_several_bodies_none_or_be_absent(module_server: VllmSer
     assert module_server.body_keys("/v1/embeddings") is None
     # A key may have two names.
     renamed = create_model("Renamed", b=(int, Field(alias="bee")))
-    assert {*module._model_keys(renamed)} == {"b", "bee"}
+    assert {*module._pydantic_keys(renamed)} == {"b", "bee"}
 
 
 def test_the_openapi_document_describes_known_routes(module_server: VllmServer) -> None:
@@ -121,11 +121,10 @@ def test_the_openapi_document_describes_known_routes(module_server: VllmServer) 
 
 
 def test_a_local_model_is_listed_by_the_name_of_its_directory(tmp_path: Path) -> None:
-    arguments = (
-        Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
-    )
+    values = {"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}
+    arguments = Options().parse_engine_settings(values).arguments.vllm_args
     assert module._hide_model_path(arguments).model == tmp_path.name
-    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).arguments.vllm_args
+    arguments = Options().parse_engine_settings(values | {"MODEL": "org/name"}).arguments.vllm_args
     assert module._hide_model_path(arguments) is arguments
 
 
@@ -280,7 +279,7 @@ async def test_other_refusals_count_no_tokens(
 def test_the_refusal_of_an_empty_prompt_does_not_offer_prompt_embeddings() -> None:
     with pytest.raises(VLLMValidationError) as refused:
         CompletionRequest(prompt="")
-    error = translate(refused.value)
+    error = translate_error(refused.value)
     assert error is not None
     assert (error.status, error.param) == (400, "prompt")
     assert error.message == (

@@ -11,9 +11,9 @@ from support.effort import loop_iterations
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
-from worker.engine.run.requests.bodies import check_input_items
+from worker.engine.run.requests.bodies import check_responses_input_items
 from worker.engine.run.server import keep_invalid_tool_input
-from worker.engine.seam.translation import body_error, translate_errors
+from worker.engine.seam.translation import invalid_body_error, translate_errors
 from worker.errors import InvalidInput
 
 
@@ -51,7 +51,7 @@ def test_a_refusal_names_fields_and_no_values(value: Any) -> None:
     try:
         Shape.model_validate(value)
     except ValidationError as invalid:
-        refusal = body_error(invalid)
+        refusal = invalid_body_error(invalid)
         lines = refusal.message.split("; ")
         assert 1 <= len(lines) <= 5
         places = [line.split(": ")[0] for line in lines]
@@ -114,7 +114,7 @@ VALID_ITEMS: list[dict[str, Any]] = [
 def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong: Any) -> None:
     def check() -> InvalidInput:
         with pytest.raises(InvalidInput) as caught:
-            check_input_items({"input": [*VALID_ITEMS, *[wrong] * 400]})
+            check_responses_input_items({"input": [*VALID_ITEMS, *[wrong] * 400]})
         return caught.value
 
     refusal = check()
@@ -126,7 +126,7 @@ def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong:
 
 @pytest.mark.parametrize("items", [VALID_ITEMS * 100, "a", 5, None, [], [{}] * 16])
 def test_valid_items_pass_and_short_lists_are_left_to_vllm(items: Any) -> None:
-    check_input_items({"input": items})
+    check_responses_input_items({"input": items})
 
 
 # Invalid tool input that a model wrote, in responses of Anthropic's API:

@@ -44,12 +44,12 @@ def launch_engine(settings: Settings, **options: str) -> "Iterator[InProcessEngi
 
     all_options = Options()
     values = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options}
-    engine = all_options.parse(values).arguments
+    engine = all_options.parse_engine_settings(values).arguments
     with launch.launch_engines(
         StartupPlan(settings, (engine,), StartupContext(all_options.machine))
     ) as engines:
-        assert isinstance(engines.main, InProcessEngine)
-        yield engines.main
+        assert isinstance(engines.main_engine, InProcessEngine)
+        yield engines.main_engine
 
 
 @pytest.fixture(scope="session")

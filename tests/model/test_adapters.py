@@ -109,7 +109,7 @@ async def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart
 ) -> None:
     assert (await refusal(ask, lora="new"))[0] == 404
     write_adapter("new")
-    assert "new" in await call("adapters_on_volume")
+    assert "new" in await call("adapter_problems_on_volume")
     by_lora, by_model, running = await asyncio.gather(
         generate(ask, lora="new"), generate(ask, model="new"), generate(ask)
     )
@@ -152,7 +152,7 @@ async def test_a_removed_adapter_is_no_longer_served(
     status, message = await refusal(ask, lora="gone")
     assert (status, "'gone'" in message) == (404, True)
     assert "gone" not in await list_models(lora_engine)
-    assert "gone" not in await call("adapters_on_volume")
+    assert "gone" not in await call("adapter_problems_on_volume")
 
 
 async def test_a_running_request_continues_with_a_removed_adapter(
@@ -203,7 +203,7 @@ async def test_a_broken_adapter_is_refused_and_the_engine_continues(
         await call("load_adapter", name)
     assert (caught.value.status, caught.value.message) == (status, message)
     # An adapter that lacks a file does not yet count as an adapter on the volume.
-    on_volume = await call("adapters_on_volume")
+    on_volume = await call("adapter_problems_on_volume")
     assert reason in on_volume.get(name, reason)
     assert running == await generate(ask) == base_answer
     assert name not in await list_models(lora_engine)
@@ -214,11 +214,11 @@ async def test_a_repaired_adapter_is_served(
 ) -> None:
     set_config(r=5)(write_adapter("mended"))
     # The listing checks the files of an adapter before a request names it.
-    assert "but r is 5" in (await call("adapters_on_volume"))["mended"]
+    assert "but r is 5" in (await call("adapter_problems_on_volume"))["mended"]
     assert (await refusal(ask, lora="mended"))[0] == 400
     write_adapter("mended")
     assert await generate(ask, lora="mended") != base_answer
-    assert (await call("adapters_on_volume"))["mended"] is None
+    assert (await call("adapter_problems_on_volume"))["mended"] is None
 
 
 # tests/unit/volume has more of these names.
@@ -233,7 +233,7 @@ async def test_no_adapter_name_leads_out_of_the_folder(
     lora = name.format(volume=volume)
     status, message = await refusal(ask, lora=lora)
     assert (status, "no model or adapter" in message) == (404, True)
-    assert lora not in await call("adapters_on_volume")
+    assert lora not in await call("adapter_problems_on_volume")
     with pytest.raises(WorkerError) as caught:
         await call("load_adapter", lora)
     assert caught.value.status == 404

@@ -87,7 +87,7 @@ def test_the_table_has_a_row_for_each_route() -> None:
         for method, path, answers, streams, _ in table_cells("Routes")
     }
     assert documented == {
-        (route.method, route.template): (
+        (route.method, route.path_template): (
             "the worker" if route.handler else "the engine" if route.generate else "vLLM",
             "yes" if route.streams else "",
         )

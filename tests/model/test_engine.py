@@ -20,9 +20,9 @@ from worker.app import Worker
 from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Level
-from worker.doctor.memory import SizeRange, estimate_weights
+from worker.doctor.memory import SizeRange, estimate_weight_bytes
 from worker.engine import compile_key
-from worker.engine.description import summary
+from worker.engine.description import summary_line
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.inprocess import InProcessEngine
@@ -62,7 +62,7 @@ async def test_a_cancelled_job_frees_its_slot(
 
     task = asyncio.create_task(consume())
     async with asyncio.timeout(60):
-        while not demo_engine.unfinished_requests:
+        while not demo_engine.unfinished_request_count:
             await asyncio.sleep(0.001)
     task.cancel()
     await wait_until_idle(demo_engine)
@@ -165,7 +165,7 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
 
 def key(*hashes: str, on: Machine = CPU) -> str:
     configurations = [SimpleNamespace(compute_hash=partial(str, one)) for one in hashes]
-    return compile_key.key_of_engines(configurations, on)
+    return compile_key.compiled_code_key(configurations, on)
 
 
 def test_a_compile_key_is_readable_and_a_valid_file_name() -> None:
@@ -185,7 +185,7 @@ def test_everything_that_affects_compiled_code_changes_the_key(
     monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "0")
     keys.append(key("a"))
     # Keys from the models alone, before the configurations are read.
-    keys += [compile_key.key_of_models(models) for models in (["a"], ["b"], ["a", "b"])]
+    keys += [compile_key.model_info_cache_key(models) for models in (["a"], ["b"], ["a", "b"])]
     assert len(set(keys)) == len(keys)
 
 
@@ -213,7 +213,7 @@ def split_summary(line: str) -> dict[str, str]:
 def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: Settings) -> None:
     arguments, config = demo_engine._arguments, demo_engine._client.vllm_config
     slots = config.scheduler_config.max_num_seqs
-    found = split_summary(summary(arguments, config, settings.max_concurrency, slots))
+    found = split_summary(summary_line(arguments, config, settings.max_concurrency, slots))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
     versions = found.pop("versions")
@@ -228,7 +228,7 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
         "KV cache": f"{tokens} tokens",
         "concurrency": f"300 jobs, {slots} in the engine",
     }
-    chosen = split_summary(summary(arguments, config, "auto", 128))
+    chosen = split_summary(summary_line(arguments, config, "auto", 128))
     assert chosen["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
     for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
         assert package in versions
@@ -237,7 +237,9 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
 def candidate(settings: Settings, **options: str) -> Candidate:
     name = settings.model_name
     snapshot = find_snapshot(Artifact(name), Places(Path("/nowhere")))
-    return Candidate.from_snapshot(Options().parse({"MODEL": name, **options}).arguments, snapshot)
+    return Candidate.from_snapshot(
+        Options().parse_engine_settings({"MODEL": name, **options}).arguments, snapshot
+    )
 
 
 def read_cache_label(engine: InProcessEngine, label: str) -> int:
@@ -252,7 +254,7 @@ def test_the_planned_bytes_per_token_match_the_engine(
         demo_engine, "block_size"
     )
     token = read_cache_label(demo_engine, "kv_cache_memory_bytes") / tokens
-    assert candidate(settings).cache_plan().token_bytes == token
+    assert candidate(settings).cache_plan().bytes_per_token == token
 
 
 def test_the_doctor_accepts_only_contexts_that_fit_the_cache_of_vllm(
@@ -279,4 +281,4 @@ def test_the_estimate_of_the_weights_matches_the_loaded_model(
         loaded = AutoModelForCausalLM.from_pretrained(demo_model, dtype=getattr(torch, dtype))
         taken = sum(tensor.numel() * tensor.element_size() for tensor in loaded.parameters())
         model = candidate(settings, DTYPE=dtype)
-        assert estimate_weights(model, model.cache_plan()) == SizeRange(taken, taken)
+        assert estimate_weight_bytes(model, model.cache_plan()) == SizeRange(taken, taken)

@@ -34,7 +34,7 @@ async def test_a_suspended_engine_refuses_jobs_until_it_resumes(
     before = await ask(**GREEDY)
     stream = asyncio.create_task(ask(openai_route="/v1/completions", openai_input=BODY))
     async with asyncio.timeout(HUNG_S):
-        while not demo_engine.unfinished_requests:
+        while not demo_engine.unfinished_request_count:
             await asyncio.sleep(0.01)
     async with Engines(demo_engine).suspend(wait_timeout_s=0.5, drain_timeout_s=0.2):
         refused = failure(await ask(**GREEDY))

@@ -18,7 +18,7 @@ from support.processes.background import HUNG_S
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
 
 from emulator import Job, Status
-from emulator.faults import post_delay_faults
+from emulator.faults import faults_that_delay_posts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -197,7 +197,7 @@ async def test_a_cancelled_job_frees_its_slots_in_the_engine(
 ) -> None:
     before = await read_metric(endpoint, ENDED_BY_LENGTH)
     # If there is a POST, the cancel reaches the SDK during the POST, and the generator is dropped.
-    for fault in post_delay_faults(2 * HUNG_S):
+    for fault in faults_that_delay_posts(2 * HUNG_S):
         endpoint.emulator.faults.add(fault)
     job = endpoint.submit(payload)
     if "stream" in payload:

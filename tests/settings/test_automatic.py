@@ -20,7 +20,7 @@ ONE_GPU = machine_with_gpus(1)
 
 
 def automatic_choices(result: StartupPlan) -> dict[str, str]:
-    choices = list(chosen_defaults(result.arguments))
+    choices = list(chosen_defaults(result.main_arguments))
     assert [str(one) for one in choices] == [f"{c.name}={c.value} ({c.reason})" for c in choices]
     return {choice.name: f"{choice.value}: {choice.reason}" for choice in choices}
 
@@ -53,7 +53,7 @@ CPU_ARGUMENTS = {
 )
 def test_most_defaults_are_vllms_own(machine: Machine, own: dict[str, Any], read: Read) -> None:
     named = {"model": "org/model", "served_model_name": ["org/model"], "max_model_len": -1}
-    assert changed_defaults(read(machine).arguments.vllm_args) == {**named, **own}
+    assert changed_defaults(read(machine).main_arguments.vllm_args) == {**named, **own}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_most_defaults_are_vllms_own(machine: Machine, own: dict[str, Any], read
 def test_metrics_are_collected_even_if_statistics_are_not_logged(
     source: dict[str, str], read: Read
 ) -> None:
-    assert read(**source).arguments.vllm_args.disable_log_stats is False
+    assert read(**source).main_arguments.vllm_args.disable_log_stats is False
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_metrics_are_collected_even_if_statistics_are_not_logged(
 def test_either_name_of_the_setting_controls_the_logging_of_requests(
     settings: dict[str, str], logged: bool, read: Read
 ) -> None:
-    assert read(**settings).arguments.vllm_args.enable_log_requests is logged
+    assert read(**settings).main_arguments.vllm_args.enable_log_requests is logged
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_model_is_split_across_the_remaining_gpus_unless_a_size_is_set(
     machine: Machine, settings: dict[str, str], size: int, is_automatic: bool, read: Read
 ) -> None:
     result = read(machine, **settings)
-    assert result.arguments.vllm_args.tensor_parallel_size == size
+    assert result.main_arguments.vllm_args.tensor_parallel_size == size
     choice = f"{size}: {len(machine.gpus)} GPUs are there" if is_automatic else None
     assert automatic_choices(result).get("TENSOR_PARALLEL_SIZE") == choice
 
@@ -146,7 +146,7 @@ def test_only_an_unset_size_is_reduced_to_fit_the_two_heads_of_the_model(
     settings: dict[str, str], size: int, choice: str | None, demo_model: Path, read: Read
 ) -> None:
     result = read(machine_with_gpus(3), MODEL_NAME=str(demo_model), **settings)
-    arguments = with_tensor_parallel_size(result.arguments, result.context)
+    arguments = with_tensor_parallel_size(result.main_arguments, result.context)
     assert arguments.vllm_args.tensor_parallel_size == size
     shown = {one.name: f"{one.value}: {one.reason}" for one in arguments.defaults}
     assert shown.get("TENSOR_PARALLEL_SIZE") == choice
@@ -154,7 +154,7 @@ def test_only_an_unset_size_is_reduced_to_fit_the_two_heads_of_the_model(
 
 @pytest.mark.parametrize("size", ["TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"])
 def test_several_processes_on_a_cpu_use_the_executor_of_vllm(size: str, read: Read) -> None:
-    arguments = read(CPU, **{size: "2"}).arguments.vllm_args
+    arguments = read(CPU, **{size: "2"}).main_arguments.vllm_args
     assert arguments.distributed_executor_backend is None
 
 
@@ -198,7 +198,7 @@ def test_a_set_value_overrides_the_automatic_choice(
 ) -> None:
     result = read(machine, **{name: value})
     assert name not in automatic_choices(result)
-    assert getattr(result.arguments.vllm_args, name.lower()) == effective
+    assert getattr(result.main_arguments.vllm_args, name.lower()) == effective
 
 
 def test_the_path_of_a_model_is_never_its_name(
@@ -212,7 +212,7 @@ def test_the_path_of_a_model_is_never_its_name(
         assert choices["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
         assert choices["TOKENIZER"] == "mine: the model's own"
         assert str(tmp_path) not in str(choices)
-    assert read(CPU, MODEL_NAME=".").arguments.vllm_args.served_model_name == ["version-2"]
+    assert read(CPU, MODEL_NAME=".").main_arguments.vllm_args.served_model_name == ["version-2"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def examine(tmp_path: Path, doctors_hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     def examine(**settings: str) -> Report:
         os.environ.clear()
         os.environ.update(HOME, HF_HOME=str(tmp_path / "hf"), **settings)
-        return Report(list(doctor.examine(gather_settings(environ_with_secrets()))))
+        return Report(list(doctor.run_all_checks(gather_settings(environ_with_secrets()))))
 
     return examine
 

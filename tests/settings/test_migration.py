@@ -34,7 +34,7 @@ def read(**settings: str) -> start.StartupPlan:
 
 def read_path(result: start.StartupPlan, path: str) -> Any:
     """Return the value at a path that starts at the worker's settings or at vLLM's arguments."""
-    roots = {"settings": result.settings, "vllm": result.arguments.vllm_args}
+    roots = {"settings": result.settings, "vllm": result.main_arguments.vllm_args}
 
     def follow(found: Any, step: str) -> Any:
         if isinstance(found, list):
@@ -73,7 +73,7 @@ def test_a_setting_with_a_difference_has_the_effect_that_the_page_states(
 
 def test_variables_of_libraries_and_of_other_software_change_no_setting() -> None:
     def read_values(result: start.StartupPlan) -> Any:
-        return result.settings.model_dump(), vars(result.arguments.vllm_args), result.warnings
+        return result.settings.model_dump(), vars(result.main_arguments.vllm_args), result.warnings
 
     assert read_values(read(**table.LIBRARY_SETTINGS, **table.IGNORED)) == read_values(read())
 

@@ -9,7 +9,7 @@ from support.processes.commands import HANDLER, WORKER, run_command
 from support.settings import machine_with_gpus
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, write_files
 
-from worker.engine.variables import find_mistakes
+from worker.engine.variables import find_variable_mistakes
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_variable_that_vllm_cannot_read_is_reported(monkeypatch: pytest.Monkey
     environ = {"VLLM_ENGINE_READY_TIMEOUT_S": "soon", "VLLM_USE_V1_NOT": "x", "HOME": "x"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    (mistake,) = find_mistakes(environ)
+    (mistake,) = find_variable_mistakes(environ)
     assert (mistake.name, mistake.value) == ("VLLM_ENGINE_READY_TIMEOUT_S", "soon")
     assert mistake.advice.startswith("vLLM can't read it: ")
 
@@ -83,7 +83,7 @@ def test_the_setting_to_store_responses_is_refused(
     name = "VLLM_ENABLE_RESPONSES_API_STORE"
     monkeypatch.setenv(name, value)
     assert [
-        mistake.advice.rpartition(": ")[2] for mistake in find_mistakes({name: value})
+        mistake.advice.rpartition(": ")[2] for mistake in find_variable_mistakes({name: value})
     ] == advice
 
 

@@ -179,7 +179,7 @@ def test_weights_on_a_network_disk_are_read_ahead(
     mounts.parent.mkdir()
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} fuse.mfs rw 0 0\n")
     known = Options()
-    parsed = known.parse({"MODEL": str(demo_model)})
+    parsed = known.parse_engine_settings({"MODEL": str(demo_model)})
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(loading, "page_cache_capacity", lambda: 1 << 40)
     changed, config = configure_engine(parsed.arguments, StartupContext(known.machine))

@@ -11,7 +11,7 @@ from support.models.minilm import MODEL
 from support.settings import machine_with_gpus
 
 from worker.engine import start
-from worker.engine.options.declarations import has_vllm_plugins
+from worker.engine.options.declarations import has_third_party_plugins
 from worker.engine.start import BootstrapSettings
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather_settings
@@ -35,7 +35,7 @@ ADAPTER = '{"name": "a", "path": "org/a"}'
 def test_a_value_may_be_spelled_in_other_forms(
     name: str, value: str, effective: Any, read: Read
 ) -> None:
-    arguments = read(**{name: value}).arguments
+    arguments = read(**{name: value}).main_arguments
     assert getattr(arguments.vllm_args, name.lower()) == effective
     assert name in arguments.operator_options
 
@@ -48,7 +48,7 @@ def test_a_value_may_be_spelled_in_other_forms(
     ],
 )
 def test_values_that_vllms_classes_convert_are_accepted(value: str, read: Read) -> None:
-    speculative = read(SPECULATIVE_CONFIG=value).arguments.vllm_args.speculative_config
+    speculative = read(SPECULATIVE_CONFIG=value).main_arguments.vllm_args.speculative_config
     assert int(speculative["num_speculative_tokens"]) == 4
 
 
@@ -62,7 +62,7 @@ def test_values_that_vllms_classes_convert_are_accepted(value: str, read: Read) 
     ],
 )
 def test_adapters_are_read_in_all_of_vllms_forms(value: str, names: list[str], read: Read) -> None:
-    adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm_args.lora_modules
+    adapters = read(ENABLE_LORA="1", LORA_MODULES=value).main_arguments.vllm_args.lora_modules
     read_as = [(adapter.name, adapter.path) for adapter in adapters]
     assert read_as == [(name, f"org/{name}") for name in names]
 
@@ -70,25 +70,25 @@ def test_adapters_are_read_in_all_of_vllms_forms(value: str, names: list[str], r
 def test_a_parser_may_come_from_a_file(tmp_path: Path, read: Read) -> None:
     (tmp_path / "plugin.py").touch()
     result = read(REASONING_PARSER="mine", REASONING_PARSER_PLUGIN=str(tmp_path / "plugin.py"))
-    assert result.arguments.vllm_args.reasoning_parser == "mine"
+    assert result.main_arguments.vllm_args.reasoning_parser == "mine"
 
 
 def test_a_vllm_plugin_may_add_values_that_vllm_does_not_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, refuse: Refuse
 ) -> None:
-    assert not has_vllm_plugins()
+    assert not has_third_party_plugins()
     assert "LOAD_FORMAT" in refuse(LOAD_FORMAT="mine").message
     about = tmp_path / "a_plugin-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
     monkeypatch.syspath_prepend(tmp_path)
-    has_vllm_plugins.cache_clear()
+    has_third_party_plugins.cache_clear()
     try:
-        assert read(LOAD_FORMAT="mine").arguments.vllm_args.load_format == "mine"
+        assert read(LOAD_FORMAT="mine").main_arguments.vllm_args.load_format == "mine"
     finally:
         monkeypatch.undo()
-        has_vllm_plugins.cache_clear()
+        has_third_party_plugins.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_vllm_plugin_may_add_values_that_vllm_does_not_know(
 def test_a_model_is_also_served_under_its_own_name(
     written: dict[str, str], names: list[str], read: Read
 ) -> None:
-    assert read(**written).arguments.vllm_args.served_model_name == names
+    assert read(**written).main_arguments.vllm_args.served_model_name == names
 
 
 def test_an_embedder_has_its_own_settings_and_the_pooling_runner(read: Read) -> None:
@@ -161,7 +161,7 @@ def test_a_source_sets_the_settings_that_stronger_sources_leave_unset(
         MAX_CONCURRENCY="9",
         VLLM_EXTRA_ARGS="--seed 10 --revision extra",
     )
-    arguments, own = result.arguments.vllm_args, result.settings
+    arguments, own = result.main_arguments.vllm_args, result.settings
     assert (arguments.seed, arguments.revision) == (10, "extra")
     assert (arguments.dtype, own.max_concurrency) == ("bfloat16", 9)
     assert (arguments.max_num_seqs, arguments.model, own.default_batch_size) == (6, "org/baked", 7)
@@ -180,7 +180,9 @@ def test_a_source_sets_the_settings_that_stronger_sources_leave_unset(
 def test_any_source_may_name_the_model(
     read_sources: ReadSources, image: dict[str, Any] | None, environ: dict[str, str], model: str
 ) -> None:
-    assert read_sources("model: org/file\n", image, **environ).arguments.vllm_args.model == model
+    assert (
+        read_sources("model: org/file\n", image, **environ).main_arguments.vllm_args.model == model
+    )
 
 
 def test_a_stronger_source_overrides_a_weaker_one_in_any_spelling(
@@ -193,7 +195,7 @@ def test_a_stronger_source_overrides_a_weaker_one_in_any_spelling(
         DISABLE_LOG_REQUESTS="1",
         OPENAI_SERVED_MODEL_NAME_OVERRIDE="new",
     )
-    arguments = result.arguments.vllm_args
+    arguments = result.main_arguments.vllm_args
     assert (arguments.model, result.settings.default_min_batch_size) == ("org/environ", 3)
     assert arguments.enable_log_requests is False
     assert arguments.served_model_name == ["new", "org/environ"]
@@ -233,7 +235,7 @@ def test_yaml_of_any_type_has_the_effect_of_the_variable(
     read_sources: ReadSources, line: str, argument: str, effective: Any
 ) -> None:
     result = read_sources(line, MODEL_NAME="org/model")
-    assert getattr(result.arguments.vllm_args, argument) == effective
+    assert getattr(result.main_arguments.vllm_args, argument) == effective
     assert result.warnings == ()
 
 

@@ -83,7 +83,7 @@ def _call_with_environ(
 
 
 def examine_here() -> tuple[bool, str]:
-    findings = list(doctor.examine(gather_settings(environ_with_secrets())))
+    findings = list(doctor.run_all_checks(gather_settings(environ_with_secrets())))
     return has_failure(findings), " ".join(render(findings).split())
 
 

@@ -84,7 +84,7 @@ def test_a_setting_of_an_embedder_has_an_effect_or_warns(name: str, value: str, 
     result = read(**EMBEDDER, **{f"EMBEDDING_{name}": value})
     _, embedder = result.engines
     assert embedder.vllm_args.enable_log_requests is (result.warnings == ())
-    assert result.arguments.vllm_args.enable_log_requests is False
+    assert result.main_arguments.vllm_args.enable_log_requests is False
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def options(machine: Machine) -> Options:
 
 
 def arguments(machine: Machine = CPU, **settings: str) -> EngineArguments:
-    return options(machine).parse({"MODEL": "org/name", **settings}).arguments
+    return options(machine).parse_engine_settings({"MODEL": "org/name", **settings}).arguments
 
 
 def candidate(

@@ -7,7 +7,7 @@ from typing import Any
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Request
 from llm_worker_client.steps import (
-    NotStored,
+    FileNotStored,
     Pause,
     PlatformReply,
     PlatformRequest,
@@ -52,7 +52,7 @@ class ExchangeResult:
 
 
 def run_exchange(
-    exchange: Exchange, *replies: PlatformReply | PlatformUnreachable | str | NotStored
+    exchange: Exchange, *replies: PlatformReply | PlatformUnreachable | str | FileNotStored
 ) -> ExchangeResult:
     """Take all steps of an exchange with these replies of the platform and the volume, in order.
 

@@ -91,7 +91,7 @@ def scripted_fine_tune(root: Path, *scripts: Script, id: str = ID, **values: Any
     fine_tune = FineTune(root / "worker" / "fine_tunes" / id)
     values = {"created_at": 1_700_000_000, "base": "org/demo", **values}
     request = StoredFineTune(id=id, training_file=ROWS, spec=Hyperparameters(epochs=2), **values)
-    fine_tune.write(REQUEST, request)
+    fine_tune.write_file(REQUEST, request)
     (fine_tune.directory / "script.json").write_text(json.dumps(scripts))
     return fine_tune
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import ClientSession, TraceConfig, web
 
 from emulator import Emulator, Job
-from job_loop import JobLoop, Limits, PlatformClient
+from job_loop import JobLoop, LoopLimits, PlatformClient
 from job_loop.wire import PlatformUrls
 from support.processes.background import HUNG_S, poll_until
 from worker.errors import WorkerError
@@ -62,7 +62,7 @@ class ScriptedAnswers:
     def stop_long_work(self) -> None:
         self.has_stopped_long_work = True
 
-    def fail_all(self, error: WorkerError) -> None:
+    def fail_all_jobs(self, error: WorkerError) -> None:
         self._error.set_result(error)
 
 
@@ -127,7 +127,7 @@ async def run_job_loop(
         set[str](),
     )
     died: Future[None] = Future()
-    loop = JobLoop(answers, wire, Limits(jobs, grace_s, values), died, in_progress)
+    loop = JobLoop(answers, wire, LoopLimits(jobs, grace_s, values), died, in_progress)
     task = asyncio.create_task(loop.run())
     try:
         yield Platform(emulator, answers, loop, wire, died, in_progress, task)

@@ -123,12 +123,12 @@ def test_a_chunk_is_due_when_its_oldest_piece_is_overdue() -> None:
 
 def test_missing_pieces_are_those_that_still_fit_into_the_chunk() -> None:
     with_delay, without_delay = chunker(smallest=3.5, delay=0.1), chunker(smallest=9)
-    assert with_delay.missing_pieces == 1  # the first piece starts the delay
+    assert with_delay.missing_piece_count == 1  # the first piece starts the delay
     with_delay.add(pieces(1))
     without_delay.add(pieces(1))
-    assert (with_delay.missing_pieces, without_delay.missing_pieces) == (3, 1)
+    assert (with_delay.missing_piece_count, without_delay.missing_piece_count) == (3, 1)
     with_delay.add(pieces(1, weight=9))
-    assert with_delay.missing_pieces == 1
+    assert with_delay.missing_piece_count == 1
 
 
 # Bytes and weights:

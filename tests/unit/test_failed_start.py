@@ -5,7 +5,7 @@ import json
 import pytest
 
 from worker.errors import MachineUnfit, StartFailed
-from worker.failed_start import FailedStart, shorten_paths, should_answer_callers
+from worker.failed_start import FailedStartHandler, shorten_paths, should_answer_callers
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.store import Artifact
 from worker.store.refusals import ModelUnavailable, Reason
@@ -55,7 +55,7 @@ def test_a_path_is_shortened_to_its_last_name(message: str, expected: str | None
 
 
 async def test_every_job_fails_with_the_message_and_is_not_retryable() -> None:
-    failed = FailedStart(ModelUnavailable(MODEL, Reason.MISSING))
+    failed = FailedStartHandler(ModelUnavailable(MODEL, Reason.MISSING))
     (chunk,) = [one async for one in failed.handle({"id": "job-1", "input": {"batch": {}}})]
     error = json.loads(chunk["error"])["error"]
     assert "the hub has no such repository" in error.pop("message")

@@ -36,20 +36,20 @@ def job_file(tmp_path: Path) -> Iterator[Path]:
 
 def refusal_message(text: str | None) -> str:
     with pytest.raises(InvalidInput) as caught:
-        local.read_job(text)
+        local.read_test_job(text)
     return caught.value.message
 
 
 def test_a_job_is_read_from_the_command_line_the_working_directory_or_the_repository(
     job_file: Path,
 ) -> None:
-    assert local.read_job('{"input": {"prompt": "Hi"}}')["id"] == "local"
+    assert local.read_test_job('{"input": {"prompt": "Hi"}}')["id"] == "local"
     default = json.loads((ROOT / "test_input.json").read_text())
-    assert local.read_job(None)["input"] == default["input"]
+    assert local.read_test_job(None)["input"] == default["input"]
     job_file.write_text(json.dumps(JOB, ensure_ascii=False), "utf-8")
-    assert local.read_job(None) == JOB
+    assert local.read_test_job(None) == JOB
     job_file.write_text("broken")
-    assert local.read_job(json.dumps(JOB)) == JOB
+    assert local.read_test_job(json.dumps(JOB)) == JOB
 
 
 def test_without_a_file_the_message_suggests_how_to_pass_a_job(
@@ -140,7 +140,7 @@ async def test_a_run_prints_every_chunk_and_the_text(capsys: pytest.CaptureFixtu
     payload = raw_job(stream=True, max_batch_delay_ms=0)
     with ScriptedEngine(*tokens("one", " zwölf", " 😀")) as engine:
         yields = await yields_of(engine, payload)
-        status = await local.run_job(worker(engine), {"id": "job-1", "input": payload})
+        status = await local.run_and_print(worker(engine), {"id": "job-1", "input": payload})
     printed = capsys.readouterr()
     *lines, blank, text = printed.out.splitlines()
     assert [json.loads(line) for line in lines] == yields
@@ -153,7 +153,7 @@ async def test_a_run_that_fails_prints_the_reason_and_exits_with_1(
     payload: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
-        assert await local.run_job(worker(engine), {"id": "local", "input": payload}) == 1
+        assert await local.run_and_print(worker(engine), {"id": "local", "input": payload}) == 1
     assert capsys.readouterr().err == f"The job failed: {EngineDead().message}\n"
 
 

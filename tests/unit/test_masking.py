@@ -36,7 +36,7 @@ def _add_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_secret_is_masked_completely_in_every_notation(text: str, masked: str) -> None:
-    assert masking.mask(text) == masked
+    assert masking.mask_secrets(text) == masked
 
 
 def test_a_masked_stream_counts_the_characters_before_masking() -> None:

@@ -41,7 +41,7 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
     common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages]
     if request_log is None:
         return common
-    return [_make_log_middleware(exit_stack.enter_context(_open_log(request_log))), *common]
+    return [_make_log_middleware(exit_stack.enter_context(_open_request_log(request_log))), *common]
 
 
 async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
@@ -125,7 +125,7 @@ def _make_log_middleware(log: logging.Logger) -> Middleware:
                 "status": CLIENT_CLOSED_REQUEST if response is None else response.status,
                 "ms": round((time.monotonic() - start) * 1000, 3),
                 "bytes_in": request.content_length or 0,
-                "bytes_out": 0 if response is None else _response_bytes(response),
+                "bytes_out": 0 if response is None else _response_size(response),
             }
             if FAULT_KEY in request:
                 line["fault"] = request[FAULT_KEY]
@@ -134,13 +134,13 @@ def _make_log_middleware(log: logging.Logger) -> Middleware:
     return log_request
 
 
-def _response_bytes(response: web.StreamResponse) -> int:
+def _response_size(response: web.StreamResponse) -> int:
     # For a stream, aiohttp knows only the total of written bytes, which includes the headers.
     return response.body_length if response.content_length is None else response.content_length
 
 
 @contextmanager
-def _open_log(path: Path) -> Iterator[logging.Logger]:
+def _open_request_log(path: Path) -> Iterator[logging.Logger]:
     """Yield a logger that writes to a file, which it overwrites at the first request.
 
     Raises:

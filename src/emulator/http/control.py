@@ -50,8 +50,8 @@ class ControlApi:
             web.get("/control/faults", self.list_faults),
             web.post("/control/faults", _reject_origin(self.add_fault)),
             web.delete("/control/faults", _reject_origin(self.clear_faults)),
-            web.get("/control/jobs", self.list_jobs),
-            web.get("/control/jobs/{job}", self.show_job),
+            web.get("/control/jobs", self.list_job_timings),
+            web.get("/control/jobs/{job}", self.show_job_timings),
             web.get("/control/workers", self.list_workers),
             web.post("/control/workers/{worker}/signal", _reject_origin(self.signal_worker)),
             web.post("/control/workers/{worker}/freeze", _reject_origin(self.freeze_worker)),
@@ -71,12 +71,12 @@ class ControlApi:
         self._faults.clear()
         return await self.list_faults(request)
 
-    async def list_jobs(self, request: web.Request) -> web.Response:
+    async def list_job_timings(self, request: web.Request) -> web.Response:
         """Return the timings of all jobs, with the number of chunks instead of the chunks."""
         jobs = [job.timings() for job in self._queue.jobs.values()]
         return web.json_response({"jobs": [{**job, "chunks": len(job["chunks"])} for job in jobs]})
 
-    async def show_job(self, request: web.Request) -> web.Response:
+    async def show_job_timings(self, request: web.Request) -> web.Response:
         return web.json_response(find_job(self._queue, request).timings())
 
     async def list_workers(self, request: web.Request) -> web.Response:
@@ -84,25 +84,25 @@ class ControlApi:
         return web.json_response({"workers": workers})
 
     async def signal_worker(self, request: web.Request) -> web.Response:
-        worker, process = self._find_process(request)
+        worker, process = self._find_worker_and_process(request)
         body = await read_body(request, MAX_CHUNK_BYTES)
         name = validate(SignalRequest, parse_object(body)).signal
-        process.signal(signal.Signals[name])
+        process.send_signal(signal.Signals[name])
         return web.json_response(_describe_worker(worker))
 
     async def freeze_worker(self, request: web.Request) -> web.Response:
-        worker, _ = self._find_process(request)
+        worker, _ = self._find_worker_and_process(request)
         freeze_worker(worker, await _read_seconds(request))
         return web.json_response(_describe_worker(worker))
 
     async def begin_outage(self, request: web.Request) -> web.Response:
         seconds = await _read_seconds(request)
-        if self._worker_port.is_refusing:
+        if self._worker_port.is_refusing_connections:
             raise web.HTTPConflict(text="workers are refused already")
         await self._worker_port.begin_outage(seconds)
         return web.json_response({"seconds": seconds})
 
-    def _find_process(self, request: web.Request) -> tuple[Worker, Process]:
+    def _find_worker_and_process(self, request: web.Request) -> tuple[Worker, Process]:
         worker = self._queue.workers.get(request.match_info["worker"])
         if worker is None or worker.process is None:
             raise web.HTTPNotFound(text="no such worker is run by this endpoint")

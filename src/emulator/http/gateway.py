@@ -28,7 +28,7 @@ class JobResponder(ABC):
         self._queue = queue
         self._options = options
 
-    async def _run_job(
+    async def _respond(
         self, request: web.Request, job_input: dict[str, Any], *, stream: bool
     ) -> web.StreamResponse:
         """Run a job and respond with its outputs; by default, cancel it if the client hangs up."""
@@ -55,7 +55,7 @@ class JobResponder(ABC):
             events = self._encode_chunk(first_chunk.output)
             await response.write(events)
             # Stop after the last event. Clients then hang up, and waiting for another chunk would
-            # detect this and cancel the job.
+            # detect the hangup and cancel the job.
             while not self._ends_stream(events) and (chunk := await anext(chunks, None)):
                 events = self._encode_chunk(chunk.output)
                 await response.write(events)
@@ -81,7 +81,7 @@ class JobResponder(ABC):
         """Return the whole response for a job of which nothing was streamed to the client."""
 
 
-class Gateway(JobResponder):
+class OpenAIGateway(JobResponder):
     """Serves ``/openai/``. The worker receives path and body, but no headers and no query.
 
     How the real gateway sends chunks that are not strings is not public. Here each is an event.
@@ -90,15 +90,15 @@ class Gateway(JobResponder):
     def routes(self) -> list[web.RouteDef]:
         # No DELETE: the job contains no method, so the worker would mistake the request for a POST.
         return [
-            web.get("/openai/{path:.+}", self.answer),
-            web.post("/openai/{path:.+}", self.answer),
+            web.get("/openai/{path:.+}", self.answer_request),
+            web.post("/openai/{path:.+}", self.answer_request),
         ]
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer_request(self, request: web.Request) -> web.StreamResponse:
         body = await self._read_body(request) if request.method == "POST" else None
         job_input = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
         stream = body is not None and bytes(body.get("stream", b"")) == b"true"
-        return await self._run_job(request, job_input, stream=stream)
+        return await self._respond(request, job_input, stream=stream)
 
     async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
         # The real gateway's limit is not public. This is the limit of /runsync, which also waits.

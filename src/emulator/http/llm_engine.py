@@ -33,23 +33,23 @@ class LLMEngineGateway(JobResponder):
     """Serves LLM Engine's unmodified client. The worker receives path, query, method and body."""
 
     def routes(self) -> list[web.RouteDef]:
-        answer = self._wrap_for_client(self.answer)
+        answer = self._wrap_for_client(self.answer_request)
         file_content = self._wrap_for_client(self.send_file_content)
         return [
             web.get("/v1/files/{id}/content", file_content),
             *(web.route(method, _PATHS, answer) for method in _METHODS),
         ]
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer_request(self, request: web.Request) -> web.StreamResponse:
         body = await self._read_body(request)
         path = request.match_info["path"]
         stream = path == _STREAM_PATH and request.method == "POST"
-        return await self._run_job(request, _make_job_input(request, path, body), stream=stream)
+        return await self._respond(request, _make_job_input(request, path, body), stream=stream)
 
     async def send_file_content(self, request: web.Request) -> web.StreamResponse:
         """Respond with the content of a file, which the worker yields in parts below 1 MB."""
         path = f"v1/files/{request.match_info['id']}/content"
-        return await self._run_job(request, _make_job_input(request, path, None), stream=False)
+        return await self._respond(request, _make_job_input(request, path, None), stream=False)
 
     async def _read_body(self, request: web.Request) -> dict[str, Any] | None:
         if request.content_type == _FORM_TYPE:
@@ -85,20 +85,20 @@ class LLMEngineGateway(JobResponder):
             return web.json_response({"detail": _error_message(error), **error}, status=status)
         output = job_output(job)
         if "id" in request.match_info:
-            output = {"id": request.match_info["id"], "content": _join_content(output)}
+            output = {"id": request.match_info["id"], "content": _join_file_content(output)}
         return web.json_response(output)
 
     def _wrap_for_client(self, handler: Handler) -> Handler:
         """Return a handler that checks the API key and shapes errors as the client expects."""
         handler = require_key(self._options.api_key, handler, read_llm_engine_keys)
 
-        async def adapt(request: web.Request) -> web.StreamResponse:
+        async def shape_errors(request: web.Request) -> web.StreamResponse:
             try:
                 return await handler(request)
             except web.HTTPException as error:
                 return web.json_response({"detail": error.text}, status=_map_status(error.status))
 
-        return adapt
+        return shape_errors
 
 
 def _make_job_input(request: web.Request, path: str, body: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ async def _read_form(request: web.Request) -> dict[str, Any]:
     try:
         async for part in await request.multipart():
             if isinstance(part, BodyPartReader):
-                fields |= _field_to_keys(part, await part.read())
+                fields |= _field_to_job_body(part, await part.read())
     except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
         raise web.HTTPBadRequest(text=f"the form can't be read: {error}") from error
     if "filename" not in fields:
@@ -127,7 +127,7 @@ async def _read_form(request: web.Request) -> dict[str, Any]:
     return fields
 
 
-def _field_to_keys(part: BodyPartReader, content: bytes) -> dict[str, Any]:
+def _field_to_job_body(part: BodyPartReader, content: bytes) -> dict[str, Any]:
     """Return a form's field as keys of a job's body; no keys if the worker doesn't know the field.
 
     Raises:
@@ -144,7 +144,7 @@ def _field_to_keys(part: BodyPartReader, content: bytes) -> dict[str, Any]:
     return {"filename": part.filename, "content_base64": base64.b64encode(content).decode()}
 
 
-def _join_content(output: Any) -> str:
+def _join_file_content(output: Any) -> str:
     """Join the parts of a file's content: text, or base64 for parts that are not text."""
     parts = output if isinstance(output, list) else [output]
     return "".join(part["content_base64"] if isinstance(part, dict) else part for part in parts)
@@ -155,7 +155,7 @@ def _error_message(error: dict[str, Any]) -> str:
 
 
 def _map_status(code: Any) -> int:
-    """Return the nearest status for which the client has an exception; 500 for 499 or no error."""
+    """Return the nearest status for which the client has an exception; 500 for 499 or no number."""
     if code in _CLIENT_ERROR_STATUSES:
         return int(code)
     if not isinstance(code, int) or code == CLIENT_CLOSED_REQUEST:

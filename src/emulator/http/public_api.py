@@ -14,7 +14,7 @@ from emulator.http.wire import (
     find_job,
     parse_raw_values,
     read_body,
-    read_number,
+    read_query_number,
     refuse_when_closed,
     validate,
 )
@@ -74,7 +74,7 @@ class PublicApi:
         await job.changed.wait_for(
             lambda: job.has_unread_chunks or job.has_ended, self._options.stream_poll_s
         )
-        chunks = [{"output": chunk.output} for chunk in job.read_chunks()]
+        chunks = [{"output": chunk.output} for chunk in job.take_unread_chunks()]
         body: dict[str, Any] = {"status": job.status, "stream": chunks}
         if job.error is not None:
             body["error"] = job.error
@@ -82,7 +82,7 @@ class PublicApi:
 
     async def status(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
-        ttl_ms = read_number(request, "ttl", (0, TTL_BOUNDS_MS[1]))
+        ttl_ms = read_query_number(request, "ttl", (0, TTL_BOUNDS_MS[1]))
         if ttl_ms is not None:
             self._queue.set_ttl(job, ttl_ms / 1000)
         return web.json_response(job.status_object())
@@ -115,7 +115,7 @@ class PublicApi:
         return web.json_response(self._queue.health())
 
     def _read_wait_s(self, request: web.Request) -> float:
-        wait_ms = read_number(request, "wait", WAIT_BOUNDS_MS)
+        wait_ms = read_query_number(request, "wait", WAIT_BOUNDS_MS)
         return self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000
 
     async def _submit(self, request: web.Request, max_bytes: int, sync: bool = False) -> Job:

@@ -81,7 +81,7 @@ def find_job(queue: Queue, request: web.Request) -> Job:
         raise web.HTTPNotFound(text=f"there is no job {job_id!r}") from None
 
 
-def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int | None:
+def read_query_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int | None:
     """Read a whole number from the query; None if the key is absent.
 
     Raises:

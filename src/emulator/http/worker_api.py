@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, ActiveFault, Call, Faults
 from emulator.http.app import FAULT_KEY
-from emulator.http.wire import find_job, parse_object, read_body, read_number
+from emulator.http.wire import find_job, parse_object, read_body, read_query_number
 from emulator.http.worker_port import is_closed_by_peer, reset_connection
 from emulator.options import MAX_CHUNK_BYTES, MAX_RUNSYNC_BYTES, Options
 from emulator.state.job import Condition, Job, Status
@@ -24,7 +24,7 @@ log = logging.getLogger("emulator")
 _WRAPPER_BYTES = len('{"output": }')
 # Seconds that a closed endpoint delays a poll. Not 0, because the SDK polls again immediately.
 _CLOSED_POLL_S = 0.1
-_MAX_BATCH = 100_000  # jobs in a response
+_MAX_BATCH = 100_000  # maximum number of jobs in a response
 
 
 class WorkerApi:
@@ -39,7 +39,7 @@ class WorkerApi:
         return [
             web.get("/job-take/{worker}", self._with_faults(Call.TAKE, self.take)),
             web.get("/job-take-batch/{worker}", self._with_faults(Call.TAKE, self.take_batch)),
-            web.get("/job-stop/{worker}", self._with_faults(Call.STOP, self.stop)),
+            web.get("/job-stop/{worker}", self._with_faults(Call.STOP, self.send_stops)),
             web.post("/job-stream/{worker}/{job}", self._with_faults(Call.STREAM, self.stream)),
             web.post("/job-done/{worker}/{job}", self._with_faults(Call.DONE, self.receive_result)),
             web.get("/ping/{worker}", self._reset_if_frozen(self.ping)),
@@ -49,7 +49,7 @@ class WorkerApi:
         """Return a handler that applies faults, resets frozen workers' calls and logs refusals."""
 
         async def apply_faults(request: web.Request) -> web.StreamResponse:
-            active_fault = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
+            active_fault = self._pick_fault(request, call, Action.STATUS, Action.RESET, Action.HANG)
             if active_fault is None:
                 try:
                     return await handler(request)
@@ -88,20 +88,20 @@ class WorkerApi:
         return await self._deliver_jobs(request, jobs, _to_message(jobs[0]) if jobs else None)
 
     async def take_batch(self, request: web.Request) -> web.StreamResponse:
-        limit = read_number(request, "batch_size", (1, _MAX_BATCH)) or 1
+        limit = read_query_number(request, "batch_size", (1, _MAX_BATCH)) or 1
         jobs = await self._wait_for_jobs(request, limit)
         return await self._deliver_jobs(request, jobs, [_to_message(job) for job in jobs])
 
-    async def stop(self, request: web.Request) -> web.StreamResponse:
+    async def send_stops(self, request: web.Request) -> web.StreamResponse:
         worker = self._get_worker(request)
-        await self._poll(worker.changed, lambda: bool(worker.pending_stops))
+        await self._wait_for_work(worker.changed, lambda: bool(worker.pending_stops))
         stops, worker.pending_stops = worker.pending_stops, []
         if not stops:
             return web.Response(status=204)
         try:
-            return await self._deliver(request, Call.STOP, {"jobsToStop": stops})
+            return await self._answer_poll(request, Call.STOP, {"jobsToStop": stops})
         except (asyncio.CancelledError, ConnectionError):
-            worker.add_stops(stops)
+            worker.add_pending_stops(stops)
             raise
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -138,7 +138,7 @@ class WorkerApi:
 
     def _store_result(self, job: Job, result: dict[str, Any]) -> None:
         if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
-            self._queue.report_progress(job, result.get("output"))
+            self._queue.store_progress(job, result.get("output"))
         elif error := result.get("error"):
             self._queue.fail(job, error if isinstance(error, str) else str(error))
         else:
@@ -161,10 +161,10 @@ class WorkerApi:
         if not worker.ready:
             worker.ready, worker.unhealthy = not worker.has_failed_start, worker.has_failed_start
             worker.changed.notify_all()
-        await self._poll(queue.changed, lambda: queue.has_available_jobs)
+        await self._wait_for_work(queue.changed, lambda: queue.has_available_jobs)
         return [] if queue.is_closed else queue.take(worker, limit)
 
-    async def _poll(self, changed: Condition, has_work: Callable[[], bool]) -> None:
+    async def _wait_for_work(self, changed: Condition, has_work: Callable[[], bool]) -> None:
         """Wait up to a long poll's timeout for ``has_work()``; briefly if the queue is closed."""
         queue = self._queue
         if queue.is_closed:
@@ -178,24 +178,24 @@ class WorkerApi:
         if not jobs:
             return web.Response(status=204)
         try:
-            response = await self._deliver(request, Call.TAKE, body)
+            response = await self._answer_poll(request, Call.TAKE, body)
         except (asyncio.CancelledError, ConnectionError):
             self._queue.requeue(jobs)
             raise
         self._get_worker(request).jobs += len(jobs)
-        if self._trigger(request, Call.TAKE, Action.DUPLICATE):
+        if self._pick_fault(request, Call.TAKE, Action.DUPLICATE):
             self._queue.redeliver(jobs)
         return response
 
-    async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
+    async def _answer_poll(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
         """Answer a long poll, and wait until the last byte is written.
 
         Raises:
             ConnectionError: The worker hung up and received nothing.
             asyncio.CancelledError: The worker hung up while the response was written.
         """
-        await self._delay(request, call)
-        if self._trigger(request, call, Action.LOSE):
+        await self._apply_delay_fault(request, call)
+        if self._pick_fault(request, call, Action.LOSE):
             return _reset_connection(request)
         response = web.Response(body=msgspec.json.encode(body), content_type="application/json")
         transport = request.transport
@@ -209,18 +209,18 @@ class WorkerApi:
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
         """Answer a post that has already taken effect; a fault may delay or lose the answer."""
-        await self._delay(request, call)
-        if self._trigger(request, call, Action.LOSE):
+        await self._apply_delay_fault(request, call)
+        if self._pick_fault(request, call, Action.LOSE):
             return _reset_connection(request)
         return web.json_response({})
 
-    async def _delay(self, request: web.Request, call: Call) -> None:
-        if active_fault := self._trigger(request, call, Action.DELAY):
+    async def _apply_delay_fault(self, request: web.Request, call: Call) -> None:
+        if active_fault := self._pick_fault(request, call, Action.DELAY):
             await asyncio.sleep(active_fault.fault.delay_s)
 
-    def _trigger(self, request: web.Request, call: Call, *actions: Action) -> ActiveFault | None:
+    def _pick_fault(self, request: web.Request, call: Call, *actions: Action) -> ActiveFault | None:
         """Return the fault that the request triggers, if any, and store it for the request log."""
-        active_fault = self._faults.trigger(call, *actions)
+        active_fault = self._faults.trigger_first(call, *actions)
         if active_fault is not None:
             request[FAULT_KEY] = active_fault.fault.do
         return active_fault

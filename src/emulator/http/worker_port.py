@@ -42,7 +42,7 @@ def freeze_worker(worker: Worker, seconds: float) -> None:
     if worker.process is None:
         raise ProcessLookupError(f"{worker.id} is not run by this endpoint")
     worker.frozen = True  # before the signal, so that requests that just arrived are reset
-    worker.process.signal(signal.SIGSTOP)
+    worker.process.send_signal(signal.SIGSTOP)
     for transport in list(worker.connections):
         reset_connection(transport)
     if worker.thaw_timer is not None:
@@ -57,7 +57,7 @@ def thaw_worker(worker: Worker) -> None:
     if worker.frozen:
         worker.frozen = False
         if worker.process is not None:
-            worker.process.signal(signal.SIGCONT)
+            worker.process.send_signal(signal.SIGCONT)
         worker.changed.notify_all()
 
 
@@ -77,7 +77,7 @@ class WorkerPort:
         self._reopen_task: asyncio.Task[None] | None = None
 
     @property
-    def is_refusing(self) -> bool:
+    def is_refusing_connections(self) -> bool:
         return self._site is None
 
     async def start(self, runner: web.AppRunner) -> None:
@@ -90,7 +90,7 @@ class WorkerPort:
             OSError: The port is taken.
         """
         self._runner = runner
-        bound_socket = _bind(self._host, self.port)
+        bound_socket = _bind_socket(self._host, self.port)
         self.port = bound_socket.getsockname()[1]
         await self._listen(bound_socket)
 
@@ -106,10 +106,10 @@ class WorkerPort:
         await site.stop()
         # The socket is bound immediately but doesn't listen: connections are refused, and no other
         # process gets the port.
-        bound_socket = _bind(self._host, self.port)
+        bound_socket = _bind_socket(self._host, self.port)
         for connection in self._runner.server.connections:
             reset_connection(connection.transport)
-        self._reopen_task = asyncio.create_task(self._listen_after(seconds, bound_socket))
+        self._reopen_task = asyncio.create_task(self._listen_after_outage(seconds, bound_socket))
 
     async def cancel_outage(self) -> None:
         """Cancel an outage in progress for a shutdown: the port stays closed."""
@@ -117,7 +117,7 @@ class WorkerPort:
             self._reopen_task.cancel()
             await asyncio.wait([self._reopen_task])
 
-    async def _listen_after(self, seconds: float, bound_socket: socket.socket) -> None:
+    async def _listen_after_outage(self, seconds: float, bound_socket: socket.socket) -> None:
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class WorkerPort:
         self._site = site
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound_socket = socket.socket(family, kind)
     try:

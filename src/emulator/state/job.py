@@ -105,7 +105,7 @@ class Job:
     attempt: int = 1
     ttl_ends_at: float | None = None  # time of expiry or removal that a caller has set
     is_redelivered: bool = False  # a fault delivered it twice, so two workers may run it
-    _read_count: int = 0  # number of chunks that read_chunks has returned
+    _read_count: int = 0  # number of chunks that take_unread_chunks has returned
 
     @property
     def input(self) -> Any:
@@ -131,14 +131,14 @@ class Job:
     def has_unread_chunks(self) -> bool:
         return self._read_count < len(self.chunks)
 
-    def read_chunks(self) -> list[Chunk]:
+    def take_unread_chunks(self) -> list[Chunk]:
         """Return the unread chunks. Reading consumes them, as on the platform."""
         unread = self.chunks[self._read_count :]
         self._read_count = len(self.chunks)
         return unread
 
     async def follow_chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield this attempt's chunks until it ends; ``read_chunks`` still returns them, too."""
+        """Yield this attempt's chunks until it ends; ``take_unread_chunks`` returns them, too."""
         position, attempt = 0, self.attempt
 
         def has_chunk_or_end() -> bool:
@@ -153,7 +153,7 @@ class Job:
     async def wait_for_end(self, timeout_s: float | None = None) -> bool:
         return await self.changed.wait_for(lambda: self.has_ended, timeout_s)
 
-    def reset(self) -> None:
+    def reset_for_retry(self) -> None:
         """Turn the job into a newly queued attempt without outputs."""
         self.attempt += 1
         self.is_redelivered, self.ttl_ends_at = False, None

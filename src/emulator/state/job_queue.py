@@ -56,7 +56,7 @@ class Queue:
         policy = policy or Policy()
         job = Job(
             f"{'sync-' if sync else ''}{uuid4()}-e1",
-            {key: _to_json(value) for key, value in payload.items()},
+            {key: _to_raw_json(value) for key, value in payload.items()},
             ttl_s=_seconds(policy.ttl_ms, options.ttl_s),
             execution_timeout_s=_seconds(policy.execution_timeout_ms, options.execution_timeout_s),
             retention_s=options.runsync_retention_s if sync else options.run_retention_s,
@@ -80,9 +80,9 @@ class Queue:
 
         Jobs that a fault delivers a second time come first; they keep their first worker.
         """
-        redelivered = _pop(self._redeliveries, limit)
+        redelivered = _pop_jobs(self._redeliveries, limit)
         redelivered = [job for job in redelivered if job.status is Status.IN_PROGRESS]
-        new_jobs = _pop(self._waiting_jobs, limit - len(redelivered))
+        new_jobs = _pop_jobs(self._waiting_jobs, limit - len(redelivered))
         now = time.monotonic()
         for job in new_jobs:
             job.status = Status.IN_PROGRESS
@@ -124,7 +124,7 @@ class Queue:
             job.chunks.append(Chunk(output, time.monotonic(), size))
             job.changed.notify_all()
 
-    def report_progress(self, job: Job, progress: Any) -> None:
+    def store_progress(self, job: Job, progress: Any) -> None:
         if job.status is Status.IN_PROGRESS:
             job.progress = progress
             job.changed.notify_all()
@@ -132,20 +132,20 @@ class Queue:
     def complete(self, job: Job, output: Any) -> None:
         if job.status is Status.IN_PROGRESS:
             job.output = output
-            self._end(job, Status.COMPLETED)
+            self._end_job(job, Status.COMPLETED)
 
     def fail(self, job: Job, error: str) -> None:
         if job.status is Status.IN_PROGRESS:
-            self._end(job, Status.FAILED, error)
+            self._end_job(job, Status.FAILED, error)
 
     def cancel(self, job: Job) -> None:
         """End the job immediately unless it has ended; job-stop notifies a worker that runs it."""
-        self._end_early(job, Status.CANCELLED)
+        self._end_job_early(job, Status.CANCELLED)
 
     def retry(self, job: Job) -> None:
         """Queue an ended job again, under the same id and without its outputs."""
         self._counts["retried"] += 1
-        job.reset()
+        job.reset_for_retry()
         self._waiting_jobs.append(job)
         self._set_timer(job)
         job.changed.notify_all()
@@ -221,7 +221,7 @@ class Queue:
         if job.ended_at is None:
             due_at, action = job.deadline, self._handle_deadline
         else:
-            due_at, action = job.ended_at + job.retention_s, self._remove
+            due_at, action = job.ended_at + job.retention_s, self._remove_job
             if job.ttl_ends_at is not None and job.ttl_ends_at > job.ended_at:
                 due_at = job.ttl_ends_at
         delay = due_at - time.monotonic()
@@ -230,25 +230,25 @@ class Queue:
     def _handle_deadline(self, job: Job) -> None:
         is_expired = job.deadline == job.expires_at
         limit_name = "ttl" if is_expired else "executionTimeout"
-        self._end_early(job, Status.TIMED_OUT, f"the job's {limit_name} is over")
+        self._end_job_early(job, Status.TIMED_OUT, f"the job's {limit_name} is over")
         if is_expired and self._options.expired_as is ExpiredJobHandling.DELETED:
-            self._remove(job)
+            self._remove_job(job)
 
-    def _remove(self, job: Job) -> None:
+    def _remove_job(self, job: Job) -> None:
         if job.timer is not None:
             job.timer.cancel()
         del self.jobs[job.id]
 
-    def _end_early(self, job: Job, status: Status, error: str | None = None) -> None:
+    def _end_job_early(self, job: Job, status: Status, error: str | None = None) -> None:
         """End a job unless it has ended; have the worker that runs it stop it."""
         if job.status is Status.IN_QUEUE:
             self._waiting_jobs.remove(job)
         elif job.status is Status.IN_PROGRESS and job.worker_id is not None:
-            self.get_worker(job.worker_id).add_stops([job.id])
+            self.get_worker(job.worker_id).add_pending_stops([job.id])
         if not job.has_ended:
-            self._end(job, status, error)
+            self._end_job(job, status, error)
 
-    def _end(self, job: Job, status: Status, error: str | None = None) -> None:
+    def _end_job(self, job: Job, status: Status, error: str | None = None) -> None:
         self._running_jobs.pop(job.id, None)
         self._counts[status] += 1
         job.status = status
@@ -259,11 +259,11 @@ class Queue:
         self.on_end(job)
 
 
-def _pop(jobs: deque[Job], limit: int) -> list[Job]:
+def _pop_jobs(jobs: deque[Job], limit: int) -> list[Job]:
     return [jobs.popleft() for _ in range(min(limit, len(jobs)))]
 
 
-def _to_json(value: Any) -> msgspec.Raw:
+def _to_raw_json(value: Any) -> msgspec.Raw:
     if isinstance(value, msgspec.Raw):
         return value
     # Python's own encoder also writes values that tests send, such as NaN and lone surrogates.

@@ -15,7 +15,7 @@ class Process(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def signal(self, number: signal.Signals) -> None: ...
+    def send_signal(self, number: signal.Signals) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +49,6 @@ class Worker:
             return "initializing"
         return "running" if busy else "idle"
 
-    def add_stops(self, job_ids: list[str]) -> None:
+    def add_pending_stops(self, job_ids: list[str]) -> None:
         self.pending_stops.extend(job_ids)
         self.changed.notify_all()

@@ -19,7 +19,7 @@ from llm_worker_client.deploy.errors import (
     NoResponse,
     PlanError,
 )
-from llm_worker_client.deploy.settings import Secrets
+from llm_worker_client.deploy.settings import SecretMasker
 
 # Timeouts for connecting and for a response, in seconds.
 CONNECT_TIMEOUT_S = 10.0
@@ -49,7 +49,7 @@ class Api:
     Args:
         key: The account's API key.
         api_url: The URL of the REST API.
-        queue_url: The URL of the queues.
+        queue_url: The URL of the platform's job queues.
         sleep: Sleeps for a number of seconds.
         timeout_s: Seconds to wait for a response.
 
@@ -70,7 +70,7 @@ class Api:
             raise PlanError(["the account key holds characters that no key has: copy it again"])
         self.sleep = sleep
         self._api_url, self._queue_url = _validate_url(api_url), _validate_url(queue_url)
-        self._secrets = Secrets()
+        self._secrets = SecretMasker()
         self._secrets.add([key])
         self._http = httpx2.Client(
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
@@ -82,7 +82,7 @@ class Api:
 
     # Requests about the account's endpoints.
 
-    def find_endpoint(self, name: str) -> Json | None:
+    def find_endpoint_by_name(self, name: str) -> Json | None:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
@@ -90,7 +90,7 @@ class Api:
         """
         return _find_by_name(name, self._list_endpoints())
 
-    def get_endpoint(self, name: str) -> Json:
+    def endpoint_by_name_or_id(self, name: str) -> Json:
         """Return the endpoint with this name or id.
 
         Raises:
@@ -107,28 +107,28 @@ class Api:
     def create_endpoint(self, body: Json) -> Json:
         """Create an endpoint and return it; if no response arrives, look for it by its name."""
         try:
-            return self._send("POST", self.endpoint_url(), body)
+            return self._send("POST", self.endpoints_url(), body)
         except NoResponse:
-            if (found := self.find_endpoint(body["name"])) is None:
+            if (found := self.find_endpoint_by_name(body["name"])) is None:
                 raise
             return found
 
     def update_endpoint(self, endpoint_id: str, body: Json, *, can_retry: bool = False) -> None:
-        self._send("PATCH", self.endpoint_url(endpoint_id), body, can_retry=can_retry)
+        self._send("PATCH", self.endpoints_url(endpoint_id), body, can_retry=can_retry)
 
     def delete_endpoint(self, endpoint_id: str) -> None:
         """Delete an endpoint; do nothing if it no longer exists."""
         try:
-            self._send("DELETE", self.endpoint_url(endpoint_id))
+            self._send("DELETE", self.endpoints_url(endpoint_id))
         except ApiError as error:
             if error.status != 404:
                 raise
 
     def get_workers(self, endpoint_id: str) -> Json:
-        return self._send("GET", self.endpoint_url(endpoint_id, "workers"))
+        return self._send("GET", self.endpoints_url(endpoint_id, "workers"))
 
     def get_releases(self, endpoint_id: str) -> Json:
-        return self._send("GET", self.endpoint_url(endpoint_id, "releases"))
+        return self._send("GET", self.endpoints_url(endpoint_id, "releases"))
 
     def list_volumes(self) -> list[Json]:
         """Return the account's network volumes."""
@@ -148,7 +148,7 @@ class Api:
             last_id: The id of the last event that was received; empty if there was none.
             idle_s: Seconds without an event after which the iterator ends.
         """
-        url = self.endpoint_url(endpoint_id, "workers", worker_id, "logs")
+        url = self.endpoints_url(endpoint_id, "workers", worker_id, "logs")
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         timeout = httpx2.Timeout(idle_s, connect=CONNECT_TIMEOUT_S)
         request = f"GET {urlsplit(url).path}"
@@ -158,7 +158,7 @@ class Api:
             ) as response:
                 if not response.is_success:
                     response.read()
-                    raise self._api_error(request, response)
+                    raise self._make_api_error(request, response)
                 yield _read_until_idle(response.iter_lines(), idle_s)
         except httpx2.HTTPError as error:
             raise _no_response_error(request, error) from None
@@ -167,8 +167,8 @@ class Api:
 
     def submit_job(self, endpoint_id: str, job_input: Json) -> str:
         """Submit a job to the endpoint and return the job's id."""
-        # If only the response is lost, a retry submits the test job twice, which does no harm.
         url = _join_url(self._queue_url, endpoint_id, "run")
+        # If only the response is lost, a retry submits the test job twice, which does no harm.
         return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
 
     def get_job(self, endpoint_id: str, job_id: str) -> Json:
@@ -185,19 +185,18 @@ class Api:
         """Return the base URL of an endpoint for OpenAI's clients."""
         return _join_url(self._queue_url, endpoint_id, "openai", "v1")
 
-    def endpoint_url(self, *parts: str) -> str:
+    def endpoints_url(self, *parts: str) -> str:
         """Return the URL of all endpoints, or of the endpoint or resource that the parts name."""
         return _join_url(self._api_url, "serverless", *parts)
 
     def _list_endpoints(self) -> list[Json]:
-        endpoints: list[Json] = self._send("GET", self.endpoint_url())["endpoints"]
+        endpoints: list[Json] = self._send("GET", self.endpoints_url())["endpoints"]
         return endpoints
 
     def _send(self, method: str, url: str, body: object = None, *, can_retry: bool = False) -> Json:
         """Send a request and return the JSON object of the response; {} if the body is empty.
 
-        A GET, a DELETE, and any request with ``can_retry`` are retried if the platform is busy or
-        unreachable.
+        Retries GET, DELETE and requests with ``can_retry`` if the platform is busy or unreachable.
 
         Raises:
             ApiError: If the platform refuses the request.
@@ -220,7 +219,7 @@ class Api:
         except httpx2.HTTPError as error:
             raise _no_response_error(request, error) from None
         if not response.is_success:
-            raise self._api_error(request, response)
+            raise self._make_api_error(request, response)
         try:
             content = response.json() if response.content else {}
         except ValueError:
@@ -229,7 +228,7 @@ class Api:
             raise NoResponse(f"{request}: the answer is no JSON object")
         return content
 
-    def _api_error(self, request: str, response: httpx2.Response) -> ApiError:
+    def _make_api_error(self, request: str, response: httpx2.Response) -> ApiError:
         try:
             # A response may quote the key, which must not appear in a message.
             body = json.loads(self._secrets.mask(response.text))
@@ -291,7 +290,7 @@ def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
 
 
 def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
-    """Return the seconds before a retry; None if it is useless or over ``MAX_PAUSE_S`` away."""
+    """Return the seconds before a retry; None if useless or over ``MAX_PAUSE_S`` away."""
     backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
     if isinstance(error, NoResponse):
         return backoff_s

@@ -1,4 +1,4 @@
-"""Applies a plan to an endpoint, checks it with a test job, and rolls back on failure."""
+"""Applies a plan to an endpoint, checks the endpoint with a test job, and rolls back on failure."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ _FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
 
 
 @dataclass
-class Deployment:
+class EndpointDeployer:
     """Executes a step of a deployment, and rolls it back if it fails.
 
     Attributes:
@@ -46,12 +46,12 @@ class Deployment:
     warn: Callable[[str], None]
     wait_s: float = RESPONSE_WAIT_S
 
-    def execute(self, step: DeployStep) -> str:
+    def deploy(self, step: DeployStep) -> str:
         """Send a step's request, wait until a test job is answered, and return the endpoint's id.
 
         A step without a request does nothing. After a failure or an interruption, a new endpoint is
-        limited to zero workers, and an existing endpoint gets its previous state back; if this
-        fails, too, ``warn`` names the endpoint.
+        limited to zero workers, and an existing endpoint gets its previous state back; if the
+        rollback fails, too, ``warn`` names the endpoint.
 
         Raises:
             DeployError: If the deployment failed.
@@ -62,7 +62,7 @@ class Deployment:
         with ExitStack() as rollback:
             rollback.callback(self._roll_back, existing.get("id"), step)
             try:
-                endpoint_id = self._send(step)
+                endpoint_id = self._send_step_request(step)
             except ApiError as error:
                 if error.status < 500:
                     # The platform refused the request, so there is nothing to roll back.
@@ -72,14 +72,14 @@ class Deployment:
             rollback.callback(self._roll_back, endpoint_id, step)
             if step.existing is None:
                 # Raise if someone else has also created an endpoint of this name: both would cost.
-                self.api.find_endpoint(step.body["name"])
+                self.api.find_endpoint_by_name(step.body["name"])
             if self.wait_s:
                 env = step.body.get("env", existing.get("env")) or {}
-                ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).run(env)
+                ReadinessCheck(self.api, endpoint_id, self.report, self.wait_s).wait_for_answer(env)
             rollback.pop_all()
         return endpoint_id
 
-    def _send(self, step: DeployStep) -> str:
+    def _send_step_request(self, step: DeployStep) -> str:
         if step.existing is None:
             endpoint_id = str(self.api.create_endpoint(step.body)["id"])
             url = self.api.openai_url(endpoint_id)
@@ -95,7 +95,7 @@ class Deployment:
         if endpoint_id is None:
             name, endpoint = step.body["name"], None
             with suppress(DeployError):
-                endpoint = self.api.find_endpoint(name)
+                endpoint = self.api.find_endpoint_by_name(name)
             if endpoint is None:
                 self.warn(
                     f"look in the console whether there is an endpoint {name} now, and stop it"
@@ -129,7 +129,7 @@ class ReadinessCheck:
     _last_line: str = field(default="", init=False)
     _unhealthy_polls: int = field(default=0, init=False)
 
-    def run(self, env: Mapping[str, str]) -> None:  # noqa: C901 - one loop of checks
+    def wait_for_answer(self, env: Mapping[str, str]) -> None:  # noqa: C901 - all checks share a loop
         """Send test jobs until a worker of the endpoint's newest version has answered one.
 
         Args:
@@ -140,17 +140,17 @@ class ReadinessCheck:
             DeployError: If the platform refuses a request or can't be reached.
         """
         deadline = time.monotonic() + self.wait_s
-        job_input, job_id = _make_job_input(env), None
+        job_input, job_id = _make_test_job_input(env), None
         try:
             while True:
                 workers = self._poll_workers()
-                if job_id is None and _can_answer(workers):
+                if job_id is None and _can_newest_version_answer(workers):
                     job_id = self.api.submit_job(self.endpoint_id, job_input)
                 if job_id is not None:
                     job = self.api.get_job(self.endpoint_id, job_id)
                     if job.get("status") in _FINAL_STATES:
                         job_id = None
-                        self.report(f"answered: {_truncate(_parse_answer(job))}")
+                        self.report(f"answered: {_truncate(_parse_test_answer(job))}")
                         if not self._is_stale_worker(job.get("workerId")):
                             return
                 if time.monotonic() >= deadline:
@@ -160,7 +160,7 @@ class ReadinessCheck:
                 self.api.sleep(POLL_S)
         except DeployError:
             with suppress(DeployError):
-                self._report_log()
+                self._report_worker_log()
             raise
         finally:
             if job_id is not None:
@@ -186,7 +186,7 @@ class ReadinessCheck:
         workers: list[Json] = response["workers"]
         return workers
 
-    def _report_log(self) -> None:
+    def _report_worker_log(self) -> None:
         for worker in self.api.get_workers(self.endpoint_id)["workers"][:1]:
             self.report(f"the last lines of worker {worker['id']}:")
             log = WorkerLog(self.api, self.endpoint_id, worker["id"], {"tail": str(_MAX_LOG_LINES)})
@@ -195,22 +195,22 @@ class ReadinessCheck:
                 self.report(f"  {line}")
 
 
-def _can_answer(workers: list[Json]) -> bool:
+def _can_newest_version_answer(workers: list[Json]) -> bool:
     """Return whether the newest version has a ready worker, or there is no earlier version."""
     current = [worker for worker in workers if not worker["isStale"]]
     is_ready = any(worker["status"] in _READY_STATES for worker in current)
     return is_ready or len(current) == len(workers)
 
 
-def _make_job_input(env: Mapping[str, str]) -> Json:
-    """Return the input of a small job that an endpoint with these settings can answer."""
+def _make_test_job_input(env: Mapping[str, str]) -> Json:
+    """Return the input of a small job that an endpoint with the settings ``env`` can answer."""
     if env.get("RUNNER", "").strip() == "pooling":
         return {"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello!"}}
     chat = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _parse_answer(job: Json) -> Any:
+def _parse_test_answer(job: Json) -> Any:
     """Return the text of a chat response, or the unchanged output of another job.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_worker_client.deploy.api import Api, Json, strip_flashboot_suffix
 from llm_worker_client.deploy.errors import ApiError, PlanError
-from llm_worker_client.deploy.settings import MASK, is_secret
+from llm_worker_client.deploy.settings import MASK, contains_secret
 
 # Fields with lists whose order has no meaning.
 _UNORDERED_LISTS = frozenset(
@@ -35,7 +35,7 @@ class DeployStep:
     undo: Json | None = None
 
 
-def plan_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
+def plan_deploy_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
     """Compare an endpoint with a plan and return the step that is needed.
 
     Only fields of the plan's request are compared. The platform replaces variables, pools, workers
@@ -43,7 +43,7 @@ def plan_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
 
     Args:
         desired: The body of the request that would create the endpoint.
-        existing: The endpoint with this name, if it exists.
+        existing: The endpoint with the plan's name; None if it doesn't exist.
         url: The URL of all endpoints.
 
     Raises:
@@ -54,7 +54,7 @@ def plan_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
     if existing.get("type", "QUEUE") != desired["type"] or not existing.get("gpu"):
         kind = f"{existing.get('type')}{'' if existing.get('gpu') else ' without GPUs'}"
         raise PlanError([f"name: {desired['name']} is an endpoint of another kind ({kind})"])
-    current = to_request_body(existing)
+    current = endpoint_to_request_body(existing)
     new = {key: value for key, value in desired.items() if key != "type"}
     if strip_flashboot_suffix(existing["name"]) == new["name"]:
         new["name"] = existing["name"]
@@ -72,7 +72,7 @@ def plan_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
     return DeployStep(method, url, body, tuple(_diff_lines(undo, body)), existing, undo)
 
 
-def to_request_body(endpoint: Json) -> Json:
+def endpoint_to_request_body(endpoint: Json) -> Json:
     """Return an endpoint in the format of a request, with defaults for missing fields."""
     gpu = {key: endpoint["gpu"][key] for key in ("pools", "count") if key in endpoint["gpu"]}
     gpu.setdefault("count", 1)
@@ -85,7 +85,7 @@ def to_request_body(endpoint: Json) -> Json:
 def check_volumes(api: Api, desired: Json) -> None:
     """Check that the volumes exist and are in the plan's data centers, if it names any.
 
-    A worker whose volume does not exist would never start. Without access, the check passes.
+    A worker without its volume would never start. A key that can't list volumes passes the check.
 
     Raises:
         PlanError: If a volume does not exist or is in another data center.
@@ -129,7 +129,7 @@ def _diff_lines(old: Json, new: Json, group: str = "") -> list[str]:
             lines += _diff_lines(before or {}, after, f"{key}.")
         elif _sort_if_unordered(name, before) != _sort_if_unordered(name, after):
             mark = "+" if before is None else "-" if after is None else "~"
-            values = [_format_value(key, value) for value in (before, after) if value is not None]
+            values = [_mask_value(key, value) for value in (before, after) if value is not None]
             lines.append(f"{mark} {key}: {' -> '.join(values)}")
     return lines
 
@@ -138,8 +138,8 @@ def _sort_if_unordered(name: str, value: Any) -> Any:
     return sorted(value) if name in _UNORDERED_LISTS and value else value
 
 
-def _format_value(key: str, value: Any) -> str:
+def _mask_value(key: str, value: Any) -> str:
     group, _, name = key.partition(".")
-    if group == "env" and is_secret(name, value):
+    if group == "env" and contains_secret(name, value):
         return MASK
     return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -15,11 +15,11 @@ from typing import Any, get_args
 
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
-from llm_worker_client.deploy.apply import RESPONSE_WAIT_S, Deployment
-from llm_worker_client.deploy.changes import DeployStep, check_volumes, plan_step
+from llm_worker_client.deploy.apply import RESPONSE_WAIT_S, EndpointDeployer
+from llm_worker_client.deploy.changes import DeployStep, check_volumes, plan_deploy_step
 from llm_worker_client.deploy.errors import DeployError, PlanError
-from llm_worker_client.deploy.plan import Plan, read_plan_file, validate_plan
-from llm_worker_client.deploy.settings import Secrets
+from llm_worker_client.deploy.plan import EndpointPlan, read_plan_file, validate_plan
+from llm_worker_client.deploy.settings import SecretMasker
 from llm_worker_client.deploy.workers import WorkerLog, format_status, get_status, only_worker_id
 
 # Exit statuses for an invalid command line or plan, and for an interruption.
@@ -30,15 +30,15 @@ _EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOG_IDLE_S = 3.0
 
 
-class Command:
+class DeployCommand:
     """One run of the command ``deploy``, which masks secrets in all its output."""
 
     def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
         self.options = options
         self._sleep = sleep
-        self.secrets = Secrets()
+        self.secrets = SecretMasker()
 
-    def print(self, text: str) -> None:
+    def print_masked(self, text: str) -> None:
         """Print a line of the result."""
         sys.stdout.write(self.secrets.mask(text) + "\n")
         sys.stdout.flush()
@@ -60,28 +60,28 @@ class Command:
     def run_plan(self) -> None:
         request = self._make_request_body()
         if self.options.offline:
-            step = plan_step(request, None, f"{self.options.api_url.rstrip('/')}/serverless")
+            step = plan_deploy_step(request, None, f"{self.options.api_url.rstrip('/')}/serverless")
         else:
             with self.open_api() as api:
-                step = self._plan_step(api, request)
+                step = self._plan_deploy_step(api, request)
         content = {"method": step.method, "url": step.url, "body": step.body}
         # The keys are sorted, so that the same step prints the same bytes.
-        self.print(_to_json(content | {"changes": step.changes}))
+        self.print_masked(_to_json(content | {"changes": step.changes}))
 
     def run_apply(self) -> None:
         request = self._make_request_body()
         with self.open_api() as api:
-            step = self._plan_step(api, request)
+            step = self._plan_deploy_step(api, request)
             for line in step.changes or ("nothing to change",):
                 self.report(line)
             wait_s = 0.0 if self.options.no_wait else self.options.wait_s
-            self.print(Deployment(api, self.report, self.report, wait_s).execute(step))
+            self.print_masked(EndpointDeployer(api, self.report, self.report, wait_s).deploy(step))
 
     def run_status(self) -> None:
         with self.open_api() as api:
             status = get_status(api, self._get_endpoint(api))
         for line in [_to_json(status)] if self.options.json else format_status(status):
-            self.print(line)
+            self.print_masked(line)
 
     def run_logs(self) -> None:
         options = self.options
@@ -97,7 +97,7 @@ class Command:
             if options.no_follow:
                 lines = islice(log.read_until_idle(_LOG_IDLE_S), max_lines)
             for line in lines:
-                self.print(line)
+                self.print_masked(line)
 
     def run_delete(self) -> None:
         with self.open_api() as api:
@@ -105,11 +105,11 @@ class Command:
             if not self.options.yes and not self._confirm_deletion(endpoint):
                 raise DeployError("not deleted")
             api.delete_endpoint(endpoint["id"])
-            self.print(f"deleted: {endpoint['id']}")
+            self.print_masked(f"deleted: {endpoint['id']}")
 
     def _make_request_body(self) -> dict[str, Any]:
         fields = read_plan_file(self.options.file) if self.options.file else {}
-        flags = {name: getattr(self.options, name) for name in Plan.model_fields}
+        flags = {name: getattr(self.options, name) for name in EndpointPlan.model_fields}
         pairs = flags.pop("settings")
         fields |= {name: value for name, value in flags.items() if value is not None}
         if pairs:
@@ -118,18 +118,18 @@ class Command:
         plan, remarks = validate_plan(fields, allow_unknown=self.options.unknown_settings)
         for line in remarks:
             self.report(line)
-        return plan.to_request()
+        return plan.to_request_body()
 
-    def _plan_step(self, api: Api, request: dict[str, Any]) -> DeployStep:
-        if existing := api.find_endpoint(request["name"]):
+    def _plan_deploy_step(self, api: Api, request: dict[str, Any]) -> DeployStep:
+        if existing := api.find_endpoint_by_name(request["name"]):
             self.secrets.add_from_env(existing.get("env") or {})
-        step = plan_step(request, existing, api.endpoint_url())
+        step = plan_deploy_step(request, existing, api.endpoints_url())
         if {"networkVolumes", "dataCenterIds"} & step.body.keys():
             check_volumes(api, request)
         return step
 
     def _get_endpoint(self, api: Api) -> dict[str, Any]:
-        endpoint = api.get_endpoint(self.options.name)
+        endpoint = api.endpoint_by_name_or_id(self.options.name)
         self.secrets.add_from_env(endpoint.get("env") or {})
         return endpoint
 
@@ -164,20 +164,20 @@ LOGS_FLAGS: Flags = NAME_FLAGS | {
 }
 DELETE_FLAGS: Flags = NAME_FLAGS | {"--yes": {"action": "store_true", "help": "do not ask"}}
 
-COMMANDS: dict[str, tuple[Callable[[Command], None], str, Flags]] = {
+COMMANDS: dict[str, tuple[Callable[[DeployCommand], None], str, Flags]] = {
     "plan": (
-        Command.run_plan,
+        DeployCommand.run_plan,
         "print the request that apply would send, and what it changes",
         PLAN_FLAGS,
     ),
     "apply": (
-        Command.run_apply,
+        DeployCommand.run_apply,
         "create or change the endpoint, and wait for its first response",
         APPLY_FLAGS,
     ),
-    "status": (Command.run_status, "print the status of its workers and jobs", STATUS_FLAGS),
-    "logs": (Command.run_logs, "follow a worker's log", LOGS_FLAGS),
-    "delete": (Command.run_delete, "delete the endpoint", DELETE_FLAGS),
+    "status": (DeployCommand.run_status, "print the status of its workers and jobs", STATUS_FLAGS),
+    "logs": (DeployCommand.run_logs, "follow a worker's log", LOGS_FLAGS),
+    "delete": (DeployCommand.run_delete, "delete the endpoint", DELETE_FLAGS),
 }
 
 
@@ -188,7 +188,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--api-url", default=API_URL, metavar="URL", help="REST API")
         command.add_argument(
-            "--queue-url", default=account.base_url(), metavar="URL", help="queues"
+            "--queue-url", default=account.platform_base_url(), metavar="URL", help="queues"
         )
         if name in {"plan", "apply"}:
             _add_plan_flags(command)
@@ -196,9 +196,9 @@ def add_arguments(parser: ArgumentParser) -> None:
             command.add_argument(flag, **options)
 
 
-def run(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
+def run_subcommand(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
     """Run the subcommand that the options name, and return its exit status."""
-    command = Command(options, sleep)
+    command = DeployCommand(options, sleep)
     # These signals are handled like Ctrl-C, so that an interrupted deployment is rolled back.
     signals = [number for number in _EXIT_SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
     for number in signals:
@@ -225,7 +225,7 @@ def run(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
 
 def _add_plan_flags(command: ArgumentParser) -> None:
     command.add_argument("-f", "--file", type=Path, metavar="YAML", help="the fields of a plan")
-    for name, field in Plan.model_fields.items():
+    for name, field in EndpointPlan.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
         is_list = list in {getattr(kind, "__origin__", None) for kind in kinds}
         types = {"settings": _parse_setting}

@@ -8,13 +8,13 @@ from logging import getLogger
 from typing import Any
 
 from llm_worker_client.deploy.api import Api, Json
-from llm_worker_client.deploy.apply import Deployment
-from llm_worker_client.deploy.changes import plan_step, to_request_body
+from llm_worker_client.deploy.apply import EndpointDeployer
+from llm_worker_client.deploy.changes import endpoint_to_request_body, plan_deploy_step
 from llm_worker_client.deploy.errors import ApiError, DuplicateName, PlanError
 from llm_worker_client.deploy.plan import (
     KV_CACHE_FACTOR,
     estimate_weights_gb,
-    smallest_pools,
+    smallest_gpu_pools,
     validate_plan,
 )
 from llm_worker_client.deploy.settings import LISTING
@@ -94,12 +94,12 @@ class ModelEndpoints:
         fields = {
             "name": values["name"],
             "image": _image_with_tag(self._image, tag, values),
-            "gpu_pools": [GPU_TYPES[gpu_type]] if gpu_type else _choose_pools(values),
+            "gpu_pools": [GPU_TYPES[gpu_type]] if gpu_type else _choose_gpu_pools(values),
         }
-        request = validate_plan(fields)[0].to_request()
+        request = validate_plan(fields)[0].to_request_body()
         request["env"][NAME_VARIABLE] = values["name"]
-        _apply_arguments(request, values)
-        if self._api.find_endpoint(values["name"]) is not None:
+        _set_request_fields(request, values)
+        if self._api.find_endpoint_by_name(values["name"]) is not None:
             raise DuplicateName(f"there is an endpoint named {values['name']}")
         return self._deploy(request, None)
 
@@ -112,9 +112,9 @@ class ModelEndpoints:
             DeployError: If the platform refuses the request or can't be reached.
         """
         arguments = _validate_arguments(arguments)
-        existing = self._api.get_endpoint(arguments["name"])
-        request = {"type": "QUEUE", **deepcopy(to_request_body(existing))}
-        _apply_arguments(request, arguments)
+        existing = self._api.endpoint_by_name_or_id(arguments["name"])
+        request = {"type": "QUEUE", **deepcopy(endpoint_to_request_body(existing))}
+        _set_request_fields(request, arguments)
         changed_keys = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
         return self._deploy({key: request[key] for key in changed_keys & request.keys()}, existing)
 
@@ -126,7 +126,7 @@ class ModelEndpoints:
             DeployError: If the platform refuses the request or can't be reached.
         """
         try:
-            endpoint = self._api.find_endpoint(name)
+            endpoint = self._api.find_endpoint_by_name(name)
         except ApiError as error:
             if error.status in {401, 403}:
                 # A key that may not list the account's endpoints can't have created one.
@@ -138,8 +138,8 @@ class ModelEndpoints:
         return True
 
     def _deploy(self, request: Json, existing: Json | None) -> str:
-        step = plan_step(request, existing, self._api.endpoint_url())
-        return Deployment(self._api, log.info, log.warning, wait_s=0).execute(step)
+        step = plan_deploy_step(request, existing, self._api.endpoints_url())
+        return EndpointDeployer(self._api, log.info, log.warning, wait_s=0).deploy(step)
 
 
 def _validate_arguments(arguments: Mapping[str, Any]) -> Json:
@@ -149,7 +149,7 @@ def _validate_arguments(arguments: Mapping[str, Any]) -> Json:
         PlanError: If arguments are unsupported or invalid.
     """
     values = {key: getattr(value, "value", value) for key, value in arguments.items()}
-    if mistakes := [*_find_mistakes(values)]:
+    if mistakes := [*_find_argument_mistakes(values)]:
         raise PlanError(mistakes)
     values = {key: value for key, value in values.items() if value is not None}
     for name in IGNORED_ARGUMENTS.keys() & values.keys():
@@ -157,7 +157,7 @@ def _validate_arguments(arguments: Mapping[str, Any]) -> Json:
     return values
 
 
-def _find_mistakes(arguments: Json) -> Iterator[str]:
+def _find_argument_mistakes(arguments: Json) -> Iterator[str]:
     for name, (reason, neutral) in UNSUPPORTED_ARGUMENTS.items():
         if arguments.get(name) not in neutral:
             yield f"{name}: {reason}"
@@ -180,10 +180,10 @@ def _find_number_mistakes(arguments: Json) -> Iterator[str]:
         yield "gpus: fewer than num_shards"
 
 
-def _apply_arguments(request: Json, arguments: Json) -> None:
+def _set_request_fields(request: Json, arguments: Json) -> None:
     """Apply the arguments to the body of a request; raise ``PlanError`` for invalid ones."""
     env, workers = request["env"], request["workers"]
-    env |= _to_settings(arguments)
+    env |= _arguments_to_settings(arguments)
     if tag := arguments.get("inference_framework_image_tag"):
         request["image"] = _image_with_tag(request["image"], tag, arguments)
     count = arguments.get("gpus", arguments.get("num_shards"))
@@ -203,8 +203,8 @@ def _apply_arguments(request: Json, arguments: Json) -> None:
         request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
 
 
-def _to_settings(arguments: Json) -> dict[str, str]:
-    """Return the worker's settings for the arguments; raise ``PlanError`` for a bad model name."""
+def _arguments_to_settings(arguments: Json) -> dict[str, str]:
+    """Return the worker's settings for ``arguments``; raise ``PlanError`` for a bad model name."""
     env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
     if model := arguments.get("checkpoint_path") or arguments.get("model"):
         if "/" not in model or LISTING.value_error("MODEL_NAME", model):
@@ -214,7 +214,7 @@ def _to_settings(arguments: Json) -> dict[str, str]:
         name: str(arguments[key]) for key, name in SETTING_BY_ARGUMENT.items() if key in arguments
     }
     if "per_worker" in arguments:
-        # Twice the number, so that jobs can wait here while the platform starts another worker.
+        # Twice the number: jobs can wait at this worker while the platform starts another one.
         env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
@@ -233,7 +233,7 @@ def _image_with_tag(image: str, tag: str, arguments: Json) -> str:
     return f"{untagged}:{DEFAULT_TAG if tag == 'latest' else tag}"
 
 
-def _choose_pools(arguments: Json) -> list[str]:
+def _choose_gpu_pools(arguments: Json) -> list[str]:
     """Return the pools of the smallest GPUs that fit a model, by the size in its name (7b).
 
     Raises:
@@ -244,7 +244,7 @@ def _choose_pools(arguments: Json) -> list[str]:
         message = f"the model's name does not say its size: one of {', '.join(GPU_TYPES)}"
         raise PlanError([f"gpu_type: {message}"])
     needed = weights * KV_CACHE_FACTOR / (arguments.get("gpus") or arguments.get("num_shards") or 1)
-    if not (pools := smallest_pools(needed)):
+    if not (pools := smallest_gpu_pools(needed)):
         raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
     return pools
 

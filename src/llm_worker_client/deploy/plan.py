@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from llm_worker_client.deploy.errors import PlanError
-from llm_worker_client.deploy.settings import LISTING, is_secret
+from llm_worker_client.deploy.settings import LISTING, contains_secret
 
 # Memory in GB of each GPU of a pool, by the platform's name of the pool.
 POOLS: dict[str, int] = json.loads(
@@ -47,7 +47,7 @@ def _to_setting_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _to_on_off(value: object) -> object:
+def _bool_to_on_off(value: object) -> object:
     """Convert YAML's ``on`` and ``off``, which it parses as booleans, back to strings."""
     return ("on" if value else "off") if isinstance(value, bool) else value
 
@@ -57,7 +57,7 @@ Setting = Annotated[str, BeforeValidator(_to_setting_text)]
 CudaVersion = Annotated[str, BeforeValidator(_to_setting_text), Field(pattern=r"^\d+\.\d+$")]
 
 
-class Plan(BaseModel):
+class EndpointPlan(BaseModel):
     """The desired state of an endpoint. The defaults suit this worker.
 
     If volumes, data_centers, registry or args are not set, an existing endpoint keeps its values.
@@ -98,18 +98,18 @@ class Plan(BaseModel):
         None, ge=1, description="jobs per worker, instead of --queue-delay-s"
     )
     timeout_s: int = Field(600, ge=1, description="seconds that a job may run")
-    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_to_on_off)] = Field(
-        "on", description="whether stopped workers resume fast"
+    flashboot: Annotated[Literal["off", "on", "priority"], BeforeValidator(_bool_to_on_off)] = (
+        Field("on", description="whether stopped workers resume fast")
     )
 
-    def to_request(self) -> dict[str, Any]:
+    def to_request_body(self) -> dict[str, Any]:
         """Return the body of the request that would create the endpoint."""
         body: dict[str, Any] = {
             "name": self.name,
             "type": "QUEUE",
             "image": self.image,
             "env": self._env(),
-            "gpu": self._gpu(),
+            "gpu": self._gpu_fields(),
             "disk": self.disk_gb,
             "workers": {"min": self.workers_min, "max": self.workers_max},
             "timeout": self.timeout_s * 1000,
@@ -137,7 +137,7 @@ class Plan(BaseModel):
             env.setdefault(_TIMEOUT_SETTING, str(self.timeout_s))
         return env
 
-    def _gpu(self) -> dict[str, Any]:
+    def _gpu_fields(self) -> dict[str, Any]:
         gpu: dict[str, Any] = {"pools": self.gpu_pools, "count": self.gpu_count}
         if self.exclude_gpus:
             gpu["excludedTypes"] = self.exclude_gpus
@@ -146,7 +146,9 @@ class Plan(BaseModel):
         return gpu | {"minCudaVersion": self.min_cuda or image_cuda}
 
 
-def validate_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tuple[Plan, list[str]]:
+def validate_plan(
+    fields: dict[str, Any], *, allow_unknown: bool = False
+) -> tuple[EndpointPlan, list[str]]:
     """Validate a plan, and choose its GPU pools by the model's size if it names none.
 
     Args:
@@ -160,9 +162,9 @@ def validate_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tup
         PlanError: If the plan is invalid. The message lists all mistakes and no settings' values.
     """
     try:
-        plan = Plan.model_validate(fields)
+        plan = EndpointPlan.model_validate(fields)
     except ValidationError as exc:
-        raise PlanError([_describe_error(error) for error in exc.errors()]) from None
+        raise PlanError([_describe_field_error(error) for error in exc.errors()]) from None
     model, quantization = (
         plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")
     )
@@ -170,8 +172,8 @@ def validate_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tup
     pools = plan.gpu_pools
     if pools is None:
         gb = None if weights is None else weights * KV_CACHE_FACTOR / plan.gpu_count
-        pools = [] if gb is None else smallest_pools(gb)
-    mistakes = [*_find_contradictions(plan, pools), *_find_secrets(plan)]
+        pools = [] if gb is None else smallest_gpu_pools(gb)
+    mistakes = [*_find_contradictions(plan, pools), *_find_secret_mistakes(plan)]
     problems = {
         name: LISTING.name_error(name) or LISTING.value_error(name, value)
         for name, value in sorted(plan.settings.items())
@@ -180,7 +182,7 @@ def validate_plan(fields: dict[str, Any], *, allow_unknown: bool = False) -> tup
         mistakes += [f"settings: {problem}" for problem in problems.values() if problem]
     if mistakes:
         raise PlanError(mistakes)
-    unknown = [key for key in problems if not problems[key] and key not in LISTING.known_names]
+    unknown = [key for key in problems if not problems[key] and key not in LISTING.known_variables]
     remarks = [problem for problem in problems.values() if problem]
     remarks += [f"{name} is no setting of the worker: passed on" for name in unknown]
     remarks += [f"gpu_pools: {name} is not known here" for name in pools if name not in POOLS]
@@ -222,16 +224,16 @@ def estimate_weights_gb(model: str, quantization: str) -> float | None:
     return billions * (_GB_PER_BILLION_QUANTIZED if is_quantized else _GB_PER_BILLION)
 
 
-def smallest_pools(gb: float) -> list[str]:
-    """Return the pools of the smallest GPUs with at least this memory; an empty list if none."""
+def smallest_gpu_pools(gb: float) -> list[str]:
+    """Return the pools of the smallest GPUs with at least this many GB; an empty list if none."""
     return next((names for size, names in _POOLS_BY_GB.items() if size >= gb), [])
 
 
-def _describe_error(error: Any) -> str:
+def _describe_field_error(error: Any) -> str:
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        similar = difflib.get_close_matches(field, Plan.model_fields, n=1)
-        names = ", ".join(Plan.model_fields)
+        similar = difflib.get_close_matches(field, EndpointPlan.model_fields, n=1)
+        names = ", ".join(EndpointPlan.model_fields)
         hint = f"; did you mean {similar[0]}?" if similar else f": {names}"
         return f"{field}: a plan has no such field{hint}"
     if error["type"] == "missing":
@@ -240,7 +242,7 @@ def _describe_error(error: Any) -> str:
     return f"{field}: {error['msg']}{advice}"
 
 
-def _find_contradictions(plan: Plan, pools: list[str]) -> Iterator[str]:
+def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
     if plan.workers_min > plan.workers_max:
         yield "workers_min: more than workers_max"
     if plan.request_count is not None:
@@ -253,12 +255,12 @@ def _find_contradictions(plan: Plan, pools: list[str]) -> Iterator[str]:
             yield f"gpu_pools: {name} is written {name.upper()}"
 
 
-def _find_secrets(plan: Plan) -> Iterator[str]:
+def _find_secret_mistakes(plan: EndpointPlan) -> Iterator[str]:
     for name, value in sorted(plan.settings.items()):
-        if is_secret(name, value):
+        if contains_secret(name, value):
             yield (
                 f"settings.{name}: a secret does not belong in a plan: save it among the console's "
                 f"secrets, and give {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
             )
-    if is_secret("args", plan.args or ""):
+    if contains_secret("args", plan.args or ""):
         yield "args: a secret does not belong in a plan: give it as a setting"

@@ -89,11 +89,11 @@ class AllowedValues(BaseModel):
         )
 
 
-class Listing(BaseModel):
+class SettingsListing(BaseModel):
     """The list of settings, generated from the worker's table of settings.
 
     Attributes:
-        vllm: The vLLM release that the options belong to.
+        vllm: The vLLM release whose options are listed.
         cuda: The CUDA version that the worker's image requires of a host.
         proposed: Values, by setting, that suit a new endpoint better than the defaults.
         embedder: The prefix of the names of an embedding model's settings.
@@ -121,17 +121,17 @@ class Listing(BaseModel):
     values: dict[str, AllowedValues]
 
     @cached_property
-    def settings(self) -> frozenset[str]:
+    def setting_names(self) -> frozenset[str]:
         return self.own | self.engines | {self.embedder + name for name in self.engines}
 
     @cached_property
-    def known_names(self) -> frozenset[str]:
+    def known_variables(self) -> frozenset[str]:
         """Names of all environment variables that the worker or one of its libraries reads."""
-        return self.settings | self.variables
+        return self.setting_names | self.variables
 
     def name_error(self, name: str) -> str | None:
         """Return an error message for a name; None if it is known or resembles no setting."""
-        if name in self.known_names:
+        if name in self.known_variables:
             return None
         if reason := self.removed.get(name.removeprefix(self.embedder)):
             return f"{name} has no effect: {reason}"
@@ -150,23 +150,23 @@ class Listing(BaseModel):
 
     def _suggest_name(self, name: str) -> str | None:
         upper = name.strip("-").replace("-", "_").upper()
-        if upper in self.known_names:
+        if upper in self.known_variables:
             return upper
         if upper in self.meant:
             return self.meant[upper]
-        if (without_prefix := upper.removeprefix("VLLM_")) in self.settings:
+        if (without_prefix := upper.removeprefix("VLLM_")) in self.setting_names:
             return without_prefix
-        names = sorted(self.settings)
+        names = sorted(self.setting_names)
         similar = difflib.get_close_matches(upper, names, n=1, cutoff=MIN_SIMILARITY)
         return similar[0] if similar else None
 
 
-LISTING = Listing.model_validate_json(
+LISTING = SettingsListing.model_validate_json(
     resources.files(__package__).joinpath("settings.json").read_text(encoding="utf-8")
 )
 
 
-class Secrets:
+class SecretMasker:
     """Collects secrets and masks them in text."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Secrets:
 
     def add_from_env(self, env: Mapping[str, str]) -> None:
         """Add the secrets in the environment variables of an endpoint."""
-        self.add(value for name, value in env.items() if is_secret(name, value))
+        self.add(value for name, value in env.items() if contains_secret(name, value))
 
     def mask(self, text: str) -> str:
         """Replace the added secrets, and strings that look like keys of well-known services."""
@@ -189,14 +189,14 @@ class Secrets:
         return _SECRET_VALUE.sub(MASK, text)
 
 
-def is_secret(name: str, value: str) -> bool:
+def contains_secret(name: str, value: str) -> bool:
     """Return whether an environment variable contains a secret, not just a reference to one."""
     setting, rest = name.removeprefix(LISTING.embedder), _SECRET_REFERENCE.sub("", value)
     if _SECRET_VALUE.search(rest):
         return True
     if not rest.strip() or rest != value:
         return False
-    has_secret_name = setting not in LISTING.settings and bool(_SECRET_NAME.search(setting))
+    has_secret_name = setting not in LISTING.setting_names and bool(_SECRET_NAME.search(setting))
     return has_secret_name or setting in LISTING.secrets
 
 

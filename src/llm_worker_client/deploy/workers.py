@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
 
-# Seconds without a line after which ``follow`` closes a stream, and its pause before the next.
+# Seconds without a line after which ``follow`` closes a stream, and seconds before the next.
 _RECONNECT_AFTER_S = 60.0
 _RECONNECT_PAUSE_S = 1.0
 # Consecutive streams that break off without a new line, after which ``follow`` raises the error.
@@ -39,7 +39,7 @@ class WorkerLog:
             self.endpoint_id, self.worker_id, self.query, self._last_id, idle_s
         ) as lines:
             repeated, repeated_id = self._seen_count, self._last_id
-            for event_id, text in _parse_events(lines):
+            for event_id, text in _parse_log_events(lines):
                 # A reopened stream may begin with lines that were already received.
                 if repeated and event_id == repeated_id:
                     repeated -= 1
@@ -125,7 +125,7 @@ def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
 
 
-def _parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _parse_log_events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Yield the id and the line of each event of a log; the event's data if it contains no line."""
     event_id = ""
     for line in lines:

@@ -78,14 +78,14 @@ class LLM:
         execution_timeout_s: float = JOB_TIMEOUT_S,
         **engine_args: Any,
     ) -> None:
-        arguments.check_arguments(engine_args)
+        arguments.check_engine_arguments(engine_args)
         id = endpoint_id or account.endpoint_id()
         if id is None:
             variable = account.ENDPOINT_VARIABLE
             raise ValueError(f"LLM: the endpoint's id, or {variable} in the environment")
         options = (id, api_key, base_url)
         self._transport = RunpodTransport(*options)
-        # A closure hides the key; the repr of an attribute with these options would print it.
+        # The options contain the key; an attribute with the options would print it in its repr.
         self._open_endpoint: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(*options)
         self._shared = {} if model is None else {"model": model}
         self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": JOB_TTL_MS}
@@ -101,7 +101,7 @@ class LLM:
         """Close the connections; the endpoint keeps running."""
         self._transport.close()
 
-    def generate(  # noqa: PLR0913, PLR0917 - the documented signature
+    def generate(  # noqa: PLR0913, PLR0917 - the parameters of vLLM's method
         self,
         prompts: Any = None,
         sampling_params: Any = None,
@@ -143,7 +143,7 @@ class LLM:
         items = create_items(contents, sampling_params, lora_request, guided_options_request)
         return self._run_items("prompts", items, {}, use_tqdm)
 
-    def chat(  # noqa: PLR0913 - the documented signature
+    def chat(  # noqa: PLR0913 - the parameters of vLLM's method
         self,
         messages: Any,
         sampling_params: Any = None,
@@ -213,7 +213,7 @@ class LLM:
         items = create_items(parse_conversations(messages), sampling_params, lora_request)
         return create_batch(self._transport, items, CHATS, self._shared)
 
-    def batch(self, id: str) -> Batch:
+    def resume_batch(self, id: str) -> Batch:
         """Return the batch with this id; submit a job that continues it unless it has ended.
 
         Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_worker_client.deploy.settings import LISTING
 
-# Engine arguments of TACO-LLM and vLLM with their default values, which are accepted and ignored.
+# Defaults of engine arguments of TACO-LLM and vLLM; an argument with its default is ignored.
 DEFAULTS: Mapping[str, Any] = {
     "tokenizer": None,
     "tokenizer_mode": "auto",
@@ -27,7 +27,7 @@ DEFAULTS: Mapping[str, Any] = {
     "disable_custom_all_reduce": False,
     "disable_async_output_proc": False,
 }
-# Arguments for the use of the machine; they don't change the output.
+# Engine arguments that affect only the use of the machine, not the output.
 _MACHINE_ARGUMENTS = frozenset(
     """
     cpu_offload_gb disable_async_output_proc disable_custom_all_reduce disable_log_stats
@@ -39,7 +39,7 @@ _MACHINE_ARGUMENTS = frozenset(
 _SETTING_NAMES = {"tokenizer": "TOKENIZER_NAME"}
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
+def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
     """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
 
     Raises:
@@ -49,7 +49,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         setting = _SETTING_NAMES.get(name, name.upper())
         is_known = name in DEFAULTS or name in _MACHINE_ARGUMENTS
-        if not is_known and setting not in LISTING.known_names:
+        if not is_known and setting not in LISTING.known_variables:
             name_error = LISTING.name_error(setting)
             raise TypeError(f"LLM: {name_error or f'there is no argument {name!r}'}")
         if name in DEFAULTS and value in (DEFAULTS[name], None):

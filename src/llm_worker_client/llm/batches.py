@@ -29,7 +29,7 @@ class Batch:
     """A batch of prompts or conversations.
 
     Attributes:
-        id: Id of the batch. Any script can wait for the batch with ``LLM.batch(id).outputs()``.
+        id: Id of the batch, for ``LLM.resume_batch(id).wait_for_outputs()`` in any script.
     """
 
     def __init__(
@@ -42,30 +42,30 @@ class Batch:
     @property
     def status(self) -> str:
         """Current status as in OpenAI's API, such as ``in_progress``; each access is a request."""
-        status: str = self._retrieve()["status"]
+        status: str = self._retrieve_batch_object()["status"]
         return status
 
     def cancel(self) -> None:
         """Cancel the batch; results so far stay on the volume."""
-        _request(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
+        _send(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
-        """Submit another job for the batch unless the batch has ended; its jobs share the work.
+        """Submit another job for the batch unless it has ended; all jobs of a batch share its work.
 
         Raises:
             EndpointError: If the batch doesn't exist, or the platform doesn't accept the job.
         """
-        if self._retrieve()["status"] in _ENDED_STATUSES:
+        if self._retrieve_batch_object()["status"] in _ENDED_STATUSES:
             return
         payload = {"input": {"batch": {"id": self.id}}, "policy": LONG_JOB_POLICY}
         try:
-            self._transport.endpoint.advance(JobRun(Job()).submit(payload, is_read_only=False))
+            self._transport.endpoint.run_steps(JobRun(Job()).submit(payload, is_read_only=False))
         except Refusal as refusal:
             raise EndpointError.from_refusal(refusal) from None
         except PlatformUnreachable as error:
             raise EndpointError(502, f"The platform can't be reached: {error}") from None
 
-    def outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
+    def wait_for_outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
         """Wait for the end of the batch; return the outputs in the order of the prompts.
 
         Ctrl-C stops this method; the batch continues.
@@ -84,22 +84,22 @@ class Batch:
         if items is None:
             # The batch was opened by its id, so only its input file contains the items.
             input_lines = self._download_lines(batch["input_file_id"])
-            items = [lines.read_item(input_lines[index]) for index in sorted(input_lines)]
+            items = [lines.parse_input_item(input_lines[index]) for index in sorted(input_lines)]
         outputs = [
-            create_output(item, lines.read_result(output_lines[i])) if i in output_lines else None
+            create_output(item, lines.parse_result(output_lines[i])) if i in output_lines else None
             for i, item in enumerate(items)
         ]
         if error_lines := self._download_lines(errors):
             index = min(error_lines)
-            raise PromptError(index, lines.read_error(error_lines[index]), outputs)
+            raise PromptError(index, lines.parse_error(error_lines[index]), outputs)
         if status != "completed":
             raise EndpointError(504, f"{self.id} is {status}")
         if None in outputs:
             raise EndpointError(502, f"{self.id} has no line of prompt {outputs.index(None)}")
         return [output for output in outputs if output is not None]
 
-    def _retrieve(self) -> dict[str, Any]:
-        response = _request(self._transport, "GET", f"/batches/{quote(self.id)}")
+    def _retrieve_batch_object(self) -> dict[str, Any]:
+        response = _send(self._transport, "GET", f"/batches/{quote(self.id)}")
         batch: dict[str, Any] = response.json()
         return batch
 
@@ -107,7 +107,7 @@ class Batch:
         pause = MIN_POLL_DELAY
         with tqdm(desc=self.id, disable=not use_tqdm) as bar:
             while True:
-                batch = self._retrieve()
+                batch = self._retrieve_batch_object()
                 counts = batch["request_counts"]
                 bar.total = counts["total"]
                 bar.update(counts["completed"] + counts["failed"] - bar.n)
@@ -119,8 +119,8 @@ class Batch:
     def _download_lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
         if file_id is None:
             return {}
-        response = _request(self._transport, "GET", f"/files/{quote(file_id)}/content")
-        return lines.lines_by_index(response.content)
+        response = _send(self._transport, "GET", f"/files/{quote(file_id)}/content")
+        return lines.parse_lines_by_index(response.content)
 
 
 def create_batch(
@@ -132,18 +132,18 @@ def create_batch(
         ValueError, TypeError: If an item can't be in a batch, or the input file would be too large.
         EndpointError: If the endpoint refuses the batch or the platform can't be reached.
     """
-    content = lines.encode_lines(items, url, shared)
+    content = lines.encode_input_file(items, url, shared)
     if len(content) > MAX_FILE_BYTES:
         message = f"the prompts have {len(content):,} bytes as a batch, and one has"
         raise ValueError(f"{message} {MAX_FILE_BYTES:,}: make several")
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
-    file = _request(transport, "POST", "/files", **form).json()
+    file = _send(transport, "POST", "/files", **form).json()
     body = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}
-    batch = _request(transport, "POST", "/batches", json=body).json()
+    batch = _send(transport, "POST", "/batches", json=body).json()
     return Batch(transport, batch["id"], items)
 
 
-def _request(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
+def _send(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
     """Send a request and return the response; ``options`` are those of httpx2.
 
     Raises:

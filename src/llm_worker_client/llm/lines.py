@@ -17,7 +17,7 @@ RAW_JOB_DEFAULTS: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-# Parameters that only raw jobs support. Lines omit these default values; others are an error.
+# Parameters that only raw jobs support, with their defaults. Batches reject other values.
 RAW_ONLY_PARAMETERS: Mapping[str, Any] = {
     "detokenize": True,
     "flat_logprobs": False,
@@ -31,7 +31,7 @@ _TOKEN_ID_PREFIX = "token_id:"
 _TOKEN_ID_OPTIONS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
-def encode_lines(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
+def encode_input_file(items: Sequence[Item], url: str, shared: Mapping[str, Any]) -> bytes:
     """Return a batch's input file for a route (``url``); custom ids are the indexes of the items.
 
     Raises:
@@ -57,7 +57,7 @@ def _to_body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
             raise ValueError(f"sampling_params.{name}: batches don't support it")
     body = {**RAW_JOB_DEFAULTS, **remaining, **_TOKEN_ID_OPTIONS}
     if params.get("use_beam_search"):
-        # Beam search rejects the parameters above except max_tokens, even with default values.
+        # Beam search rejects RAW_JOB_DEFAULTS except max_tokens, even with default values.
         body = {
             name: body[name] for name in body.keys() - (RAW_JOB_DEFAULTS.keys() - params.keys())
         }
@@ -67,7 +67,7 @@ def _to_body_params(params: Mapping[str, Any], url: str) -> dict[str, Any]:
     return body
 
 
-def read_item(line: Mapping[str, Any]) -> Item:
+def parse_input_item(line: Mapping[str, Any]) -> Item:
     """Return the item of an input line, with only the parameters that ``create_output`` reads."""
     body = line["body"]
     prompt = body.get("messages", body.get("prompt"))
@@ -75,7 +75,7 @@ def read_item(line: Mapping[str, Any]) -> Item:
     return Item(prompt, params, None, prompt if isinstance(prompt, str) else None)
 
 
-def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
+def parse_result(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result in an output line, converted to the format of raw jobs."""
     body = line["response"]["body"]
     choices = body["choices"]
@@ -83,25 +83,25 @@ def read_result(line: Mapping[str, Any]) -> dict[str, Any]:
         "request_id": body.get("id", ""),
         "prompt_token_ids": body.get("prompt_token_ids", choices[0].get("prompt_token_ids")),
         "usage": {"input": body["usage"]["prompt_tokens"]},
-        "choices": [_convert_choice(choice) for choice in choices],
+        "choices": [_to_raw_choice(choice) for choice in choices],
     }
 
 
-def read_error(line: Mapping[str, Any]) -> dict[str, Any]:
+def parse_error(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the error object in a line of the error file; its default code is the HTTP status."""
     response = line.get("response") or {}
     error = (response.get("body") or {}).get("error") or line.get("error") or {}
     return {"code": response.get("status_code"), **error}
 
 
-def _convert_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+def _to_raw_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     message, logprobs = choice.get("message"), choice.get("logprobs")
     text = choice.get("text") if message is None else message.get("content")
-    entries = None if logprobs is None else _convert_logprobs(logprobs)
+    entries = None if logprobs is None else _to_raw_logprobs(logprobs)
     return {**choice, "tokens": [text or ""], "logprobs": entries}
 
 
-def _convert_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _to_raw_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Convert the log probabilities of a chat or a completion to the format of raw jobs."""
     if (content := logprobs.get("content")) is not None:
         chosen = [(one["token"], one["logprob"]) for one in content]
@@ -123,7 +123,7 @@ def _convert_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return entries
 
 
-def lines_by_index(content: bytes) -> dict[int, dict[str, Any]]:
+def parse_lines_by_index(content: bytes) -> dict[int, dict[str, Any]]:
     """Return the parsed lines of a batch's file by the index of their prompt."""
     lines = map(json.loads, content.splitlines())
     return {int(line["custom_id"]): line for line in lines}

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.jobs import COMPLETED, Job, JobRun
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
-from llm_worker_client.llm.parts import Part, split_items
+from llm_worker_client.llm.parts import ListPart, split_items
 from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal, refusal_from_report
 from llm_worker_client.steps import PlatformUnreachable, Steps
@@ -41,7 +41,7 @@ class JobTemplate:
     concurrency: int
     retry_delays: Sequence[float] = RETRY_DELAYS
 
-    def payload(self, part: Part, items: Sequence[Item]) -> dict[str, Any]:
+    def payload(self, part: ListPart, items: Sequence[Item]) -> dict[str, Any]:
         part_items = [items[index] for index in part.indexes]
         params: Any = [item.params for item in part_items]
         if all(item_params is params[0] for item_params in params):
@@ -103,7 +103,7 @@ class ItemRunner:
             # Retry a part before other parts, so that a prompt that always fails is found early.
             self._parts.extendleft(reversed(await self._run_part(self._parts.popleft())))
 
-    async def _run_part(self, part: Part) -> list[Part]:
+    async def _run_part(self, part: ListPart) -> list[ListPart]:
         """Run a part, wait for the retry delay if necessary, and return the parts to retry."""
         refusal = await self._run_job(part)
         unanswered = [index for index in part.indexes if self._outputs[index] is None]
@@ -114,7 +114,7 @@ class ItemRunner:
             if unanswered == [*part.indexes][:1]:
                 message = f"There is no result of prompt {unanswered[0]}"
                 raise EndpointError(502, f"{message}: the platform stores no result above 20 MB")
-            # These results may have been too large together, so retry the items in two parts.
+            # The missing results may have been too large together, so retry the items in two parts.
             middle = math.ceil(len(unanswered) / 2)
             halves = unanswered[:middle], unanswered[middle:]
             return [replace(retry_part, indexes=half) for half in halves if half]
@@ -125,7 +125,7 @@ class ItemRunner:
         await asyncio.sleep(max(retry_delays[part.failures], retry_after_s or 0.0))
         return [retry_part]
 
-    async def _run_job(self, part: Part) -> Refusal | None:
+    async def _run_job(self, part: ListPart) -> Refusal | None:
         """Run a part in one job and store its results; return the job's error, if it failed."""
         job, first_index = Job(), part.indexes[0]
         report: dict[str, Any] = {}
@@ -135,12 +135,12 @@ class ItemRunner:
             run = JobRun(job)
             payload = self._template.payload(part, self._items)
             submitted = yield from run.submit(payload, is_read_only=False)
-            on_progress = partial(self._handle_progress, first_index)
+            on_progress = partial(self._record_job_progress, first_index)
             report = yield from run.wait_for_end(submitted, on_progress)
             job.is_over = True
 
         try:
-            await self._endpoint.advance(steps())
+            await self._endpoint.run_steps(steps())
         except Refusal as refusal:
             return refusal
         except PlatformUnreachable as error:
@@ -148,11 +148,11 @@ class ItemRunner:
         finally:
             self._done_counts.pop(first_index, None)
             if job.id is not None and not job.is_over:
-                self._endpoint.cancel_soon(job.id)
+                self._endpoint.cancel_job_soon(job.id)
         self._store_results(part, report.get("output"))
         return None if report.get("status") == COMPLETED else refusal_from_report(report)
 
-    def _store_results(self, part: Part, outputs: Any) -> None:
+    def _store_results(self, part: ListPart, outputs: Any) -> None:
         """Store the results and errors that a job has yielded, and update the progress bar.
 
         Raises:
@@ -171,7 +171,7 @@ class ItemRunner:
                 else:
                     self._errors.pop(index, None)
                     self._outputs[index] = create_output(self._items[index], result)
-        self._update_bar()
+        self._update_progress_bar()
         if failed_indexes:
             raise self._prompt_error(failed_indexes)
 
@@ -179,11 +179,11 @@ class ItemRunner:
         index = min(index for index in indexes if index in self._errors)
         return PromptError(index, self._errors[index], self._outputs)
 
-    def _handle_progress(self, first_index: int, progress: Any) -> None:
+    def _record_job_progress(self, first_index: int, progress: Any) -> None:
         if isinstance(progress, dict) and isinstance(done := progress.get("done"), int):
             self._done_counts[first_index] = done
-            self._update_bar()
+            self._update_progress_bar()
 
-    def _update_bar(self) -> None:
+    def _update_progress_bar(self) -> None:
         answered_count = sum(output is not None for output in self._outputs)
         self._bar.update(answered_count + sum(self._done_counts.values()) - self._bar.n)

@@ -26,7 +26,7 @@ class Item:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """Token ids of the prompt, if the caller passed ids."""
+        """Token ids of the prompt; None if the caller passed a text or a conversation."""
         return self.content if self.content and _are_token_ids(self.content) else None
 
 
@@ -121,7 +121,7 @@ def encode_json(value: Any, name: str) -> str:
 
 
 def _read_adapter_name(request: Any) -> str | None:
-    """Return the adapter's served name, if any; the path in a ``LoRARequest`` is ignored."""
+    """Return the adapter's served name or None; the path in a ``LoRARequest`` is ignored."""
     if not request:
         return None
     name = request if isinstance(request, str) else getattr(request, "lora_name", None)

@@ -66,9 +66,9 @@ class Completion:
             TimeoutError: If nothing arrives in time.
             NoApiKey: If no account key is configured.
         """
-        path, body = _build_request(locals())
+        path, body = _build_completion_request(locals())
         if stream:
-            return connection.stream(path, body, timeout)
+            return connection.stream_events(path, body, timeout)
         return CompletionSyncResponse.model_validate(connection.call("POST", path, body, timeout))
 
     @classmethod
@@ -95,9 +95,9 @@ class Completion:
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
         """Complete a prompt like ``create``, with asyncio; cancelling the task cancels the job."""
-        path, body = _build_request(locals())
+        path, body = _build_completion_request(locals())
         if stream:
-            return connection.astream(path, body, timeout)
+            return connection.astream_events(path, body, timeout)
         return CompletionSyncResponse.model_validate(await connection.acall(path, body, timeout))
 
     @classmethod
@@ -121,8 +121,8 @@ class Completion:
         request_headers: dict[str, str] | None = None,
     ) -> CreateBatchCompletionsV1Response | CreateBatchCompletionsV2Response:
         """Create a batch and submit the job that runs it. Errors are those of ``create``."""
-        arguments = {name: _to_json(value) for name, value in locals().items()}
-        connection.refuse_headers(request_headers)
+        arguments = {name: _to_json_types(value) for name, value in locals().items()}
+        connection.refuse_request_headers(request_headers)
         excluded = {"cls", "use_v2", "request_headers"} | (set() if use_v2 else _V2_ARGUMENTS)
         body = {name: value for name, value in arguments.items() if name not in excluded}
         if use_v2:
@@ -137,8 +137,8 @@ class Completion:
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """Return a batch as ``{"job": …}``."""
-        connection.refuse_headers(request_headers)
-        batch: dict[str, Any] = connection.call("GET", _batch_path(job_id))
+        connection.refuse_request_headers(request_headers)
+        batch: dict[str, Any] = connection.call("GET", _batch_url(job_id))
         return batch
 
     @classmethod
@@ -146,14 +146,14 @@ class Completion:
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """Cancel a batch and return ``{"success": …}``."""
-        connection.refuse_headers(request_headers)
-        response: dict[str, Any] = connection.call("POST", f"{_batch_path(job_id)}/actions/cancel")
+        connection.refuse_request_headers(request_headers)
+        response: dict[str, Any] = connection.call("POST", f"{_batch_url(job_id)}/actions/cancel")
         return response
 
 
-def _build_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _build_completion_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a completion request."""
-    connection.refuse_headers(arguments["request_headers"])
+    connection.refuse_request_headers(arguments["request_headers"])
     kind = "stream" if arguments["stream"] else "sync"
     model = quote(arguments["model"], safe="")
     body = {name: value for name, value in arguments.items() if name not in _ARGUMENTS_NOT_IN_BODY}
@@ -161,12 +161,12 @@ def _build_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return path, {**body, **arguments["more"]}
 
 
-def _batch_path(job_id: str) -> str:
+def _batch_url(job_id: str) -> str:
     return f"{BATCHES_PATH}/{quote(job_id, safe='')}"
 
 
-def _to_json(value: Any) -> Any:
+def _to_json_types(value: Any) -> Any:
     """Convert a model, or a list of models, to JSON types; return other values unchanged."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True)
-    return [_to_json(each) for each in value] if isinstance(value, list) else value
+    return [_to_json_types(each) for each in value] if isinstance(value, list) else value

@@ -27,7 +27,7 @@ _CLIENT_OPTIONS: dict[str, Any] = {
 class _LoopClient:
     """The HTTP client of one event loop, which reuses connections between calls.
 
-    Enter it with ``async with`` for each call. The loop's end or garbage collection closes it.
+    For each call, use ``async with``. The loop's end or garbage collection closes the client.
     """
 
     def __init__(self, transport: AsyncRunpodTransport) -> None:
@@ -128,7 +128,7 @@ def configure(
     )
 
 
-def refuse_headers(request_headers: dict[str, str] | None) -> None:
+def refuse_request_headers(request_headers: dict[str, str] | None) -> None:
     if request_headers:
         raise BadRequestError("request_headers: a job has no headers")
 
@@ -154,19 +154,19 @@ def call(
         error of the response.
         TimeoutError: If nothing arrives in time.
     """
-    with _translate_errors():
+    with _translate_http_errors():
         options = {"json": _drop_none(body), "files": files, "timeout": timeout_s}
         return _read_json(CONNECTION.client.request(method, path, **options))
 
 
 async def acall(path: str, body: Mapping[str, Any], timeout_s: float) -> Any:
     """Send a POST request as ``call`` does, with asyncio."""
-    with _translate_errors():
+    with _translate_http_errors():
         async with await CONNECTION.loop_client() as client:
             return _read_json(await client.post(path, json=_drop_none(body), timeout=timeout_s))
 
 
-def stream(
+def stream_events(
     path: str, body: Mapping[str, Any], timeout_s: float
 ) -> Iterator[CompletionStreamResponse]:
     """Yield the events of a stream; the job is cancelled if the caller stops before the last event.
@@ -174,7 +174,7 @@ def stream(
     Errors are those of ``call``; after the first event, an event with ``error`` reports an error.
     """
     options: Any = {"method": "POST", "json": _drop_none(body), "timeout": timeout_s}
-    with _translate_errors(), CONNECTION.client.sse(path, **options) as events:
+    with _translate_http_errors(), CONNECTION.client.sse(path, **options) as events:
         if events.response.status_code != 200:
             events.response.read()
             _read_json(events.response)
@@ -182,11 +182,11 @@ def stream(
             yield CompletionStreamResponse.model_validate_json(event.data)
 
 
-async def astream(
+async def astream_events(
     path: str, body: Mapping[str, Any], timeout_s: float
 ) -> AsyncGenerator[CompletionStreamResponse]:
-    """Yield the events of a stream as ``stream`` does, with asyncio."""
-    with _translate_errors():
+    """Yield the events of a stream as ``stream_events`` does, with asyncio."""
+    with _translate_http_errors():
         async with await CONNECTION.loop_client() as client:
             # client.sse is unsuitable: a loop that ends would close its generator before this one.
             request = client.build_request("POST", path, json=_drop_none(body), timeout=timeout_s)
@@ -214,7 +214,7 @@ def _read_json(response: httpx2.Response) -> Any:
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def _translate_http_errors() -> Iterator[None]:
     try:
         yield
     except httpx2.TimeoutException:

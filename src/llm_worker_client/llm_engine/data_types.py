@@ -57,7 +57,7 @@ class CompletionSyncResponse(DataModel):
 
 
 class CompletionStreamOutput(DataModel):
-    """A piece of the text, with the number of tokens generated so far.
+    """A piece of the generated text, with the number of tokens generated so far.
 
     ``token`` is set if log probabilities were requested, ``num_prompt_tokens`` in the last piece.
     """
@@ -199,7 +199,7 @@ class GetFineTuneEventsResponse(DataModel):
     events: list[LLMFineTuneEvent]
 
 
-# LLM Engine's other names for these types.
+# LLM Engine's other names for types above.
 BatchCompletionsJob = CreateBatchCompletionsV2Response
 BatchCompletionsModelConfig = CreateBatchCompletionsModelConfig
 CompletionStreamV1Response = CompletionStreamResponse

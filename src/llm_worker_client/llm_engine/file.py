@@ -27,18 +27,18 @@ class File:
         """
         # A file in memory has no name and is uploaded as "file".
         name = Path(str(getattr(file, "name", "file"))).name
-        response = call("POST", FILES_PATH, files={"file": (name, _read_rest(file))})
+        response = call("POST", FILES_PATH, files={"file": (name, _unread_content(file))})
         return UploadFileResponse.model_validate(response)
 
     @classmethod
     def get(cls, file_id: str) -> GetFileResponse:
         """Return the name and the size of a file."""
-        return GetFileResponse.model_validate(call("GET", _file_path(file_id)))
+        return GetFileResponse.model_validate(call("GET", _file_url(file_id)))
 
     @classmethod
     def download(cls, file_id: str) -> GetFileContentResponse:
         """Return the text of a file."""
-        return GetFileContentResponse.model_validate(call("GET", f"{_file_path(file_id)}/content"))
+        return GetFileContentResponse.model_validate(call("GET", f"{_file_url(file_id)}/content"))
 
     @classmethod
     def list(cls) -> ListFilesResponse:
@@ -48,10 +48,10 @@ class File:
     @classmethod
     def delete(cls, file_id: str) -> DeleteFileResponse:
         """Delete a file."""
-        return DeleteFileResponse.model_validate(call("DELETE", _file_path(file_id)))
+        return DeleteFileResponse.model_validate(call("DELETE", _file_url(file_id)))
 
 
-def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
+def _unread_content(file: BufferedReader) -> BufferedReader | bytes:
     """Return the remaining bytes, or an unread binary file itself, which is sent in parts."""
     if isinstance(file, BufferedReader) and file.seekable() and file.tell() == 0:
         return file
@@ -59,5 +59,5 @@ def _read_rest(file: BufferedReader) -> BufferedReader | bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def _file_path(file_id: str) -> str:
+def _file_url(file_id: str) -> str:
     return f"{FILES_PATH}/{quote(file_id, safe='')}"

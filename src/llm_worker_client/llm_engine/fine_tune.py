@@ -35,12 +35,12 @@ class FineTune:
     @classmethod
     def get(cls, fine_tune_id: str) -> GetFineTuneResponse:
         """Return the status of a fine-tune."""
-        return GetFineTuneResponse.model_validate(call("GET", _fine_tune_path(fine_tune_id)))
+        return GetFineTuneResponse.model_validate(call("GET", _fine_tune_url(fine_tune_id)))
 
     @classmethod
     def get_events(cls, fine_tune_id: str) -> GetFineTuneEventsResponse:
         """Return the events of a fine-tune."""
-        events = call("GET", f"{_fine_tune_path(fine_tune_id)}/events")
+        events = call("GET", f"{_fine_tune_url(fine_tune_id)}/events")
         return GetFineTuneEventsResponse.model_validate(events)
 
     @classmethod
@@ -51,9 +51,9 @@ class FineTune:
     @classmethod
     def cancel(cls, fine_tune_id: str) -> CancelFineTuneResponse:
         """Cancel a fine-tune."""
-        response = call("PUT", f"{_fine_tune_path(fine_tune_id)}/cancel")
+        response = call("PUT", f"{_fine_tune_url(fine_tune_id)}/cancel")
         return CancelFineTuneResponse.model_validate(response)
 
 
-def _fine_tune_path(fine_tune_id: str) -> str:
+def _fine_tune_url(fine_tune_id: str) -> str:
     return f"{FINE_TUNES_PATH}/{quote(fine_tune_id, safe='')}"

@@ -86,7 +86,7 @@ class Model:
         arguments = _without_cls(locals())
         if connection.CONNECTION.image is None:
             raise BadRequestError("image: call configure(image=…) with the worker's image")
-        with _open_endpoints() as endpoints:
+        with _open_model_endpoints() as endpoints:
             endpoint_id = endpoints.create(**arguments)
         return CreateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
@@ -118,7 +118,7 @@ class Model:
     ) -> UpdateLLMEndpointResponse:
         """Change the passed options of an endpoint on the platform and return its id."""
         arguments = _without_cls(locals())
-        with _open_endpoints() as endpoints:
+        with _open_model_endpoints() as endpoints:
             endpoint_id = endpoints.update(**arguments)
         return UpdateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
@@ -127,13 +127,13 @@ class Model:
         cls, model: str, request_headers: dict[str, str] | None = None
     ) -> GetLLMEndpointResponse:
         """Return a model or an adapter that the endpoint serves."""
-        connection.refuse_headers(request_headers)
-        return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_path(model)))
+        connection.refuse_request_headers(request_headers)
+        return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_url(model)))
 
     @classmethod
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
         """Return the models and adapters that the endpoint serves."""
-        connection.refuse_headers(request_headers)
+        connection.refuse_request_headers(request_headers)
         return ListLLMEndpointsResponse.model_validate(connection.call("GET", MODELS_PATH))
 
     @classmethod
@@ -141,12 +141,12 @@ class Model:
         cls, model_endpoint_name: str, request_headers: dict[str, str] | None = None
     ) -> DeleteLLMEndpointResponse:
         """Delete the endpoint that ``create`` gave this name, or else the adapter of this name."""
-        connection.refuse_headers(request_headers)
-        if _delete_endpoint(model_endpoint_name):
+        connection.refuse_request_headers(request_headers)
+        if _delete_created_endpoint(model_endpoint_name):
             return DeleteLLMEndpointResponse(deleted=True)
         if not (connection.CONNECTION.endpoint_id or account.endpoint_id()):
             raise NotFoundError(f"there is no endpoint {model_endpoint_name} that create made")
-        deleted = connection.call("DELETE", _model_path(model_endpoint_name))
+        deleted = connection.call("DELETE", _model_url(model_endpoint_name))
         return DeleteLLMEndpointResponse.model_validate(deleted)
 
     @classmethod
@@ -159,17 +159,20 @@ class Model:
         return DownloadModelResponse.model_validate(response)
 
 
-def _model_path(name: str) -> str:
+def _model_url(name: str) -> str:
     return f"{MODELS_PATH}/{quote(name)}"
 
 
-def _delete_endpoint(name: str) -> bool:
+def _delete_created_endpoint(name: str) -> bool:
     """Delete the endpoint that ``create`` created under a name; return whether it existed."""
     config = connection.CONNECTION
-    if config.api_url is None and (config.base_url or account.base_url()) != account.PLATFORM_URL:
+    if (
+        config.api_url is None
+        and (config.base_url or account.platform_base_url()) != account.PLATFORM_URL
+    ):
         # ``create`` creates no endpoints behind other queues, such as an emulator's.
         return False
-    with _open_endpoints() as endpoints:
+    with _open_model_endpoints() as endpoints:
         return endpoints.delete(name)
 
 
@@ -178,7 +181,7 @@ def _without_cls(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_endpoints() -> Iterator[ModelEndpoints]:
+def _open_model_endpoints() -> Iterator[ModelEndpoints]:
     """Open a client for the account's endpoints, and translate its errors to LLM Engine's."""
     config = connection.CONNECTION
     key, queue_url = config.api_key or account.api_key(), config.base_url or account.PLATFORM_URL

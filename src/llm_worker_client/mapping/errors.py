@@ -45,7 +45,7 @@ class Refusal(Exception):
         }
         self.retry_after_s = retry_after_s
 
-    def to_response(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
+    def to_status_and_body(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
         """Return a status that the client's library has an exception for, and the body."""
         if dialect is Dialect.ANTHROPIC:
             return self.status, {"type": "error", "error": self.error}
@@ -66,7 +66,7 @@ def refusal_from_report(report: dict[str, Any]) -> Refusal:
         return Refusal(CLIENT_CLOSED_REQUEST, f"The job {id} was cancelled.")
     if status == "TIMED_OUT":
         return Refusal(504, f"The job {id} ran out of time: {error or 'its time limit is over'}.")
-    error_object = _error_object(error)
+    error_object = _parse_error_object(error)
     if error_object is None:
         return Refusal(500, str(error or "The job failed without an error."))
     code = error_object.get("code")
@@ -75,8 +75,8 @@ def refusal_from_report(report: dict[str, Any]) -> Refusal:
     return Refusal(http_status, str(error_object.get("message")), error_object, retry_after)
 
 
-def _error_object(error: Any) -> dict[str, Any] | None:
-    """Return the worker's error object, if any; the platform forwards it as a JSON string."""
+def _parse_error_object(error: Any) -> dict[str, Any] | None:
+    """Return the worker's error object or None; the platform forwards it as a JSON string."""
     body = error
     if isinstance(error, str):
         try:

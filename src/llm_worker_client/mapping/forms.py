@@ -15,13 +15,13 @@ from llm_worker_client.mapping.errors import Refusal
 MEDIA_TYPE = "multipart/form-data"
 # Maximum bytes of a file in a job, which contains it as base64. Larger files are stored on disk.
 MAX_FILE_BYTES = 14_000_000
-# Maximum number of parts, and maximum bytes of each part except the file. They stay in memory.
+# Maximum number of parts, and maximum bytes of each part that is no file and stays in memory.
 MAX_PARTS = 9
 MAX_FIELD_BYTES = 4_096
 _FILE_CONFIG: Any = {"MAX_MEMORY_FILE_SIZE": MAX_FILE_BYTES}
 # Transfer encodings that leave the content unchanged. RFC 7578 allows no others.
 _UNENCODED = (b"binary", b"8bit", b"7bit")
-# Bytes for each call in a thread. A call for each small part from the network would be slower.
+# Bytes that each call in a thread parses; a call for each part from the network would be slower.
 _BLOCK_BYTES = 2**20
 # Forms write the key of a nested object like this: expires_after[seconds].
 _NESTED_KEY = re.compile(r"(\w+)\[(\w+)\]")
@@ -56,23 +56,23 @@ class Form:
         if not boundary:
             raise _form_error(FormParserError("its type names no boundary"))
         try:
-            self._parser = MultipartParser(boundary, self._callbacks())
+            self._parser = MultipartParser(boundary, self._parser_callbacks())
         except ValueError as error:
             raise _form_error(error) from None
 
     @property
-    def size(self) -> int | None:
+    def file_size(self) -> int | None:
         """Size of the file in bytes; None if the form has no file."""
         return None if self._file is None else self._file.size
 
     @property
-    def path(self) -> Path:
+    def file_path(self) -> Path:
         """Path of the temporary copy of an uploaded file larger than ``MAX_FILE_BYTES``."""
         assert self._file is not None
         assert self._file.actual_file_name is not None
         return Path(self._file.actual_file_name.decode())
 
-    def content(self) -> bytes:
+    def read_file_content(self) -> bytes:
         assert self._file is not None
         self._file.file_object.seek(0)
         return self._file.file_object.read()
@@ -106,7 +106,7 @@ class Form:
     ) -> None:
         self.close()
 
-    def _callbacks(self) -> Any:
+    def _parser_callbacks(self) -> Any:
         return {
             "on_part_begin": self._on_part_begin,
             "on_header_field": lambda data, *ends: self._header.extend(data[slice(*ends)]),
@@ -156,7 +156,7 @@ class Form:
         if self._part is not None:
             self._part.finalize()
         if isinstance(self._part, Field):
-            self._add_field(_decode(self._part.field_name), _decode(self._part.value))
+            self._add_field(_decode_text(self._part.field_name), _decode_text(self._part.value))
 
     def _add_field(self, name: str, text: str) -> None:
         target: Any = self.fields
@@ -210,5 +210,5 @@ def _form_error(error: Exception) -> Refusal:
     return Refusal(400, f"The form is broken: {error}")
 
 
-def _decode(part: bytes | None) -> str:
+def _decode_text(part: bytes | None) -> str:
     return (part or b"").decode()

@@ -166,7 +166,7 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
         is_read_only=request.method in _READ_METHODS,
         json_file_id=path_values.get("id") if accepts_json else None,
         range_header=request.header("range"),
-        large_form=form if form is not None and _is_large(form) else None,
+        large_form=form if form is not None and _has_large_file(form) else None,
     )
 
 
@@ -202,13 +202,13 @@ def _job_input(method: str, route: str, body: dict[str, Any] | None) -> dict[str
     return {"route": route, "method": method, "body": body}
 
 
-def _is_large(form: forms.Form) -> bool:
-    return (form.size or 0) > forms.MAX_FILE_BYTES
+def _has_large_file(form: forms.Form) -> bool:
+    return (form.file_size or 0) > forms.MAX_FILE_BYTES
 
 
 def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
     if form is not None:
-        return _upload_body(form)
+        return _create_upload_body(form)
     if not request.body:
         return None
     if request.media_type not in ("", "application/json"):
@@ -222,12 +222,12 @@ def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | N
     return body
 
 
-def _upload_body(form: forms.Form) -> dict[str, Any]:
+def _create_upload_body(form: forms.Form) -> dict[str, Any]:
     """Return the JSON body that uploads a form's file, without the content if the file is large."""
-    if form.size is None:
+    if form.file_size is None:
         raise Refusal(400, "file: the form has no file of this name")
     filename = {"filename": form.filename} if form.filename else {}
-    if _is_large(form):
+    if _has_large_file(form):
         return {**form.fields, **filename, "path": ""}
-    content = base64.b64encode(form.content()).decode()
+    content = base64.b64encode(form.read_file_content()).decode()
     return {**form.fields, **filename, "content_base64": content}

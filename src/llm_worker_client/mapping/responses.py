@@ -39,7 +39,7 @@ def error_response(
     refusal: Refusal, dialect: Dialect, job_id: str | None = None
 ) -> tuple[ResponseHead, bytes]:
     """Return the response for a refused request or a failed job."""
-    status, body = refusal.to_response(dialect)
+    status, body = refusal.to_status_and_body(dialect)
     retry_after = {}
     if refusal.retry_after_s is not None:
         retry_after = {"retry-after": f"{refusal.retry_after_s:g}"}
@@ -69,12 +69,12 @@ def encode_event(data: Any) -> bytes:
 
 
 def is_end_of_stream(events: bytes) -> bool:
-    """Return whether the last of these events ends a stream."""
+    """Return whether the last event in ``events`` ends a stream."""
     return _LAST_EVENT.search(events) is not None
 
 
 def ends_with_error(events: bytes) -> bool:
-    """Return whether the last of these events is an error."""
+    """Return whether the last event in ``events`` is an error."""
     _, _, last_data = (b"\n" + events.removesuffix(_DONE)).rpartition(b"\ndata: ")
     try:
         data = json.loads(last_data)
@@ -85,7 +85,7 @@ def ends_with_error(events: bytes) -> bool:
 
 def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes:
     """Return the event that reports an error within a stream."""
-    _, body = refusal.to_response(dialect)
+    _, body = refusal.to_status_and_body(dialect)
     if dialect is Dialect.LLM_ENGINE:
         content = {"error": body["detail"]}
         error = {"status_code": refusal.status, "content": content}
@@ -93,7 +93,7 @@ def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes
     return encode_event(body)
 
 
-def decode_content(output: Any) -> bytes:
+def decode_file_content(output: Any) -> bytes:
     """Return the bytes in a job's yield for a file's content.
 
     Raises:

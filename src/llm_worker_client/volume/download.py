@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError
 
 from llm_worker_client.volume import s3 as s3_module
 from llm_worker_client.volume.errors import FileChanged, FileCorrupted
-from llm_worker_client.volume.local_file import LocalFile
+from llm_worker_client.volume.local_file import LocalFileState
 from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import STOP_EVENT, S3Api, VolumeFile
 
@@ -31,15 +31,15 @@ def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_s
         FileCorrupted: If the downloaded bytes have another size or checksum.
         OSError: If the file can't be written.
     """
-    # The name depends on the content, so that no download continues with another file's bytes.
+    # This name depends on the content, so that no download continues with another file's bytes.
     digest = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
     partial = path.with_name(f".{path.name}.{digest}.part")
     with partial.open("ab") as out:
-        progress.add_existing(out.tell())
+        progress.add_existing_bytes(out.tell())
         _download_rest(out, s3, file, progress)
         out.flush()
         os.fsync(out.fileno())
-    local_file = LocalFile.from_path(partial, part_size)
+    local_file = LocalFileState.from_path(partial, part_size)
     if local_file.size != file.size or local_file.matches_etag(file.etag) is False:
         partial.unlink()
         raise FileCorrupted(f"{file.key} has arrived with other bytes: try again.")
@@ -52,7 +52,7 @@ def _download_rest(out: BinaryIO, s3: S3Api, file: VolumeFile, progress: Progres
     """Download to the end of the file, with retries; received bytes reset the number of tries."""
     tries = 0
     while (offset := out.seek(0, os.SEEK_END)) < file.size:
-        size, error = _read_once(out, offset, s3, file, progress)
+        size, error = _try_download_rest(out, offset, s3, file, progress)
         if size:
             tries = 0
         elif error is None:
@@ -64,23 +64,23 @@ def _download_rest(out: BinaryIO, s3: S3Api, file: VolumeFile, progress: Progres
             tries += 1
 
 
-def _read_once(
+def _try_download_rest(
     out: BinaryIO, offset: int, s3: S3Api, file: VolumeFile, progress: Progress
 ) -> tuple[int, BotoCoreError | None]:
     """Request the missing bytes once; return the number of bytes written and the error, if any."""
     size = 0
-    response = s3.request_file(file, offset)
+    response = s3.request_file_from_offset(file, offset)
     with closing(response["Body"]) as body:
         if response["ETag"].strip('"') != file.etag:
             raise FileChanged("The file on the volume has changed meanwhile: start again.")
         # The server may send the whole file instead of the requested rest.
         if not str(response.get("ContentRange", "")).startswith(f"bytes {offset}-"):
-            progress.add_transferred(-offset)
+            progress.add_transferred_bytes(-offset)
             out.truncate(0)
         try:
             for block in iter(lambda: body.read(_BLOCK_SIZE), b""):
                 out.write(block)
-                progress.add_transferred(len(block))
+                progress.add_transferred_bytes(len(block))
                 size += len(block)
         except BotoCoreError as error:
             return size, error

@@ -3,7 +3,7 @@
 import threading
 from typing import TYPE_CHECKING
 
-from llm_worker_client.steps import NotStored, StoreFile
+from llm_worker_client.steps import FileNotStored, StoreFile
 from llm_worker_client.volume import NoSpace, VolumeError, VolumeNotConfigured, open_volume
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ class LazyVolume:
         """Upload a file and return its key; another thread can set ``stop`` to cancel the upload.
 
         Raises:
-            NotStored: If the file could not be uploaded.
+            FileNotStored: If the file could not be uploaded.
         """
         try:
             return self._open().upload_by_digest(file.path, file.name, stop)
         except VolumeNotConfigured as error:
-            raise NotStored(str(error), 413) from None
+            raise FileNotStored(str(error), 413) from None
         except NoSpace as error:
-            raise NotStored(str(error), 507) from None
+            raise FileNotStored(str(error), 507) from None
         except VolumeError as error:
-            raise NotStored(str(error), 502) from None
+            raise FileNotStored(str(error), 502) from None
 
     def _open(self) -> "Volume":
         with self._lock:

@@ -16,7 +16,7 @@ _ETAG = re.compile(r"([0-9a-f]{32})(?:-(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFile:
+class LocalFileState:
     """The state of a local file at the time when this object was created.
 
     Args:
@@ -32,15 +32,15 @@ class LocalFile:
     part_size: int
 
     @classmethod
-    def from_path(cls, path: Path, part_size: int) -> "LocalFile":
-        """Return the state of a file, with larger parts if there would be too many of this size.
+    def from_path(cls, path: Path, part_size: int) -> "LocalFileState":
+        """Return the state of a file; its parts are larger if ``part_size`` makes too many.
 
         Raises:
             OSError: If the file can't be read.
         """
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
-        # The result depends on the two sizes only, so that another process finds the same parts.
+        # The parts depend on the two sizes only, so that another process finds the same parts.
         min_part_size = -(-stat.st_size // MAX_PARTS)
         if min_part_size > part_size:
             part_size = -(-min_part_size // _BLOCK_SIZE) * _BLOCK_SIZE
@@ -57,7 +57,7 @@ class LocalFile:
         offset = (part - 1) * self.part_size
         return offset, min(self.part_size, self.size - offset)
 
-    def md5(self, offset: int, size: int) -> bytes:
+    def md5_of_range(self, offset: int, size: int) -> bytes:
         """Return the MD5 of a range of bytes."""
         digest = hashlib.md5(usedforsecurity=False)
         with self.path.open("rb") as file:
@@ -68,11 +68,11 @@ class LocalFile:
         return digest.digest()
 
     def matches_etag(self, etag: str) -> bool | None:
-        """Return whether an ETag belongs to the content; None if they can't be compared."""
+        """Return whether an ETag belongs to the file's content; None if they can't be compared."""
         match = _ETAG.fullmatch(etag)
         if not match or (match[2] and int(match[2]) != len(self.part_numbers)):
             return None
         if not match[2]:
-            return self.md5(0, self.size).hex() == match[1]
-        md5s = b"".join(self.md5(*self.part_span(part)) for part in self.part_numbers)
+            return self.md5_of_range(0, self.size).hex() == match[1]
+        md5s = b"".join(self.md5_of_range(*self.part_span(part)) for part in self.part_numbers)
         return hashlib.md5(md5s, usedforsecurity=False).hexdigest() == match[1]

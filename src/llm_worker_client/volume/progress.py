@@ -21,7 +21,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         self.transferred = 0
         self.existing = 0
 
-    def add_transferred(self, bytes_transferred: int) -> None:
+    def add_transferred_bytes(self, bytes_transferred: int) -> None:
         """Count transferred bytes; a negative number moves the bar back before they are sent again.
 
         Raises:
@@ -34,7 +34,7 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
         if bytes_transferred > 0:
             _raise_if_stopped()
 
-    def add_existing(self, size: int) -> None:
+    def add_existing_bytes(self, size: int) -> None:
         """Count bytes that need no transfer; raise ``TransferStopped`` if the caller stopped it."""
         with self.get_lock():
             self.existing += size

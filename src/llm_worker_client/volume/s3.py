@@ -22,7 +22,7 @@ from llm_worker_client.volume.errors import (
     VolumeError,
 )
 
-# Seconds before each retry. The initial pauses apply until the server has responded once.
+# Seconds before each retry; the shorter tuple applies until the server has responded once.
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)
 INITIAL_RETRY_PAUSES_S = RETRY_PAUSES_S[:3]
 CONNECT_TIMEOUT_S = 10
@@ -34,7 +34,7 @@ SLOW_READ_TIMEOUT_S = 900
 # One connection for each part that is uploaded concurrently, and one to check the whole file.
 MAX_CONNECTIONS = 5
 
-# The event that stops the transfers of a context. The threads of a transfer share the event.
+# The event that stops a ``stoppable_transfer``. All threads of the transfer share the event.
 STOP_EVENT: ContextVar[threading.Event] = ContextVar("stop")
 
 _TRANSIENT_ERRORS = (exceptions.ConnectionError, exceptions.HTTPClientError)
@@ -82,7 +82,7 @@ class VolumeFile:
 
 
 class S3Api:
-    """The S3 API of one volume. Call its methods within ``transfer_context``.
+    """The S3 API of one volume. Call its methods within ``stoppable_transfer``.
 
     Args:
         volume: The id of the volume, which is the bucket's name.
@@ -109,7 +109,7 @@ class S3Api:
         self.patient_client.close()
 
     @contextmanager
-    def transfer_context(self, stop: threading.Event | None = None) -> Iterator[None]:
+    def stoppable_transfer(self, stop: threading.Event | None = None) -> Iterator[None]:
         """Set the stop event of a transfer, and raise the clients' errors as ``VolumeError``.
 
         Args:
@@ -123,7 +123,7 @@ class S3Api:
         finally:
             STOP_EVENT.reset(token)
 
-    def find(self, key: str) -> VolumeFile | None:
+    def find_file(self, key: str) -> VolumeFile | None:
         """Return the metadata of a file; None if there is no such file."""
         try:
             head = self.patient_client.head_object(Bucket=self.volume, Key=key)
@@ -140,13 +140,13 @@ class S3Api:
             etag = item["ETag"].strip('"')
             yield VolumeFile(item["Key"], item["Size"], etag, item["LastModified"])
 
-    def request_file(self, file: VolumeFile, offset: int) -> Any:
+    def request_file_from_offset(self, file: VolumeFile, offset: int) -> Any:
         """Request a file from an offset; the server refuses if the file's ETag has changed."""
         return self.patient_client.get_object(
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
         )
 
-    def delete(self, key: str) -> None:
+    def delete_file(self, key: str) -> None:
         self.quick_client.delete_object(Bucket=self.volume, Key=key)
 
     def list_items(self, operation: str, name: str, **filters: str) -> Iterator[Any]:
@@ -155,7 +155,7 @@ class S3Api:
         for page in paginator.paginate(Bucket=self.volume, **filters):
             yield from page.get(name, ())
 
-    def unfinished_uploads(self, key: str) -> list[str]:
+    def unfinished_upload_ids(self, key: str) -> list[str]:
         """Return the ids of the unfinished uploads of a file, the newest first."""
         uploads = [
             (upload["Initiated"], upload["UploadId"])
@@ -207,7 +207,7 @@ class S3Api:
         if response is None:
             is_transient = isinstance(caught_exception, _TRANSIENT_ERRORS)
         else:
-            is_transient = _is_transient(response[1])
+            is_transient = _is_transient_error(response[1])
         if attempts > len(pauses) or not is_transient:
             return None
         return None if STOP_EVENT.get().wait(pauses[attempts - 1]) else 0.0
@@ -230,7 +230,7 @@ class S3Api:
         # A response to HEAD has no error code.
         if error.operation_name == "HeadBucket" and status == 404:
             code = "NoSuchBucket"
-        if _is_full(code, status):
+        if _is_full_volume_error(code, status):
             return NoSpace(f"The volume {self.volume} is full.")
         if code in _ERROR_BY_CODE:
             error_class, message = _ERROR_BY_CODE[code]
@@ -252,12 +252,12 @@ def http_status(response: Any) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _is_full(code: str, status: int) -> bool:
+def _is_full_volume_error(code: str, status: int) -> bool:
     return code in _NO_SPACE_CODES or status == 507
 
 
-def _is_transient(response: Any) -> bool:
+def _is_transient_error(response: Any) -> bool:
     """Return whether a response is an error that may not recur on a retry."""
     code, status = error_code(response), http_status(response)
     is_temporary = status == 429 or status >= 500 or code in _TRANSIENT_CODES
-    return is_temporary and not _is_full(code, status)
+    return is_temporary and not _is_full_volume_error(code, status)

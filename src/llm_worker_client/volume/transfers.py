@@ -12,7 +12,7 @@ from typing import Self
 from llm_worker_client import account
 from llm_worker_client.volume.download import download
 from llm_worker_client.volume.errors import NoSpace, NoSuchFile, VolumeError, VolumeNotConfigured
-from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE, MAX_PART_SIZE, LocalFile
+from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE, MAX_PART_SIZE, LocalFileState
 from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import S3Api, VolumeFile
 from llm_worker_client.volume.upload import Upload, UploadResult
@@ -83,9 +83,9 @@ class Volume:
         Raises:
             VolumeError: If the upload failed. Another call resumes it.
         """
-        path, key = Path(path), _validate_key(key)
-        with _translate_local_errors(path), self._s3.transfer_context(stop):
-            file = LocalFile.from_path(path, self._part_size)
+        path, key = Path(path), _validate_file_key(key)
+        with _translate_local_errors(path), self._s3.stoppable_transfer(stop):
+            file = LocalFileState.from_path(path, self._part_size)
             with Progress(file.size, path.name, visible=progress) as progress_bar:
                 return Upload(self._s3, key, file, progress_bar).send()
 
@@ -112,9 +112,9 @@ class Volume:
             NoSuchFile: If the volume has no such file.
             VolumeError: If the download failed. Another call resumes it.
         """
-        path, key = Path(path), _validate_key(key)
-        with _translate_local_errors(path), self._s3.transfer_context():
-            if (file := self._s3.find(key)) is None:
+        path, key = Path(path), _validate_file_key(key)
+        with _translate_local_errors(path), self._s3.stoppable_transfer():
+            if (file := self._s3.find_file(key)) is None:
                 raise NoSuchFile(f"There is no {key} on the volume.")
             with Progress(file.size, path.name, visible=progress) as progress_bar:
                 download(self._s3, file, path, progress_bar, self._part_size)
@@ -122,7 +122,7 @@ class Volume:
 
     def list(self, prefix: str = "") -> Iterator[VolumeFile]:
         """Yield the files whose keys begin with a prefix."""
-        with self._s3.transfer_context():
+        with self._s3.stoppable_transfer():
             files = [*self._s3.list_files(prefix)]
         yield from files
 
@@ -132,13 +132,13 @@ class Volume:
         Raises:
             NoSuchFile: If there is neither a file nor an unfinished upload.
         """
-        key = _validate_key(key)
-        with self._s3.transfer_context():
-            unfinished = self._s3.unfinished_uploads(key)
+        key = _validate_file_key(key)
+        with self._s3.stoppable_transfer():
+            unfinished = self._s3.unfinished_upload_ids(key)
             for upload_id in unfinished:
                 self._s3.abort_upload(key, upload_id)
-            if self._s3.find(key) is not None:
-                self._s3.delete(key)
+            if self._s3.find_file(key) is not None:
+                self._s3.delete_file(key)
             elif not unfinished:
                 raise NoSuchFile(f"There is no {key} on the volume.")
 
@@ -152,7 +152,7 @@ class Volume:
         self.close()
 
 
-def _validate_key(key: str) -> str:
+def _validate_file_key(key: str) -> str:
     """Return the key if it is a valid path on the volume; raise ``VolumeError`` otherwise."""
     parts = key.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
@@ -173,7 +173,7 @@ def _translate_local_errors(path: Path) -> Iterator[None]:
 
 
 def _open_s3(variables: dict[str, str]) -> S3Api:
-    """Return a client for the S3 API of the volume that these variables describe."""
+    """Return a client for the S3 API of the volume that the variables describe."""
     required = [account.VOLUME_ID_VARIABLE, account.S3_KEY_VARIABLE, account.S3_SECRET_VARIABLE]
     if account.VOLUME_URL_VARIABLE not in variables:
         required.insert(1, account.VOLUME_DATACENTER_VARIABLE)

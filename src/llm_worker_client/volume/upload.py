@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from s3transfer.utils import ReadFileChunk
 
 from llm_worker_client.volume.errors import FileChanged, FileCorrupted
-from llm_worker_client.volume.local_file import LocalFile
+from llm_worker_client.volume.local_file import LocalFileState
 from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import STOP_EVENT, S3Api, error_code
 
@@ -38,11 +38,10 @@ class UploadResult:
 class Upload:
     """The upload of one file.
 
-    boto3's own transfers start from the beginning in a new process, and send parts without
-    checksums.
+    boto3's own transfers can't be resumed by a new process, and send parts without checksums.
     """
 
-    def __init__(self, s3: S3Api, key: str, file: LocalFile, progress: Progress) -> None:
+    def __init__(self, s3: S3Api, key: str, file: LocalFileState, progress: Progress) -> None:
         self._s3 = s3
         self._key = key
         self._file = file
@@ -57,27 +56,27 @@ class Upload:
             FileCorrupted: If the volume's file then has another size or checksum.
             OSError: If the file can't be read.
         """
-        unfinished = self._s3.unfinished_uploads(self._key)
+        unfinished = self._s3.unfinished_upload_ids(self._key)
         parts = self._file.part_numbers
-        if not unfinished and self._matches_volume() is True:
-            self._progress.add_existing(self._file.size)
+        if not unfinished and self._matches_stored_file() is True:
+            self._progress.add_existing_bytes(self._file.size)
         else:
             if not unfinished and len(parts) == 1:
-                self._send_bytes(1, self._s3.quick_client.put_object, self._object)
+                self._put_part(1, self._s3.quick_client.put_object, self._object)
             else:
                 self._send_parts(parts, unfinished)
             self._raise_if_changed()
-            if self._matches_volume() is False:
+            if self._matches_stored_file() is False:
                 raise FileCorrupted(f"{self._key} has arrived with other bytes: try again.")
         progress = self._progress
         return UploadResult(self._key, self._file.size, progress.existing, progress.transferred)
 
     def _send_parts(self, parts: range, unfinished: list[str]) -> None:
-        upload_id, etags = self._open_upload(unfinished, len(parts))
+        upload_id, etags = self._resume_or_create(unfinished, len(parts))
         stop = STOP_EVENT.get()
         with ThreadPoolExecutor(CONCURRENT_PARTS, "volume", STOP_EVENT.set, (stop,)) as executor:
             futures = [
-                executor.submit(self._send_part, upload_id, part, etags.get(part)) for part in parts
+                executor.submit(self._sync_part, upload_id, part, etags.get(part)) for part in parts
             ]
             try:
                 for future in as_completed(futures):
@@ -97,10 +96,10 @@ class Upload:
             )
         except ClientError as error:
             # An earlier try may have succeeded although its response was lost.
-            if error_code(error.response) != "NoSuchUpload" or not self._matches_volume():
+            if error_code(error.response) != "NoSuchUpload" or not self._matches_stored_file():
                 raise
 
-    def _open_upload(self, unfinished: list[str], count: int) -> tuple[str, dict[int, str]]:
+    def _resume_or_create(self, unfinished: list[str], count: int) -> tuple[str, dict[int, str]]:
         """Resume an unfinished upload that fits, or create one; return its id and parts' ETags."""
         for upload_id in unfinished:
             items = self._s3.list_items("list_parts", "Parts", Key=self._key, UploadId=upload_id)
@@ -111,31 +110,31 @@ class Upload:
             self._s3.abort_upload(self._key, upload_id)
         return self._s3.quick_client.create_multipart_upload(**self._object)["UploadId"], {}
 
-    def _send_part(self, upload_id: str, part: int, etag: str | None) -> str:
+    def _sync_part(self, upload_id: str, part: int, etag: str | None) -> str:
         """Send a part unless the volume has it with the same bytes; return its ETag."""
         offset, size = self._file.part_span(part)
-        if etag is not None and etag == self._file.md5(offset, size).hex():
-            self._progress.add_existing(size)
+        if etag is not None and etag == self._file.md5_of_range(offset, size).hex():
+            self._progress.add_existing_bytes(size)
             return etag
         arguments = {**self._object, "UploadId": upload_id, "PartNumber": part}
-        return self._send_bytes(part, self._s3.quick_client.upload_part, arguments)
+        return self._put_part(part, self._s3.quick_client.upload_part, arguments)
 
-    def _send_bytes(self, part: int, put: Callable[..., Any], arguments: dict[str, Any]) -> str:
+    def _put_part(self, part: int, put: Callable[..., Any], arguments: dict[str, Any]) -> str:
         """Send the bytes of a part and return their ETag."""
         offset, size = self._file.part_span(part)
-        md5, path = self._file.md5(offset, size), str(self._file.path)
-        callbacks = [self._progress.add_transferred]
+        md5, path = self._file.md5_of_range(offset, size), str(self._file.path)
+        callbacks = [self._progress.add_transferred_bytes]
         with ReadFileChunk.from_filename(path, offset, size, callbacks) as body:
             response = put(**arguments, Body=body, ContentMD5=base64.b64encode(md5).decode())
         return str(response.get("ETag", "")).strip('"')
 
-    def _matches_volume(self) -> bool | None:
-        """Return whether the volume has the same bytes; None if the ETag doesn't show it."""
-        stored = self._s3.find(self._key)
+    def _matches_stored_file(self) -> bool | None:
+        """Return whether the volume's file has the local bytes; None if the ETag doesn't say."""
+        stored = self._s3.find_file(self._key)
         if stored is None or stored.size != self._file.size:
             return False
         return self._file.matches_etag(stored.etag)
 
     def _raise_if_changed(self) -> None:
-        if LocalFile.from_path(self._file.path, self._file.part_size) != self._file:
+        if LocalFileState.from_path(self._file.path, self._file.part_size) != self._file:
             raise FileChanged(f"{self._file.path} has changed while it was sent: start again.")

@@ -11,11 +11,11 @@ from worker.batches.lines import (
     INPUT_CHANGED,
     BatchPlan,
     InvalidLine,
-    mistake,
+    make_mistake,
     parse_request,
     read_lines,
 )
-from worker.batches.parts import FinishedLine, read_finished, read_line_text
+from worker.batches.parts import FinishedLine, read_finished_lines, read_line_text
 from worker.batches.record import (
     Batch,
     BatchEnding,
@@ -52,7 +52,7 @@ class ExtraOutput(Protocol):
             VolumeError: The volume fails.
         """
 
-    def release(self) -> None:
+    def release_reserved_file(self) -> None:
         """Release the file that was reserved for the output, unless the output was written."""
 
 
@@ -79,21 +79,21 @@ def finish_batch(
     """
     ending, plan = batch.decide_ending(status), batch.plan
     with translate_os_errors():
-        lines = read_finished(batch.parts_directory, ending.cut, check_texts=True)
+        lines = read_finished_lines(batch.parts_directory, ending.cut, check_texts=True)
     result = count_lines(lines.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
     if ending.status == "failed":
         result.mistakes = [INPUT_CHANGED]
     if plan is not None:
-        unanswered = _error_lines(files, batch, plan, lines, ending.status, max_line_bytes)
+        unanswered = _unanswered_errors(files, batch, plan, lines, ending.status, max_line_bytes)
         result.output_file_id, result.error_file_id = _write_result_files(
             files, batch.request, lines, ending, unanswered
         )
         if output is not None:
             _write_extra_output(output, plan, lines, result)
     elif output is not None:
-        output.release()
-    batch.write(RESULT, result)
+        output.release_reserved_file()
+    batch.write_file(RESULT, result)
     return result
 
 
@@ -103,17 +103,17 @@ def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput
     Raises:
         VolumeError: The result can't be written.
     """
-    batch.write(RESULT, BatchResult(status="failed", mistakes=mistakes))
+    batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
     if output is not None:
-        output.release()
+        output.release_reserved_file()
 
 
-def find_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
+def find_unchanged_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
     """Find the input of a batch; None if it was changed or removed after it was planned."""
     with contextlib.suppress(NoSuchObject):
         path = files.content_path(files.get(batch.request.input_file_id, include_expired=True))
         with translate_os_errors():
-            return path if plan.matches(path) else None
+            return path if plan.matches_input(path) else None
     return None
 
 
@@ -128,7 +128,7 @@ def _write_result_files(
     expiry = request.output_expires_after
     numbers = sorted(lines)
 
-    def write(kind: str, file_id: str, numbers: list[int], errors: list[bytes]) -> str | None:
+    def write_file(kind: str, file_id: str, numbers: list[int], errors: list[bytes]) -> str | None:
         if not (numbers or errors):
             return None
         name, lifetime_s = f"{request.id}_{kind}.jsonl", expiry.seconds if expiry else None
@@ -143,8 +143,8 @@ def _write_result_files(
         successes = [number for number in numbers if not lines[number].failed]
         failures = [number for number in numbers if lines[number].failed]
         return (
-            write("output", ending.output_file_id, successes, []),
-            write("error", ending.error_file_id, failures, unanswered),
+            write_file("output", ending.output_file_id, successes, []),
+            write_file("error", ending.error_file_id, failures, unanswered),
         )
 
 
@@ -158,17 +158,17 @@ def _write_extra_output(
     """
     with translate_os_errors(), _line_reader() as read_line:
 
-        def results() -> Iterator[bytes | None]:
+        def result_lines() -> Iterator[bytes | None]:
             for number in range(1, plan.total + 1):
                 yield read_line(lines[number]) if number in lines else None
 
         try:
-            output.write(results)
+            output.write(result_lines)
         except RequestError as error:
-            result.status, result.mistakes = "failed", [mistake("no_output", error.message)]
+            result.status, result.mistakes = "failed", [make_mistake("no_output", error.message)]
 
 
-def _error_lines(
+def _unanswered_errors(
     files: Files,
     batch: Batch,
     plan: BatchPlan,
@@ -176,8 +176,8 @@ def _error_lines(
     status: EndStatus,
     max_line_bytes: int,
 ) -> list[bytes]:
-    """Return error lines for unanswered lines; none if the batch failed or its input changed."""
-    path = find_input(files, batch, plan)
+    """Return error lines for unanswered lines; [] if the batch failed or its input changed."""
+    path = find_unchanged_input(files, batch, plan)
     if path is None or status == "failed" or len(finished_lines) >= plan.total:
         return []
     code, message = UNANSWERED_ERRORS[status]
@@ -190,8 +190,8 @@ def _error_lines(
             custom_id = parse_request(line, request.endpoint)["custom_id"]
             error = {"code": code, "message": message}
             errors.append(encode_result_line(request.id, line.number, custom_id, error=error))
-    # If the input has changed while it was read, the lines are not those of the batch.
-    return errors if find_input(files, batch, plan) else []
+    # If the input has changed while it was read, the errors are not for lines of the batch.
+    return errors if find_unchanged_input(files, batch, plan) else []
 
 
 def encode_result_line(
@@ -204,7 +204,7 @@ def encode_result_line(
 ) -> bytes:
     """Return a line of an output or error file, with its line feed."""
     line = {
-        "id": request_id(batch_id, number),
+        "id": line_request_id(batch_id, number),
         "custom_id": custom_id,
         "response": response,
         "error": error,
@@ -212,7 +212,7 @@ def encode_result_line(
     return msgspec.json.encode(line) + b"\n"
 
 
-def request_id(batch_id: str, number: int) -> str:
+def line_request_id(batch_id: str, number: int) -> str:
     """Return the id of a line's request, which is the same in each attempt."""
     return ids.derive_id("batch_req_", batch_id, str(number))
 

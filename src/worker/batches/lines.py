@@ -17,18 +17,18 @@ MAX_CUSTOM_ID_LENGTH = 512
 SHARDS_PER_JOB = 8
 
 
-def mistake(code: str, message: str, param: str | None = None) -> dict[str, Any]:
+def make_mistake(code: str, message: str, param: str | None = None) -> dict[str, Any]:
     """Return an item of ``errors`` in OpenAI's batch object, without a line number."""
     return {"code": code, "message": message, "param": param, "line": None}
 
 
-INPUT_CHANGED = mistake(
+INPUT_CHANGED = make_mistake(
     "input_changed", "the input has changed or was removed since the batch began"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """A non-blank line of an input.
 
     Args:
@@ -71,8 +71,8 @@ class BatchPlan(StrictModel):
     mtime_ns: int
     made_at: int
 
-    def matches(self, path: Path) -> bool:
-        """Return whether the input is unchanged since it was planned."""
+    def matches_input(self, path: Path) -> bool:
+        """Return whether a file is the unchanged input; False if it doesn't exist."""
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class InvalidLine(Exception):
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.mistake = mistake(code, message, param)
+        self.mistake = make_mistake(code, message, param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class BatchLimits:
     max_line_values: int = 100_000
 
 
-def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[Line]:
-    """Yield the non-blank lines of a file or shard; ``text`` is None for more than ``max_bytes``.
+def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[InputLine]:
+    """Yield the non-blank lines of a file or shard; a line over ``max_bytes`` has no ``text``.
 
     Raises:
         OSError: The file can't be read.
@@ -118,11 +118,13 @@ def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterat
                 is_complete = False
             text = raw.removeprefix(BOM if start == 0 else b"").strip()
             if text or not is_complete:
-                yield Line(number, start, text if is_complete and len(text) <= max_bytes else None)
+                yield InputLine(
+                    number, start, text if is_complete and len(text) <= max_bytes else None
+                )
             number += 1
 
 
-def parse_request(line: Line, endpoint: str) -> dict[str, Any]:
+def parse_request(line: InputLine, endpoint: str) -> dict[str, Any]:
     """Return the request in a line; of its body, only the type and ``stream`` are checked.
 
     Raises:
@@ -171,7 +173,7 @@ def plan_input(
     for line in read_lines(path, limits.max_line_bytes):
         if len(offsets) == limits.max_lines:
             message = f"the input has more than {limits.max_lines:,} lines (BATCH_MAX_REQUESTS)"
-            mistakes.append(mistake("too_many_requests", message))
+            mistakes.append(make_mistake("too_many_requests", message))
             break
         offsets.append(line.offset)
         numbers.append(line.number)
@@ -182,7 +184,7 @@ def plan_input(
             if len(mistakes) == MAX_MISTAKES:
                 break
     if not offsets:
-        mistakes.append(mistake("empty_file", "the input has no lines"))
+        mistakes.append(make_mistake("empty_file", "the input has no lines"))
     if mistakes:
         return mistakes
     shards = _make_shards(offsets, numbers, stat.st_size, jobs)
@@ -195,7 +197,7 @@ def plan_input(
     )
 
 
-def _check_line(first_lines: dict[str, int], line: Line, endpoint: str) -> None:
+def _check_line(first_lines: dict[str, int], line: InputLine, endpoint: str) -> None:
     """Check a line, and add its number to ``first_lines`` under its ``custom_id``.
 
     Raises:

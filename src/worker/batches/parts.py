@@ -77,7 +77,7 @@ class PartWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._commit_due = False
 
-    async def add(self, line: PendingLine) -> None:
+    async def add_line(self, line: PendingLine) -> None:
         """Add a line; before that, wait while more than ``MAX_PENDING_BYTES`` are uncommitted.
 
         Raises:
@@ -85,8 +85,8 @@ class PartWriter:
         """
         while self._pending_bytes > MAX_PENDING_BYTES:
             await self._commit()
-        # No ``await`` follows: a task that is cancelled above has added no line.
-        self.check_commits()
+        # No ``await`` follows: a task that is cancelled in the loop above has added no line.
+        self.raise_commit_error()
         if not self._pending:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._start_commit)
         self._pending.append(line)
@@ -94,7 +94,7 @@ class PartWriter:
         if len(self._pending) >= GROUP_LINES:
             self._start_commit()
 
-    def check_commits(self) -> None:
+    def raise_commit_error(self) -> None:
         """Raise the error of a failed commit, if any; call this every second.
 
         Raises:
@@ -109,9 +109,9 @@ class PartWriter:
         Raises:
             VolumeError: The lines can't be written.
         """
-        await asyncio.shield(asyncio.create_task(self._close()))
+        await asyncio.shield(asyncio.create_task(self._commit_and_close()))
 
-    async def _close(self) -> None:
+    async def _commit_and_close(self) -> None:
         try:
             await self._commit()
         finally:
@@ -138,10 +138,10 @@ class PartWriter:
                 self._timer.cancel()
             self._commit_due = False
             pending, self._pending, self._pending_bytes = self._pending, [], 0
-            await asyncio.to_thread(self._write, pending)
+            await asyncio.to_thread(self._write_group, pending)
         self._commit_task = None
 
-    def _write(self, pending: list[PendingLine]) -> None:
+    def _write_group(self, pending: list[PendingLine]) -> None:
         with translate_os_errors():
             if self._files is None:
                 self._lines.parent.mkdir(parents=True, exist_ok=True)
@@ -158,11 +158,11 @@ class PartWriter:
                 new_lines += text
                 self._offset += len(text)
             check_space(self._lines.parent, len(new_lines))
-            _write_all(lines_file, new_lines)
-            _write_all(records_file, new_records)
+            _write_durably(lines_file, new_lines)
+            _write_durably(records_file, new_records)
 
 
-def read_finished(
+def read_finished_lines(
     directory: Path, max_bytes: Mapping[str, int] | None = None, *, check_texts: bool = False
 ) -> dict[int, FinishedLine]:
     """Return the finished lines of all parts by number.
@@ -189,7 +189,7 @@ def read_finished(
 
 
 def records_file_sizes(directory: Path) -> dict[str, int]:
-    """Return the sizes of all records files in bytes, by file name; see ``read_finished``."""
+    """Return the bytes of all records files by name: ``max_bytes`` of ``read_finished_lines``."""
     return {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{RECORDS}"))}
 
 
@@ -200,7 +200,7 @@ def read_line_text(line: FinishedLine, file: BinaryIO) -> bytes:
 
 
 def _read_intact_lines(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
-    """Yield the lines with undamaged texts."""
+    """Yield the lines of a part whose texts match their checksums."""
     with records.with_suffix(LINES).open("rb") as file:
         for line in _read_records(records, max_bytes):
             if zlib.crc32(read_line_text(line, file)) == line.checksum:
@@ -224,7 +224,7 @@ def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine
                 yield FinishedLine(number, bool(failed), prompt, output, offset, length, crc, part)
 
 
-def _write_all(file: FileIO, content: bytearray) -> None:
+def _write_durably(file: FileIO, content: bytearray) -> None:
     """Write the whole content and make it durable."""
     remaining = memoryview(content)
     while remaining:

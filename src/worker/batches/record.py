@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from worker.batches.lines import BatchPlan
-from worker.batches.parts import FinishedLine, read_finished, records_file_sizes
+from worker.batches.parts import FinishedLine, read_finished_lines, records_file_sizes
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
-from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, Timestamped
+from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, TimedModel
 from worker.volume import ids, translate_os_errors, write_once
 
 # Files and directories in the directory of a batch, in addition to those of every ``Record``.
@@ -57,7 +57,7 @@ class StoredBatch(BatchRequest, StoredRequest):
         return cls(**shared, id=id, input_file_id=input_file_id)
 
 
-class BatchEnding(Timestamped):
+class BatchEnding(TimedModel):
     """How a batch will end. It is decided once, so that all workers write the same files.
 
     Args:
@@ -73,7 +73,7 @@ class BatchEnding(Timestamped):
     cut: dict[str, int]
 
 
-class BatchResult(Timestamped):
+class BatchResult(TimedModel):
     """How a batch ended, or only the counts of its lines.
 
     Of ``total`` lines, ``completed`` have a successful response, ``failed`` have an error, and the
@@ -119,7 +119,7 @@ class Batch(Record):
 
     @property
     def request(self) -> StoredBatch:
-        return self.read_required(REQUEST, StoredBatch)
+        return self.read_required_file(REQUEST, StoredBatch)
 
     @property
     def retention_start(self) -> int:
@@ -127,15 +127,15 @@ class Batch(Record):
 
     @property
     def plan(self) -> BatchPlan | None:
-        return self.read(PLAN, BatchPlan)
+        return self.read_file(PLAN, BatchPlan)
 
     @property
     def result(self) -> BatchResult | None:
-        return self.read(RESULT, BatchResult)
+        return self.read_file(RESULT, BatchResult)
 
     @property
     def ending(self) -> BatchEnding | None:
-        return self.read(DECISION, BatchEnding)
+        return self.read_file(DECISION, BatchEnding)
 
     @property
     def parts_directory(self) -> Path:
@@ -153,10 +153,10 @@ class Batch(Record):
         with translate_os_errors():
             write_once(self.directory / DONE / str(index), b"")
 
-    def verify_complete(self, plan: BatchPlan) -> bool:
+    def verify_or_reopen_shards(self, plan: BatchPlan) -> bool:
         """Return whether all lines have responses; reopen shards that have lost lines."""
         with translate_os_errors():
-            finished = read_finished(self.parts_directory, check_texts=True)
+            finished = read_finished_lines(self.parts_directory, check_texts=True)
             first_numbers = [shard.first for shard in plan.shards]
             line_counts = Counter(bisect_right(first_numbers, number) - 1 for number in finished)
             for index, shard in enumerate(plan.shards):
@@ -164,7 +164,7 @@ class Batch(Record):
                     (self.directory / DONE / str(index)).unlink(missing_ok=True)
         return len(finished) >= plan.total
 
-    def unfinished_shards(self, plan: BatchPlan) -> list[int]:
+    def unfinished_shard_indexes(self, plan: BatchPlan) -> list[int]:
         """Return the indexes of the shards that are not marked as done."""
         return [index for index in range(len(plan.shards)) if not self.has_file(f"{DONE}/{index}")]
 
@@ -174,7 +174,7 @@ class Batch(Record):
             cut = records_file_sizes(self.parts_directory)
         output, errors = (ids.new_id("file-") for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
-        return self.write_or_read(DECISION, ending)
+        return self.write_or_read_file(DECISION, ending)
 
     def cancel(self) -> None:
         """Request that the workers stop the batch.
@@ -186,7 +186,7 @@ class Batch(Record):
         if self.has_ended():
             status = self.snapshot().status
             raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
-        self.write(CANCEL, Timestamped())
+        self.write_file(CANCEL, TimedModel())
 
     def counts(self) -> BatchResult:
         """Return the counts of durable lines and of all lines; after the end, the result."""
@@ -195,7 +195,7 @@ class Batch(Record):
         plan, ending = self.plan, self.ending
         with translate_os_errors():
             cut = ending.cut if ending else None
-            lines = read_finished(self.parts_directory, cut).values() if plan else []
+            lines = read_finished_lines(self.parts_directory, cut).values() if plan else []
         if ending is None and self.has_file(DECISION):
             # The ending was decided meanwhile: some of the lines may not count.
             return self.counts()
@@ -207,10 +207,10 @@ class Batch(Record):
         Raises:
             NoSuchObject: The batch doesn't exist, or it has just been removed.
         """
-        plan, cancel, ending = self.plan, self.read(CANCEL, Timestamped), self.ending
+        plan, cancel, ending = self.plan, self.read_file(CANCEL, TimedModel), self.ending
         result = self.result
         return BatchSnapshot(
-            status=_status(plan, cancel, ending, result),
+            status=_batch_status(plan, cancel, ending, result),
             counts=result or self.counts(),
             planned_at=plan.made_at if plan else None,
             cancelled_at=cancel.at if cancel else None,
@@ -222,9 +222,9 @@ class Batch(Record):
         )
 
 
-def _status(
+def _batch_status(
     plan: BatchPlan | None,
-    cancel: Timestamped | None,
+    cancel: TimedModel | None,
     ending: BatchEnding | None,
     result: BatchResult | None,
 ) -> BatchStatus:

@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from worker.batches.finish import encode_result_line, request_id
-from worker.batches.lines import BatchPlan, InvalidLine, Line, Shard, parse_request, read_lines
-from worker.batches.parts import PartWriter, PendingLine, read_finished
+from worker.batches.finish import encode_result_line, line_request_id
+from worker.batches.lines import BatchPlan, InputLine, InvalidLine, Shard, parse_request, read_lines
+from worker.batches.parts import PartWriter, PendingLine, read_finished_lines
 from worker.batches.record import Batch
-from worker.batches.window import Window
+from worker.batches.window import SlotWindow
 from worker.errors import EngineDead, EngineSuspended, InternalError, WorkerError, hide_defects
 from worker.long_work.attempt import Attempt
 from worker.record import Usage
 from worker.volume import translate_os_errors
 
-# Seconds between two checks whether to stop.
+# Seconds between two checks whether the attempt has to stop.
 POLL_S = 1.0
 # Seconds between two checks of the window for free slots.
 WINDOW_POLL_S = 0.02
@@ -71,13 +71,13 @@ class ShardRun:
     shard: Shard
     part_name: str
     answer_request: AnswerRequest
-    window: Window
+    window: SlotWindow
     report_progress: Callable[[], Awaitable[None]]
-    _running: dict[asyncio.Task[None], Line] = field(default_factory=dict)
+    _running: dict[asyncio.Task[None], InputLine] = field(default_factory=dict)
     _line_done: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - all steps of an attempt
+    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - its steps share variables
         """Answer the lines that have no response in any part; return why the attempt stopped.
 
         Args:
@@ -89,12 +89,14 @@ class ShardRun:
         """
         directory = self.batch.parts_directory
         with translate_os_errors():
-            finished = set(await asyncio.to_thread(read_finished, directory, check_texts=True))
+            finished = set(
+                await asyncio.to_thread(read_finished_lines, directory, check_texts=True)
+            )
         all_lines = read_lines(self.input_path, self.max_line_bytes, self.shard)
         unanswered = (line for line in all_lines if line.number not in finished)
         endpoint = (await asyncio.to_thread(lambda: self.batch.request)).endpoint
         part = PartWriter(directory, self.part_name)
-        next_lines: list[Line] = []
+        next_lines: list[InputLine] = []
         is_exhausted = False
         polled_at = time.monotonic()
         try:
@@ -108,7 +110,7 @@ class ShardRun:
                 next_lines += self._preempt_lines()
                 while (
                     next_lines
-                    and self.window.free_slots > 0
+                    and self.window.free_slot_count > 0
                     and time.monotonic() < deadline
                     and not is_lost()
                 ):
@@ -118,7 +120,7 @@ class ShardRun:
                 await self._wait_for_line(WINDOW_POLL_S if next_lines else POLL_S)
                 if time.monotonic() - polled_at >= POLL_S:
                     polled_at = time.monotonic()
-                    part.check_commits()
+                    part.raise_commit_error()
                     await self.report_progress()
                     if stop := await self._stop_reason(deadline, is_lost):
                         return stop
@@ -129,9 +131,9 @@ class ShardRun:
             await asyncio.gather(*running, return_exceptions=True)
             await part.close()
 
-    def _read_ahead(self, unanswered: Iterator[Line]) -> list[Line] | None:
+    def _read_ahead(self, unanswered: Iterator[InputLine]) -> list[InputLine] | None:
         """Return the next lines; an empty list at the end, or None if the input has changed."""
-        lines: list[Line] = []
+        lines: list[InputLine] = []
         size = 0
         with translate_os_errors():
             try:
@@ -142,7 +144,7 @@ class ShardRun:
                     size += len(line.text or b"")
             except FileNotFoundError:
                 return None
-            return lines if self.plan.matches(self.input_path) else None
+            return lines if self.plan.matches_input(self.input_path) else None
 
     async def _stop_reason(self, deadline: float, is_lost: Callable[[], bool]) -> StopReason | None:
         if is_lost():
@@ -153,16 +155,16 @@ class ShardRun:
         is_over = now >= deadline and (not self._running or now >= deadline + ABORT_GRACE_S)
         return StopReason.OUT_OF_TIME if is_over else None
 
-    def _start_line(self, line: Line, endpoint: str, part: PartWriter) -> None:
+    def _start_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
         self.window.running += 1
         task = asyncio.create_task(self._process_line(line, endpoint, part))
         self._running[task] = line
         task.add_done_callback(self._on_line_done)
 
-    def _preempt_lines(self) -> list[Line]:
+    def _preempt_lines(self) -> list[InputLine]:
         """Abort the lines that began last if other requests need their slots; return them."""
-        lines: list[Line] = []
-        while self._running and self.window.free_slots < 0:
+        lines: list[InputLine] = []
+        while self._running and self.window.free_slot_count < 0:
             task, line = self._running.popitem()
             self.window.running -= 1
             if task.cancel():
@@ -190,20 +192,20 @@ class ShardRun:
         if self._failure is not None:
             raise self._failure
 
-    async def _process_line(self, line: Line, endpoint: str, part: PartWriter) -> None:
+    async def _process_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
         try:
             request = parse_request(line, endpoint)
         except InvalidLine as error:
             # The input was valid when it was planned, so it has changed since then.
             raise InternalError from error
-        id = request_id(self.batch.id, line.number)
+        id = line_request_id(self.batch.id, line.number)
         status, body, usage = await self._answer_with_retries(endpoint, request["body"], id)
         response = {"status_code": status, "request_id": id, "body": body}
         text = encode_result_line(
             self.batch.id, line.number, request["custom_id"], response=response
         )
         counts = (usage.prompt_tokens or 0, usage.output_tokens or 0)
-        await part.add(PendingLine(line.number, status >= 400, *counts, text.rstrip(b"\n")))
+        await part.add_line(PendingLine(line.number, status >= 400, *counts, text.rstrip(b"\n")))
 
     async def _answer_with_retries(
         self, endpoint: str, body: dict[str, Any], id: str
@@ -226,7 +228,7 @@ class ShardRun:
 
 
 def _encode_answer(answer: Any) -> Any:
-    """Encode an answer as JSON here, where an unpaired surrogate fails only this line."""
+    """Encode an answer as JSON; for an unpaired surrogate, raise an error of only this line."""
     with contextlib.suppress(UnicodeEncodeError):
         return msgspec.Raw(msgspec.json.encode(answer))
     raise InternalError

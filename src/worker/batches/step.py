@@ -10,7 +10,7 @@ from worker.batches.lines import INPUT_CHANGED, BatchPlan, plan_input
 from worker.batches.record import PLAN, Batch, EndStatus
 from worker.batches.shard import AnswerRequest, ShardRun, StopReason
 from worker.batches.store import Batches
-from worker.batches.window import Window
+from worker.batches.window import SlotWindow
 from worker.errors import NoSuchObject
 from worker.long_work.attempt import Attempt
 from worker.volume import translate_os_errors
@@ -39,7 +39,7 @@ class BatchStep:
         batches: Batches,
         batch: Batch,
         answer_request: AnswerRequest,
-        window: Window,
+        window: SlotWindow,
         progress: dict[str, float],
     ) -> None:
         self._batches = batches
@@ -62,43 +62,47 @@ class BatchStep:
         plan = await asyncio.to_thread(lambda: self._batch.plan)
         if plan is None:
             return await self._run_exclusively(attempt, "plan", self._plan_batch)
-        unfinished = await asyncio.to_thread(self._batch.unfinished_shards, plan)
+        unfinished = await asyncio.to_thread(self._batch.unfinished_shard_indexes, plan)
         if status := await asyncio.to_thread(self._batch.stop_reason):
             # The end waits for other workers, which still write lines that they have finished.
-            idle = [await self._is_idle(attempt, f"shard-{index}") for index in unfinished]
+            idle = [await self._is_lease_free(attempt, f"shard-{index}") for index in unfinished]
             end = partial(self._end_batch, plan, status)
             return all(idle) and await self._run_exclusively(attempt, "end", end)
         if not unfinished:
             end = partial(self._end_batch, plan, "completed")
             return await self._run_exclusively(attempt, "end", end)
         for index in unfinished:
-            async with attempt.lease(f"shard-{index}") as lease:
-                if lease is not None and await asyncio.to_thread(self._needs_answers, plan, index):
+            async with attempt.acquire_lease(f"shard-{index}") as lease:
+                if lease is not None and await asyncio.to_thread(
+                    self._shard_needs_answers, plan, index
+                ):
                     await self._run_shard(attempt, plan, index, lease)
                     return True
         return False
 
     async def _run_exclusively(self, attempt: Attempt, name: str, work: Callable[[], None]) -> bool:
         """Call a function in a thread under a lease; return False if others have the lease."""
-        async with attempt.lease(name) as lease:
+        async with attempt.acquire_lease(name) as lease:
             if lease is not None:
                 await asyncio.to_thread(work)
         return lease is not None
 
-    async def _is_idle(self, attempt: Attempt, name: str) -> bool:
+    async def _is_lease_free(self, attempt: Attempt, name: str) -> bool:
         """Return whether no living worker has the lease with this name."""
         if not await asyncio.to_thread(self._batch.is_leased, name):
             return True
-        async with attempt.lease(name) as lease:
+        async with attempt.acquire_lease(name) as lease:
             return lease is not None
 
-    def _needs_answers(self, plan: BatchPlan, index: int) -> bool:
+    def _shard_needs_answers(self, plan: BatchPlan, index: int) -> bool:
         """Return whether a shard is still unfinished and the batch doesn't have to stop."""
-        return self._batch.stop_reason() is None and index in self._batch.unfinished_shards(plan)
+        return self._batch.stop_reason() is None and index in self._batch.unfinished_shard_indexes(
+            plan
+        )
 
     def _end_batch(self, plan: BatchPlan, status: EndStatus) -> None:
         batch = self._batch
-        if batch.has_ended() or (status == "completed" and not batch.verify_complete(plan)):
+        if batch.has_ended() or (status == "completed" and not batch.verify_or_reopen_shards(plan)):
             return
         result = self._batches.end(batch, status)
         log.info("batch %s: %s", batch.id, result.status)
@@ -118,12 +122,12 @@ class BatchStep:
                 path, request.endpoint, self._batches.limits, request.data_parallelism, now
             )
         if isinstance(plan, BatchPlan):
-            batch.write(PLAN, plan)
+            batch.write_file(PLAN, plan)
         else:
             self._batches.fail(batch, plan)
 
     async def _run_shard(self, attempt: Attempt, plan: BatchPlan, index: int, lease: Lease) -> None:
-        path = await asyncio.to_thread(self._batches.find_input, self._batch, plan)
+        path = await asyncio.to_thread(self._batches.find_unchanged_input, self._batch, plan)
         stop = StopReason.INPUT_CHANGED
         if path is not None:
             run = ShardRun(

@@ -5,7 +5,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from worker.batches.finish import ExtraOutput, OutputFactory, fail_batch, find_input, finish_batch
+from worker.batches.finish import (
+    ExtraOutput,
+    OutputFactory,
+    fail_batch,
+    find_unchanged_input,
+    finish_batch,
+)
 from worker.batches.lines import BatchLimits, BatchPlan
 from worker.batches.record import Batch, BatchResult, EndStatus, StoredBatch
 from worker.long_work.records import Records
@@ -43,9 +49,9 @@ class Batches(Records[Batch, StoredBatch]):
         """End a batch as failed before any of its lines was processed."""
         fail_batch(batch, mistakes, self._make_extra_output(batch.request))
 
-    def find_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
+    def find_unchanged_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
         """Find the input of a batch; None if it was changed or removed after it was planned."""
-        return find_input(self.files, batch, plan)
+        return find_unchanged_input(self.files, batch, plan)
 
     def _make_extra_output(self, request: StoredBatch) -> ExtraOutput | None:
         if request.output is None:

@@ -11,7 +11,7 @@ BUSY_DIVISOR = 32
 QUIET_S = 5.0
 
 
-class Window:
+class SlotWindow:
     """The engine slots that all batches of a worker share.
 
     Args:
@@ -27,7 +27,7 @@ class Window:
         self.running = 0
 
     @property
-    def free_slots(self) -> int:
+    def free_slot_count(self) -> int:
         """Number of lines that may begin. If it is negative, that many lines must be aborted."""
         now = time.monotonic()
         if self._count_other_requests():

@@ -73,7 +73,7 @@ class Child(subprocess.Popen[bytes]):
         blocked = _GROUP_SIGNALS if stop_mode is StopMode.WAIT_FOR_WRITERS else ()
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
-            super().__init__(_wrap_command(command, stop_mode), **options)
+            super().__init__(_with_parent_command(command, stop_mode), **options)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         _children.add(self)
@@ -92,7 +92,9 @@ class Child(subprocess.Popen[bytes]):
             self.wait(GRACE_S)
 
 
-async def start(command: Sequence[str], environ: Mapping[str, str], **options: Any) -> Process:
+async def start_async(
+    command: Sequence[str], environ: Mapping[str, str], **options: Any
+) -> Process:
     """Start a child whose pipes are read on this event loop; it is killed when its parent exits.
 
     Args:
@@ -103,7 +105,7 @@ async def start(command: Sequence[str], environ: Mapping[str, str], **options: A
     Raises:
         OSError: The system can't start another process.
     """
-    arguments = _wrap_command(command, StopMode.KILL)
+    arguments = _with_parent_command(command, StopMode.KILL)
     return await asyncio.create_subprocess_exec(*arguments, env=environ, **options)
 
 
@@ -124,7 +126,7 @@ def add_source_path(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "PYTHONPATH": ":".join(path)}
 
 
-def fork(function: Callable[[], object]) -> int:
+def run_in_fork(function: Callable[[], object]) -> int:
     """Run a function in a fork, which is killed when this process exits; return its pid.
 
     Call this while the process has only one thread: a fork copies the locks of other threads. The
@@ -194,7 +196,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _wrap_command(command: Sequence[str], stop_mode: StopMode) -> list[str]:
+def _with_parent_command(command: Sequence[str], stop_mode: StopMode) -> list[str]:
     if stop_mode is StopMode.WAIT_FOR_WRITERS:
         return [*command]
     signal_number = signal.SIGTERM if stop_mode is StopMode.TERMINATE else signal.SIGKILL

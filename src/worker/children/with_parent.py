@@ -26,7 +26,7 @@ def exit_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
-        # The parent exited before the call.
+        # The parent exited before the call of ``prctl``.
         os._exit(1)
 
 

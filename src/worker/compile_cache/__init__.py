@@ -21,13 +21,13 @@ from typing import Any
 
 from worker.children import Child, StopMode, script_command
 from worker.compile_cache import publishing
-from worker.settings.environment import is_set, process_environ, set_defaults
+from worker.settings.environment import is_variable_set, process_environ, set_unset_variables
 
 log = logging.getLogger("worker")
 
-# Directory in BASE_PATH.
+# Directory of the archives in BASE_PATH.
 SHARED_DIRECTORY = "compile-cache"
-# The same path on every worker, because compiled code contains the paths of its sources.
+# Directory of compiled code: the same on every worker, because the code contains its paths.
 LOCAL_DIRECTORY = "~/.cache/worker-compiled"
 
 # Environment variables for the locations of compiled code, and the directories in LOCAL_DIRECTORY.
@@ -41,7 +41,7 @@ STARTUP_PLAN = "VLLM_ENABLE_STARTUP_PLAN"
 # vLLM's information about a model's class. Without it, vLLM runs another process for eight seconds.
 _MODEL_PARTS = ("vllm/modelinfos",)
 _GRAPHS = "vllm/torch_compile_cache"
-# Their files depend only on the archive's key, and not, for example, on which GPUs are connected.
+# Directories whose files depend only on the archive's key, not on which GPUs are connected.
 _COMPILED_PARTS = (
     _GRAPHS,
     "vllm/deep_gemm",
@@ -58,12 +58,12 @@ _FREE_MEMORY_KEY, PLAN_SLACK_BYTES = "free_memory_baseline", 256 << 20
 
 # Exceptions for a damaged or truncated archive. Any other OSError may be temporary.
 _DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
-# Rejects names that lead out of the folder. Python before 3.11.4 can't do this: there, the archives
-# on the volume are trusted.
+# Rejects names that lead out of the folder. Python before 3.11.4 can't reject them: there, the
+# archives on the volume are trusted.
 _EXTRACT_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
-def set_up_cache(base: Path) -> "CompileCache | None":
+def set_up_compile_cache(base: Path) -> "CompileCache | None":
     """Set the directories for compiled code, and return the cache; call this before importing vLLM.
 
     Return None if ``base``, the root of the volume, doesn't exist, if the local directory can't be
@@ -79,13 +79,13 @@ def set_up_cache(base: Path) -> "CompileCache | None":
         return None
     paths = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()
-    # A variable with this value was not set by the operator: a child of a worker inherits the
-    # variables that the worker exported.
-    overridden = [name for name in paths if is_set(name) and environ[name] != paths[name]]
+    # A variable with the value in ``paths`` was not set by the operator: a child of a worker
+    # inherits the variables that the worker exported.
+    overridden = [name for name in paths if is_variable_set(name) and environ[name] != paths[name]]
     if overridden:
         log.info("compile cache: not kept on the volume, because %s is set", ", ".join(overridden))
         return None
-    set_defaults(paths)
+    set_unset_variables(paths)
     return CompileCache(base / SHARED_DIRECTORY, local)
 
 
@@ -106,38 +106,40 @@ class CompileCache:
 
         Return whether an archive was unpacked. The key depends on the models and the vLLM release.
         """
-        return self._restore(f"{key}.models", _MODEL_PARTS)
+        return self._restore_archive(f"{key}.models", _MODEL_PARTS)
 
     def restore_code(self, key: str) -> bool:
         """Unpack compiled code, after the configuration is created and before the engine starts.
 
-        Return whether an archive was unpacked. The key depends on everything that the code depends
-        on. If so, also unpack vLLM's startup plan, if any, and let vLLM write and follow plans. A
-        startup that compiles must not write a plan: compilation takes memory from the KV cache, and
-        the plan would give every later startup the same small KV cache.
+        Return whether an archive was unpacked. If it was, vLLM may write startup plans and follow
+        them, and its plan on the volume, if any, is unpacked, too. A startup that compiles must not
+        write a plan: compilation takes memory from the KV cache, and the plan would make the cache
+        of every later startup as small. The key depends on everything that the code depends on.
         """
-        if not self._restore(key, _COMPILED_PARTS):
+        if not self._restore_archive(key, _COMPILED_PARTS):
             return False
         self._unpacked = self._graph_versions()
-        # An earlier startup in this container may have left such a plan: it compiled code that its
-        # archive lacked, let vLLM write a plan, and crashed before ``publish`` removed that.
-        self._remove_parts(_PLAN_PARTS)
-        self._restore(f"{key}.plan", _PLAN_PARTS)
-        set_defaults({STARTUP_PLAN: "1"})
+        # An earlier startup in this container may have left a plan: it compiled code that was not
+        # in its archive, let vLLM write a plan, and crashed before removing the plan.
+        self._remove_local_parts(_PLAN_PARTS)
+        self._restore_archive(f"{key}.plan", _PLAN_PARTS)
+        set_unset_variables({STARTUP_PLAN: "1"})
         return True
 
-    def publish(self) -> threading.Thread:
+    def start_publishing(self) -> threading.Thread:
         """Publish missing archives in the returned thread; call this once the worker is healthy."""
         if self._graph_versions() != self._unpacked:
             # This startup compiled something: its plan is useless to other workers.
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
-            self._remove_parts(_PLAN_PARTS)
+            self._remove_local_parts(_PLAN_PARTS)
         self._relax_plans()
-        thread = threading.Thread(target=self._publish, name="compile-cache", daemon=True)
+        thread = threading.Thread(
+            target=self._publish_missing_archives, name="compile-cache", daemon=True
+        )
         thread.start()
         return thread
 
-    def _publish(self) -> None:
+    def _publish_missing_archives(self) -> None:
         for name, parts in self._missing:
             archive = self._archive_path(name)
             command = script_command(publishing.__file__, archive, self.local, *parts)
@@ -150,18 +152,18 @@ class CompileCache:
             if message := output or errors:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
-    def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Return whether an archive was unpacked; note a missing or damaged one for ``publish``."""
+    def _restore_archive(self, name: str, parts: tuple[str, ...]) -> bool:
+        """Return whether an archive was unpacked; publish a missing or damaged one later."""
         archive = self._archive_path(name)
         started_at = time.monotonic()
         try:
-            size = _unpack(archive, self.local)
+            size = _unpack_archive(archive, self.local)
         except FileNotFoundError:
             self._missing.append((name, parts))
             return False
         except (*_DAMAGE_ERRORS, OSError) as error:
             log.warning("compile cache: %s can't be unpacked: %s", archive, error)
-            self._remove_parts(parts)
+            self._remove_local_parts(parts)
             if isinstance(error, _DAMAGE_ERRORS):
                 self._missing.append((name, parts))
                 # The damaged archive would prevent the publication of a complete one.
@@ -173,7 +175,7 @@ class CompileCache:
         return True
 
     def _relax_plans(self) -> None:
-        """Let plans that the volume lacks also apply if slightly less memory is free."""
+        """Reduce the free memory that plans missing on the volume need by ``PLAN_SLACK_BYTES``."""
         if all(parts != _PLAN_PARTS for _, parts in self._missing):
             return
         for path in [file for part in _PLAN_PARTS for file in (self.local / part).glob("*.json")]:
@@ -182,7 +184,7 @@ class CompileCache:
                 plan[_FREE_MEMORY_KEY] = max(0, plan[_FREE_MEMORY_KEY] - PLAN_SLACK_BYTES)
                 path.write_text(json.dumps(plan))
 
-    def _remove_parts(self, parts: tuple[str, ...]) -> None:
+    def _remove_local_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             shutil.rmtree(self.local / part, ignore_errors=True)
 
@@ -198,7 +200,7 @@ class CompileCache:
         return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
-def _unpack(archive: Path, folder: Path) -> int:
+def _unpack_archive(archive: Path, folder: Path) -> int:
     """Unpack an archive and return its size in bytes."""
     size = archive.stat().st_size
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:

@@ -32,7 +32,7 @@ class NotPublished(Exception):
     """The archive was not published because of another worker, which is not a failure."""
 
 
-def publish(archive: Path, folder: Path, parts: Sequence[str]) -> int:
+def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
     """Publish an archive; return its size in bytes, or 0 if there is nothing to publish.
 
     Args:
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     started_at = time.monotonic()
     try:
-        size = publish(Path(archive), Path(folder), parts)
+        size = publish_archive(Path(archive), Path(folder), parts)
     except NotPublished as reason:
         sys.stdout.write(f"not published: {reason}")
         return 0

@@ -24,14 +24,14 @@ from worker.routes.generation import MakeFormatter
 from worker.routes.resources import Resources
 from worker.validation import drop_nulls
 
-# Factories of the extra output files that batches can request, by name.
+# Factories of the extra output files that batches can request, by ``StoredBatch.output``.
 OUTPUTS = batch_output.OUTPUTS
 # Formatters of raw answers, by the value of the input's key ``format``.
 FORMATTERS: dict[str, MakeFormatter] = {
     "raw": RawFormatter,
     completions.FORMAT: completions.LLMEngineFormatter,
 }
-# Functions that convert an input to the input of a raw job, by the value of the same key.
+# Functions that convert inputs to inputs of raw jobs, by the value of the key ``format``.
 CONVERTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     completions.FORMAT: completions.convert_to_raw
 }
@@ -56,7 +56,7 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
         InputTooLarge: The input has too many bytes.
         InvalidInput: The message names the invalid field or lists the accepted inputs.
     """
-    (limits or InputLimits()).check(payload)
+    (limits or InputLimits()).check_input(payload)
     values = drop_nulls(payload) if isinstance(payload, dict) else {}
     if convert := CONVERTERS.get(str(values.get("format"))):
         del values["format"]
@@ -72,7 +72,9 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
     return job_type.from_input(values)
 
 
-def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
+def make_answer(
+    job: AnyJob, request_id: str, resources: Resources, time_limit: float
+) -> Answer[Any]:
     """Return the answer to a job, not yet started. Long work may take ``time_limit`` seconds.
 
     Raises:
@@ -81,16 +83,18 @@ def answer(job: AnyJob, request_id: str, resources: Resources, time_limit: float
     engines, settings = resources.engines, resources.settings
     match job:
         case OpenAIJob():
-            return table.answer(job, request_id, resources)
+            return table.make_answer(job, request_id, resources)
         case RawJob():
-            check_model_ability(job.model, [engines.main], engines, "prompts and messages")
-            return generation.answer(
-                job, request_id, engines.main, settings, FORMATTERS[job.format]
+            check_model_ability(job.model, [engines.main_engine], engines, "prompts and messages")
+            return generation.make_answer(
+                job, request_id, engines.main_engine, settings, FORMATTERS[job.format]
             )
         case PromptListJob():
-            check_model_ability(job.shared.model, [engines.main], engines, "prompts and messages")
-            return lists.answer(
-                job, request_id, engines.main, settings, FORMATTERS[job.shared.format]
+            check_model_ability(
+                job.shared.model, [engines.main_engine], engines, "prompts and messages"
+            )
+            return lists.make_answer(
+                job, request_id, engines.main_engine, settings, FORMATTERS[job.shared.format]
             )
         case LongJob():
             long_answer: Answer[Any] = KINDS[job.kind].load_answer_function()(
@@ -106,7 +110,7 @@ def describe_for_log(job: AnyJob) -> tuple[str, bool]:
             route = table.find_route(job)
             if route is None:
                 return "unknown", False
-            return route.template, job.stream or (route.generate is not None and route.streams)
+            return route.path_template, job.stream or (route.generate is not None and route.streams)
         case RawJob():
             return "raw", job.stream
         case PromptListJob():

@@ -18,7 +18,7 @@ from worker.record import Usage
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import check_batch_route
 from worker.routes.resources import Resources
-from worker.validation import prefix_field_name
+from worker.validation import name_field_in_errors
 from worker.volume import ids
 
 # Default priority of batch lines in the engine's scheduler; other requests have 0 and come first.
@@ -27,7 +27,9 @@ LINE_PRIORITY = 100
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: float) -> Answer[Any]:
+def make_answer(
+    job: BatchJob, request_id: str, resources: Resources, time_limit: float
+) -> Answer[Any]:
     """Return the answer to a job that runs a batch; it contains OpenAI's batch object.
 
     The answer comes when the batch ends or the time limit is reached: the job's own limit, or else
@@ -46,21 +48,29 @@ def answer(job: BatchJob, request_id: str, resources: Resources, time_limit: flo
     progress: dict[str, float] = {"done": 0, "total": 0, "failed": 0}
     usage = Usage()
 
-    async def run() -> dict[str, Any]:
-        batch, other_jobs = await asyncio.to_thread(_find_or_create, job, request_id, resources)
-        await resources.start_jobs(batch.work, other_jobs)
+    async def run_and_describe() -> dict[str, Any]:
+        batch, other_jobs = await asyncio.to_thread(
+            _find_or_create_batch, job, request_id, resources
+        )
+        await resources.start_long_jobs(batch.work_reference, other_jobs)
         attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
         step = BatchStep(batches, batch, _make_line_answerer(resources), resources.window, progress)
         outcome = await runner.run_steps(batches, batch, attempt, step)
         response = {"batch": await asyncio.to_thread(objects.batch, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
-        return response | await resources.start_jobs(batch.work) if outcome == "left" else response
+        return (
+            response | await resources.start_long_jobs(batch.work_reference)
+            if outcome == "left"
+            else response
+        )
 
-    return answer_by_worker(run, progress=progress.copy, usage=usage)
+    return answer_by_worker(run_and_describe, progress=progress.copy, usage=usage)
 
 
-def _find_or_create(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch, int]:
+def _find_or_create_batch(
+    job: BatchJob, request_id: str, resources: Resources
+) -> tuple[Batch, int]:
     """Find a job's batch or create it; also return how many more jobs to start for it."""
     spec, batches = job.batch, resources.batches
     if spec.id is not None:
@@ -70,7 +80,7 @@ def _find_or_create(job: BatchJob, request_id: str, resources: Resources) -> tup
     if spec.input_file_id is not None:
         file_id = spec.input_file_id
     elif spec.input_path is not None:
-        with prefix_field_name("input_path"):
+        with name_field_in_errors("input_path"):
             batches.files.add_reference(spec.input_path, purpose="batch", id=file_id)
     else:
         # The lines are written unchecked: the batch lists an invalid line among its errors later.
@@ -87,10 +97,12 @@ def _make_line_answerer(resources: Resources) -> AnswerRequest:
     has_priorities = any(engine.model.has_priorities for engine in resources.engines)
 
     async def answer_line(url: str, body: dict[str, Any], request_id: str) -> tuple[Any, Usage]:
-        limits.check(body)
+        limits.check_input(body)
         if has_priorities:
             body = {"priority": LINE_PRIORITY, **body}
-        result = table.answer(BatchLine(route=url, method="POST", body=body), request_id, resources)
+        result = table.make_answer(
+            BatchLine(route=url, method="POST", body=body), request_id, resources
+        )
         async with contextlib.aclosing(result.pieces()) as pieces:
             values = [piece.value async for piece in pieces]
         return result.render(values), result.usage

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from worker.dialects.openai import objects
-from worker.fine_tunes.creation import FineTuneCreator, check_base
+from worker.fine_tunes.creation import FineTuneCreator, check_base_model
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
@@ -13,7 +13,7 @@ from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.resources import Resources
 
 
-def answer(
+def make_answer(
     job: FineTuneJob, request_id: str, resources: Resources, time_limit: float
 ) -> Answer[Any]:
     """Return the answer to a job that runs a fine-tune; it contains OpenAI's fine-tuning job.
@@ -29,24 +29,30 @@ def answer(
     setup = resources.training_setup
     progress: dict[str, float] = {"step": 0, "epochs": 0}
 
-    async def run() -> dict[str, Any]:
+    async def run_and_describe() -> dict[str, Any]:
         # Fetching the rows counts towards the job's time limit.
         started_at = time.monotonic()
-        fine_tune = await _find_or_create(job, request_id, resources)
-        await asyncio.to_thread(check_base, fine_tune, resources.engines.base_model.model)
+        fine_tune = await _find_or_create_fine_tune(job, request_id, resources)
+        await asyncio.to_thread(check_base_model, fine_tune, resources.engines.base_model.model)
         remaining = (job.fine_tune.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
         attempt = resources.make_attempt(fine_tune, remaining - WIND_DOWN_S)
         outcome = await run_fine_tune(resources.fine_tunes, fine_tune, setup, attempt, progress)
         body = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
-        return body | await resources.start_jobs(fine_tune.work) if outcome == "left" else body
+        return (
+            body | await resources.start_long_jobs(fine_tune.work_reference)
+            if outcome == "left"
+            else body
+        )
 
-    return answer_by_worker(run, progress=progress.copy)
+    return answer_by_worker(run_and_describe, progress=progress.copy)
 
 
-async def _find_or_create(job: FineTuneJob, request_id: str, resources: Resources) -> FineTune:
+async def _find_or_create_fine_tune(
+    job: FineTuneJob, request_id: str, resources: Resources
+) -> FineTune:
     spec, fine_tunes, base = job.fine_tune, resources.fine_tunes, resources.engines.base_model
     if spec.id is not None:
         return await asyncio.to_thread(fine_tunes.get, spec.id)
-    adapters = await base.adapters_on_volume()
+    adapters = await base.adapter_problems_on_volume()
     creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
     return await creator.create_in_thread(spec, fine_tunes.id_for_job(request_id), adapters)

@@ -37,7 +37,7 @@ async def metrics(request: RouteRequest) -> str:
     return generate_latest(_MergedRegistries(registries)).decode()
 
 
-async def status(request: RouteRequest) -> dict[str, Any]:
+async def describe_served_model(request: RouteRequest) -> dict[str, Any]:
     """Describe the served model in the format of the Model Serving API."""
     base, settings = request.engines.base_model, request.settings
     if base.is_dead:

@@ -14,7 +14,7 @@ class RawFormatter:
     reasons and the request's id.
     """
 
-    policy: ChunkPolicy | None = None
+    chunk_policy: ChunkPolicy | None = None
 
     def __init__(self, job: RawJob, request_id: str) -> None:
         self._n = job.sampling_params.n

@@ -36,7 +36,7 @@ async def openapi_document(request: RouteRequest) -> dict[str, Any]:
     """
     if not request.engines.has_engine:
         raise NoEngine
-    # This runs in a thread, since an engine needs one to two seconds to build its document.
+    # In a thread, since an engine needs one to two seconds to build its document.
     documents = [
         await asyncio.to_thread(getattr, engine, "openapi_schema") for engine in request.engines
     ]
@@ -44,7 +44,7 @@ async def openapi_document(request: RouteRequest) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for route in routes:
         if route.handler or route.generate:
-            paths.setdefault(route.template, {}).update(_path_item(route))
+            paths.setdefault(route.path_template, {}).update(_path_item(route))
     schemas: dict[str, Any] = {}
     known_paths = {route.path for route in routes}
     for document in documents:
@@ -60,7 +60,7 @@ def _path_item(route: Route) -> dict[str, Any]:
         "summary": ((route.handler or route.generate).__doc__ or "").split("\n")[0],
         "responses": {"200": {"description": "Successful Response"}},
     }
-    if names := re.findall(r"{(\w+)}", route.template):
+    if names := re.findall(r"{(\w+)}", route.path_template):
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in names
@@ -75,13 +75,13 @@ ROUTES = (
     Route("GET", "/health", monitoring.health),
     Route("GET", "/metrics", monitoring.metrics),
     Route("GET", "/openapi.json", openapi_document),
-    Route("GET", "/chat", monitoring.status),
+    Route("GET", "/chat", monitoring.describe_served_model),
 )
 
 
-# Routes by path, for paths without parameters. Most requests are found here, without a pattern.
+# Routes by path, for paths without parameters: most requests are routed without a pattern.
 _ROUTES_BY_PATH = {
-    path: [route for route in ROUTES if route.match(path) is not None]
+    path: [route for route in ROUTES if route.match_path(path) is not None]
     for path in (route.path.removeprefix("/v1") for route in ROUTES)
     if "{" not in path
 }
@@ -92,7 +92,7 @@ def find_route(job: OpenAIJob) -> Route | None:
     # The platform's gateway does not forward the method, so that it is derived from the body.
     method = (job.method or ("POST" if job.body else "GET")).upper()
     found = _ROUTES_BY_PATH.get(job.path) or [
-        route for route in ROUTES if route.match(job.path) is not None
+        route for route in ROUTES if route.match_path(job.path) is not None
     ]
     return next((route for route in found if route.method == method), found[0] if found else None)
 
@@ -102,19 +102,21 @@ def _enabled_routes(settings: Settings) -> list[Route]:
 
 
 def _suggest_routes(path: str, settings: Settings) -> str:
-    """Return the end of an error message: a similar route that an engine answers, or all routes."""
+    """Return the end of an error message: the most similar route of an engine, or all routes."""
     routes = _enabled_routes(settings)
-    names = {route.template: _describe_route(route) for route in routes if route.handler is None}
+    names = {
+        route.path_template: _describe_route(route) for route in routes if route.handler is None
+    }
     for similar in difflib.get_close_matches(path, names, n=1, cutoff=0.75):
         return f": did you mean {names[similar]}?"
     return f"; this worker serves {', '.join(map(_describe_route, routes))}."
 
 
 def _describe_route(route: Route) -> str:
-    return f"{route.method} {route.template}"
+    return f"{route.method} {route.path_template}"
 
 
-def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
+def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
     """Return the answer to a request to one of ``ROUTES``.
 
     Raises:
@@ -126,13 +128,15 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
     if route is None or route not in _enabled_routes(settings):
         raise UnknownRoute(f"There is no route {job.route!r}{_suggest_routes(job.path, settings)}")
     if job.method is not None and job.method.upper() != route.method:
-        methods = [matching.method for matching in ROUTES if matching.match(job.path) is not None]
-        raise WrongMethod(f"{route.template} takes {' and '.join(methods)}.")
-    request = RouteRequest(job, request_id, resources, route.match(job.path) or {})
+        methods = [
+            matching.method for matching in ROUTES if matching.match_path(job.path) is not None
+        ]
+        raise WrongMethod(f"{route.path_template} takes {' and '.join(methods)}.")
+    request = RouteRequest(job, request_id, resources, route.match_path(job.path) or {})
     if route.generate:
         return route.generate(request)
     if route.handler:
         call: Callable[[], Any] = partial(route.handler, request)
         handler_answer = answer_in_parts(call) if route.streams else answer_by_worker(call)
         return replace(handler_answer, error_keys=route.error_format.keys)
-    return forward.answer(job, route, request_id, engines, settings)
+    return forward.make_answer(job, route, request_id, engines, settings)

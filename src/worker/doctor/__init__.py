@@ -16,7 +16,7 @@ from worker.doctor.findings import Finding, Level, has_failure, render
 from worker.engine import start
 from worker.engine.start import BootstrapSettings
 from worker.errors import WorkerError
-from worker.settings.environment import set_defaults, unset_variable
+from worker.settings.environment import set_unset_variables, unset_variable
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings
 
@@ -50,12 +50,12 @@ def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
         from worker.doctor.gpus import report  # noqa: PLC0415 - it is rarely needed
 
         return report.main(raw_settings, gpu, Path(prices) if prices else None)
-    findings = list(examine(raw_settings))
+    findings = list(run_all_checks(raw_settings))
     sys.stdout.write(render(findings))
     return int(has_failure(findings))
 
 
-def examine(
+def run_all_checks(
     raw_settings: RawSettings, machine: "Machine | None" = None, judge: "JudgeGpus | None" = None
 ) -> Iterator[Finding]:
     """Run all checks, and yield the findings.
@@ -65,7 +65,7 @@ def examine(
     bootstrap = BootstrapSettings.validate_and_export(raw_settings)
     lookups, hub_findings = None, list[Finding]()
     if bootstrap.settings:
-        set_defaults(_QUIET_LIBRARIES)
+        set_unset_variables(_QUIET_LIBRARIES)
         try:
             from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads exported variables
         except ValueError as error:
@@ -99,9 +99,9 @@ def _plan_startup(
 def _plan_without_mistakes(
     raw: RawSettings, error: SettingsError, machine: "Machine | None"
 ) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Unset the wrong settings; return a plan without them, if possible, and findings."""
+    """Unset the wrong settings; return a plan without them, or None, and findings."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
-    # A mistake in several variables has all of their names.
+    # The name of a mistake in several variables lists all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     for name in names:
         # vLLM reads some variables itself, so excluding them from the settings is not enough.
@@ -109,7 +109,7 @@ def _plan_without_mistakes(
     plan = None
     if _is_vllm_imported():
         with contextlib.suppress(WorkerError):
-            bootstrap = BootstrapSettings.validate_and_export(raw.exclude(names))
+            bootstrap = BootstrapSettings.validate_and_export(raw.without_settings(names))
             plan = start.plan_startup(bootstrap, machine)
     if plan:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
@@ -118,7 +118,7 @@ def _plan_without_mistakes(
 
 
 def _is_vllm_imported() -> bool:
-    """Return whether vLLM was imported; a failed import leaves modules that break a second one."""
+    """Return whether the import of vLLM has succeeded; a second attempt would fail, too."""
     return "worker.engine.options" in sys.modules
 
 

@@ -12,9 +12,14 @@ from typing import Any, Self
 
 from worker.doctor.findings import Finding
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
+from worker.engine.cache_plan import KvCachePlan, gpu_batch_defaults, plan_kv_cache
 from worker.engine.machine import Gpu
-from worker.engine.model_config import ModelShape, ModelSupport, find_support, read_model_shape
+from worker.engine.model_config import (
+    ModelShape,
+    ModelSupport,
+    find_model_support,
+    read_model_shape,
+)
 from worker.engine.options.automatic import choose_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.settings.values import is_directory
@@ -45,7 +50,7 @@ class Candidate:
     support: ModelSupport
     parts: PartResults
     shape: ModelShape | None = None
-    _plans: dict[tuple[Any, ...], CachePlan | StartFailed] = field(
+    _plans: dict[tuple[Any, ...], KvCachePlan | StartFailed] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -58,16 +63,16 @@ class Candidate:
         config = {**snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
         listed = config.get("architectures")
         names = [str(name) for name in listed] if isinstance(listed, list) else []
-        model_support = find_support(names, config, engine.vllm_args.model_impl)
+        model_support = find_model_support(names, config, engine.vllm_args.model_impl)
         candidate = cls(engine, snapshot, config, names, model_support, parts)
         if not config or (names and not candidate.is_runnable):
             return candidate
-        with contextlib.suppress(StartFailed), candidate._use_local_model() as arguments:
+        with contextlib.suppress(StartFailed), candidate._arguments_with_local_model() as arguments:
             return replace(candidate, shape=read_model_shape(arguments, names))
         return candidate
 
     @property
-    def arguments(self) -> Namespace:
+    def vllm_arguments(self) -> Namespace:
         """The part of the engine's arguments that is passed to vLLM."""
         return self.engine.vllm_args
 
@@ -75,16 +80,16 @@ class Candidate:
     def is_runnable(self) -> bool:
         """Whether vLLM has code for the model's architecture and is allowed to run it."""
         if self.support is ModelSupport.CODE:
-            return bool(self.arguments.trust_remote_code)
+            return bool(self.vllm_arguments.trust_remote_code)
         return self.support is not ModelSupport.NONE
 
     @property
-    def is_served(self) -> bool:
+    def has_route(self) -> bool:
         """Whether a route of the worker can use the model; True if that is unknown."""
         return self.shape is None or self.shape.is_served
 
     @property
-    def is_local(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether the model's files are on the disk; else its config.json is known from the hub."""
         return (self.snapshot.directory / CONFIG).is_file()
 
@@ -93,11 +98,11 @@ class Candidate:
         """Whether the tokenizer that the engine would load is on the disk."""
         items = [item for part, item in self.parts.items() if part.kind is ArtifactKind.TOKENIZER]
         if not items:
-            return self.is_local and not self.snapshot.not_downloaded
+            return self.is_on_disk and not self.snapshot.not_downloaded
         return all(isinstance(item, Snapshot) and not item.not_downloaded for item in items)
 
     @property
-    def quantization(self) -> str:
+    def quantization_method(self) -> str:
         """The method by which the checkpoint is quantized; empty if it is not quantized."""
         # A multimodal model nests the language model's configuration in its own.
         configs = [self.config, *(one for one in self.config.values() if isinstance(one, Mapping))]
@@ -109,22 +114,26 @@ class Candidate:
         return ""
 
     @property
-    def pipeline_stages(self) -> int:
+    def pipeline_stage_count(self) -> int:
         """Number of pipeline stages, which are groups of layers, each on its own GPUs."""
-        return int(self.arguments.pipeline_parallel_size)
+        return int(self.vllm_arguments.pipeline_parallel_size)
 
     def gpu_count(self, tensor_parallel: int) -> int:
         """Return how many GPUs the engine needs if ``tensor_parallel`` of them share each layer."""
-        return tensor_parallel * self.pipeline_stages * int(self.arguments.data_parallel_size)
+        return (
+            tensor_parallel
+            * self.pipeline_stage_count
+            * int(self.vllm_arguments.data_parallel_size)
+        )
 
     def tensor_parallel_size(self, gpus: int = 1) -> int:
         """Return how many GPUs share each layer: as set, or as many as attention heads allow."""
         if "TENSOR_PARALLEL_SIZE" in self.engine.operator_options:
-            return int(self.arguments.tensor_parallel_size)
+            return int(self.vllm_arguments.tensor_parallel_size)
         heads = self.shape.attention_heads if self.shape else 0
         return choose_tensor_parallel_size(max(1, gpus // self.gpu_count(1)), heads)
 
-    def cache_plan(self, tensor_parallel: int = 1, gpu: Gpu | None = None) -> CachePlan:
+    def cache_plan(self, tensor_parallel: int = 1, gpu: Gpu | None = None) -> KvCachePlan:
         """Return vLLM's cache plan for the model; it is computed once for GPUs of the same kind.
 
         Args:
@@ -134,11 +143,13 @@ class Candidate:
         Raises:
             StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it on this machine.
         """
-        key = tensor_parallel, gpu and batch_defaults(gpu)
+        key = tensor_parallel, gpu and gpu_batch_defaults(gpu)
         if key not in self._plans:
             try:
-                with self._use_local_model() as engine:
-                    self._plans[key] = plan_cache(engine, self.architectures, tensor_parallel, gpu)
+                with self._arguments_with_local_model() as engine:
+                    self._plans[key] = plan_kv_cache(
+                        engine, self.architectures, tensor_parallel, gpu
+                    )
             except StartFailed as error:
                 self._plans[key] = error
         cache_plan = self._plans[key]
@@ -147,25 +158,25 @@ class Candidate:
         return cache_plan
 
     @property
-    def offline_options(self) -> dict[str, Any]:
+    def hub_offline_options(self) -> dict[str, Any]:
         """Options to change so that vLLM sends no requests to the hub."""
         changed: dict[str, Any] = {}
-        if not self.is_local:
+        if not self.is_on_disk:
             # The repository's code is not on the disk.
             changed["trust_remote_code"] = False
-        if not is_directory(self.arguments.hf_config_path or ""):
+        if not is_directory(self.vllm_arguments.hf_config_path or ""):
             changed["hf_config_path"] = None
         return changed
 
     @contextlib.contextmanager
-    def _use_local_model(self) -> Iterator[EngineArguments]:
-        """Yield the engine's arguments with the path of ``model_directory`` as the model."""
-        with model_directory(self.snapshot) as path:
-            yield self.engine.with_options(model=path, tokenizer=path, **self.offline_options)
+    def _arguments_with_local_model(self) -> Iterator[EngineArguments]:
+        """Yield the engine's arguments with ``model_or_config_directory`` as the model."""
+        with model_or_config_directory(self.snapshot) as path:
+            yield self.engine.with_options(model=path, tokenizer=path, **self.hub_offline_options)
 
 
 @contextlib.contextmanager
-def model_directory(snapshot: Snapshot) -> Iterator[str]:
+def model_or_config_directory(snapshot: Snapshot) -> Iterator[str]:
     """Yield a model's directory; if it isn't on the disk, a temporary one with its config.json.
 
     Raises:

@@ -8,7 +8,7 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
 from worker.engine.model_config import TRANSCRIPTION_ONLY, ModelSupport, supports_quantization
 from worker.engine.options.combinations import AUTO, REASONING_PARSER, TOOL_PARSER
-from worker.engine.start.parsers import choose_parsers
+from worker.engine.start.parsers import choose_family_by_files
 from worker.process.estimates import ERROR_MARGIN
 from worker.settings import history
 from worker.store import Origin, Snapshot
@@ -70,7 +70,7 @@ def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
         yield Finding(Level.UNKNOWN, "architecture", text)
 
 
-def check_disk(snapshot: Snapshot) -> Iterator[Finding]:
+def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
     """Check that the disk has enough space for the download."""
     if not snapshot.not_downloaded:
         return
@@ -93,13 +93,13 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
     if not names:
         return
     named = ", ".join(names)
-    if not model.is_served:
+    if not model.has_route:
         change = "take a model that generates text, embeds or ranks"
         yield Finding(Level.FAIL, "architecture", f"{named}: {TRANSCRIPTION_ONLY}", change)
     elif model.support is ModelSupport.OWN:
         yield Finding(Level.OK, "architecture", named)
     elif model.support is ModelSupport.NONE:
-        yield _unsupported_finding(names)
+        yield _unknown_architecture_finding(names)
     elif model.is_runnable:
         owner = (
             "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
@@ -112,7 +112,7 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "architecture", text, change)
 
 
-def _unsupported_finding(names: Sequence[str]) -> Finding:
+def _unknown_architecture_finding(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
     removals = [last for name in names if (last := history.find_removal("architectures", name))]
     later = [new for name in names if (new := history.find_first_release("architectures", name))]
@@ -125,11 +125,11 @@ def _unsupported_finding(names: Sequence[str]) -> Finding:
     return Finding(Level.FAIL, "architecture", text, change)
 
 
-def check_context(model: Candidate) -> Iterator[Finding]:
+def check_context_length(model: Candidate) -> Iterator[Finding]:
     """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
     if (shape := model.shape) is None:
         return
-    requested, name = model.arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
+    requested, name = model.vllm_arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
     if requested in (None, -1):
         key = shape.length_key
         source = f"the model's own ({key})" if key else "vLLM's, since the model has none"
@@ -149,10 +149,10 @@ def check_context(model: Candidate) -> Iterator[Finding]:
 
 def check_quantization(model: Candidate) -> Iterator[Finding]:
     """Check that vLLM supports the checkpoint's quantization method."""
-    method = model.quantization
+    method = model.quantization_method
     if not method:
         return
-    # vLLM lists some methods under other names; if it has read the shape, it knows the method.
+    # If vLLM has read the model's shape, it knows the method, perhaps by another name.
     if supports_quantization(method) or model.shape:
         yield Finding(Level.OK, "quantization", method)
         return
@@ -165,23 +165,25 @@ def check_quantization(model: Candidate) -> Iterator[Finding]:
 
 def report_parsers(model: Candidate) -> Iterator[Finding]:
     """Report which parsers ``auto`` selects; finding none is only a warning."""
-    options = model.arguments
+    options = model.vllm_arguments
     auto = [key for key in (TOOL_PARSER, REASONING_PARSER) if getattr(options, key.lower()) == AUTO]
     if not auto:
         return
-    if model.is_local:
+    if model.is_on_disk:
         directory = str(model.snapshot.directory)
         options = model.engine.with_options(model=directory).vllm_args
-    choice = choose_parsers(options, model.architectures)
+    choice = choose_family_by_files(options, model.architectures)
     level = Level.OK if choice.family else Level.WARN
-    yield Finding(level, "parsers", choice.describe(auto))
+    yield Finding(level, "parsers", choice.describe_parsers(auto))
 
 
 # Checks of a ``Candidate``, except the memory check.
-MODEL_CHECKS = (check_architecture, check_quantization, report_parsers, check_context)
+MODEL_CHECKS = (check_architecture, check_quantization, report_parsers, check_context_length)
 
 
-def check_timeout(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_startup_timeout(
+    models: Sequence[Candidate], environ: Mapping[str, str]
+) -> Iterator[Finding]:
     """Check that the platform's timeout is as long as the startup may take."""
     value = environ.get(INIT_TIMEOUT, "").strip()
     if value and not value.isdecimal():
@@ -191,7 +193,7 @@ def check_timeout(models: Sequence[Candidate], environ: Mapping[str, str]) -> It
     limit = int(value) if value else DEFAULT_INIT_TIMEOUT_S
     download = sum(model.snapshot.download_size for model in models) / DOWNLOAD_RATE
     read = sum(model.snapshot.weights_size for model in models) / READ_RATE
-    compiled = sum(not model.arguments.enforce_eager for model in models)
+    compiled = sum(not model.vllm_arguments.enforce_eager for model in models)
     parts = {
         "to import": IMPORT_S,
         f"to download at {DOWNLOAD_RATE / 1e6:.0f} MB/s": download,

@@ -39,8 +39,8 @@ class Finding:
     text: str
     change: str = ""
 
-    def for_engine(self, prefix: str) -> Self:
-        """Return the finding; if its engine's settings have a prefix, name the embedder in it."""
+    def with_engine_prefix(self, prefix: str) -> Self:
+        """Return the finding; for an engine whose settings have a prefix, name the embedder."""
         return replace(self, topic=f"embedder: {self.topic}") if prefix else self
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
-from worker.engine.start.artifacts import find_places
-from worker.engine.start.needs import artifacts_in_settings, is_located_by_store
+from worker.engine.start.artifacts import places_to_search
+from worker.engine.start.needs import artifacts_in_settings, is_searched_by_store
 from worker.settings.environment import process_environ
 from worker.settings.sources import RawSettings
 from worker.store import ACCESS_REASONS, Artifact, ArtifactKind, ModelUnavailable, Origin, Snapshot
-from worker.store.files import can_load
+from worker.store.files import has_required_files
 from worker.store.hub import find_snapshot
 from worker.volume.adapters import CONFIG, WEIGHTS
 
@@ -35,28 +35,28 @@ class Lookups:
         # The process exits without waiting for the pool's threads.
         self._pool = ThreadPoolExecutor()
         self._pending: dict[Artifact, tuple[Future[Snapshot], float]] = {}
-        self._places = find_places(process_environ())
+        self._places = places_to_search(process_environ())
         self.models = {
             artifact.setting.removesuffix(_MODEL_SETTING): artifact
             for artifact in artifacts_in_settings(raw_settings)
             if artifact.setting.endswith(_MODEL_SETTING)
         }
         for model in self.models.values():
-            self.start(model)
+            self.start_lookup(model)
 
-    def start(self, artifact: Artifact) -> None:
+    def start_lookup(self, artifact: Artifact) -> None:
         """Start to look up an artifact, unless its look-up has already been started."""
         if artifact not in self._pending:
             deadline = time.monotonic() + HUB_TIMEOUT_S
             future = self._pool.submit(find_snapshot, artifact, self._places)
             self._pending[artifact] = (future, deadline)
 
-    def result(self, artifact: Artifact) -> Snapshot | Finding:
+    def wait_for_result(self, artifact: Artifact) -> Snapshot | Finding:
         """Wait for an artifact's look-up; return its snapshot, or a finding on the failure."""
-        if not is_located_by_store(artifact):
+        if not is_searched_by_store(artifact):
             text = f"{artifact.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
-        self.start(artifact)
+        self.start_lookup(artifact)
         pending, deadline = self._pending[artifact]
         try:
             return pending.result(max(0.0, deadline - time.monotonic()))
@@ -94,7 +94,7 @@ def _file_problem(artifact: Artifact, snapshot: Snapshot) -> str:
     """Return the problem of an artifact's files; empty if there is no problem."""
     names = [file.name for file in (*snapshot.weights, *snapshot.others)]
     if artifact.kind is ArtifactKind.TOKENIZER:
-        return "" if can_load(names, artifact) else "there are no files of a tokenizer"
+        return "" if has_required_files(names, artifact) else "there are no files of a tokenizer"
     if artifact.kind is ArtifactKind.ADAPTER and CONFIG not in names:
         return f"there is no {CONFIG}"
     if artifact.kind is ArtifactKind.ADAPTER and not snapshot.weights:

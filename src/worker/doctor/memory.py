@@ -11,14 +11,14 @@ from typing import NamedTuple
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit, Verdict, readable_size
 from worker.doctor.gpus.choice import GpuChoice
-from worker.engine.cache_plan import CachePlan
+from worker.engine.cache_plan import KvCachePlan
 from worker.errors import MachineUnfit, StartFailed
 from worker.process.estimates import CUDA_GRAPHS_RESERVE, EAGER_RESERVE, ERROR_MARGIN, GIB
 from worker.settings import Settings
 
 # Types, by safetensors' names, that loading converts to the type in which the model computes.
 _FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
-# Bytes of an element of the other types; 1 for types that are missing here.
+# Bytes of an element of a type that loading doesn't convert; 1 for types that are missing here.
 _ELEMENT_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 # Numbers of GPUs of one machine to try if fewer are not enough.
 _GPU_COUNTS = (1, 2, 4, 8)
@@ -45,9 +45,9 @@ class GpuJudge:
     models: Sequence[Candidate]
     min_model_len: int = DEFAULT_MIN_MODEL_LEN
 
-    def verdict(self, choice: GpuChoice) -> Verdict:
+    def worst_verdict(self, choice: GpuChoice) -> Verdict:
         """Return the worst verdict of all engines, or the first engine's if all models fit."""
-        verdicts = [judge(model, choice, self.min_model_len) for model in self.models]
+        verdicts = [judge_fit(model, choice, self.min_model_len) for model in self.models]
         worst = (one for bad in _WORST_FIRST for one in verdicts if one.fit is bad)
         return next(worst, verdicts[0])
 
@@ -57,17 +57,19 @@ class GpuJudge:
         Return verdicts on the requested number, unless the model fits only on a larger one, and on
         the smallest number on which the whole context fits.
         """
-        verdict = self.verdict(choice)
+        verdict = self.worst_verdict(choice)
         # More GPUs don't help if the operator has set among how many the model is divided.
         is_divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.operator_options
         if verdict.fit in (Fit.FITS, Fit.UNKNOWN) or is_divided:
             return [verdict]
         more = (replace(choice, count=count) for count in _GPU_COUNTS if count > choice.count)
-        enough = next((one for one in map(self.verdict, more) if one.fit is Fit.FITS), verdict)
+        enough = next(
+            (one for one in map(self.worst_verdict, more) if one.fit is Fit.FITS), verdict
+        )
         return [verdict, enough] if verdict.fit is not Fit.NO and enough != verdict else [enough]
 
 
-def judge(
+def judge_fit(
     model: Candidate,
     choice: GpuChoice,
     min_model_len: int = DEFAULT_MIN_MODEL_LEN,
@@ -82,7 +84,7 @@ def judge(
     tensor_parallel = tensor_parallel or model.tensor_parallel_size(choice.count)
     if (needed := model.gpu_count(tensor_parallel)) > choice.count:
         return Verdict(choice, Fit.NO, f"the settings divide it among {needed} GPUs")
-    gpu = None if choice.on_this_machine else choice.gpu
+    gpu = None if choice.on_this_machine else choice.smallest_gpu
     try:
         plan, whole = model.cache_plan(tensor_parallel, gpu), model.cache_plan(1, gpu)
     except MachineUnfit as error:
@@ -96,23 +98,23 @@ def judge(
         method = plan.config.model_config.quantization
         why = f"{method} needs compute capability {least}: not {', '.join(too_old)}"
         return Verdict(choice, Fit.NO, why)
-    share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_stages
-    offloaded = float(model.arguments.cpu_offload_gb) * GIB
-    sizes = estimate_weights(model, whole)
+    share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_stage_count
+    offloaded = float(model.vllm_arguments.cpu_offload_gb) * GIB
+    sizes = estimate_weight_bytes(model, whole)
     weights = SizeRange(*(max(size * share - offloaded, 0) for size in sizes))
     return _judge_weights(model, choice, plan, weights, min_model_len)
 
 
 def _judge_weights(
-    model: Candidate, choice: GpuChoice, plan: CachePlan, weights: SizeRange, min_model_len: int
+    model: Candidate, choice: GpuChoice, plan: KvCachePlan, weights: SizeRange, min_model_len: int
 ) -> Verdict:
     """Judge GPUs, each of which stores ``weights`` bytes of weights."""
-    arguments = model.arguments
+    arguments = model.vllm_arguments
     fixed_cache = arguments.kv_cache_memory_bytes
-    budget = choice.gpu.memory * (1 if fixed_cache else arguments.gpu_memory_utilization)
+    budget = choice.smallest_gpu.memory * (1 if fixed_cache else arguments.gpu_memory_utilization)
     graphs = 0 if arguments.enforce_eager else CUDA_GRAPHS_RESERVE
     reserve = EAGER_RESERVE + graphs + plan.adapter_bytes
-    least, wanted = context_limits(model, plan, min_model_len)
+    least, wanted = context_length_limits(model, plan, min_model_len)
 
     def verdict(size: float, tolerance: float = 1) -> Verdict:
         free = budget * tolerance - size - reserve
@@ -123,10 +125,10 @@ def _judge_weights(
         )
         if cache > free or free <= 0:
             return Verdict(choice, Fit.NO, why)
-        fitted = plan.capacity(cache * model.pipeline_stages, wanted)
+        fitted = plan.capacity(cache * model.pipeline_stage_count, wanted)
         why += f", {readable_size(cache)} for the cache"
-        if plan.token_bytes:
-            why += f" ({plan.token_bytes:.0f} bytes a token)"
+        if plan.bytes_per_token:
+            why += f" ({plan.bytes_per_token:.0f} bytes a token)"
         if fitted.context_length < least:
             why += f", where {fitted.context_length} tokens would fit"
             return Verdict(choice, Fit.NO, why, fitted.context_length)
@@ -144,9 +146,11 @@ def _judge_weights(
     return replace(worst_case, fit=Fit.DOUBTFUL, reason=doubt) if may_fit else worst_case
 
 
-def context_limits(model: Candidate, plan: CachePlan, min_model_len: int) -> tuple[int, int]:
+def context_length_limits(
+    model: Candidate, plan: KvCachePlan, min_model_len: int
+) -> tuple[int, int]:
     """Return the shortest and the longest context, in tokens, with which the engine would start."""
-    requested = model.arguments.max_model_len
+    requested = model.vllm_arguments.max_model_len
     wanted = plan.default_context_length if requested in (None, -1) else int(requested)
     if requested != -1:
         return wanted, wanted
@@ -154,21 +158,21 @@ def context_limits(model: Candidate, plan: CachePlan, min_model_len: int) -> tup
     return min(1 if model.engine.prefix else min_model_len, wanted), wanted
 
 
-def estimate_weights(model: Candidate, plan: CachePlan) -> SizeRange:
+def estimate_weight_bytes(model: Candidate, plan: KvCachePlan) -> SizeRange:
     """Estimate the bytes of a model's loaded weights; ``plan`` is for the undivided model."""
     if (tensors := model.snapshot.tensors) is not None:
         floats = sum(count for name, count in tensors.items() if name in _FLOAT_TYPES)
         others = tensors.keys() - _FLOAT_TYPES
         rest = sum(tensors[name] * _ELEMENT_BYTES.get(name, 1) for name in others)
-    elif model.quantization:
+    elif model.quantization_method:
         floats, rest = 0, model.snapshot.weights_size
     else:
         floats, rest = plan.parameter_count, 0
     loaded = floats * plan.element_bytes + rest
-    target = "" if model.quantization else model.arguments.quantization or ""
+    target = "" if model.quantization_method else model.vllm_arguments.quantization or ""
     # The lower bound assumes that quantization on loading covers all weights.
     element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
     # Experts may be divided among all replicas.
-    arguments = model.arguments
+    arguments = model.vllm_arguments
     parts = arguments.data_parallel_size if arguments.enable_expert_parallel else 1
     return SizeRange(min(loaded, floats * element + rest) / parts, loaded)

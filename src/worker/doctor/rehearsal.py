@@ -6,16 +6,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from worker.doctor.candidate import Candidate, model_directory
+from worker.doctor.candidate import Candidate, model_or_config_directory
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Gpu
 from worker.engine.model_config import import_model_classes
 from worker.engine.start import configuring
 from worker.engine.start.configuring import ConfigRefusal
-from worker.engine.start.first_request import check_rendering
+from worker.engine.start.first_request import check_tokenizer_and_rendering
 from worker.engine.start.needs import artifacts_in_arguments
-from worker.engine.start.steps import with_directories
+from worker.engine.start.steps import with_artifact_directories
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, Snapshot
 
 # Topics of refusals, by the option that is refused.
@@ -37,7 +37,7 @@ _TOPICS = {
 _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_MODE"})
 
 
-def rehearse(
+def rehearse_startup(
     model: Candidate,
     context: StartupContext,
     system_prompt: str | None = None,
@@ -54,17 +54,17 @@ def rehearse(
     Returns:
         The engine without the refused options, and findings on the refusals.
     """
-    known = model.config or model.is_local
+    known = model.config or model.is_on_disk
     if not known or (model.architectures and not model.is_runnable):
         return model, []
     engine, findings = model.engine, list[Finding]()
-    pools = bool(model.engine.prefix) or model.arguments.runner == "pooling"
-    with _prepare_arguments(model, context) as (arguments, names):
-        render = partial(check_rendering, system_prompt=system_prompt)
+    pools = bool(model.engine.prefix) or model.vllm_arguments.runner == "pooling"
+    with _arguments_with_local_paths(model, context) as (arguments, names):
+        render = partial(check_tokenizer_and_rendering, system_prompt=system_prompt)
         check = render if model.has_tokenizer else None
-        for refusal in configuring.find_refusals(arguments, context, check, gpu):
-            if refusal.culprits == ("MAX_MODEL_LEN",) and pools and not model.is_local:
-                # The accepted length depends on files that aren't here; ``check_context`` warns.
+        for refusal in configuring.find_config_refusals(arguments, context, check, gpu):
+            if refusal.culprits == ("MAX_MODEL_LEN",) and pools and not model.is_on_disk:
+                # The accepted length depends on missing files; ``check_context_length`` warns.
                 continue
             engine = configuring.reset_options(engine, refusal.culprits)
             # Some options are refused on CPUs only.
@@ -84,7 +84,7 @@ def _to_findings(
     model: Candidate, refusal: ConfigRefusal, names: Mapping[str, str], *, on_other_machine: bool
 ) -> Iterator[Finding]:
     """Yield the finding on a refusal, unless the check of the architecture reports it."""
-    if not (refusal.culprits or model.is_served):
+    if not (refusal.culprits or model.has_route):
         return
     culprits, text, change = refusal.culprits, refusal.problem, refusal.remedy
     topic = _TOPICS.get(culprits[0], "settings") if len(culprits) == 1 else "settings"
@@ -93,9 +93,9 @@ def _to_findings(
     if not culprits and model.config and model.shape is None:
         topic = "configuration"
         alone = "vLLM does not know the model's shape by its config.json alone"
-        text = f"{'vLLM refuses the model' if model.is_local else alone}: {text}"
+        text = f"{'vLLM refuses the model' if model.is_on_disk else alone}: {text}"
         # The cause may be that the trusted code is not on this machine; no change helps.
-        change = "" if model.arguments.trust_remote_code else change
+        change = "" if model.vllm_arguments.trust_remote_code else change
     level = Level.UNKNOWN if _depends_on_files(model, culprits) else Level.FAIL
     # vLLM may refuse an option on this machine's CPU but accept it on the GPU.
     if on_other_machine and refusal.problem_on_gpu != refusal.problem:
@@ -106,7 +106,7 @@ def _to_findings(
 
 def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
     """Return whether a refusal may result from files of the model that are missing here."""
-    if model.is_local:
+    if model.is_on_disk:
         return False
     names = (Path(file.name).name for file in model.snapshot.others)
     quantized = any("quant" in name and name.endswith(".json") for name in names)
@@ -114,7 +114,7 @@ def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _prepare_arguments(
+def _arguments_with_local_paths(
     model: Candidate, context: StartupContext
 ) -> Iterator[tuple[EngineArguments, Mapping[str, str]]]:
     """Yield the engine's arguments with local directories, as far as they are known.
@@ -123,25 +123,29 @@ def _prepare_arguments(
     """
     model_artifact, *_ = artifacts_in_arguments(model.engine)
     parts = model.parts.items()
-    local = {key: one for key, one in parts if isinstance(one, Snapshot) and _is_usable(key, one)}
+    local = {
+        key: one
+        for key, one in parts
+        if isinstance(one, Snapshot) and _has_non_weight_files(key, one)
+    }
     locations, names = dict[Artifact, ArtifactLocation](), dict[str, str]()
     with contextlib.ExitStack() as stack:
         for artifact, snapshot in {model_artifact: model.snapshot, **local}.items():
             directory = snapshot.directory
             if artifact.kind is ArtifactKind.MODEL:
-                directory = Path(stack.enter_context(model_directory(snapshot)))
+                directory = Path(stack.enter_context(model_or_config_directory(snapshot)))
             if directory != snapshot.directory:
                 names[str(directory)] = snapshot.model
             locations[artifact] = ArtifactLocation(artifact, directory, snapshot.origin)
-        yield _drop_missing_parts(model, replace(context, artifact_locations=locations)), names
+        yield _omit_missing_artifacts(model, replace(context, artifact_locations=locations)), names
 
 
-def _drop_missing_parts(model: Candidate, context: StartupContext) -> EngineArguments:
+def _omit_missing_artifacts(model: Candidate, context: StartupContext) -> EngineArguments:
     """Return the engine's arguments without the options that need missing artifacts."""
-    engine = with_directories(model.engine, context)
-    changed = model.offline_options
+    engine = with_artifact_directories(model.engine, context)
+    changed = model.hub_offline_options
     if not model.has_tokenizer:
-        # With these options, vLLM would read the tokenizer.
+        # If these options were set, vLLM would read the tokenizer.
         changed |= {"reasoning_parser": "", "reasoning_config": None}
         changed["tokenizer"] = engine.vllm_args.model
     missing = model.parts.keys() - context.artifact_locations.keys()
@@ -153,7 +157,7 @@ def _drop_missing_parts(model: Candidate, context: StartupContext) -> EngineArgu
     return engine.with_options(**changed)
 
 
-def _is_usable(artifact: Artifact, snapshot: Snapshot) -> bool:
+def _has_non_weight_files(artifact: Artifact, snapshot: Snapshot) -> bool:
     """Return whether an artifact has the files that vLLM reads before it loads weights."""
     if artifact.kind is ArtifactKind.MODEL:
         import_model_classes(snapshot.config.get("architectures") or ())

@@ -9,8 +9,14 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import FITTING, Finding, Level, Verdict, readable_size, verdict_finding
 from worker.doctor.gpus.choice import GpuChoice
 from worker.doctor.gpus.pools import POOLS, GpuType
-from worker.doctor.memory import CANNOT_BUILD, NO_WEIGHTS, context_limits, estimate_weights, judge
-from worker.engine.cache_plan import CachePlan
+from worker.doctor.memory import (
+    CANNOT_BUILD,
+    NO_WEIGHTS,
+    context_length_limits,
+    estimate_weight_bytes,
+    judge_fit,
+)
+from worker.engine.cache_plan import KvCachePlan
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS
 from worker.engine.start import fitting
@@ -43,18 +49,18 @@ def check_memory(
         return
     are_sizes_known = True
     for model in models:
-        if unknown := _unknown_size(model, machine):
+        if unknown := _unknown_size_finding(model, machine):
             are_sizes_known, findings = False, [unknown]
         elif machine.cpu:
-            findings = [_check_ram("memory", [model], ram), _check_cache(model, min_len, ram)]
+            findings = [_check_ram("memory", [model], ram), _check_kv_cache(model, min_len, ram)]
         else:
             findings = [_check_gpus(model, machine, min_len)]
-        yield from (finding.for_engine(model.engine.prefix) for finding in findings)
+        yield from (finding.with_engine_prefix(model.engine.prefix) for finding in findings)
     if machine.cpu and are_sizes_known and len(models) > 1:
         yield _check_ram("memory together", models, ram)
 
 
-def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
+def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
     """Return a finding on why the size of a model is unknown; None if it is known."""
     if not model.snapshot.weights:
         return Finding(Level.UNKNOWN, "memory", NO_WEIGHTS)
@@ -66,7 +72,7 @@ def _unknown_size(model: Candidate, machine: Machine) -> Finding | None:
     except StartFailed as error:
         # An unknown architecture and an invalid configuration have their own findings.
         known = model.shape is None or isinstance(error.__cause__, ValidationError)
-        if model.is_local and not known and isinstance(error.__cause__, LookupError | ValueError):
+        if model.is_on_disk and not known and isinstance(error.__cause__, LookupError | ValueError):
             # The startup builds the same layers, so it would fail, too.
             return Finding(Level.FAIL, "model", error.message)
         why = "" if known else f": {error.message}"
@@ -81,7 +87,7 @@ def _check_gpus(model: Candidate, machine: Machine, min_len: int) -> Finding:
     smallest = min(used, key=lambda gpu: gpu.memory)
     kind = GpuType(smallest.name, smallest.name, smallest.memory / GIB, smallest.capability)
     choice = GpuChoice(smallest.name, (kind,), len(used), on_this_machine=True)
-    verdict = judge(model, choice, min_len, tensor_size)
+    verdict = judge_fit(model, choice, min_len, tensor_size)
     change = "" if verdict.fit in FITTING else _gpu_remedies(model, verdict, tensor_size, min_len)
     return verdict_finding(verdict, change)
 
@@ -94,12 +100,12 @@ def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len:
     heads = model.shape.attention_heads if model.shape else 1
     for more in range(tensor_size + 1, _MAX_GPUS + 1):
         several = replace(choice, count=model.gpu_count(more))
-        if heads % more == 0 and judge(model, several, min_len, more).fit in FITTING:
+        if heads % more == 0 and judge_fit(model, several, min_len, more).fit in FITTING:
             name = f"{model.engine.prefix}TENSOR_PARALLEL_SIZE={more}"
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
-        if judge(model, replace(choice, types=pool.types), min_len, tensor_size).fit in FITTING:
+        if judge_fit(model, replace(choice, types=pool.types), min_len, tensor_size).fit in FITTING:
             changes.append(f"take a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER
@@ -107,10 +113,10 @@ def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len:
 
 def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
     """Check that weights and caches fit into a machine's main memory of ``ram`` bytes."""
-    sizes = [estimate_weights(model, model.cache_plan()) for model in models]
+    sizes = [estimate_weight_bytes(model, model.cache_plan()) for model in models]
     low, high = map(sum, zip(*sizes, strict=True))
     # A model without a KV cache, such as an encoder, needs no space for it.
-    space, caches = _cache_size(), sum(bool(model.cache_plan().specs) for model in models)
+    space, caches = _cpu_kv_cache_bytes(), sum(bool(model.cache_plan().specs) for model in models)
     text = f"weights {'at least ' * (low < high)}{readable_size(low)}"
     if caches:
         count = "a cache" if caches == 1 else f"{caches} caches"
@@ -126,12 +132,12 @@ def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
     return Finding(Level.WARN, topic, f"{text}: too close to tell", change)
 
 
-def _check_cache(model: Candidate, min_len: int, ram: int) -> Finding:
-    """Check how many tokens fit into a CPU's cache, with the same messages as the startup."""
-    plan, space = model.cache_plan(model.tensor_parallel_size()), _cache_size()
+def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:
+    """Check how many tokens fit into a CPU's KV cache, with the same messages as the startup."""
+    plan, space = model.cache_plan(model.tensor_parallel_size()), _cpu_kv_cache_bytes()
     if not plan.specs:
         return Finding(Level.OK, "cache", "nothing is kept of a text")
-    requested = model.arguments.max_model_len
+    requested = model.vllm_arguments.max_model_len
     requested = None if requested == -1 else requested
     shorter = None
     try:
@@ -142,35 +148,39 @@ def _check_cache(model: Candidate, min_len: int, ram: int) -> Finding:
                     model.engine, plan.config, plan.default_context_length, min_len
                 )
     except (ValueError, StartFailed) as error:
-        most = ram * USABLE_MEMORY_SHARE - estimate_weights(model, model.cache_plan()).high
+        most = ram * USABLE_MEMORY_SHARE - estimate_weight_bytes(model, model.cache_plan()).high
         change = _cpu_remedies(model, plan, min_len, most)
         return Finding(Level.FAIL, "cache", error_message(error, _MAX_REFUSAL_LENGTH), change)
     if shorter:
         return Finding(Level.WARN, "cache", shorter)
     text = (
-        f"cache {readable_size(plan.sequence_bytes(context))} for {context} tokens "
-        f"({plan.token_bytes:.0f} bytes each) in {readable_size(space)} "
+        f"cache {readable_size(plan.max_bytes_per_sequence(context))} for {context} tokens "
+        f"({plan.bytes_per_token:.0f} bytes each) in {readable_size(space)} "
         f"({CPU_KVCACHE_SPACE}={space / GIB:g})"
     )
     return Finding(Level.OK, "cache", text)
 
 
-def _cpu_remedies(model: Candidate, plan: CachePlan, min_len: int, max_cache_size: float) -> str:
+def _cpu_remedies(model: Candidate, plan: KvCachePlan, min_len: int, max_cache_size: float) -> str:
     """Propose changes, each of which would be sufficient; ``max_cache_size`` is in bytes."""
     if NUM_GPU_BLOCKS_OVERRIDE in model.engine.operator_options:
         return f"leave {model.engine.setting_name(NUM_GPU_BLOCKS_OVERRIDE)} unset"
-    changes, least = [], context_limits(model, plan, min_len)[0]
-    if shorter := plan.capacity(_cache_size(), least).context_length // _MULTIPLE * _MULTIPLE:
+    changes, least = [], context_length_limits(model, plan, min_len)[0]
+    if (
+        shorter := plan.capacity(_cpu_kv_cache_bytes(), least).context_length
+        // _MULTIPLE
+        * _MULTIPLE
+    ):
         changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
-    sizes = range(plan.sequence_bytes(least) // GIB, int(max_cache_size // GIB) + 1)
+    sizes = range(plan.max_bytes_per_sequence(least) // GIB, int(max_cache_size // GIB) + 1)
     enough = (gib for gib in sizes if plan.capacity(gib * GIB, least).context_length >= least)
     if larger := next(enough, None):
         changes.append(f"set {CPU_KVCACHE_SPACE}={larger}")
     return ", or ".join(changes) or _SMALLER
 
 
-def _cache_size() -> int:
-    """Return the bytes of each engine's cache in the machine's main memory."""
+def _cpu_kv_cache_bytes() -> int:
+    """Return the bytes of each CPU engine's KV cache, as set or by default."""
     # The checks of the settings have validated the number.
     gib = process_environ().get(CPU_KVCACHE_SPACE, "").strip() or CPU_EXPORTS[CPU_KVCACHE_SPACE]
     return int(gib) * GIB

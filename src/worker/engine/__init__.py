@@ -31,9 +31,9 @@ class Delta:
     """New output of one choice.
 
     In a stream, a delta has one token, several if many are pending, or none if it only reports the
-    end. Otherwise it has the whole choice. ``logprobs`` and ``token_ids`` have an entry per token
-    of the delta. ``prompt_logprobs`` has one per token of the prompt (None for the first token), in
-    the first delta of the first choice only. These three fields are set only on request.
+    choice's end. Without a stream, it has the whole choice. ``logprobs`` and ``token_ids`` have an
+    entry per token of the delta. ``prompt_logprobs`` has one per token of the prompt (None for the
+    first token), in the first choice's first delta only. These three are set only on request.
     """
 
     index: int
@@ -113,7 +113,7 @@ class BaseModelHandle(Protocol):
     async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
         """Return OpenAI's model objects: one per name of the model, and one per loaded adapter."""
 
-    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+    async def adapter_problems_on_volume(self) -> Mapping[str, str | None]:
         """Return the adapters on the network volume, sorted by name.
 
         The values are the reasons why adapters can't be loaded, as far as these are known without
@@ -253,7 +253,7 @@ class Engines:
         return iter(self._engines)
 
     @property
-    def main(self) -> Engine:
+    def main_engine(self) -> Engine:
         """The main model's engine.
 
         Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from worker.engine.machine import Machine
-from worker.settings.environment import Default
+from worker.settings.environment import ChosenDefault
 from worker.settings.values import format_value
 from worker.store import Artifact, ArtifactLocation
 
@@ -51,7 +51,7 @@ class EngineArguments:
     prefix: str = ""
     operator_options: Mapping[str, str] = field(default_factory=dict)
     extra_option_names: frozenset[str] = frozenset()
-    defaults: tuple[Default, ...] = ()
+    defaults: tuple[ChosenDefault, ...] = ()
     origin: str | None = None
     commit: str | None = None
     spellings: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +70,6 @@ class EngineArguments:
     def with_default(self, name: str, value: Any, reason: str) -> Self:
         """Return a copy with a value that the worker chose, which replaces an earlier default."""
         defaults = {default.name: default for default in self.defaults}
-        defaults[name] = Default(name, format_value(value), reason)
+        defaults[name] = ChosenDefault(name, format_value(value), reason)
         changed = self.with_options(**{name.lower(): value})
         return replace(changed, defaults=tuple(defaults.values()))

@@ -21,7 +21,7 @@ import torch
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, simulate_gpu
-from worker.engine.model_config import CONFIG_ERRORS, describe_error, import_model_classes
+from worker.engine.model_config import CONFIG_ERRORS, describe_vllm_error, import_model_classes
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import BATCH_DEFAULTS
 from worker.errors import MachineUnfit, StartFailed
@@ -49,7 +49,7 @@ _STANDALONE_OPTIONS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class CacheCapacity:
+class KvCacheCapacity:
     """The capacity of a cache: ``sequences`` concurrent sequences of ``context_length`` tokens."""
 
     context_length: int
@@ -57,7 +57,7 @@ class CacheCapacity:
 
 
 @dataclass(frozen=True)
-class CachePlan:
+class KvCachePlan:
     """The cache that a model's layers need on each of the GPUs that share every layer.
 
     Attributes:
@@ -83,18 +83,18 @@ class CachePlan:
         return int(self.config.model_config.dtype.itemsize)
 
     @property
-    def token_bytes(self) -> float:
+    def bytes_per_token(self) -> float:
         """Bytes of each further token of a long sequence; layers with a window don't contribute."""
         full_attention = import_from_vllm("FullAttentionSpec")
         unbounded_specs = [spec for spec in self.specs.values() if isinstance(spec, full_attention)]
         return float(sum(spec.page_size_bytes / spec.block_size for spec in unbounded_specs))
 
-    def sequence_bytes(self, context_length: int) -> int:
+    def max_bytes_per_sequence(self, context_length: int) -> int:
         """Return the maximum number of bytes for one sequence of ``context_length`` tokens."""
         with self.override_context_length(context_length):
             return int(import_from_vllm("max_memory_usage_bytes")(self.config, self.specs.values()))
 
-    def capacity(self, memory: float, context_length: int) -> CacheCapacity:
+    def capacity(self, memory: float, context_length: int) -> KvCacheCapacity:
         """Return the capacity of a cache of ``memory`` bytes for a maximum context length.
 
         The context length is reduced if the cache is too small for it. Both numbers are 0 if no
@@ -102,17 +102,19 @@ class CachePlan:
         """
         if not self.specs:
             # The model stores nothing per sequence.
-            return CacheCapacity(context_length, math.inf)
+            return KvCacheCapacity(context_length, math.inf)
         with self.override_context_length(context_length):
             try:
-                cache = self._cache_config(memory)
+                cache = self._kv_cache_config(memory)
             except ValueError:
-                return CacheCapacity(0, 0.0)
+                return KvCacheCapacity(0, 0.0)
             sequences = import_from_vllm("get_max_concurrency_for_kv_cache_config")(
                 self.config, cache
             )
             concurrent_sequences = min(float(sequences), self.config.scheduler_config.max_num_seqs)
-            return CacheCapacity(int(self.config.model_config.max_model_len), concurrent_sequences)
+            return KvCacheCapacity(
+                int(self.config.model_config.max_model_len), concurrent_sequences
+            )
 
     def fit_context_length(self, memory: float, requested: int | None) -> int:
         """Return the context length that vLLM would start with, for a cache of ``memory`` bytes.
@@ -127,10 +129,10 @@ class CachePlan:
         with self.override_context_length(
             requested or self.default_context_length, can_shrink=requested is None
         ):
-            self._cache_config(memory)
+            self._kv_cache_config(memory)
             return int(self.config.model_config.max_model_len)
 
-    def _cache_config(self, memory: float) -> Any:
+    def _kv_cache_config(self, memory: float) -> Any:
         """Return vLLM's configuration of a cache of ``memory`` bytes.
 
         Raises:
@@ -156,7 +158,7 @@ class CachePlan:
             model.max_model_len, model.original_max_model_len = original
 
 
-def batch_defaults(gpu: Gpu) -> tuple[int, int]:
+def gpu_batch_defaults(gpu: Gpu) -> tuple[int, int]:
     """Return vLLM's defaults for a GPU: the tokens per batch and the concurrent sequences."""
     with simulate_gpu(gpu, as_cuda=True):
         tokens, sequences = import_from_vllm("AsyncEngineArgs").get_batch_defaults(1)
@@ -164,12 +166,12 @@ def batch_defaults(gpu: Gpu) -> tuple[int, int]:
     return tokens[usage], sequences[usage]
 
 
-def plan_cache(
+def plan_kv_cache(
     arguments: EngineArguments,
     architectures: Sequence[str],
     tensor_parallel_size: int,
     gpu: Gpu | None,
-) -> CachePlan:
+) -> KvCachePlan:
     """Build a model without weights and collect the cache specifications of its layers.
 
     Args:
@@ -195,22 +197,22 @@ def plan_cache(
             import_model_classes(architectures)
             engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(options)
             if gpu:
-                tokens, sequences = batch_defaults(gpu)
+                tokens, sequences = gpu_batch_defaults(gpu)
                 BATCH_DEFAULTS.replace(
                     engine_args, lambda *_: ({usage: tokens}, {usage: sequences})
                 )
             config = engine_args.create_engine_config(usage)
         except CONFIG_ERRORS as error:
-            raise StartFailed(describe_error(error)) from error
+            raise StartFailed(describe_vllm_error(error)) from error
         try:
-            return _build_plan(config, tensor_parallel_size, is_for_gpu=gpu is not None)
+            return _build_cache_plan(config, tensor_parallel_size, is_for_gpu=gpu is not None)
         except (LookupError, ValueError) as error:
-            raise StartFailed(f"{type(error).__name__}: {describe_error(error)}") from error
+            raise StartFailed(f"{type(error).__name__}: {describe_vllm_error(error)}") from error
         except CONFIG_ERRORS as error:
-            raise MachineUnfit(describe_error(error)) from error
+            raise MachineUnfit(describe_vllm_error(error)) from error
 
 
-def _build_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> CachePlan:
+def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> KvCachePlan:
     model = config.model_config
     method = model.quantization
     min_capability = (
@@ -237,7 +239,7 @@ def _build_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> 
         import_from_vllm("resolve_kv_cache_layout")(config, [layouts], specs.values())
     parameter_count = sum(parameter.numel() for parameter in layers.parameters())
     adapter_bytes = _count_adapter_bytes(layers, config.lora_config, model.dtype.itemsize)
-    return CachePlan(
+    return KvCachePlan(
         config, specs, model.max_model_len, parameter_count, adapter_bytes, min_capability
     )
 

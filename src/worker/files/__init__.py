@@ -14,7 +14,7 @@ from worker.files.storage import (
     METADATA,
     FileDirectories,
     StoredFile,
-    has_content,
+    has_same_content,
 )
 from worker.settings import Settings
 from worker.volume import Volume, ids, translate_os_errors
@@ -82,10 +82,12 @@ class Files:
             Conflict: Another file has this id.
             InputTooLarge: The file has more than ``max_mb`` megabytes.
         """
-        if id is not None and (existing := self._directories.read(id)) is not None:
+        if id is not None and (existing := self._directories.read_metadata(id)) is not None:
             with translate_os_errors():
-                same = existing.path is None and has_content(self.content_path(existing), source)
-            return _require_same(existing, is_same=same)
+                same = existing.path is None and has_same_content(
+                    self.content_path(existing), source
+                )
+            return _require_same_file(existing, is_same=same)
         size, id = 0, id or ids.new_id(FILE_PREFIX)
         with self.create(id, filename, purpose, expires_after_s) as write:
             for chunk in source:
@@ -128,8 +130,8 @@ class Files:
         resolved = self.volume.input_path(path)
         with translate_os_errors():
             key = str(resolved.relative_to(self.volume.root.resolve()))
-        if id is not None and (existing := self._directories.read(id)) is not None:
-            return _require_same(existing, is_same=existing.path == key)
+        if id is not None and (existing := self._directories.read_metadata(id)) is not None:
+            return _require_same_file(existing, is_same=existing.path == key)
         if not resolved.is_file():
             raise InvalidInput(f"{path}: there is no such file on the volume")
         with translate_os_errors():
@@ -151,14 +153,14 @@ class Files:
         Raises:
             NoSuchObject: No file has this id.
         """
-        file = self._directories.read(id)
+        file = self._directories.read_metadata(id)
         if file is None or (file.is_expired and not include_expired):
             raise NoSuchObject("There is no file with this id.", param="id")
         return file
 
     def exists(self, id: str) -> bool:
         """Return whether a file exists, even if it has expired."""
-        return self._directories.read(id) is not None
+        return self._directories.read_metadata(id) is not None
 
     def content_path(self, file: StoredFile) -> Path:
         """Return the path of a file's content.
@@ -188,7 +190,7 @@ class Files:
         """Return a page of the files that haven't expired; see ``volume.pages.paginate``."""
         files = (
             file
-            for file in map(self._directories.read, self._directories.names())
+            for file in map(self._directories.read_metadata, self._directories.all_names())
             if file is not None and not file.is_expired and purpose in {None, file.purpose}
         )
         return paginate(files, after=after, limit=limit, order=order)
@@ -210,9 +212,9 @@ class Files:
                 "A batch or a fine-tune that has not ended uses this file: cancel that first."
             )
         self._directories.remove(id)
-        self._quota.invalidate()
+        self._quota.invalidate_measurement()
 
-    def enforce_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def chunks_within_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the chunks of a file for the output directory, and count their bytes for the quota.
 
         Raises:
@@ -273,11 +275,11 @@ class Files:
         )
 
 
-def _require_same(file: StoredFile, *, is_same: bool) -> StoredFile:
+def _require_same_file(file: StoredFile, *, is_same: bool) -> StoredFile:
     """Return the file of an earlier attempt if the new attempt has the same file.
 
     Raises:
-        Conflict: It is another file.
+        Conflict: The new attempt has another file.
     """
     if not is_same:
         raise Conflict("A job with the same id came before, with another file.")

@@ -64,7 +64,7 @@ class Quota:
                 check_space(self._directories[0], count)
                 self._unchecked = 0
 
-    def invalidate(self) -> None:
+    def invalidate_measurement(self) -> None:
         """Measure again before the next write, because files were removed."""
         with self._lock:
             self._measured_at = self._valid_until = -1.0

@@ -68,7 +68,7 @@ class FileDirectories:
     def root(self) -> Path:
         return self._volume.worker_path("files")
 
-    def read(self, id: str) -> StoredFile | None:
+    def read_metadata(self, id: str) -> StoredFile | None:
         """Return a file's metadata; None if no intact file has the id, which may be any string."""
         if not ids.is_id(FILE_PREFIX, id):
             return None
@@ -78,7 +78,7 @@ class FileDirectories:
             except (FileNotFoundError, NotADirectoryError, ValidationError):
                 return None
 
-    def names(self) -> list[str]:
+    def all_names(self) -> list[str]:
         """Return the names of all directories, including incomplete and partly removed ones."""
         with translate_os_errors():
             try:
@@ -103,15 +103,15 @@ class FileDirectories:
     def sweep(self, in_use: Container[str]) -> int:
         """See ``Files.sweep``."""
         removed = 0
-        for name in self.names():
+        for name in self.all_names():
             try:
-                removed += name not in in_use and self._remove_if_expired(name)
+                removed += name not in in_use and self._remove_if_expired_or_abandoned(name)
             except VolumeError as error:
                 log.warning("%s could not be removed: %s", name, error)
         return removed
 
-    def _remove_if_expired(self, name: str) -> bool:
-        file = self.read(name)
+    def _remove_if_expired_or_abandoned(self, name: str) -> bool:
+        file = self.read_metadata(name)
         is_removable = self.is_abandoned(name) if file is None else file.is_expired
         if is_removable:
             self.remove(name)
@@ -128,7 +128,7 @@ class FileDirectories:
         return newest < time.time() - ABANDONED_S
 
 
-def has_content(path: Path, source: Iterable[bytes]) -> bool:
+def has_same_content(path: Path, source: Iterable[bytes]) -> bool:
     """Return whether a file contains the same bytes as a source with chunks of any size.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from worker import children
 from worker.children import signal_name
-from worker.masking import mask, remove_paths
+from worker.masking import mask_secrets, remove_paths
 from worker.settings.environment import trainer_environ
 
 COMMAND = tuple(children.module_command("trainer"))
@@ -55,7 +55,7 @@ class TrainerProcess:
             OSError: The system can't start another process.
         """
         environ = trainer_environ(wandb=wandb)
-        process = await children.start(
+        process = await children.start_async(
             command,
             children.add_source_path(environ),
             stdin=asyncio.subprocess.DEVNULL,
@@ -65,7 +65,7 @@ class TrainerProcess:
             start_new_session=True,
         )
         with contextlib.suppress(OSError):
-            # The child inherits it if vLLM has bound this process to some of the cores.
+            # If vLLM has bound this process to some of the cores, the child would inherit that.
             os.sched_setaffinity(process.pid, range(os.cpu_count() or 1))
             if low_priority:
                 os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
@@ -77,7 +77,7 @@ class TrainerProcess:
 
     @property
     def stderr_tail(self) -> str:
-        """The last part of standard error."""
+        """The last ``MAX_STDERR_BYTES`` bytes of standard error."""
         return self._stderr_tail.decode(errors="replace")
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
@@ -125,7 +125,9 @@ def explain_exit(status: int | None, stderr_tail: str) -> str:
             return message
         return f"{message}."
     lines = [line.strip() for line in stderr_tail.splitlines() if not _NOISE.search(line)]
-    last = remove_paths(mask(lines[-1]))[:MAX_REASON_LENGTH] if lines else f"status {status}"
+    last = (
+        remove_paths(mask_secrets(lines[-1]))[:MAX_REASON_LENGTH] if lines else f"status {status}"
+    )
     if _OUT_OF_MEMORY.search(last):
         return f"The training needs more memory than there is: {last} {_MEMORY_ADVICE}"
     return f"The process that trains has crashed: {last}"

@@ -85,7 +85,7 @@ class FineTuneCreator:
                 "This worker serves no adapters, so that nobody could call the result: "
                 "its operator sets ENABLE_LORA=1."
             )
-        base, wandb = self._base_name(request.model, adapters), self._wandb_options(request)
+        base, wandb = self._base_model_name(request.model, adapters), self._wandb_options(request)
         values, field = request.raw_hyperparameters, request.hyperparameters_field
         spec = parse_hyperparameters(values, field, max_rank=rank, seed=request.seed)
         training, validation = self._store_rows(request, id)
@@ -102,28 +102,28 @@ class FineTuneCreator:
             )
         )
 
-    def _base_name(self, name: str | None, adapters: Container[str]) -> str:
+    def _base_model_name(self, name: str | None, adapters: Container[str]) -> str:
         names = self.model.names
         model_directory(self.model)
         if name in (None, *names, self.model.source):
             return names[0]
         if name in adapters:
             message = f"{name!r} is an adapter: a fine-tune begins with a base model, {names[0]}"
-            raise _invalid_error("model", message)
-        raise _invalid_error(
+            raise _invalid_field_error("model", message)
+        raise _invalid_field_error(
             "model", f"there is no base model {name!r}; this worker has {names[0]}"
         )
 
     def _wandb_options(self, request: FineTuneRequest) -> dict[str, Any] | None:
-        if request.wandb is None:
+        if request.wandb_options is None:
             return None
         if importlib.util.find_spec(_WANDB_PACKAGE) is None:
             message = f"this worker has no package {_WANDB_PACKAGE}: leave the integration out"
-            raise _invalid_error("integrations", message)
+            raise _invalid_field_error("integrations", message)
         if not self.has_wandb_key:
             message = "this worker has no key of Weights & Biases: its operator sets WANDB_API_KEY"
-            raise _invalid_error("integrations", message)
-        return request.wandb
+            raise _invalid_field_error("integrations", message)
+        return request.wandb_options
 
     def _store_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
         """Store the rows if necessary; return the ids of the training and the validation file."""
@@ -147,7 +147,7 @@ class FineTuneCreator:
         return training, find_or_create("validation_file", request.validation_file, validation_id)
 
 
-def _invalid_error(field: str, reason: str) -> InvalidInput:
+def _invalid_field_error(field: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{field}: {reason}", param=field)
 
 
@@ -167,7 +167,7 @@ def model_directory(model: Model) -> Path:
     return model.directory.absolute()
 
 
-def check_base(fine_tune: FineTune, model: Model) -> None:
+def check_base_model(fine_tune: FineTune, model: Model) -> None:
     """Check that a fine-tune has this worker's base model. Reads files: call in a thread.
 
     Raises:

@@ -89,9 +89,11 @@ def read_events(
         VolumeError: The volume fails.
     """
     lines = [_EventLine(at=created_at, message="Created")]
-    lines += _merge_attempts([list(_read_lines(attempt / EVENTS_FILE)) for attempt in attempts])
+    lines += _merge_attempts(
+        [list(_read_event_lines(attempt / EVENTS_FILE)) for attempt in attempts]
+    )
     if result:
-        lines.append(_final_line(result))
+        lines.append(_result_event_line(result))
     events, newest_at = [], 0
     for number, line in enumerate(lines):
         newest_at = max(newest_at, int(line.at))
@@ -133,7 +135,7 @@ class ProgressReader:
         self._progress = progress
         self._position = 0
 
-    def update(self) -> None:
+    def update_progress(self) -> None:
         """Read the new events; call this in a thread."""
         with translate_os_errors():
             try:
@@ -151,7 +153,7 @@ class ProgressReader:
             self._progress.update((name, value) for name, value in numbers if value is not None)
 
 
-def _read_lines(path: Path) -> Iterator[_EventLine]:
+def _read_event_lines(path: Path) -> Iterator[_EventLine]:
     """Yield the complete and valid lines in the file of an attempt's events."""
     with translate_os_errors():
         try:
@@ -180,7 +182,7 @@ def _merge_attempts(attempts: list[list[_EventLine]]) -> list[_EventLine]:
     return merged
 
 
-def _final_line(result: FineTuneResult) -> _EventLine:
+def _result_event_line(result: FineTuneResult) -> _EventLine:
     if error := result.error:
         return _EventLine(at=result.at, level="error", message=error.message, step=result.steps)
     message = "Cancelled"

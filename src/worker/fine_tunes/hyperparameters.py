@@ -69,7 +69,7 @@ def parse_hyperparameters(
         if (name := FIELD_NAMES.get(key)) is None:
             raise _unknown_key_error(key, FIELD_NAMES, parent)
         if name in fields:
-            raise _invalid_error(field, f"{fields[name]} says the same: give one of them")
+            raise _invalid_field_error(field, f"{fields[name]} says the same: give one of them")
         if value != AUTO:
             fields[name], values[name] = field, _parse_value(key, value, field)
     lora = values.get("lora", {})
@@ -80,7 +80,7 @@ def parse_hyperparameters(
         raise to_invalid_input(error, aliases=fields) from None
     if (rank := parsed.lora.r) > max_rank:
         message = f"{rank} is more than this endpoint serves: {max_rank} (MAX_LORA_RANK)"
-        raise _invalid_error(f"{fields['lora']}.r", message)
+        raise _invalid_field_error(f"{fields['lora']}.r", message)
     # By default, ``lora_alpha`` is twice the rank.
     if "lora_alpha" in lora:
         return parsed
@@ -93,14 +93,14 @@ def _parse_value(key: str, value: Any, field: str) -> Any:
     if key == PEFT:
         return _parse_lora(value, field)
     if isinstance(value, bool):
-        raise _invalid_error(field, "a number")
-    return _parse_multiplier(value, field) if key == MULTIPLIER else value
+        raise _invalid_field_error(field, "a number")
+    return _learning_rate_from_multiplier(value, field) if key == MULTIPLIER else value
 
 
 def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
     """Return the adapter's parameters from a ``peft_config``, by the names of ``Lora``."""
     if not isinstance(config, dict):
-        raise _invalid_error(parent, "an object with parameters of PEFT's LoraConfig")
+        raise _invalid_field_error(parent, "an object with parameters of PEFT's LoraConfig")
     values: dict[str, Any] = {}
     for key, raw in drop_nulls(config).items():
         field = f"{parent}.{key}"
@@ -110,11 +110,11 @@ def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
         elif key not in {*REQUIRED_VALUES, *UNSUPPORTED}:
             raise _unknown_key_error(key, (*Lora.model_fields, *REQUIRED_VALUES), parent)
         elif key in REQUIRED_VALUES and value != REQUIRED_VALUES[key]:
-            raise _invalid_error(
+            raise _invalid_field_error(
                 field, f"only {REQUIRED_VALUES[key]!r}: vLLM serves no other adapters"
             )
         elif key in UNSUPPORTED and value not in (False, [], {}):
-            raise _invalid_error(
+            raise _invalid_field_error(
                 field, "such adapters can't be trained here and served: leave it out"
             )
     return values
@@ -122,21 +122,21 @@ def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
 
 def _parse_lora_value(key: str, value: Any, field: str) -> Any:
     if key == "target_modules":
-        return _parse_modules(value, field)
+        return _parse_target_modules(value, field)
     is_flag = key == "use_rslora"
     if isinstance(value, bool) != is_flag:
-        raise _invalid_error(field, "true or false" if is_flag else "a number")
+        raise _invalid_field_error(field, "true or false" if is_flag else "a number")
     return value
 
 
-def _parse_modules(value: Any, field: str) -> tuple[str, ...] | None:
+def _parse_target_modules(value: Any, field: str) -> tuple[str, ...] | None:
     if value == ALL_LINEAR:
         # None is the trainer's default: all linear layers of attention and MLP, without the head.
         return None
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list) and names and all(map(_is_module_name, names)):
         return tuple(dict.fromkeys(names))
-    raise _invalid_error(
+    raise _invalid_field_error(
         field, 'names of layers, for example ["q_proj", "v_proj"], or "all-linear"'
     )
 
@@ -145,11 +145,11 @@ def _is_module_name(name: object) -> bool:
     return isinstance(name, str) and _MODULE_NAME.fullmatch(name) is not None
 
 
-def _parse_multiplier(value: Any, field: str) -> float:
+def _learning_rate_from_multiplier(value: Any, field: str) -> float:
     try:
         return float(value) * LEARNING_RATE
     except (TypeError, ValueError, OverflowError):
-        raise _invalid_error(field, 'a number above 0, or "auto"') from None
+        raise _invalid_field_error(field, 'a number above 0, or "auto"') from None
 
 
 def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> InvalidInput:
@@ -158,5 +158,5 @@ def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> Inva
     return InvalidInput(unknown_key_message(field, known_fields), param=field)
 
 
-def _invalid_error(field: str, reason: str) -> InvalidInput:
+def _invalid_field_error(field: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{field}: {reason}", param=field)

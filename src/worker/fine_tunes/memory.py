@@ -20,7 +20,7 @@ from worker.process.estimates import (
     WEIGHT_BYTES,
     ModelSizes,
 )
-from worker.process.memory import free_memory, memory_limit
+from worker.process.memory import free_memory_bytes, memory_limit
 from worker.settings.environment import first_visible_gpu
 from worker.store.disk import count_elements
 
@@ -115,12 +115,14 @@ def needed_bytes(spec: Spec) -> int | None:
         return None
     row = min(spec.max_length, MIN_ROW_TOKENS) * sizes.token_bytes(recompute=True)
     fixed = weights * WEIGHT_BYTES[spec.device] + PROCESS_BYTES[spec.device]
-    return fixed + sizes.adapter_parameters(spec.lora.r) * (FLOAT32_BYTES + OPTIMIZER_BYTES) + row
+    return (
+        fixed + sizes.adapter_parameter_count(spec.lora.r) * (FLOAT32_BYTES + OPTIMIZER_BYTES) + row
+    )
 
 
 def device_memory(device: str) -> DeviceMemory | None:
     """Return the memory of the device that trains; None if it is unknown."""
-    return _gpu_memory() if device == "cuda" else DeviceMemory(free_memory(), memory_limit())
+    return _gpu_memory() if device == "cuda" else DeviceMemory(free_memory_bytes(), memory_limit())
 
 
 def _model_sizes(model: Path) -> ModelSizes | None:

@@ -14,7 +14,7 @@ TICKS = 6
 Points = Mapping[int, float]
 
 
-def svg(title: str, lines: Mapping[str, Points]) -> str:
+def loss_plot_svg(title: str, lines: Mapping[str, Points]) -> str:
     """Return a plot of losses as SVG.
 
     Args:
@@ -29,15 +29,15 @@ def svg(title: str, lines: Mapping[str, Points]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(WIDTH / 2, 24, title, anchor="middle", size=15),
-        *_axes(x_axis, y_axis),
+        _text_element(WIDTH / 2, 24, title, anchor="middle", size=15),
+        *_draw_axes(x_axis, y_axis),
     ]
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
-        parts += _line(points, x_axis, y_axis, colour)
+        parts += _draw_curve(points, x_axis, y_axis, colour)
         y = TOP + 12 + 18 * number
-        parts.append(_stroke(WIDTH - 170, y - 4, WIDTH - 146, y - 4, colour, 2))
-        parts.append(_text(WIDTH - 140, y, name))
+        parts.append(_line_element(WIDTH - 170, y - 4, WIDTH - 146, y - 4, colour, 2))
+        parts.append(_text_element(WIDTH - 140, y, name))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -65,29 +65,29 @@ class _Axis:
         self.ticks = [number * step for number in range(first, last + 1)]
         self._start, self._end = start, end
 
-    def position(self, value: float) -> float:
+    def to_pixels(self, value: float) -> float:
         low, high = self.ticks[0], self.ticks[-1]
         return self._start + (value - low) / (high - low) * (self._end - self._start)
 
 
-def _axes(x_axis: _Axis, y_axis: _Axis) -> Iterable[str]:
+def _draw_axes(x_axis: _Axis, y_axis: _Axis) -> Iterable[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for value in y_axis.ticks:
-        y = y_axis.position(value)
-        yield _stroke(LEFT, y, right, y, "#ddd", 1)
-        yield _text(LEFT - 8, y + 4, f"{value:.6g}", anchor="end")
+        y = y_axis.to_pixels(value)
+        yield _line_element(LEFT, y, right, y, "#ddd", 1)
+        yield _text_element(LEFT - 8, y + 4, f"{value:.6g}", anchor="end")
     for value in x_axis.ticks:
-        x = x_axis.position(value)
-        yield _stroke(x, bottom, x, bottom + 5, "black", 1)
-        yield _text(x, bottom + 20, f"{value:.6g}", anchor="middle")
-    yield _stroke(LEFT, bottom, right, bottom, "black", 1)
-    yield _stroke(LEFT, TOP, LEFT, bottom, "black", 1)
-    yield _text((LEFT + right) / 2, HEIGHT - 16, "step", anchor="middle")
-    yield _text(LEFT, TOP - 8, "loss", anchor="middle")
+        x = x_axis.to_pixels(value)
+        yield _line_element(x, bottom, x, bottom + 5, "black", 1)
+        yield _text_element(x, bottom + 20, f"{value:.6g}", anchor="middle")
+    yield _line_element(LEFT, bottom, right, bottom, "black", 1)
+    yield _line_element(LEFT, TOP, LEFT, bottom, "black", 1)
+    yield _text_element((LEFT + right) / 2, HEIGHT - 16, "step", anchor="middle")
+    yield _text_element(LEFT, TOP - 8, "loss", anchor="middle")
 
 
-def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable[str]:
-    positions = [(x_axis.position(x), y_axis.position(y)) for x, y in sorted(points.items())]
+def _draw_curve(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable[str]:
+    positions = [(x_axis.to_pixels(x), y_axis.to_pixels(y)) for x, y in sorted(points.items())]
     if len(positions) > 1:
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
@@ -96,11 +96,11 @@ def _line(points: Points, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterable
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
 
 
-def _stroke(x1: float, y1: float, x2: float, y2: float, colour: str, width: int) -> str:
+def _line_element(x1: float, y1: float, x2: float, y2: float, colour: str, width: int) -> str:
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
+def _text_element(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
     position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
     return f"<text {position}>{escape(text)}</text>"

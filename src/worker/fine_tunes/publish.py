@@ -18,7 +18,7 @@ from worker.fine_tunes.request import (
 )
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.volume import adapters, translate_os_errors, write_once
-from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_id
+from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id
 from worker.volume.directories import atomic_directory
 
 # Maximum length of a name, so that it is also valid with the suffixes of numbers and checkpoints.
@@ -57,7 +57,7 @@ async def publish_result(
 
 def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneFailed:
     """Return the error of a training that has no adapter."""
-    check = fine_tune.newest_check_result
+    check = fine_tune.newest_row_check_result
     mistakes = check.mistakes if check else ()
     error = outcome.error if outcome else None
     message = error or "The training has left nothing behind."
@@ -72,24 +72,24 @@ def _publish_adapters(
     root, request = training_setup.adapters_directory, fine_tune.request
     choice = fine_tune.adapter_choice
     if choice is None:
-        name = reserve_name(root, adapter_name(request), fine_tune.id)
+        name = reserve_adapter_name(root, preferred_adapter_name(request), fine_tune.id)
         choice = fine_tune.decide_publishing(AdapterChoice(name=name, attempt=attempt.name))
         if choice is None:
             # The fine-tune was cancelled while the adapter was checked.
-            release_name(root, name)
+            release_adapter_name(root, name)
             return FineTuneResult(status="cancelled")
     chosen_attempt = fine_tune.directory / ATTEMPTS_DIR / choice.attempt
     checkpoints = []
-    for step, source in fine_tune.epoch_adapters(chosen_attempt).items():
+    for step, source in fine_tune.epoch_adapter_directories(chosen_attempt).items():
         name = choice.name
         # The adapter of the best checkpoint is the result, which is published below.
         if step != outcome.best_step:
-            name = checkpoint_name(name, step)
+            name = checkpoint_adapter_name(name, step)
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
     publish_adapter(root, choice.name, chosen_attempt / RESULT_DIR, request.base, fine_tune.id)
     # The name is released before the end, because no worker continues a fine-tune that has ended.
-    release_name(root, choice.name)
+    release_adapter_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
         adapter=choice.name,
@@ -100,7 +100,7 @@ def _publish_adapters(
     )
 
 
-def adapter_name(request: StoredFineTune) -> str:
+def preferred_adapter_name(request: StoredFineTune) -> str:
     """Return the preferred name of the adapter of a fine-tune."""
     created_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
     model = _INVALID.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-") or "model"
@@ -109,12 +109,12 @@ def adapter_name(request: StoredFineTune) -> str:
     return f"{model[: MAX_NAME_LENGTH - len(ending)]}{ending}"
 
 
-def checkpoint_name(name: str, step: int) -> str:
+def checkpoint_adapter_name(name: str, step: int) -> str:
     """Return the name of the adapter of an epoch."""
     return f"{name}.ckpt-{step}"
 
 
-def reserve_name(root: Path, name: str, id: str) -> str:
+def reserve_adapter_name(root: Path, name: str, id: str) -> str:
     """Reserve and return a name that no other adapter has; add a number if necessary.
 
     Args:
@@ -126,21 +126,21 @@ def reserve_name(root: Path, name: str, id: str) -> str:
         VolumeError: The volume can't be written to.
     """
     number, candidate = 1, name
-    while not _try_reserve(root, candidate, id):
+    while not _try_reserve_name(root, candidate, id):
         number += 1
         candidate = f"{name}-{number}"
     return candidate
 
 
-def _try_reserve(root: Path, name: str, id: str) -> bool:
-    mark = _mark_path(root, name)
+def _try_reserve_name(root: Path, name: str, id: str) -> bool:
+    mark = _reservation_path(root, name)
     with translate_os_errors():
         is_ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
         if not is_ours:
             return False
         # Checked after creating the mark: another fine-tune may have just published an adapter with
         # this name, and then removed its mark.
-        is_taken = (root / name).exists() and origin_id(root, name) != id
+        is_taken = (root / name).exists() and origin_fine_tune_id(root, name) != id
         if is_taken:
             mark.unlink()
         return not is_taken
@@ -159,7 +159,7 @@ def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: st
     Raises:
         VolumeError: The volume can't be written to; then no adapter appears.
     """
-    if origin_id(root, name) == id:
+    if origin_fine_tune_id(root, name) == id:
         return
     with translate_os_errors():
         for leftover in root.glob(f".{name}.*"):
@@ -169,15 +169,15 @@ def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: st
             adapters.copy_adapter(source, hidden, base_model)
             (hidden / ORIGIN_FILE).write_text(AdapterOrigin(id=id).model_dump_json())
     # Only another worker that continues this fine-tune may have been faster.
-    if origin_id(root, name) != id:
+    if origin_fine_tune_id(root, name) != id:
         raise VolumeError("the volume has another adapter in the place of this one")
 
 
-def release_name(root: Path, name: str) -> None:
-    """Remove the file that reserves a name, for example after its adapter was published."""
+def release_adapter_name(root: Path, name: str) -> None:
+    """Remove the file that reserves a name for an adapter."""
     with translate_os_errors():
-        _mark_path(root, name).unlink(missing_ok=True)
+        _reservation_path(root, name).unlink(missing_ok=True)
 
 
-def _mark_path(root: Path, name: str) -> Path:
+def _reservation_path(root: Path, name: str) -> Path:
     return root / f".{name}"

@@ -25,7 +25,7 @@ from worker.fine_tunes.request import (
     FineTuneStatus,
     StoredFineTune,
 )
-from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Record, Timestamped
+from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Record, TimedModel
 from worker.long_work.records import Records
 from worker.volume import translate_os_errors
 
@@ -44,15 +44,15 @@ class FineTune(Record):
 
     @property
     def request(self) -> StoredFineTune:
-        return self.read_required(REQUEST, StoredFineTune)
+        return self.read_required_file(REQUEST, StoredFineTune)
 
     @property
     def result(self) -> FineTuneResult | None:
-        return self.read(RESULT, FineTuneResult)
+        return self.read_file(RESULT, FineTuneResult)
 
     @property
     def decision(self) -> FineTuneDecision | None:
-        return self.read(DECISION, FineTuneDecision)
+        return self.read_file(DECISION, FineTuneDecision)
 
     @property
     def adapter_choice(self) -> AdapterChoice | None:
@@ -77,13 +77,13 @@ class FineTune(Record):
             return PAUSED
         if not self.is_leased():
             return "queued"
-        return "running" if self.newest_check_result else "validating_files"
+        return "running" if self.newest_row_check_result else "validating_files"
 
     @property
-    def newest_check_result(self) -> CheckResult | None:
-        """Result of the newest check of the rows."""
-        names = [f"{ATTEMPTS_DIR}/{attempt.name}/{CHECK_FILE}" for attempt in self.attempts()]
-        results = [self.read(name, CheckResult) for name in names]
+    def newest_row_check_result(self) -> CheckResult | None:
+        """Result of the newest check of the rows; None before the first result."""
+        names = [f"{ATTEMPTS_DIR}/{attempt.name}/{CHECK_FILE}" for attempt in self.attempt_paths()]
+        results = [self.read_file(name, CheckResult) for name in names]
         return next(filter(None, reversed(results)), None)
 
     def stop_reason(self) -> str | None:
@@ -97,7 +97,7 @@ class FineTune(Record):
         newest_pause = self._newest_pause()
         return PAUSED if newest_pause and not self.has_file(RESUME.format(newest_pause)) else None
 
-    def attempts(self) -> list[Path]:
+    def attempt_paths(self) -> list[Path]:
         """Return the directories of the attempts, oldest first."""
         with translate_os_errors():
             try:
@@ -108,7 +108,7 @@ class FineTune(Record):
 
     def add_attempt(self, owner: str) -> Path:
         """Create the directory of the next attempt; only the ``owner`` of the lease may do this."""
-        attempts = self.attempts()
+        attempts = self.attempt_paths()
         number = int(attempts[-1].name.partition(".")[0]) + 1 if attempts else 1
         attempt = self.directory / ATTEMPTS_DIR / f"{number:06d}.{owner}"
         with translate_os_errors():
@@ -117,23 +117,25 @@ class FineTune(Record):
 
     def read_outcome(self, attempt: Path) -> Outcome | None:
         """Return how the training ended in an attempt; None if the attempt is unfinished."""
-        return self.read(f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}", Outcome)
+        return self.read_file(f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}", Outcome)
 
     def durable_step(self) -> int:
         """Return the step from which another attempt would continue; 0 without a checkpoint."""
         with translate_os_errors():
-            paths = [path for one in self.attempts() for path in (one / CHECKPOINTS_DIR).glob("*")]
+            paths = [
+                path for one in self.attempt_paths() for path in (one / CHECKPOINTS_DIR).glob("*")
+            ]
         steps = [parse_checkpoint_step(path.name) for path in paths]
         return max((step for step in steps if step is not None), default=0)
 
-    def epoch_adapters(self, final_attempt: Path) -> dict[int, Path]:
+    def epoch_adapter_directories(self, final_attempt: Path) -> dict[int, Path]:
         """Return the directories of the adapters of all epochs by their steps.
 
         If several attempts have an adapter of the same step, ``final_attempt`` has priority.
         """
         adapters: dict[int, Path] = {}
         with translate_os_errors():
-            for attempt in (*self.attempts(), final_attempt):
+            for attempt in (*self.attempt_paths(), final_attempt):
                 for path in (attempt / EPOCHS_DIR).glob("*"):
                     if path.name.isdecimal():
                         adapters[int(path.name)] = path
@@ -146,9 +148,9 @@ class FineTune(Record):
             NoSuchObject: The fine-tune doesn't exist.
             VolumeError: The volume fails.
         """
-        return read_events(self.id, self.created_at, self.attempts(), self.result)
+        return read_events(self.id, self.created_at, self.attempt_paths(), self.result)
 
-    def metrics(self) -> dict[int, dict[str, float]]:
+    def metrics_by_step(self) -> dict[int, dict[str, float]]:
         """Return the metrics of each step that has any, by OpenAI's names."""
         return metrics_by_step(self.events())
 
@@ -159,8 +161,8 @@ class FineTune(Record):
             Conflict: The fine-tune has ended, or its adapter is being published.
         """
         self._check_not_ended("cancelled")
-        # A worker may decide first: it publishes the adapter, or the training has failed.
-        decision = self.write_or_read(DECISION, FineTuneDecision(status="cancelled"))
+        # A worker may have decided before: it publishes the adapter, or the training has failed.
+        decision = self.write_or_read_file(DECISION, FineTuneDecision(status="cancelled"))
         if decision.status != "cancelled":
             raise self._conflict("cancelled", decision.status)
 
@@ -173,7 +175,7 @@ class FineTune(Record):
         self._check_not_ended("paused")
         if stop_reason := self.stop_reason():
             raise Conflict(f"The {self.noun} {self.id!r} is {stop_reason} already.")
-        self.write(PAUSE.format(self._newest_pause() + 1), Timestamped())
+        self.write_file(PAUSE.format(self._newest_pause() + 1), TimedModel())
 
     def resume(self) -> None:
         """Let the workers continue a paused fine-tune.
@@ -184,12 +186,12 @@ class FineTune(Record):
         self._check_not_ended("resumed")
         if self.stop_reason() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
-        self.write(RESUME.format(self._newest_pause()), Timestamped())
+        self.write_file(RESUME.format(self._newest_pause()), TimedModel())
 
     def decide_publishing(self, choice: AdapterChoice) -> AdapterChoice | None:
         """Decide once which adapter is published; return the decision, None for no adapter."""
         decision = FineTuneDecision(status="succeeded", publishing=choice)
-        return self.write_or_read(DECISION, decision).publishing
+        return self.write_or_read_file(DECISION, decision).publishing
 
     def end(self, result: FineTuneResult) -> FineTuneResult:
         """End the fine-tune; return the earlier result if there is one.
@@ -198,17 +200,19 @@ class FineTune(Record):
         directories of the attempts are removed; a published adapter is a copy, and stays.
         """
         if result.status == "failed":
-            decision = self.write_or_read(DECISION, FineTuneDecision(status="failed", at=result.at))
+            decision = self.write_or_read_file(
+                DECISION, FineTuneDecision(status="failed", at=result.at)
+            )
             if decision.status == "cancelled":
                 result = FineTuneResult(status="cancelled", at=result.at)
-        stored = self.write_or_read(RESULT, result)
+        stored = self.write_or_read_file(RESULT, result)
         self._remove_checkpoints()
         return stored
 
     def _remove_checkpoints(self) -> None:
         # The fine-tune has ended even if some files remain; they are removed with its directory.
         with contextlib.suppress(OSError, VolumeError):
-            for attempt in self.attempts():
+            for attempt in self.attempt_paths():
                 for path in attempt.iterdir():
                     if path.is_dir():
                         shutil.rmtree(path, ignore_errors=True)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from trainer.spec import Hyperparameters
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
-from worker.long_work.record import StoredRequest, Timestamped
+from worker.long_work.record import StoredRequest, TimedModel
 from worker.validation import StrictModel
 
 FineTuneStatus = Literal["succeeded", "failed", "cancelled"]
@@ -62,7 +62,7 @@ class AdapterChoice(StrictModel):
     attempt: str
 
 
-class FineTuneDecision(Timestamped, StrictModel):
+class FineTuneDecision(TimedModel, StrictModel):
     """How a fine-tune will end, decided once: by a cancel, or by the worker that runs it.
 
     Args:
@@ -73,7 +73,7 @@ class FineTuneDecision(Timestamped, StrictModel):
     publishing: AdapterChoice | None = None
 
 
-class FineTuneError(StrictModel):
+class FailureReason(StrictModel):
     """Why a fine-tune has failed, in OpenAI's format."""
 
     code: str
@@ -86,7 +86,7 @@ class FineTuneFailed(Exception):
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.error = FineTuneError(code=code, message=message, param=param)
+        self.error = FailureReason(code=code, message=message, param=param)
 
 
 class EpochCheckpoint(StrictModel):
@@ -101,7 +101,7 @@ class EpochCheckpoint(StrictModel):
     name: str | None = None
 
 
-class FineTuneResult(Timestamped, StrictModel):
+class FineTuneResult(TimedModel, StrictModel):
     """How a fine-tune ended.
 
     Args:
@@ -114,7 +114,7 @@ class FineTuneResult(Timestamped, StrictModel):
     """
 
     status: FineTuneStatus
-    error: FineTuneError | None = None
+    error: FailureReason | None = None
     adapter: str | None = None
     checkpoints: tuple[EpochCheckpoint, ...] = ()
     result_file_ids: tuple[str, ...] = ()

@@ -37,14 +37,14 @@ def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
     Raises:
         VolumeError: The files can't be written.
     """
-    metrics = fine_tune.metrics()
+    metrics = fine_tune.metrics_by_step()
     title = f"{fine_tune.request.base}: loss of {fine_tune.id}"
     lines = {
         name: {step: row[name] for step, row in metrics.items() if name in row} for name in LOSSES
     }
     contents: dict[str, Iterable[bytes]] = {
         TABLE: [metrics_csv(metrics).encode()],
-        PLOT: [plot.svg(title, lines).encode()],
+        PLOT: [plot.loss_plot_svg(title, lines).encode()],
         **_adapter_contents(fine_tune, files.max_bytes),
     }
     file_ids = []

@@ -13,7 +13,7 @@ from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
 from worker.media.addresses import UnusableURL
 from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
-from worker.validation import prefix_field_name
+from worker.validation import name_field_in_errors
 from worker.volume import translate_os_errors
 
 ROW_TYPES = ContentTypes(
@@ -76,7 +76,7 @@ class RowSources:
             RequestError: The source is not available; the error names the field.
             VolumeError: The volume fails.
         """
-        with prefix_field_name(field):
+        with name_field_in_errors(field):
             if source.startswith(FILE_PREFIX) and not {".", "/"} & set(source):
                 return source
             if is_url(source):
@@ -87,7 +87,7 @@ class RowSources:
         """Store rows from a job as a file, and return its id."""
         # Invalid rows are reported later, with the numbers of their lines.
         lines = ((_encode(row) + "\n").encode(errors="surrogatepass") for row in rows)
-        with prefix_field_name("rows"):
+        with name_field_in_errors("rows"):
             file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
         return file.id
 
@@ -99,7 +99,7 @@ class RowSources:
                 "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
                 "send the file to /v1/files, and give its id"
             )
-        with self.files.create(id, _file_name(url), PURPOSE) as write:
+        with self.files.create(id, _url_file_name(url), PURPOSE) as write:
             # A separate event loop, because writes to the volume may block.
             asyncio.run(_download(self.fetcher, url, _FileBudget(self.files), write))
         return id
@@ -129,7 +129,7 @@ async def _download(
         ) from None
 
 
-def _file_name(url: str) -> str:
+def _url_file_name(url: str) -> str:
     """Return the last component of the URL's path, without the query."""
     try:
         name = PurePosixPath(unquote(urlsplit(url).path, errors="replace")).name

@@ -98,17 +98,17 @@ class FineTuneStep:
         Raises:
             WorkerError: The volume fails, or the training can't run here. Another job can continue.
         """
-        with self._training_setup.queue.take_turn(self._position) as has_turn:
+        with self._training_setup.queue.try_take_turn(self._position) as has_turn:
             if not has_turn:
                 return False
-            async with attempt.lease("run") as lease:
+            async with attempt.acquire_lease("run") as lease:
                 if lease is None:
                     return False
                 try:
                     await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
                 except FineTuneFailed as failure:
                     result = FineTuneResult(status="failed", error=failure.error)
-                    await self._end(result)
+                    await self._end_fine_tune(result)
         return True
 
     async def _train_and_publish(self, turn: TrainingTurn) -> None:
@@ -134,7 +134,9 @@ class FineTuneStep:
         if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.has_ended):
             return
         if attempt := await asyncio.to_thread(self._finished_attempt):
-            await self._end(await publish_result(fine_tune, self._training_setup, attempt))
+            await self._end_fine_tune(
+                await publish_result(fine_tune, self._training_setup, attempt)
+            )
         else:
             await self._end_if_cancelled(turn)
 
@@ -142,7 +144,7 @@ class FineTuneStep:
         """End the fine-tune if it was cancelled, unless its result is being published."""
         finished = await asyncio.to_thread(self._finished_attempt)
         if finished is None and await turn.stop_reason() == "cancelled":
-            await self._end(FineTuneResult(status="cancelled"))
+            await self._end_fine_tune(FineTuneResult(status="cancelled"))
 
     @contextlib.asynccontextmanager
     async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
@@ -155,7 +157,7 @@ class FineTuneStep:
             # Invalid rows are no reason to interrupt the engine.
             await self._run_attempt(turn, check_only=True)
         if await asyncio.to_thread(self._finished_attempt) or await turn.stop_reason():
-            # The engine need not be interrupted.
+            # Nothing is to be trained, so the engine need not be interrupted.
             yield False
             return
         async with reserve_memory(
@@ -164,7 +166,7 @@ class FineTuneStep:
             yield is_reserved
 
     def _needs_row_check(self) -> bool:
-        check = self._fine_tune.newest_check_result
+        check = self._fine_tune.newest_row_check_result
         return check is None or bool(check.mistakes)
 
     def _finished_attempt(self) -> Path | None:
@@ -174,7 +176,7 @@ class FineTuneStep:
             return fine_tune.directory / ATTEMPTS_DIR / choice.attempt
         if fine_tune.stop_reason() == "cancelled":
             return None
-        attempts = reversed(fine_tune.attempts())
+        attempts = reversed(fine_tune.attempt_paths())
         return next((attempt for attempt in attempts if fine_tune.read_outcome(attempt)), None)
 
     async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
@@ -191,7 +193,9 @@ class FineTuneStep:
         fine_tune, setup = self._fine_tune, self._training_setup
         first_step = await asyncio.to_thread(fine_tune.durable_step)
         needs_memory = not check_only
-        spec = await setup.wait_for_spec(fine_tune, turn.stop_reason, needs_memory=needs_memory)
+        spec = await setup.make_spec_once_it_fits(
+            fine_tune, turn.stop_reason, needs_memory=needs_memory
+        )
         if spec is None:
             return
         attempt = await asyncio.to_thread(self._create_attempt, turn, spec)
@@ -208,7 +212,9 @@ class FineTuneStep:
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
         is_checked = check_only and status == ExitStatus.FINISHED
         if outcome is None and not was_stopped and not is_checked:
-            await self._check_retry(status, explain_exit(status, process.stderr_tail), first_step)
+            await self._fail_unless_retryable(
+                status, explain_exit(status, process.stderr_tail), first_step
+            )
 
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
         """Write the specification, and create the directory of another attempt."""
@@ -224,17 +230,19 @@ class FineTuneStep:
         """Wait for the exit, or stop the process; return its status, and whether it was stopped."""
         kill_at = math.inf
         while (status := await process.wait(POLL_S)) is None:
-            await asyncio.to_thread(reader.update)
+            await asyncio.to_thread(reader.update_progress)
             stop_reason = await turn.stop_reason()
             if stop_reason in ("lost", "cancelled") or time.monotonic() > kill_at:
                 return await process.kill(), True
             if stop_reason and kill_at == math.inf:
                 kill_at = time.monotonic() + CHECKPOINT_S
                 process.terminate()
-        await asyncio.to_thread(reader.update)
+        await asyncio.to_thread(reader.update_progress)
         return status, kill_at < math.inf
 
-    async def _check_retry(self, status: int | None, reason: str, first_step: int) -> None:
+    async def _fail_unless_retryable(
+        self, status: int | None, reason: str, first_step: int
+    ) -> None:
         """Allow another attempt if this one has made progress, or for the first kill by a signal.
 
         Raises:
@@ -250,7 +258,7 @@ class FineTuneStep:
             raise FineTuneFailed("training_failed", reason)
         log.warning("fine-tune %s: %s It goes on from step %d.", fine_tune.id, reason, step)
 
-    async def _end(self, result: FineTuneResult) -> None:
+    async def _end_fine_tune(self, result: FineTuneResult) -> None:
         stored = await asyncio.to_thread(self._fine_tune.end, result)
         log.info("fine-tune %s: %s", self._fine_tune.id, stored.status)
 

@@ -39,7 +39,7 @@ class TrainingQueue:
         self._busy = False
 
     @contextlib.contextmanager
-    def take_turn(self, position: QueuePosition) -> Iterator[bool]:
+    def try_take_turn(self, position: QueuePosition) -> Iterator[bool]:
         """Yield whether it is this position's turn, and reserve the turn for the block."""
         self._waiting.add(position)
         has_turn = not self._busy and position == min(self._waiting)
@@ -87,7 +87,7 @@ class TrainingSetup:
         # Command of the trainer's process.
         self.command: Sequence[str] = COMMAND
         # Directory where adapters are published.
-        self.adapters_directory = adapters.directory(settings.base_path)
+        self.adapters_directory = adapters.adapters_directory(settings.base_path)
 
     def make_spec(self, fine_tune: FineTune) -> Spec:
         """Return the specification for the training of a fine-tune.
@@ -131,7 +131,7 @@ class TrainingSetup:
         """Write the result files of a fine-tune; return their ids."""
         return results.write_result_files(self._fine_tunes.files, fine_tune)
 
-    async def wait_for_spec(
+    async def make_spec_once_it_fits(
         self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool
     ) -> Spec | None:
         """Return the specification once a training fits into memory; None if it has to stop.

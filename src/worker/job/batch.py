@@ -61,7 +61,7 @@ class BatchSpec(BatchRequest):
     """The batch of a job: a new one from a file, a path or lines, or an existing one to continue.
 
     Args:
-        id: The id of an existing batch. Only ``max_runtime_sec`` may be set in addition.
+        id: The id of an existing batch. Besides ``id``, only ``max_runtime_sec`` may be set.
         input_file_id: The id of an input file.
         requests: The lines as objects.
         input_path: Path of an input file on the volume.

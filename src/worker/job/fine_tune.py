@@ -61,7 +61,7 @@ class WandbOptions(StrictModel):
 
 
 class Integration(StrictModel):
-    """A service that receives the metrics."""
+    """A service that receives the metrics of a fine-tune: only Weights & Biases."""
 
     type: Literal["wandb"]
     wandb: WandbOptions
@@ -115,8 +115,8 @@ class FineTuneRequest(StrictModel):
         return (supervised and supervised.hyperparameters) or self.hyperparameters or {}
 
     @property
-    def wandb(self) -> dict[str, Any] | None:
-        """The options of Weights & Biases, or None if the fine-tune does not use it."""
+    def wandb_options(self) -> dict[str, Any] | None:
+        """The options of Weights & Biases, or None if the fine-tune sends no metrics."""
         if not self.integrations:
             return None
         return self.integrations[0].wandb.model_dump(exclude_none=True)
@@ -133,7 +133,7 @@ class FineTuneSpec(FineTuneRequest):
     """The fine-tune of a job: a new one, or an existing one to continue.
 
     Args:
-        id: The id of an existing fine-tune. Only ``max_runtime_sec`` may be set in addition.
+        id: The id of an existing fine-tune. Besides ``id``, only ``max_runtime_sec`` may be set.
         rows: The training rows as objects.
         training_path: Path of a training file on the volume.
         max_runtime_sec: Maximum seconds that this job may take.

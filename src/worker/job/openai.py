@@ -17,14 +17,14 @@ class OpenAIJob(Job):
     """A request with a route, a method and a body. The route validates the body later."""
 
     marker_keys: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
-    # The names that the platform's gateway uses.
+    # The gateway's names of the fields ``route`` and ``body``.
     aliases: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
     # Whether an answer that is not a stream must fit one yield.
     must_fit_one_yield: ClassVar[bool] = True
 
     route: str
-    # None if the sender omits the method, as the gateway does. It is then derived from the body.
+    # None if the sender omits the method, as the gateway does: then derived from the body.
     method: str | None = None
     body: dict[str, Any] | None = None
 
@@ -42,11 +42,11 @@ class OpenAIJob(Job):
     def path(self) -> str:
         """The route without query and ``/v1``, which is optional, such as ``/chat/completions``."""
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
-        # The prefix is duplicated if a client's base URL contains it, too.
+        # ``/v1`` is duplicated if a client's base URL contains it, too.
         return _VERSION_PREFIX.sub("", path)
 
     @property
-    def query(self) -> dict[str, str]:
+    def query_params(self) -> dict[str, str]:
         """The route's query parameters; if a name is repeated, its last value."""
         return dict(parse_qsl(self.route.partition("?")[2], keep_blank_values=True))
 

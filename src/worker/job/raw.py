@@ -17,7 +17,7 @@ from pydantic import (
 
 from worker.errors import InvalidInput
 from worker.job.base import Job
-from worker.job.sampling import MISPLACED_KEYS, TOP_LEVEL_PARAMETERS, Sampling, merge_top_level
+from worker.job.sampling import MISPLACED_KEYS, TOP_LEVEL_PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
 from worker.validation import SAMPLING_PARAMS, drop_nulls
 
@@ -77,7 +77,7 @@ class RawJob(Job):
         if not top_level or not isinstance(params, dict):
             return values
         others = {key: value for key, value in values.items() if key not in top_level}
-        return {**others, SAMPLING_PARAMS: merge_top_level(params, top_level)}
+        return {**others, SAMPLING_PARAMS: merge_params(params, top_level)}
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -107,7 +107,7 @@ class RawJob(Job):
         return self.stream and not self.sampling_params.is_ranked
 
     @property
-    def conversation(self) -> list[dict[str, Any]] | None:
+    def chat_messages(self) -> list[dict[str, Any]] | None:
         """The messages for the chat template, or None if the prompt is used without a template."""
         if self.messages is not None:
             return [message.model_dump(exclude_unset=True) for message in self.messages]
@@ -116,7 +116,7 @@ class RawJob(Job):
         return None
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body_to_check(self) -> dict[str, Any]:
         """The keys that limits depend on, in the form of a request body for vLLM's server."""
         messages = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
         values = {
@@ -125,7 +125,7 @@ class RawJob(Job):
             "tools": self.tools,
             "chat_template_kwargs": self.chat_template_kwargs,
         }
-        return {**drop_nulls(values), **self.sampling_params.body}
+        return {**drop_nulls(values), **self.sampling_params.body_params}
 
 
 class PromptListJob(Job):
@@ -165,7 +165,7 @@ class PromptListJob(Job):
             if params_per_item
             else {}
         )
-        _limit_repeated_parameters(top_level, len(prompts))
+        _limit_shared_parameters(top_level, len(prompts))
         item_key = {"prompts": "prompt", "messages_list": "messages"}[key]
         pairs = zip(prompts, params_per_item or repeat(shared_job.sampling_params), strict=False)
         items = tuple(
@@ -184,7 +184,7 @@ def _require_single_key(keys: Set[str]) -> str:
     return next(iter(keys))
 
 
-def _limit_repeated_parameters(top_level: Mapping[str, Any], count: int) -> None:
+def _limit_shared_parameters(top_level: Mapping[str, Any], count: int) -> None:
     """Refuse large parameters that would be merged into the parameters of each item."""
     if top_level and (size := len(json.dumps(top_level)) * count) > MAX_REPEATED_CHARACTERS:
         name = min(top_level)

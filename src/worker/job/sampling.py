@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.limits.parameters import cap_max_tokens, remove_duplicates
+from worker.limits.parameters import cap_max_tokens, remove_duplicate_items
 from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, normalize_structured_outputs
 from worker.limits.work import MAX_CHOICES
 from worker.validation import SAMPLING_PARAMS, drop_nulls, param_error, to_invalid_input
@@ -98,14 +98,18 @@ class Sampling(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _translate(cls, params: Any, info: ValidationInfo) -> Any:
+    def _translate_params(cls, params: Any, info: ValidationInfo) -> Any:
         if not isinstance(params, dict):
             return params
-        # There is no context if the object is validated as a field of a job.
+        # pydantic's context is None if the object is validated as a field of a job.
         container = SAMPLING_PARAMS if info.context is None else info.context
         values = normalize_structured_outputs(drop_nulls(params), container)
         # In a body, duplicates have already been removed, and vLLM's server checks max_tokens.
-        return cap_max_tokens(remove_duplicates(values)) if container == SAMPLING_PARAMS else values
+        return (
+            cap_max_tokens(remove_duplicate_items(values))
+            if container == SAMPLING_PARAMS
+            else values
+        )
 
     @field_validator("best_of")
     @classmethod
@@ -148,7 +152,7 @@ class Sampling(BaseModel):
         return params if "logprob_token_ids" in params else {**requested, **params}
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body_params(self) -> dict[str, Any]:
         """The parameters as in a request's body; ``n`` is the number of sequences to generate."""
         return {
             **self.vllm_params,
@@ -173,20 +177,22 @@ class Sampling(BaseModel):
         """Refuse several choices if sampling is greedy (without beam search): they would be equal.
 
         Raises:
-            InvalidInput: The message names the parameter that requests several choices.
+            InvalidInput: Sampling is greedy. The message names the parameter with the number.
         """
         if temperature == 0 and self.num_candidates > 1 and not self.use_beam_search:
             name = "n" if self.best_of is None else "best_of"
             message = "greedy sampling (temperature 0) gives the same text every time"
             raise param_error(name, message, container)
 
-    def refuse_in_beam_search(self, names: Sequence[str], container: str = SAMPLING_PARAMS) -> None:
+    def refuse_ignored_in_beam_search(
+        self, names: Sequence[str], container: str = SAMPLING_PARAMS
+    ) -> None:
         """Refuse parameters that beam search ignores, if the job uses beam search.
 
-        ``names`` contains the parameters whose values would have an effect otherwise.
+        ``names`` contains those whose values would have an effect without beam search.
 
         Raises:
-            InvalidInput: The message names the first parameter.
+            InvalidInput: The message names the first of ``names``.
         """
         if self.use_beam_search and names:
             raise param_error(names[0], "beam search ignores it", container)
@@ -205,7 +211,7 @@ MISPLACED_KEYS = {
 }
 
 
-def merge_top_level(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:
+def merge_params(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:
     """Merge parameters from the top level of a job into its ``sampling_params``.
 
     Raises:

@@ -18,12 +18,12 @@ MAX_LIST_ITEMS = 2_048
 # Levels of nested objects and lists to check: enough for the parts of a message.
 MAX_CHECK_DEPTH = 4
 # Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. They
-# have the most possible types: the validation errors of this many items take half a gigabyte.
+# have the most possible types: the validation errors of 500 items take half a gigabyte.
 MAX_INPUT_ITEMS = 500
 MAX_ITEM_PARTS = 256
 
 
-def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> None:
+def check_list_lengths(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> None:
     """Refuse lists that vLLM would take long to validate, except lists of token ids.
 
     ``name`` is the body's key that contains the value; empty for the body itself. ``depth`` is the
@@ -39,10 +39,10 @@ def check_lists(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> Non
         raise InvalidInput(message, param=name)
     if depth and isinstance(value, dict):
         for key, nested in value.items():
-            check_lists(nested, name or key, depth - 1)
+            check_list_lengths(nested, name or key, depth - 1)
     elif depth and isinstance(value, list):
         for item in value:
-            check_lists(item, name, depth - 1)
+            check_list_lengths(item, name, depth - 1)
 
 
 def check_responses_input(items: Any) -> None:

@@ -52,7 +52,7 @@ class InputLimits:
             settings.max_input_items,
         )
 
-    def check(self, payload: Any) -> None:
+    def check_input(self, payload: Any) -> None:
         """Check an input; without recursion, since a deep input would exhaust the stack.
 
         Raises:
@@ -73,7 +73,7 @@ class InputLimits:
             else:
                 value_count += len(container)
                 self._check_value_count(len(container), value_count, place)
-                size += _scan(container, place, depth, pending)
+                size += _scan_container(container, place, depth, pending)
             if size > max_bytes:
                 message = f"the input has more than {max_bytes:,} bytes (MAX_INPUT_MB)"
                 raise InputTooLarge(message, param=_dotted_path(place))
@@ -99,7 +99,9 @@ def _check_token_ids(ids: list[int], total: int, place: Place) -> None:
         raise _integer_error(place)
 
 
-def _scan(values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]) -> int:
+def _scan_container(
+    values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
+) -> int:
     """Check keys and integers; return bytes of text, and append containers to ``pending``."""
     if isinstance(values, dict):
         size = sum(map(len, values))

@@ -24,7 +24,7 @@ class NumberBound:
     # Whether the minimum itself is too low.
     is_exclusive: bool = False
 
-    def violation(self, value: Any) -> str | None:
+    def violation_message(self, value: Any) -> str | None:
         number = _parse_number(value)
         if number is None:
             return None
@@ -44,7 +44,7 @@ class ListBound:
     max_items: int
     max_characters: int | None = None
 
-    def violation(self, value: Any) -> str | None:
+    def violation_message(self, value: Any) -> str | None:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
             return None
@@ -68,12 +68,12 @@ class NumberMapBound:
     max_items: int
     value_bound: NumberBound
 
-    def violation(self, value: Any) -> str | None:
+    def violation_message(self, value: Any) -> str | None:
         if not isinstance(value, dict):
             return None
         if len(value) > self.max_items:
             return f"{len(value):,} of them, at most {self.max_items}"
-        return next(filter(None, map(self.value_bound.violation, value.values())), None)
+        return next(filter(None, map(self.value_bound.violation_message, value.values())), None)
 
     @property
     def description(self) -> str:
@@ -86,11 +86,11 @@ class ObjectBound:
 
     bounds: Mapping[str, NumberBound]
 
-    def violation(self, value: Any) -> str | None:
+    def violation_message(self, value: Any) -> str | None:
         if not isinstance(value, dict):
             return None
         for name, bound in self.bounds.items():
-            if message := bound.violation(value.get(name)):
+            if message := bound.violation_message(value.get(name)):
                 return f"{name}: {message}"
         return None
 
@@ -99,7 +99,7 @@ class ObjectBound:
         return ", ".join(f"`{name}` {bound.description}" for name, bound in self.bounds.items())
 
 
-# ``violation`` returns an error message for a value, and ``description`` returns the bound as text.
+# ``violation_message`` returns an error message for a value; ``description`` is the bound as text.
 # vLLM itself refuses values of wrong types.
 Bound = NumberBound | ListBound | NumberMapBound | ObjectBound
 
@@ -144,22 +144,22 @@ BOUNDS: dict[str, Bound] = {
 }
 
 
-def check_parameters(params: Mapping[str, Any], holder: str) -> None:
+def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
     """Check sampling parameters, or a body that contains them.
 
     Args:
-        params: Parameters without duplicate items in lists (see ``remove_duplicates``).
+        params: Parameters without duplicate items in lists (see ``remove_duplicate_items``).
         holder: Name of the object with the parameters, for messages; empty for a body.
 
     Raises:
         InvalidInput: If a parameter exceeds its bound; the error names the parameter.
     """
     for name in BOUNDS.keys() & params.keys():
-        if message := BOUNDS[name].violation(params[name]):
+        if message := BOUNDS[name].violation_message(params[name]):
             raise param_error(name, message, holder)
 
 
-def remove_duplicates(params: Mapping[str, Any]) -> dict[str, Any]:
+def remove_duplicate_items(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters without duplicates in bounded lists, since vLLM may count duplicates."""
     changed = dict(params)
     for name in BOUNDS.keys() & params.keys():

@@ -46,13 +46,13 @@ _COMMENT = re.compile(r"(?:#|//).*")
 
 
 class NestedRepetition(NamedTuple):
-    """The repetition of a part: the product of its counts, and the numbers of counts and loops."""
+    """A pattern part's repetition: product of its counts, and the numbers of counts and loops."""
 
     times: int = 1
     counts: int = 0
     loops: int = 0
 
-    def combine(self, outer: "NestedRepetition") -> "NestedRepetition":
+    def combine_with_outer(self, outer: "NestedRepetition") -> "NestedRepetition":
         times = min(self.times * outer.times, MAX_COUNT)
         return NestedRepetition(times, self.counts + outer.counts, self.loops + outer.loops)
 
@@ -61,8 +61,8 @@ class NestedRepetition(NamedTuple):
 class PatternStructure:
     """The repetitions in a regular expression (which has no rules) or a grammar.
 
-    ``parts`` has the rules that each rule references, with their repetitions, by the rule's name.
-    The empty name means text among the parts, and a regular expression among the rules.
+    ``parts`` maps each rule's name to the rules that it references, with their repetitions. An
+    empty name stands for text (as a part), or for the whole regular expression (as a rule).
     """
 
     rules: int = 0
@@ -72,7 +72,7 @@ class PatternStructure:
     )
 
     @property
-    def depth(self) -> int:
+    def repetition_depth(self) -> int:
         """The deepest nesting of counts (``{2,5}``) and loops (``*``) within one rule."""
         depths = (part.counts + part.loops for rule in self.parts.values() for _, part in rule)
         return max(depths, default=0)
@@ -89,7 +89,7 @@ class PatternStructure:
         levels += [{} for _ in range(max_nesting)]
         for counts, level in enumerate(levels):
             for name, part, inner in self._walk_level(level):
-                repetition = inner.combine(level[name])
+                repetition = inner.combine_with_outer(level[name])
                 worst = max(worst, repetition, key=lambda r: (r.counts > max_nesting, r.times))
                 if worst.counts > max_nesting:
                     return worst
@@ -102,7 +102,7 @@ class PatternStructure:
     def _walk_level(
         self, level: dict[str, NestedRepetition]
     ) -> Iterator[tuple[str, str, NestedRepetition]]:
-        """Yield (rule, part, repetition) for a level; add rules referenced without a count."""
+        """Yield (rule, part, repetition) for a level; add to it rules referenced without counts."""
         pending = sorted(level, key=lambda name: level[name].times)
         visited: set[str] = set()
         while pending:
@@ -122,7 +122,7 @@ def parse_regex(pattern: str) -> PatternStructure:
     structure = PatternStructure()
     tokens = list(_REGEX.finditer(pattern))
     structure.alternatives = sum(token.lastgroup == "alternative" for token in tokens)
-    for _, repetition in _operands(tokens):
+    for _, repetition in _operands_with_repetition(tokens):
         structure.parts[""].add(("", repetition))
     return structure
 
@@ -139,10 +139,12 @@ def parse_grammar(text: str) -> PatternStructure:
     for first, end in itertools.pairwise(ends):
         structure.rules += 1
         rule = tokens[first][0]
-        for token, repetition in _operands(tokens[first + 2 : end]):
+        for token, repetition in _operands_with_repetition(tokens[first + 2 : end]):
             if token.lastgroup == "slashed":
                 inner = parse_regex(token[0].strip("/")).parts[""]
-                structure.parts[rule] |= {("", part.combine(repetition)) for _, part in inner}
+                structure.parts[rule] |= {
+                    ("", part.combine_with_outer(repetition)) for _, part in inner
+                }
             else:
                 name = token[0] if token.lastgroup == "name" else ""
                 structure.parts[rule].add((name, repetition))
@@ -155,24 +157,26 @@ def _definition_indexes(tokens: list[re.Match[str]]) -> Iterator[int]:
             yield index
 
 
-def _operands(tokens: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], NestedRepetition]]:
+def _operands_with_repetition(
+    tokens: list[re.Match[str]],
+) -> Iterator[tuple[re.Match[str], NestedRepetition]]:
     """Yield all tokens except operators, each with its repetition, from the last to the first."""
     enclosing, pending = [NestedRepetition()], NestedRepetition()
     for token in reversed(tokens):
         kind = token.lastgroup
         if kind == "count":
-            pending = pending.combine(_parse_count(token))
+            pending = pending.combine_with_outer(_parse_count(token))
         elif kind == "loop":
-            pending = pending.combine(NestedRepetition(loops=1))
+            pending = pending.combine_with_outer(NestedRepetition(loops=1))
         elif kind == "close":
-            enclosing.append(pending.combine(enclosing[-1]))
+            enclosing.append(pending.combine_with_outer(enclosing[-1]))
             pending = NestedRepetition()
         elif kind == "open":
             if len(enclosing) > 1:
                 enclosing.pop()
             pending = NestedRepetition()
         elif kind not in {"skip", "alternative"}:
-            yield token, pending.combine(enclosing[-1])
+            yield token, pending.combine_with_outer(enclosing[-1])
             pending = NestedRepetition()
 
 

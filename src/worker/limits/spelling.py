@@ -13,8 +13,8 @@ GUIDED_KEYS = frozenset(GUIDED_PREFIX + name for name in (*CONSTRAINT_KINDS, "wh
 STRUCTURED_OUTPUTS = "structured_outputs"
 GUIDED_OBJECTS = frozenset({STRUCTURED_OUTPUTS, "guided_decoding", "guided_options_request"})
 
-# Parameters that vLLM has removed, with advice for the caller. Names may have ``GUIDED_PREFIX``.
 BACKEND_ADVICE = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
+# Parameters that vLLM has removed, each with advice for the caller; guided_X counts as X.
 REMOVED_PARAMETERS = {
     "backend": BACKEND_ADVICE,
     "decoding_backend": BACKEND_ADVICE,
@@ -36,34 +36,36 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
     Raises:
         InvalidInput: If a structured output is invalid; the error names the parameter.
     """
-    _refuse_removed(params, holder)
+    _refuse_removed_parameters(params, holder)
     # ``json_object: false`` constrains nothing.
-    constraints = [row for row in _constraints(params, holder) if row[1:] != ("json_object", False)]
-    _refuse_duplicates(constraints, holder)
+    constraints = [
+        row for row in _find_constraints(params, holder) if row[1:] != ("json_object", False)
+    ]
+    _refuse_duplicate_constraints(constraints, holder)
     others = {k: v for k, v in params.items() if k not in GUIDED_KEYS | GUIDED_OBJECTS}
     structured = {kind: value for _, kind, value in constraints}
     return {**others, STRUCTURED_OUTPUTS: structured} if structured else others
 
 
-def _constraints(params: Mapping[str, Any], holder: str) -> Iterator[Constraint]:
+def _find_constraints(params: Mapping[str, Any], holder: str) -> Iterator[Constraint]:
     for name in sorted(params.keys() & GUIDED_KEYS):
         yield name, name.removeprefix(GUIDED_PREFIX), params[name]
     for name in sorted(params.keys() & GUIDED_OBJECTS):
         if not isinstance(params[name], dict):
             raise param_error(name, "an object", holder)
         nested = drop_nulls(params[name])
-        _refuse_removed(nested, holder)
+        _refuse_removed_parameters(nested, holder)
         for key, value in nested.items():
             yield f"{name}.{key}", key.removeprefix(GUIDED_PREFIX), value
 
 
-def _refuse_removed(params: Mapping[str, Any], holder: str) -> None:
+def _refuse_removed_parameters(params: Mapping[str, Any], holder: str) -> None:
     for name in params:
         if replacement := REMOVED_PARAMETERS.get(name.removeprefix(GUIDED_PREFIX)):
             raise param_error(name, f"{name} is gone: {replacement}", holder, add_name=False)
 
 
-def _refuse_duplicates(constraints: list[Constraint], holder: str) -> None:
+def _refuse_duplicate_constraints(constraints: list[Constraint], holder: str) -> None:
     """Refuse constraints of more than one kind, and one constraint under two names."""
     kinds = [name for name, kind, _ in constraints if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:

@@ -84,7 +84,7 @@ class StructuredOutputLimits:
     def from_settings(cls, settings: Settings) -> Self:
         return cls(settings.structured_max_repetitions, settings.structured_max_nesting)
 
-    def check(
+    def check_constraints(
         self, values: Mapping[str, Any], place: str = "", text_keys: Collection[str] = ()
     ) -> None:
         """Check all structured outputs in a request.
@@ -109,10 +109,10 @@ class StructuredOutputLimits:
             for name, part in parts:
                 path = ".".join(str(step) for step in (place, key, name) if step != "")
                 keyword = name if isinstance(name, str) and name else key
-                _ConstraintMeter(self, path, key).measure(part, keyword)
+                _ConstraintMeter(self, path, key).measure_value(part, keyword)
 
 
-class _Node(NamedTuple):
+class _ConstraintNode(NamedTuple):
     value: Any
     key: str = ""  # the keyword whose value this is; empty without a keyword
     depth: int = 0
@@ -132,15 +132,15 @@ class _ConstraintMeter:
         self._max_characters = MAX_CHARACTERS["json"]
         self._counts: dict[str, int] = {}
 
-    def measure(self, value: Any, key: str) -> None:
+    def measure_value(self, value: Any, key: str) -> None:
         """Measure a value and everything inside it; without recursion, since it may be deep."""
         kind = key.removeprefix(GUIDED_PREFIX)
         self._max_characters = MAX_CHARACTERS.get(kind, MAX_CHARACTERS["json"])
-        pending = [_Node(value, kind)]
+        pending = [_ConstraintNode(value, kind)]
         while pending:
             node = pending.pop()
             if node.depth > MAX_DEPTH:
-                raise self._error(f"nested too deeply: at most {MAX_DEPTH} levels")
+                raise self._constraint_error(f"nested too deeply: at most {MAX_DEPTH} levels")
             match node.value:
                 case str():
                     pending += self._visit_text(node)
@@ -149,11 +149,13 @@ class _ConstraintMeter:
                 case list():
                     pending += self._visit_list(node)
                 case _:
-                    self._count("characters", CHARACTERS_PER_NUMBER, self._max_characters)
+                    self._add_and_check_count(
+                        "characters", CHARACTERS_PER_NUMBER, self._max_characters
+                    )
 
-    def _visit_text(self, node: _Node) -> Iterator[_Node]:
+    def _visit_text(self, node: _ConstraintNode) -> Iterator[_ConstraintNode]:
         text, key = node.value, node.key
-        self._count("characters", len(text), self._max_characters)
+        self._add_and_check_count("characters", len(text), self._max_characters)
         if node.is_literal:
             return
         if key in REGEX_KEYWORDS:
@@ -165,72 +167,80 @@ class _ConstraintMeter:
             self._max_characters += len(text)
             yield node._replace(value=self._parse_json(text))
 
-    def _visit_object(self, node: _Node) -> Iterator[_Node]:
+    def _visit_object(self, node: _ConstraintNode) -> Iterator[_ConstraintNode]:
         has_name_keys = node.key in NAME_KEYWORDS and not node.is_literal
         enclosing = self._enclosing_repetition(node)
         if node.key == "properties":
-            self._count("properties", len(node.value), MAX_PROPERTIES)
+            self._add_and_check_count("properties", len(node.value), MAX_PROPERTIES)
         for key, value in node.value.items():
-            self._count("characters", len(key) + 4, self._max_characters)
+            self._add_and_check_count("characters", len(key) + 4, self._max_characters)
             if has_name_keys:
                 if node.key == "patternProperties":
                     self._check_regex(key, enclosing)
-                yield _Node(value, "", node.depth + 1)
+                yield _ConstraintNode(value, "", node.depth + 1)
                 continue
             name = key.removeprefix(GUIDED_PREFIX)
             is_reference = name == "$ref" and not node.is_literal
             if is_reference and isinstance(value, str) and value[:1] != "#":
-                raise self._error("a $ref leads to a place in the same schema: it begins with #")
+                raise self._constraint_error(
+                    "a $ref leads to a place in the same schema: it begins with #"
+                )
             is_size = name in SIZE_KEYWORDS and not node.is_literal
             if is_size and isinstance(value, int) and value > MAX_SIZE:
-                raise self._error(f"{name} is {value:.3g}; at most {MAX_SIZE:,}")
+                raise self._constraint_error(f"{name} is {value:.3g}; at most {MAX_SIZE:,}")
             is_literal = node.is_literal or name in LITERAL_KEYWORDS
-            yield _Node(value, name, node.depth + 1, is_literal, enclosing)
+            yield _ConstraintNode(value, name, node.depth + 1, is_literal, enclosing)
 
-    def _visit_list(self, node: _Node) -> Iterator[_Node]:
+    def _visit_list(self, node: _ConstraintNode) -> Iterator[_ConstraintNode]:
         is_literal = node.is_literal or node.key in VALUE_LIST_KEYWORDS
         if node.key in VALUE_LIST_KEYWORDS:
             name = {"enum": "values", "choice": "choices"}[node.key]
-            self._count(name, len(node.value), MAX_VALUES)
+            self._add_and_check_count(name, len(node.value), MAX_VALUES)
         elif node.key in BRANCH_KEYWORDS:
             unit = f"branches of {', '.join(sorted(BRANCH_KEYWORDS))}"
-            self._count(unit, len(node.value), MAX_BRANCHES)
+            self._add_and_check_count(unit, len(node.value), MAX_BRANCHES)
         if set(map(type, node.value)) <= NUMBER_TYPES:
-            self._count("characters", CHARACTERS_PER_NUMBER * len(node.value), self._max_characters)
+            self._add_and_check_count(
+                "characters", CHARACTERS_PER_NUMBER * len(node.value), self._max_characters
+            )
             return
         for item in node.value:
             # Items of a list of schemas are schemas, so they have no keyword.
-            yield _Node(item, "", node.depth + 1, is_literal, node.enclosing)
+            yield _ConstraintNode(item, "", node.depth + 1, is_literal, node.enclosing)
 
-    def _enclosing_repetition(self, node: _Node) -> NestedRepetition:
+    def _enclosing_repetition(self, node: _ConstraintNode) -> NestedRepetition:
         """Return the repetition of an object's contents, since some structural tags repeat them."""
         kind, max_times = node.value.get("type"), node.value.get("max")
         enclosing = node.enclosing
         if kind in ("plus", "star"):  # a tuple: a type may be a list, which is unhashable
-            enclosing = NestedRepetition(loops=1).combine(enclosing)
+            enclosing = NestedRepetition(loops=1).combine_with_outer(enclosing)
         elif kind == "repeat" and isinstance(max_times, int):
-            enclosing = NestedRepetition(min(max_times, MAX_COUNT), 1).combine(enclosing)
+            enclosing = NestedRepetition(min(max_times, MAX_COUNT), 1).combine_with_outer(enclosing)
         if enclosing != node.enclosing:
             self._check_repetition(enclosing, enclosing.counts + enclosing.loops)
         return enclosing
 
     def _check_regex(self, pattern: str, enclosing: NestedRepetition) -> None:
-        self._count("regular expressions", 1, MAX_PATTERNS)
+        self._add_and_check_count("regular expressions", 1, MAX_PATTERNS)
         if len(pattern) > (limit := MAX_CHARACTERS["regex"]):
             raise self._count_error("characters of a regular expression", len(pattern), limit)
-        self._check_structure(parse_regex(pattern), enclosing)
+        self._check_pattern_structure(parse_regex(pattern), enclosing)
 
     def _check_grammar(self, text: str, enclosing: NestedRepetition) -> None:
         if len(text) > MAX_CHARACTERS["grammar"]:
             raise self._count_error("characters of a grammar", len(text), MAX_CHARACTERS["grammar"])
-        self._count("lines of grammars", text.count("\n"), MAX_LINES)
-        self._check_structure(parse_grammar(text), enclosing)
+        self._add_and_check_count("lines of grammars", text.count("\n"), MAX_LINES)
+        self._check_pattern_structure(parse_grammar(text), enclosing)
 
-    def _check_structure(self, structure: PatternStructure, enclosing: NestedRepetition) -> None:
-        self._count("rules", structure.rules, MAX_RULES)
-        self._count("alternatives", structure.alternatives, MAX_ALTERNATIVES)
-        worst = structure.worst_repetition(self._limits.max_nesting).combine(enclosing)
-        self._check_repetition(worst, structure.depth + enclosing.counts + enclosing.loops)
+    def _check_pattern_structure(
+        self, structure: PatternStructure, enclosing: NestedRepetition
+    ) -> None:
+        self._add_and_check_count("rules", structure.rules, MAX_RULES)
+        self._add_and_check_count("alternatives", structure.alternatives, MAX_ALTERNATIVES)
+        worst = structure.worst_repetition(self._limits.max_nesting).combine_with_outer(enclosing)
+        self._check_repetition(
+            worst, structure.repetition_depth + enclosing.counts + enclosing.loops
+        )
 
     def _check_repetition(self, worst: NestedRepetition, depth: int) -> None:
         max_nesting, max_repetitions = self._limits.max_nesting, self._limits.max_repetitions
@@ -243,23 +253,25 @@ class _ConstraintMeter:
             raise self._count_error(unit, worst.times, max_repetitions)
 
     def _refuse_depth(self, unit: str, depth: int, limit: int) -> None:
-        raise self._error(f"at most {limit} {unit} inside each other; it has {depth} or more")
+        raise self._constraint_error(
+            f"at most {limit} {unit} inside each other; it has {depth} or more"
+        )
 
     def _parse_json(self, text: str) -> Any:
         try:
             return json.loads(text)
         except RecursionError:
-            raise self._error(f"nested too deeply: at most {MAX_DEPTH} levels") from None
+            raise self._constraint_error(f"nested too deeply: at most {MAX_DEPTH} levels") from None
         except ValueError:
             return None  # vLLM reports the error
 
-    def _count(self, unit: str, count: int, limit: int) -> None:
+    def _add_and_check_count(self, unit: str, count: int, limit: int) -> None:
         self._counts[unit] = total = self._counts.get(unit, 0) + count
         if total > limit:
             raise self._count_error(unit, total, limit)
 
     def _count_error(self, unit: str, count: int, limit: int) -> InvalidInput:
-        return self._error(f"at most {limit:,} {unit}; it has {count:,}")
+        return self._constraint_error(f"at most {limit:,} {unit}; it has {count:,}")
 
-    def _error(self, message: str) -> InvalidInput:
+    def _constraint_error(self, message: str) -> InvalidInput:
         return InvalidInput(f"{self._place}: {message}", param=self._param)

@@ -40,7 +40,7 @@ class RequestToCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckRow:
     """A row of the table: limits that are checked together.
 
     Args:
@@ -72,15 +72,15 @@ def check_request(request: RequestToCheck) -> None:
             row.function(request)
 
 
-def _check_keys(request: RequestToCheck) -> None:
+def _check_denied_keys_and_media(request: RequestToCheck) -> None:
     walker.refuse_denied_keys(request.values)
     # Called for its errors only: the media are fetched and checked later.
     walker.find_media(request.values, request.shape.text_keys)
 
 
-def _check_lists(request: RequestToCheck) -> None:
+def _check_list_lengths(request: RequestToCheck) -> None:
     if request.shape is not RAW_SHAPE:  # the lists of a raw job are validated up to the first error
-        bodies.check_lists(request.values)
+        bodies.check_list_lengths(request.values)
 
 
 def _check_restricted_keys(request: RequestToCheck) -> None:
@@ -94,9 +94,11 @@ def _check_responses_input(request: RequestToCheck) -> None:
         bodies.check_responses_input(request.values.get("input"))
 
 
-def _check_work(request: RequestToCheck) -> None:
+def _check_requested_work(request: RequestToCheck) -> None:
     holder = f"{request.holder}." if request.holder else ""
-    work.check_work(request.values, max_answer_bytes=request.max_answer_bytes, holder=holder)
+    work.check_requested_work(
+        request.values, max_answer_bytes=request.max_answer_bytes, holder=holder
+    )
 
 
 def _check_structured_outputs(request: RequestToCheck) -> None:
@@ -104,10 +106,10 @@ def _check_structured_outputs(request: RequestToCheck) -> None:
     if request.shape is RAW_SHAPE:  # its tools are only rendered: they constrain no output
         values = {key: value for key, value in values.items() if key != "tools"}
     limits = structured.StructuredOutputLimits.from_settings(request.settings)
-    limits.check(values, request.holder, request.shape.text_keys)
+    limits.check_constraints(values, request.holder, request.shape.text_keys)
 
 
-def _join_names(names: Iterable[str]) -> str:
+def _join_quoted_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
 
 
@@ -115,7 +117,7 @@ def _join_maximums(maximums: Mapping[str, int]) -> str:
     return "; ".join(f"{name} {maximum:,}" for name, maximum in maximums.items())
 
 
-def _parameter_lines() -> Iterator[str]:
+def _parameter_bound_lines() -> Iterator[str]:
     """Yield a line for each bound, with the parameters that share it."""
     descriptions: dict[str, list[str]] = {}
     for name, bound in parameters.BOUNDS.items():
@@ -129,7 +131,7 @@ _SERVER_ROUTES = "routes of vLLM's server"
 _ALL_REQUESTS = "jobs and bodies of every form"
 
 CHECKS = (
-    Check(
+    CheckRow(
         "Inputs",
         "all jobs, and bodies over HTTP",
         frozenset(),
@@ -146,7 +148,7 @@ CHECKS = (
         """,
         module="worker.limits.budget",
     ),
-    Check(
+    CheckRow(
         "Lists of raw jobs",
         "raw jobs with `prompts` or `messages_list`",
         frozenset(),
@@ -157,21 +159,21 @@ CHECKS = (
         """,
         module="worker.job.raw",
     ),
-    Check(
+    CheckRow(
         "Keys that are the operator's",
         _ALL_REQUESTS,
         frozenset({*walker.DENIED_KEYS, tools.TEMPLATE_KWARGS, bodies.VLLM_XARGS}),
         "\n".join(f"`{name}` | none | {reason}" for name, reason in walker.DENIED_KEYS.items()),
-        _check_keys,
+        _check_denied_keys_and_media,
     ),
-    Check(
+    CheckRow(
         "Lists",
         _SERVER_ROUTES,
         frozenset(),
         f"items of a list that is not of token ids | {bodies.MAX_LIST_ITEMS:,} |",
-        _check_lists,
+        _check_list_lengths,
     ),
-    Check(
+    CheckRow(
         "Keys that an operator can allow",
         _SERVER_ROUTES,
         frozenset({bodies.VLLM_XARGS, "priority", "encoding_format"}),
@@ -182,7 +184,7 @@ CHECKS = (
         """,
         _check_restricted_keys,
     ),
-    Check(
+    CheckRow(
         "Responses",
         "`/v1/responses`",
         frozenset({"input"}),
@@ -192,7 +194,7 @@ CHECKS = (
         """,
         _check_responses_input,
     ),
-    Check(
+    CheckRow(
         "Tools and templates",
         _ALL_REQUESTS,
         frozenset({"tools", "tool_choice", "messages", "input", tools.TEMPLATE_KWARGS}),
@@ -201,18 +203,19 @@ CHECKS = (
         names of tools and functions, wherever they occur | 64 letters, digits and `._-` |
         keys of `{tools.TEMPLATE_KWARGS}` \
         | {tools.MAX_TEMPLATE_VALUES}, each of 64 letters, digits and `_` |
-        keys that vLLM sets there, or templates call: {_join_names(tools.RESERVED_NAMES)} | none |
+        keys that vLLM sets there, or templates call: {_join_quoted_names(tools.RESERVED_NAMES)} \
+        | none |
         """,
         lambda request: tools.check_tools(request.values),
     ),
-    Check(
+    CheckRow(
         "Sampling parameters",
         _ALL_REQUESTS,
         frozenset(parameters.BOUNDS),
-        "\n".join(_parameter_lines()),
-        lambda request: parameters.check_parameters(request.values, request.holder),
+        "\n".join(_parameter_bound_lines()),
+        lambda request: parameters.check_parameter_bounds(request.values, request.holder),
     ),
-    Check(
+    CheckRow(
         "Choices and log probabilities",
         _ALL_REQUESTS,
         frozenset({"n", "best_of", "logprobs", "top_logprobs", "min_tokens", "max_tokens"}),
@@ -228,9 +231,9 @@ CHECKS = (
         the same times `min_tokens`, with no stream \
         | what fits into one yield; more is 413 | a stream
         """,
-        _check_work,
+        _check_requested_work,
     ),
-    Check(
+    CheckRow(
         "Structured outputs, tools, and unknown keys",
         _ALL_REQUESTS,
         structured.CONSTRAINT_KEYS,
@@ -240,7 +243,7 @@ CHECKS = (
         properties | {structured.MAX_PROPERTIES:,} |
         values, or choices | {structured.MAX_VALUES:,} |
         branches of `allOf`, `anyOf`, `oneOf` | {structured.MAX_BRANCHES:,} |
-        {_join_names(structured.SIZE_KEYWORDS)} | {structured.MAX_SIZE:,} |
+        {_join_quoted_names(structured.SIZE_KEYWORDS)} | {structured.MAX_SIZE:,} |
         regular expressions | {structured.MAX_PATTERNS:,} |
         rules, lines, alternatives of a grammar; alternatives of a regular expression \
         | {structured.MAX_RULES:,}; {structured.MAX_LINES:,}; {structured.MAX_ALTERNATIVES:,} |
@@ -253,7 +256,7 @@ CHECKS = (
         """,
         _check_structured_outputs,
     ),
-    Check(
+    CheckRow(
         "Long texts",
         _ALL_REQUESTS,
         frozenset(TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
@@ -267,7 +270,7 @@ CHECKS = (
         """,
         module="worker.engine.run.requests.texts",
     ),
-    Check(
+    CheckRow(
         "Media",
         "conversations, inputs of embeddings, and texts to score",
         frozenset(),
@@ -281,7 +284,7 @@ CHECKS = (
         """,
         module="worker.media.loader",
     ),
-    Check(
+    CheckRow(
         "Bad words",
         _ALL_REQUESTS,
         frozenset({"bad_words"}),
@@ -289,7 +292,7 @@ CHECKS = (
         "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
         module="worker.engine.run.requests.bodies",
     ),
-    Check(
+    CheckRow(
         "Trial of structured outputs",
         "all requests that generate text, with the backend `xgrammar`",
         structured.CONSTRAINT_KEYS,

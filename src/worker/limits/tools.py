@@ -1,6 +1,6 @@
 """Limits for tools, function names and chat template values, in raw jobs and in bodies.
 
-vLLM quotes names in its messages and searches these with regular expressions. Templates and parsers
+vLLM quotes names in its messages, which it searches with regular expressions.Templates and parsers
 iterate over tools and values many times.
 """
 
@@ -38,7 +38,7 @@ def check_tools(values: Mapping[str, Any]) -> None:
     tools = values.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:
         raise InvalidInput(f"tools: {len(tools):,} of them, at most {MAX_TOOLS}", param="tools")
-    for place, name in _function_names(values):
+    for place, name in _function_paths_and_names(values):
         if isinstance(name, str) and not FUNCTION_NAME.fullmatch(name):
             message = f"{len(name):,} characters; 1 to 64 letters, digits and ._- are a name"
             raise InvalidInput(f"{place}: {message}", param=place)
@@ -60,40 +60,40 @@ def _check_template_kwargs(kwargs: Any) -> None:
             raise InvalidInput(f"{place}: not in a request: vLLM sets it itself", param=place)
 
 
-def _function_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _function_paths_and_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the path and the name of each function, in the formats of OpenAI and Anthropic."""
     for place in ("tools", "functions"):
-        for index, tool in enumerate(_objects(values.get(place))):
-            yield from _tool_names(f"{place}.{index}", tool)
+        for index, tool in enumerate(_dicts_in_list(values.get(place))):
+            yield from _tool_paths_and_names(f"{place}.{index}", tool)
     for place in ("tool_choice", "function_call"):
-        for choice in _objects([values.get(place)]):
-            yield from _tool_names(place, choice)
-            for index, tool in enumerate(_objects(choice.get("tools"))):
-                yield from _tool_names(f"{place}.tools.{index}", tool)
+        for choice in _dicts_in_list([values.get(place)]):
+            yield from _tool_paths_and_names(place, choice)
+            for index, tool in enumerate(_dicts_in_list(choice.get("tools"))):
+                yield from _tool_paths_and_names(f"{place}.tools.{index}", tool)
     for place in ("messages", "input"):
-        for index, message in enumerate(_objects(values.get(place))):
-            yield from _call_names(f"{place}.{index}", message)
+        for index, message in enumerate(_dicts_in_list(values.get(place))):
+            yield from _call_paths_and_names(f"{place}.{index}", message)
 
 
-def _tool_names(place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _tool_paths_and_names(place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield f"{place}.name", tool.get("name")
-    for function in _objects([tool.get("function")]):
+    for function in _dicts_in_list([tool.get("function")]):
         yield f"{place}.function.name", function.get("name")
 
 
-def _call_names(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _call_paths_and_names(place: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the path and the name of each tool call in a message, without its author's ``name``."""
-    for index, call in enumerate(_objects(message.get("tool_calls"))):
-        yield from _tool_names(f"{place}.tool_calls.{index}", call)
-    for call in _objects([message.get("function_call")]):
+    for index, call in enumerate(_dicts_in_list(message.get("tool_calls"))):
+        yield from _tool_paths_and_names(f"{place}.tool_calls.{index}", call)
+    for call in _dicts_in_list([message.get("function_call")]):
         yield f"{place}.function_call.name", call.get("name")
     if message.get("type") == "function_call":
         yield f"{place}.name", message.get("name")
-    for index, part in enumerate(_objects(message.get("content"))):
+    for index, part in enumerate(_dicts_in_list(message.get("content"))):
         if part.get("type") == "tool_use":
             yield f"{place}.content.{index}.name", part.get("name")
 
 
-def _objects(values: Any) -> Iterator[Mapping[str, Any]]:
+def _dicts_in_list(values: Any) -> Iterator[Mapping[str, Any]]:
     items = values if isinstance(values, list) else []
     return (value for value in items if isinstance(value, dict))

@@ -1,8 +1,8 @@
 """Sets up logging as text or as JSON lines, for all output of the process (``LOG_FORMAT``).
 
 The worker's own records are formatted here. All other output (of vLLM, its core, the SDK, C++
-libraries) goes through pipes to a child process, ``reader``, which converts it to JSON objects. It
-is not a thread, because the engine's core is forked from a process that must have no threads.
+libraries) goes through pipes to a child, ``reader``, which converts it to JSON objects: a process,
+not a thread, because the engine's core is forked from a process that must have no threads.
 """
 
 import atexit
@@ -79,10 +79,12 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
     control, reader_control = socket.socketpair()
     control.settimeout(FLUSH_TIMEOUT_S)
     _readers.append(
-        _RunningReader(redirect(streams, streams, reader.OBJECTS, reader_control.fileno()), control)
+        _RunningReader(
+            redirect_to_reader(streams, streams, reader.OBJECTS, reader_control.fileno()), control
+        )
     )
     reader_control.close()
-    # This callback is for failed startups. Later, ``handler.exit_process`` exits without it.
+    # The callback is for failed startups. Later, ``handler.exit_process`` exits without callbacks.
     atexit.register(flush)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
@@ -90,7 +92,9 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
     logging.captureWarnings(True)
 
 
-def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd: int) -> Child:
+def redirect_to_reader(
+    streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd: int
+) -> Child:
     """Start a reader process, and redirect file descriptors of this process to it.
 
     Args:

@@ -134,11 +134,11 @@ class JSONConverter:
 
 
 class ErrorRecorder:
-    """Forwards a core's output unchanged and records the last error in it.
+    """Forwards a core's output unchanged and records the output's last error.
 
     Output is forwarded in whole lines, except for long lines. Errors that follow from an
-    out-of-memory error in another process of the core don't replace it. The file of ``error_fd``
-    starts with the last error and a line feed.
+    out-of-memory error in another process of the core don't replace it. The file of
+    ``error_fd`` starts with the last error and a line feed.
     """
 
     def __init__(self, error_fd: int) -> None:
@@ -166,7 +166,7 @@ class ErrorRecorder:
     def _record_error(self, error: str) -> None:
         previous = os.pread(self._error_fd, MAX_SEARCHED_CHARS, 0).partition(b"\n")[0]
         if not (_LOST_PEER.search(error) and _OOM_ERROR.search(previous.decode(errors="replace"))):
-            # The disk may be full.
+            # If the disk is full, the error is not recorded.
             with contextlib.suppress(OSError):
                 os.pwrite(self._error_fd, error.encode()[:MAX_SEARCHED_CHARS] + b"\n", 0)
 
@@ -231,7 +231,7 @@ def _read_flush_request(control: int) -> bool:
 def _flush_and_confirm(pipes: set[PipeForwarder], control: int) -> None:
     for pipe in pipes:
         pipe.forward_rest()
-    # The worker may have exited.
+    # If the worker has exited, nothing reads the confirmation.
     with contextlib.suppress(OSError):
         os.write(control, b".")
 

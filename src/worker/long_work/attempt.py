@@ -40,7 +40,7 @@ class Attempt:
         return time.monotonic() >= self.deadline
 
     @contextlib.asynccontextmanager
-    async def lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
+    async def acquire_lease(self, name: str) -> AsyncGenerator[Lease | None, None]:
         """Acquire a lease of the work for the block; yield None if another owner may be alive.
 
         A cancelled job leaves no lease. After None, call this again every ``POLL_S`` seconds: an
@@ -57,10 +57,10 @@ class Attempt:
             with translate_os_errors():
                 lease = await asyncio.shield(acquiring)
             if lease is None and time.monotonic() - self._polled_at.get(name, -POLL_S) >= POLL_S:
-                # Not more often: the owner must have time for a heartbeat between two polls.
+                # At most every ``POLL_S``: the owner needs time for a heartbeat between two polls.
                 self._polled_at[name] = time.monotonic()
                 with translate_os_errors():
-                    await asyncio.to_thread(leases.poll)
+                    await asyncio.to_thread(leases.poll_claim)
             yield lease
         finally:
             await asyncio.wait({acquiring})

@@ -43,19 +43,19 @@ class WorkKind:
 # Kinds by the key in the input of the jobs that run such work.
 KINDS = {
     "batch": WorkKind(
-        "batch", "batches", "worker.batches.store:Batches", "worker.dialects.batch_jobs:answer"
+        "batch", "batches", "worker.batches.store:Batches", "worker.dialects.batch_jobs:make_answer"
     ),
     "fine_tune": WorkKind(
         "fine-tune",
         "fine_tunes",
         "worker.fine_tunes.record:FineTunes",
-        "worker.dialects.fine_tune_jobs:answer",
+        "worker.dialects.fine_tune_jobs:make_answer",
         needs_training=True,
     ),
 }
 
 
-def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
+def existing_record_collections(settings: Settings) -> "Iterator[Records[Any, Any]]":
     """Yield the records of each kind with a directory on the volume. Call this in a thread.
 
     Raises:
@@ -69,9 +69,11 @@ def existing_records(settings: Settings) -> "Iterator[Records[Any, Any]]":
             yield kind.load_records(settings)
 
 
-def inputs_in_use(settings: Settings) -> set[str]:
+def input_file_ids_in_use(settings: Settings) -> set[str]:
     """Return the ids of the files that unfinished work reads. Reads files: call in a thread."""
-    return set().union(*(records.inputs_in_use() for records in existing_records(settings)))
+    return set().union(
+        *(records.input_file_ids_in_use() for records in existing_record_collections(settings))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class WorkReference:
         return {self.kind: {"id": self.id, **options}}
 
     @property
-    def run_with(self) -> dict[str, Any]:
+    def run_with_field(self) -> dict[str, Any]:
         """Field of a response that contains the job which the caller has to send."""
         return {"run_with": {"input": self.job_input()}}
 

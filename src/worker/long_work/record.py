@@ -32,7 +32,7 @@ def unix_time() -> int:
     return int(time.time())
 
 
-class Timestamped(BaseModel):
+class TimedModel(BaseModel):
     """A model with the time of an event in seconds since 1970, by default the current time."""
 
     at: int = Field(default_factory=unix_time)
@@ -84,14 +84,14 @@ class Record(ABC):
         return self.request.created_at
 
     @property
-    def work(self) -> WorkReference:
+    def work_reference(self) -> WorkReference:
         """Reference to the work, for jobs."""
         return WorkReference(self.kind, self.id)
 
     def has_ended(self) -> bool:
         return self.has_file(RESULT)
 
-    def read(self, name: str, model: type[Model]) -> Model | None:
+    def read_file(self, name: str, model: type[Model]) -> Model | None:
         """Return the content of a file; None if there is no such file.
 
         Raises:
@@ -107,25 +107,25 @@ class Record(ABC):
         except ValidationError as error:
             raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
 
-    def read_required(self, name: str, model: type[Model]) -> Model:
+    def read_required_file(self, name: str, model: type[Model]) -> Model:
         """Return the content of a file that every record has; see ``read``.
 
         Raises:
             NoSuchObject: The record doesn't exist, or it has just been removed.
         """
-        if (content := self.read(name, model)) is None:
+        if (content := self.read_file(name, model)) is None:
             raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
         return content
 
-    def write(self, name: str, value: BaseModel) -> bool:
+    def write_file(self, name: str, value: BaseModel) -> bool:
         """Write a file unless it exists; return whether it was written."""
         with translate_os_errors():
             return write_once(self.directory / name, value.model_dump_json().encode())
 
-    def write_or_read(self, name: str, value: Model) -> Model:
+    def write_or_read_file(self, name: str, value: Model) -> Model:
         """Write a file unless another job was faster; return the content of the file."""
-        self.write(name, value)
-        return self.read_required(name, type(value))
+        self.write_file(name, value)
+        return self.read_required_file(name, type(value))
 
     def has_file(self, name: str) -> bool:
         with translate_os_errors():

@@ -11,7 +11,7 @@ from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, Wor
 from worker.files import DAY_S, Files
 from worker.long_work.record import PAUSED, REQUEST, Record, StoredRequest
 from worker.settings import Settings
-from worker.validation import prefix_field_name
+from worker.validation import name_field_in_errors
 from worker.volume import Volume, check_space, ids, translate_os_errors
 from worker.volume.directories import remove_directory
 from worker.volume.lease import LeaseDirectory
@@ -60,7 +60,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         if not record.has_file(REQUEST):
             self._check_inputs(request)
             check_space(self.root)
-            record.write(REQUEST, request)
+            record.write_file(REQUEST, request)
         stored = record.request
         # The creation time of a retry may differ.
         same = request.model_copy(update={"created_at": stored.created_at})
@@ -72,7 +72,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     def _check_inputs(self, request: RequestT) -> None:
         for field, file_id in request.input_file_ids.items():
-            with prefix_field_name(field):
+            with name_field_in_errors(field):
                 purpose, expected = self.files.get(file_id).purpose, self.input_purpose
                 if purpose != expected:
                     raise InvalidInput(f"the file has the purpose {purpose!r}, not {expected!r}")
@@ -91,8 +91,8 @@ class Records(ABC, Generic[RecordT, RequestT]):
             raise NoSuchObject(f"There is no {record.noun} with this id.", param=self.id_param)
         return record
 
-    def get_updated(self, id: str) -> RecordT:
-        """Return a record, after ending its work if that is due; see ``get`` and ``end_if_due``."""
+    def get_ended_if_due(self, id: str) -> RecordT:
+        """Return a record; if its work should end, end it first: see ``get`` and ``end_if_due``."""
         record = self.get(id)
         self.end_if_due(record)
         return record
@@ -109,7 +109,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
             return False
         # The lease of a worker that died while ending the work is ignored.
         leases = LeaseDirectory(record.lease_directory("end"), max_unchanged=0)
-        leases.poll()
+        leases.poll_claim()
         try:
             with translate_os_errors(), leases.acquire() as lease:
                 if lease and not record.has_ended():
@@ -135,7 +135,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         """Return the records of unfinished work, oldest first."""
         return [record for record in self.list_all() if not record.has_ended()]
 
-    def inputs_in_use(self) -> set[str]:
+    def input_file_ids_in_use(self) -> set[str]:
         """Return the ids of the files that unfinished work reads."""
         file_ids = set[str]()
         for record in self.list_unfinished():

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from yarl import URL
 
-# In characters. Signed URLs are long.
+# Maximum number of characters of a URL. Signed URLs are long.
 MAX_URL_LENGTH = 8_192
 # The lowest allowed port other than those of the web. Lower ports belong to other services, which
 # are not meant for browsers.
@@ -93,12 +93,12 @@ def parse_web_url(text: str) -> URL:
     if port not in WEB_PORTS and (port or 0) < MIN_PORT:
         raise UnusableURL(f"its URL has a port below {MIN_PORT:,}, other than 80 and 443")
     is_bracketed = authority[1].startswith("[")
-    if host is None or not (_is_address(host) or (_is_name(host) and not is_bracketed)):
+    if host is None or not (_is_ip_address(host) or (_is_domain_name(host) and not is_bracketed)):
         raise UnusableURL("its URL has no host of the public internet")
     return url
 
 
-def _is_address(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
@@ -106,7 +106,7 @@ def _is_address(host: str) -> bool:
     return "%" not in host
 
 
-def _is_name(host: str) -> bool:
+def _is_domain_name(host: str) -> bool:
     """Return whether a host is a domain name of several labels, the last of them not a number."""
     labels = host.lower().removesuffix(".").split(".")
     return (

@@ -48,7 +48,7 @@ _ID3_FOOTER_BYTES, _ID3_FOOTER_FLAG = 10, 0x10
 # begin with a zero, this line is enough for FFmpeg to read the file as a session description.
 _SDP_LINE = b"c=IN IP"
 
-# FFmpeg's names for the video formats above.
+# FFmpeg's names for the video formats in ``SIGNATURES``.
 DEMUXERS = ("mov", "matroska", "avi", "gif", "mpeg", "mpegvideo", "flv", "ogg")
 
 

@@ -16,7 +16,7 @@ MEGABYTE = 1_000_000
 # The limits for all media of a request together, as multiples of the limits for one medium. Each
 # sampled frame of a video counts as an image.
 TOTAL_BYTES_FACTOR, TOTAL_PIXELS_FACTOR = 4, 8
-# Names of the settings of these limits, for messages.
+# Names of the settings of the limits for one medium, for messages.
 MEGABYTES_SETTING, PIXELS_SETTING = "MEDIA_MAX_MB", "VLLM_MAX_IMAGE_PIXELS"
 TOTAL_TEXT = "in the media of the request so far"
 # Number of frames that vLLM samples from a video.
@@ -87,9 +87,11 @@ class MediaBudget:
     def check_bytes(self, count: int) -> None:
         """Raise an error if this number of further bytes would exceed a limit."""
         limit = self._limits.megabytes * MEGABYTE
-        self._check(self._bytes + count, limit, "bytes", MEGABYTES_SETTING)
+        self._check_limit(self._bytes + count, limit, "bytes", MEGABYTES_SETTING)
         total = self._totals.bytes + count
-        self._check(total, TOTAL_BYTES_FACTOR * limit, f"bytes {TOTAL_TEXT}", MEGABYTES_SETTING)
+        self._check_limit(
+            total, TOTAL_BYTES_FACTOR * limit, f"bytes {TOTAL_TEXT}", MEGABYTES_SETTING
+        )
 
     def add_bytes(self, count: int) -> None:
         """Count bytes that have arrived; raise an error if they exceed a limit."""
@@ -102,10 +104,12 @@ class MediaBudget:
         if not (limit := self._limits.pixels):
             return
         if frames == 1:
-            self._check(width * height, limit, "pixels", PIXELS_SETTING)
+            self._check_limit(width * height, limit, "pixels", PIXELS_SETTING)
         self._totals.pixels += width * height * frames
         total = self._totals.pixels
-        self._check(total, TOTAL_PIXELS_FACTOR * limit, f"pixels {TOTAL_TEXT}", PIXELS_SETTING)
+        self._check_limit(
+            total, TOTAL_PIXELS_FACTOR * limit, f"pixels {TOTAL_TEXT}", PIXELS_SETTING
+        )
 
     def too_many_pixels_error(self, pixels: int) -> InvalidInput:
         """Return the error for an image with more pixels than Pillow opens."""
@@ -117,7 +121,7 @@ class MediaBudget:
         message = f"{self.name}: can't be read: Input should be {expected}"
         return InvalidInput(message, param=self.name)
 
-    def _check(self, size: int, limit: int, unit: str, setting: str) -> None:
+    def _check_limit(self, size: int, limit: int, unit: str, setting: str) -> None:
         if size > limit:
             raise self._limit_error(f"{size:,} {unit}", limit, setting)
 

@@ -17,7 +17,7 @@ CHUNK_BYTES = 64 * 1024
 
 HEADERS = {
     "User-Agent": "llm-worker",
-    # Without this a small compressed response could expand to a large one.
+    # Without this header, a small compressed response could expand to a large one.
     "Accept-Encoding": "identity",
 }
 # Content types that servers send for files of an unknown type.
@@ -131,7 +131,7 @@ class WebFetcher:
         )
         try:
             async with session:
-                await self._follow_redirects(session, self._parse_url(url), budget, write)
+                await self._follow_redirects(session, self._parse_allowed_url(url), budget, write)
         except aiohttp.ClientConnectorDNSError:
             raise UnusableURL(NO_PUBLIC_ADDRESS) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -139,7 +139,7 @@ class WebFetcher:
                 raise
             raise UnusableURL("it could not be fetched from its host") from None
 
-    def _parse_url(self, address: str) -> URL:
+    def _parse_allowed_url(self, address: str) -> URL:
         url = parse_web_url(address)
         host = (url.raw_host or "").lower().removesuffix(".")
         if self._domains and host not in self._domains:
@@ -165,7 +165,9 @@ class WebFetcher:
                 if response.status not in REDIRECT_STATUSES:
                     return await self._read_body(response, budget, write)
                 location = response.headers.get("Location", "")
-                url = self._parse_url(str(url.join(URL(location, encoded=location.isascii()))))
+                url = self._parse_allowed_url(
+                    str(url.join(URL(location, encoded=location.isascii())))
+                )
         raise UnusableURL(f"its host redirects more than {MAX_REDIRECTS} times")
 
     async def _read_body(

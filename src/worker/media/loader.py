@@ -65,25 +65,25 @@ class MediaLoader:
         # Refuse everything that can be refused without reading the media.
         self._check_supported(media)
         async with self._request_slots:
-            values = await self._load_all(media)
+            values = await self._load_all_media(media)
         return replace_values(body, values) if values else body, True
 
     def _check_supported(self, media: list[Medium]) -> None:
         if (count := len(media)) > self._limits.parts:
             limit = self._limits.parts
             message = f"{count} media in one request, and at most {limit} are taken"
-            raise _refusal(media[limit], f"{message} (MEDIA_MAX_PARTS)")
+            raise _refusal_error(media[limit], f"{message} (MEDIA_MAX_PARTS)")
         for medium in media:
             if medium.kind not in self._kinds:
                 accepted = " and ".join(["text", *sorted(self._kinds)])
-                raise _refusal(medium, f"this model takes {accepted}")
+                raise _refusal_error(medium, f"this model takes {accepted}")
             if _is_remote(medium) and not self._limits.allow_remote:
-                raise _refusal(medium, "this endpoint takes media as data: URLs only")
+                raise _refusal_error(medium, "this endpoint takes media as data: URLs only")
 
-    async def _load_all(self, media: list[Medium]) -> dict[ValuePath, str]:
+    async def _load_all_media(self, media: list[Medium]) -> dict[ValuePath, str]:
         """Check all media, and return the ``data:`` URLs of the remote media by their paths."""
-        state = _RequestState()
-        tasks = [asyncio.create_task(self._load(medium, state)) for medium in media]
+        state = _SharedMediaState()
+        tasks = [asyncio.create_task(self._load_medium(medium, state)) for medium in media]
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 values = [await task for task in tasks]
@@ -93,7 +93,7 @@ class MediaLoader:
             )
             seconds = f"{self._limits.timeout_s:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
             message = f"the media could not be fetched and checked within {seconds}"
-            raise _refusal(unfinished, message) from None
+            raise _refusal_error(unfinished, message) from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -101,24 +101,30 @@ class MediaLoader:
         pairs = zip(media, values, strict=True)
         return {medium.path: value for medium, value in pairs if value is not None}
 
-    async def _load(self, medium: Medium, state: "_RequestState") -> str | None:
-        budget = MediaBudget(self._limits, medium.name, state.totals)
+    async def _load_medium(self, medium: Medium, state: "_SharedMediaState") -> str | None:
+        budget = MediaBudget(self._limits, medium.dotted_path, state.totals)
         if not _is_remote(medium):
-            return await self._run(state, partial(_check_data, medium, budget))
+            return await self._run_check_in_thread(
+                state, partial(_check_inline_medium, medium, budget)
+            )
         async with state.fetch_slots:
             try:
                 file = await self._fetcher.fetch(medium.value, budget)
             except UnusableURL as reason:
-                raise _refusal(medium, str(reason)) from None
-        return await self._run(state, partial(_to_data_url, medium.kind, file, budget))
+                raise _refusal_error(medium, str(reason)) from None
+        return await self._run_check_in_thread(
+            state, partial(_to_data_url, medium.kind, file, budget)
+        )
 
-    async def _run(self, state: "_RequestState", check: Callable[[], str | None]) -> str | None:
+    async def _run_check_in_thread(
+        self, state: "_SharedMediaState", check: Callable[[], str | None]
+    ) -> str | None:
         async with state.check_lock:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check)
 
 
 @dataclass(slots=True)
-class _RequestState:
+class _SharedMediaState:
     """State shared by all media of a request. The lock limits a request to one thread at a time."""
 
     totals: MediaTotals = field(default_factory=MediaTotals)
@@ -134,7 +140,7 @@ def _is_done(task: "asyncio.Task[str | None]") -> bool:
     return task.done() and not task.cancelled()
 
 
-def _check_data(medium: Medium, budget: MediaBudget) -> None:
+def _check_inline_medium(medium: Medium, budget: MediaBudget) -> None:
     kind, files = medium.kind, list[bytes]()
     if medium.is_base64:
         files = [decode_base64(medium.value, budget)]
@@ -149,5 +155,5 @@ def _to_data_url(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
     return f"data:{type_};base64,{base64.b64encode(file).decode()}"
 
 
-def _refusal(medium: Medium, reason: str) -> InvalidInput:
-    return InvalidInput(f"{medium.name}: {reason}", param=medium.name)
+def _refusal_error(medium: Medium, reason: str) -> InvalidInput:
+    return InvalidInput(f"{medium.dotted_path}: {reason}", param=medium.dotted_path)

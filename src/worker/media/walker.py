@@ -1,6 +1,6 @@
 """Finds the media in a request's body and refuses keys that must not reach vLLM.
 
-It examines only the places that vLLM reads. The schema of a tool, the arguments of a tool call and
+Only the places that vLLM reads are examined. The schema of a tool, the arguments of a tool call and
 the variables of a chat template may use the same keys for other purposes.
 """
 
@@ -78,8 +78,8 @@ class Medium:
     is_base64: bool = False
 
     @property
-    def name(self) -> str:
-        """The path of its value, for messages: ``messages.0.content.1.image_url.url``."""
+    def dotted_path(self) -> str:
+        """The path of the value, for messages: ``messages.0.content.1.image_url.url``."""
         return ".".join(map(str, self.path))
 
 
@@ -109,7 +109,7 @@ def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
         # Anthropic's system prompt is a list of parts.
         parts = _parts_in_list if key == "system" else _nested_parts
         for path, part in parts(body.get(key), (key,)):
-            media += _read_part(part, path)
+            media += _media_in_part(part, path)
     return media
 
 
@@ -117,15 +117,15 @@ def replace_values(body: Mapping[str, Any], values: Mapping[ValuePath, str]) -> 
     """Return a copy of a body with new values at some paths; all other values are shared."""
     copy = dict(body)
     for path, value in values.items():
-        copy = _copy_with(copy, path, value)
+        copy = _copy_with_value(copy, path, value)
     return copy
 
 
-def _copy_with(container: Any, path: ValuePath, value: str) -> Any:
+def _copy_with_value(container: Any, path: ValuePath, value: str) -> Any:
     if not path:
         return value
     copy = container.copy()
-    copy[path[0]] = _copy_with(container[path[0]], path[1:], value)
+    copy[path[0]] = _copy_with_value(container[path[0]], path[1:], value)
     return copy
 
 
@@ -167,7 +167,7 @@ def _parts_in_list(value: Any, path: ValuePath) -> Iterator[tuple[ValuePath, dic
                 yield from _parts_in_list(part.get("content"), (*path, index, "content"))
 
 
-def _read_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
+def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     place = ".".join(map(str, path))
     type_ = part.get("type")
     if isinstance(type_, str) and type_ in DENIED_PART_KEYS:
@@ -176,38 +176,38 @@ def _read_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     _refuse_keys(part, DENIED_PART_KEYS, place)
     for key, kind in URL_KINDS.items():
         if part.get(key) is not None:
-            yield _read_url(kind, part[key], (*path, key))
+            yield _url_medium(kind, part[key], (*path, key))
     if isinstance(type_, str) and (key := URL_KEYS.get(type_, "")) and part.get(key) is None:
-        raise _invalid_field(f"{place}.{key}", "a URL")
+        raise _invalid_field_error(f"{place}.{key}", "a URL")
     if part.get("input_audio") is not None or type_ == "input_audio":
-        yield _read_object("audio", part.get("input_audio"), (*path, "input_audio"), "format")
+        yield _base64_medium("audio", part.get("input_audio"), (*path, "input_audio"), "format")
     if type_ == "image":
         source = part.get("source")
         if isinstance(source, dict) and source.get("type") == "url":
-            yield _read_url("image", source, (*path, "source"))
+            yield _url_medium("image", source, (*path, "source"))
         else:
-            yield _read_object("image", source, (*path, "source"), "media_type")
+            yield _base64_medium("image", source, (*path, "source"), "media_type")
 
 
-def _read_url(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
+def _url_medium(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
     if isinstance(value, dict):
         value, path = value.get("url"), (*path, "url")
     if not isinstance(value, str):
-        raise _invalid_field(".".join(map(str, path)), "a URL, as a string")
+        raise _invalid_field_error(".".join(map(str, path)), "a URL, as a string")
     return Medium(kind, path, value)
 
 
-def _read_object(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
+def _base64_medium(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
     """Read an object with base64 data and the type of the data."""
     place = ".".join(map(str, path))
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):
-        raise _invalid_field(f"{place}.data", "base64, as a string")
+        raise _invalid_field_error(f"{place}.data", "base64, as a string")
     type_ = value.get(type_key, "")
     # vLLM writes the type into a ``data:`` URL, where other characters could end the type.
     if not isinstance(type_, str) or not all(c.isalnum() or c in "/.+-" for c in type_):
-        raise _invalid_field(f"{place}.{type_key}", "the type of the data")
+        raise _invalid_field_error(f"{place}.{type_key}", "the type of the data")
     return Medium(kind, (*path, "data"), value["data"], is_base64=True)
 
 
-def _invalid_field(field: str, expected: str) -> InvalidInput:
+def _invalid_field_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(f"{field}: Input should be {expected}", param=field)

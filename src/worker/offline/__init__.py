@@ -87,13 +87,13 @@ class LLM:
             **engine_args,
         }
         environ = {name.upper(): format_value(value) for name, value in values.items()}
-        ready = start.prepare_startup(gather_settings(environ))
+        ready = start.plan_and_fetch_models(gather_settings(environ))
         try:
             check_argument_names(engine_args, ready.option_names)
         except TypeError:
             ready.read_ahead.close()
             raise
-        # These modules import vLLM, which reads variables that ``prepare_startup`` sets.
+        # These modules import vLLM, which reads variables that ``plan_and_fetch_models`` sets.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
         from worker.engine.start import launch  # noqa: PLC0415 - see above
 
@@ -101,8 +101,8 @@ class LLM:
         # Drop the embedding model of the worker's settings, as no method of this class uses it.
         ready = replace(ready, engines=ready.engines[:1])
         engines = stack.enter_context(launch.launch_engines(ready))
-        assert isinstance(engines.main, InProcessEngine)  # for the type checker
-        self._engine = engines.main
+        assert isinstance(engines.main_engine, InProcessEngine)  # for the type checker
+        self._engine = engines.main_engine
         self._request_numbers = itertools.count()
         # Also called when the process exits, which would otherwise wait for the engine's threads.
         self.close = weakref.finalize(self, stack.close)
@@ -201,7 +201,7 @@ class LLM:
             RawJob.from_input({"messages": conversation, **shared})
             for conversation in conversations
         ]
-        render = self._engine.generation.prompts.render_job
+        render = self._engine.generation.prompts.render_job_prompt
         renderings = [partial(render, job, chat_template) for job in jobs]
         return self._complete(renderings, sampling_params, lora_request, use_tqdm)
 
@@ -219,9 +219,9 @@ class LLM:
         adapters = self._load_adapters(lora_request, len(renderings))
         calls = [
             partial(self._engine.generation.embed, prompt, self._next_request_id(), adapter)
-            for prompt, adapter in zip(self._run(renderings), adapters, strict=True)
+            for prompt, adapter in zip(self._run_concurrently(renderings), adapters, strict=True)
         ]
-        return self._run(calls, use_tqdm)
+        return self._run_concurrently(calls, use_tqdm)
 
     def _prompt_renderings(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
         render = self._engine.generation.prompts.render_prompt
@@ -242,12 +242,14 @@ class LLM:
         )
         adapters = self._load_adapters(lora_request, len(renderings))
         # Render all prompts before the first request, so that the engine's first steps are full.
-        prompts = self._run(renderings)
+        prompts = self._run_concurrently(renderings)
         calls = [
-            partial(generation.complete, prompt, planned, self._next_request_id(), adapter)
+            partial(
+                generation.generate_full_answer, prompt, planned, self._next_request_id(), adapter
+            )
             for prompt, planned, adapter in zip(prompts, plans, adapters, strict=True)
         ]
-        return self._run(calls, use_tqdm)
+        return self._run_concurrently(calls, use_tqdm)
 
     def _load_adapters(self, lora_request: Any, count: int) -> list[Any]:
         """Load the adapters, and return one for each prompt; None for a prompt without one."""
@@ -256,15 +258,17 @@ class LLM:
         def load(request: Any) -> Any:
             if not request:
                 return None
-            loading = adapters.get_or_load if isinstance(request, str) else adapters.load
-            return self._run([partial(loading, request)])[0]
+            loading = adapters.get_or_load if isinstance(request, str) else adapters.load_for_script
+            return self._run_concurrently([partial(loading, request)])[0]
 
         return convert_distinct(expand_per_prompt(lora_request, count, "lora_request"), load)
 
     def _next_request_id(self) -> str:
         return f"offline-{next(self._request_numbers)}"
 
-    def _run(self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool = False) -> list[T]:
+    def _run_concurrently(
+        self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool = False
+    ) -> list[T]:
         """Run all calls concurrently on the engine's loop; the first failure cancels the others."""
 
         async def run() -> list[T]:
@@ -288,5 +292,5 @@ class LLM:
         try:
             return future.result()
         finally:
-            # Without this the engine would continue after Ctrl-C.
+            # Otherwise the engine would continue after Ctrl-C.
             future.cancel()

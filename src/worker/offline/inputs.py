@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from worker.engine.seam.locations import import_from_vllm
-from worker.job.sampling import Sampling, merge_top_level
-from worker.limits.parameters import check_parameters
+from worker.job.sampling import Sampling, merge_params
+from worker.limits.parameters import check_parameter_bounds
 from worker.limits.spelling import STRUCTURED_OUTPUTS
 from worker.settings import Settings
 from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal
@@ -76,9 +76,9 @@ def to_sampling_params(params: Params, constraints: Any) -> Any:
     )
     if params is None or isinstance(params, dict):
         extra = {} if constraint is None else {"guided_options_request": constraint}
-        sampling = Sampling.from_params(merge_top_level(params or {}, extra))
+        sampling = Sampling.from_params(merge_params(params or {}, extra))
         # Even parameters of a trusted caller must not crash the engine.
-        check_parameters(sampling.body, SAMPLING_PARAMS)
+        check_parameter_bounds(sampling.body_params, SAMPLING_PARAMS)
         return sampling
     if not isinstance(params, import_from_vllm("SamplingParams")):
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")

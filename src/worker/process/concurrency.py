@@ -10,7 +10,7 @@ MAX_WAITING_JOBS = 32
 MAX_CONCURRENT_TRAININGS = 1
 
 
-def max_queue_jobs(max_concurrency: Concurrency, slots: int) -> int:
+def max_jobs_from_queue(max_concurrency: Concurrency, slots: int) -> int:
     """Return how many jobs from the platform's queue a worker with an engine has at a time.
 
     Args:
@@ -24,7 +24,7 @@ def max_jobs_in_worker(queue_jobs: int, slots: int) -> int:
     """Return the maximum number of jobs in the worker, from the queue and over HTTP together.
 
     Args:
-        queue_jobs: Number of jobs from the queue at a time, which ``max_queue_jobs`` returns.
+        queue_jobs: Number of jobs from the queue at a time, which ``max_jobs_from_queue`` returns.
         slots: Number of requests that the engine computes concurrently.
     """
     return max(queue_jobs, slots + _max_waiting_jobs(slots))
@@ -36,6 +36,6 @@ def _max_waiting_jobs(slots: int) -> int:
     A waiting job fills a slot as soon as the slot is free. Without a waiting job the slot stays
     empty until the next job arrives. Jobs of equal length finish together, so a small engine has
     one waiting job for each slot. In a large engine few slots become free at a time, and a job
-    that waits here longer could have run on an idle worker.
+    that waits long for a slot could have run on an idle worker.
     """
     return min(slots, MAX_WAITING_JOBS)

@@ -70,7 +70,7 @@ class ModelSizes(BaseModel):
         stored_numbers = layers * self.hidden_size + layer if recompute else layers * layer
         return FLOAT32_BYTES * stored_numbers + _VOCABULARY_ENTRY_BYTES * self.vocab_size
 
-    def adapter_parameters(self, rank: int) -> int:
+    def adapter_parameter_count(self, rank: int) -> int:
         """Return the approximate number of parameters of an adapter on all projections."""
         attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.feed_forward_size)
         return self.num_hidden_layers * rank * (attention + mlp)

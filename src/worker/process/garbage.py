@@ -25,6 +25,6 @@ def pause_and_freeze_gc() -> Iterator[None]:
 
 
 def enable_gc_in_forks() -> None:
-    """Enable collection in later forks, but exclude the objects that they share with this one."""
+    """Enable garbage collection in later forks, but not of objects shared with this process."""
     gc.freeze()
     os.register_at_fork(after_in_child=gc.enable)

@@ -32,12 +32,12 @@ def memory_limit(cgroup: Path = CGROUP) -> int:
 
 
 def page_cache_capacity(cgroup: Path = CGROUP) -> int:
-    """Return the bytes available to the page cache: the machine's free memory, up to the limit."""
+    """Return the bytes that the page cache can use: free memory, at most ``memory_limit``."""
     free: int = psutil.virtual_memory().available
     return min(free, memory_limit(cgroup))
 
 
-def free_memory(cgroup: Path = CGROUP) -> int:
+def free_memory_bytes(cgroup: Path = CGROUP) -> int:
     """Return how many more bytes this process can use, limited by the machine and the container."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *_container_free_bytes(cgroup)]))

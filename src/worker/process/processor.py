@@ -18,10 +18,10 @@ def skip_processor_benchmark() -> None:
     before the SDK is imported, and importing the job loop would delay the engine's startup by a
     second.
     """
-    cpuinfo.get_cpu_info = read_cpu_info
+    cpuinfo.get_cpu_info = cpu_info_with_name_only
 
 
-def read_cpu_info(source: Path = CPUINFO) -> dict[str, str]:
+def cpu_info_with_name_only(source: Path = CPUINFO) -> dict[str, str]:
     """Return the processor's name under cpuinfo's key for it; an empty dict if it has no name."""
     for line in source.read_text().splitlines():
         key, _, value = line.partition(":")

@@ -41,7 +41,7 @@ IDLE_BYTES_PER_S = 16
 # Some file systems count no bytes for reads from memory-mapped files, only major page faults.
 BYTES_PER_FAULT = 4096
 # Fields of /proc/PID/io: bytes read and written, and bytes read from a disk. A loader may bypass
-# the page cache or let the kernel read ahead; both count only in the last field.
+# the page cache or let the kernel read ahead; such bytes count only in the last field.
 _IO_FIELDS = ("rchar", "wchar", "read_bytes")
 # Scripts in ``children.ISOLATED`` processes whose activity is progress: the engine waits for the
 # read-ahead, and with_parent.py replaces itself by a command that the startup needs.
@@ -49,11 +49,11 @@ _STARTUP_SCRIPTS = ("/ahead/reader.py", "/children/with_parent.py")
 # Maximum seconds for a process to print its stacks and exit.
 EXIT_TIMEOUT_S = 5.0
 
-# Callbacks that stop the current watch.
+# Callbacks that stop the current watcher.
 _watch_stack = contextlib.ExitStack()
 
 
-def start_watch(values: Mapping[str, str]) -> None:
+def start_watcher(values: Mapping[str, str]) -> None:
     """Fork a process that watches the startup of this process, unless START_STALL_S is 0.
 
     Args:
@@ -66,12 +66,12 @@ def start_watch(values: Mapping[str, str]) -> None:
         return
     # Memory shared with the watcher; it contains the current phase of the startup.
     shared_phase = mmap.mmap(-1, mmap.PAGESIZE)
-    watcher = children.fork(partial(watch_startup, os.getpid(), shared_phase, timeout_s))
+    watcher = children.run_in_fork(partial(watch_startup, os.getpid(), shared_phase, timeout_s))
     _watch_stack.callback(os.waitpid, watcher, 0)
     _watch_stack.callback(os.kill, watcher, signal.SIGKILL)
     _watch_stack.callback(signal.signal, EXIT_SIGNAL, signal.getsignal(EXIT_SIGNAL))
     _watch_stack.callback(faulthandler.unregister, EXIT_SIGNAL)
-    exit_on_signal()
+    install_exit_handler()
 
     def share_phase(phase: str) -> None:
         shared_phase[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
@@ -80,12 +80,12 @@ def start_watch(values: Mapping[str, str]) -> None:
     _watch_stack.callback(phases.listeners.remove, share_phase)
 
 
-def stop_watch() -> None:
-    """Stop the watch, if one is running, at the end of the startup."""
+def stop_watcher() -> None:
+    """Stop the watcher, if one is running, at the end of the startup."""
     _watch_stack.close()
 
 
-def exit_on_signal() -> None:
+def install_exit_handler() -> None:
     """Make this process and its forks print their stacks and exit on the watcher's signal.
 
     The signal handler runs in C, so it also works when no Python code can run. A handler is
@@ -105,8 +105,8 @@ def exit_on_signal() -> None:
 def count_io_bytes(proc_folder: Path) -> int:
     """Return the bytes that a process has read and written.
 
-    Pipes and the log count, and also reads from memory-mapped files, which are estimated from major
-    page faults. Bytes that were read from a disk may count twice.
+    Pipes and the log count. Reads from memory-mapped files count, too, estimated from major page
+    faults. Bytes that were read from a disk may count twice.
     """
     lines = (proc_folder / "io").read_text().splitlines()
     counts = dict(line.split(": ") for line in lines)
@@ -134,7 +134,7 @@ def startup_processes(worker: psutil.Process) -> list[psutil.Process]:
     return processes
 
 
-def measure_usage(
+def measure_cpu_and_io(
     processes: list[psutil.Process], last_usage: dict[psutil.Process, tuple[float, int]]
 ) -> tuple[float, int]:
     """Return the CPU seconds and the bytes of I/O of some processes since the last check.
@@ -162,7 +162,7 @@ class StallDetector:
         # Usage since the last progress.
         self._cpu_s, self._bytes = 0.0, 0
 
-    def update(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
+    def update_idle_seconds(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
         """Add the usage since the last update, and return the seconds since the last progress.
 
         Progress is a change of the phase, activity above the maximum of waiting processes, or a
@@ -197,8 +197,8 @@ def watch_startup(pid: int, shared_phase: mmap.mmap, timeout_s: float) -> None:
     while idle_s < timeout_s:
         time.sleep(min(timeout_s / CHECKS_PER_TIMEOUT, MAX_CHECK_INTERVAL_S))
         phase = shared_phase[:].rstrip(b"\0")
-        idle_s = detector.update(
-            time.monotonic(), phase, *measure_usage(startup_processes(worker), last_usage)
+        idle_s = detector.update_idle_seconds(
+            time.monotonic(), phase, *measure_cpu_and_io(startup_processes(worker), last_usage)
         )
     kill_startup(startup_processes(worker), detector.phase.decode(), timeout_s)
 

@@ -28,7 +28,7 @@ class Answer(Generic[T]):
             yield, from the body of the error. The job then fails with this error. None if clients
             do not read errors from the stream.
         error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
-        policy: Policy for chunking, which overrides the job's chunk keys. None if these keys apply.
+        policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
         needs_no_slot: Whether the worker answers by itself, without a slot of the engine.
         progress: Function that returns the progress, such as ``{"done": 3, "total": 200}``.
         usage: The token counts so far, which are updated while the pieces are iterated.

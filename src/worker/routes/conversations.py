@@ -29,7 +29,9 @@ def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: s
     body["messages"] = add_system_prompt([{**role, **item} for item in messages], system_prompt)
 
 
-def set_anthropic_system(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+def set_anthropic_system_prompt(
+    body: dict[str, Any], _: OpenAIJob, system_prompt: str | None
+) -> None:
     """Set ``system`` to the system prompt unless the request has it."""
     if system_prompt is not None:
         body.setdefault("system", system_prompt)

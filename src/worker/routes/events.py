@@ -15,7 +15,7 @@ DONE_EVENT = "data: [DONE]\n\n"
 SEPARATOR = b"\n\n"
 # Prefixes of events with an error: on the routes for completions and chats, and on all others.
 ERROR_PREFIXES = ('data: {"error"', "event: error\n")
-# Prefixes of events that only announce content. After them, the request may still be refused.
+# Prefixes of events that only announce content. After such events, vLLM may refuse the request.
 ANNOUNCEMENT_PREFIXES = (
     "event: response.created\n",
     "event: response.in_progress\n",
@@ -58,7 +58,7 @@ async def split_events(
         yield incomplete.decode()
 
 
-def weight(event: str) -> int:
+def event_weight(event: str) -> int:
     """Return an event's weight in a chunk: 1, or 0 if it has no part of the answer.
 
     If a chunk could consist of such an event alone, the first token would wait for the next chunk.
@@ -66,8 +66,8 @@ def weight(event: str) -> int:
     return 0 if event.startswith(ANNOUNCEMENT_PREFIXES) or ROLE_DELTA in event else 1
 
 
-def decode_data(events: list[str]) -> list[Any]:
-    """Return the decoded JSON data of events, without the closing event: its data is no JSON."""
+def decode_event_data(events: list[str]) -> list[Any]:
+    """Return the decoded JSON data of events, without the event [DONE], whose data is no JSON."""
     lines = [line for event in events for line in event.split("\n") if line.startswith(DATA_PREFIX)]
     return [
         json.loads(line.removeprefix(DATA_PREFIX)) for line in lines if line != DONE_EVENT.strip()
@@ -76,7 +76,7 @@ def decode_data(events: list[str]) -> list[Any]:
 
 def parse_error(event: str) -> dict[str, Any]:
     """Return the error that an event contains."""
-    (data,) = decode_data([event])
+    (data,) = decode_event_data([event])
     error: dict[str, Any] = data.get("error") or data
     return error
 
@@ -85,19 +85,19 @@ def _format_event(data: dict[str, Any], prefix: str = "") -> str:
     return f"{prefix}{DATA_PREFIX}{json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-def _make_openai_events(body: dict[str, Any]) -> list[str]:
+def _make_openai_error_events(body: dict[str, Any]) -> list[str]:
     return [_format_event(body), DONE_EVENT]
 
 
-def _make_responses_events(body: dict[str, Any]) -> list[str]:
+def _make_responses_error_events(body: dict[str, Any]) -> list[str]:
     details = {key: body["error"][key] for key in ("code", "message", "param")}
     return [_format_event({"type": "error", **details, **body}, "event: error\n")]
 
 
-def _make_anthropic_events(body: dict[str, Any]) -> list[str]:
+def _make_anthropic_error_events(body: dict[str, Any]) -> list[str]:
     return [_format_event(body, "event: error\n")]
 
 
-OPENAI_ERRORS = ErrorFormat(_make_openai_events)
-RESPONSES_ERRORS = ErrorFormat(_make_responses_events)
-ANTHROPIC_ERRORS = ErrorFormat(_make_anthropic_events, keys={"type": "error"})
+OPENAI_ERRORS = ErrorFormat(_make_openai_error_events)
+RESPONSES_ERRORS = ErrorFormat(_make_responses_error_events)
+ANTHROPIC_ERRORS = ErrorFormat(_make_anthropic_error_events, keys={"type": "error"})

@@ -1,6 +1,6 @@
 """Answers with one generation of the engine, for a prompt or a conversation.
 
-Raw jobs and LLM Engine's completion routes use them.
+They are for raw jobs and LLM Engine's completion routes.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from worker.routes.retries import retry_before_first_piece
 from worker.settings import Settings
 from worker.validation import SAMPLING_PARAMS
 
-# Fields that are split if a delta is too large for a yield; those of a tuple at the same index.
+# Fields that are split if a delta is too large for a yield, the fields of a tuple at one index.
 SPLIT_FIELDS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
@@ -30,7 +30,7 @@ class AnswerFormatter(Protocol):
     """Formats one answer while it is generated."""
 
     @property
-    def policy(self) -> ChunkPolicy | None:
+    def chunk_policy(self) -> ChunkPolicy | None:
         """The policy for chunking, which overrides the job's chunk keys; None if the keys apply."""
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class AnswerFormatter(Protocol):
 MakeFormatter = Callable[[RawJob, str], AnswerFormatter]
 
 
-def answer(
+def make_answer(
     job: RawJob,
     request_id: str,
     engine: Engine,
@@ -60,7 +60,9 @@ def answer(
         RequestError: The job exceeds a limit.
     """
     max_bytes = math.inf if job.is_streamed else PIECES_LIMIT_BYTES
-    check_request(RequestToCheck(job.body, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes))
+    check_request(
+        RequestToCheck(job.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes)
+    )
     formatter = make_formatter(job, request_id)
     usage = Usage()
 
@@ -78,7 +80,7 @@ def answer(
         stream=job.is_streamed,
         pieces=partial(retry_before_first_piece, engine, request_id, pieces),
         render=formatter.format_chunk,
-        policy=formatter.policy,
+        policy=formatter.chunk_policy,
         usage=usage,
     )
 

@@ -63,7 +63,7 @@ class ChoiceSlots:
                 self._free_slots.release()
 
 
-def answer(
+def make_answer(
     job: PromptListJob,
     request_id: str,
     engine: Engine,
@@ -78,7 +78,7 @@ def answer(
     Raises:
         RequestError: The parameters that all items share exceed a limit.
     """
-    check_request(RequestToCheck(job.shared.body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    check_request(RequestToCheck(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS))
     total, done = len(job.items), 0
     usage = Usage()
 
@@ -86,7 +86,7 @@ def answer(
         nonlocal done
         item = job.items[index]
         async with slots.acquire(_count_slots(item, slots.total)):
-            checked_item = _check_item(item, job.shared, settings)
+            checked_item = _item_or_limit_error(item, job.shared, settings)
             result, size = await _make_result(
                 checked_item, f"{request_id}-{index}", engine, usage, make_formatter
             )
@@ -95,7 +95,7 @@ def answer(
 
     async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
         await engine.check_job(job.shared)
-        # Twice its slots keep the engine busy. More would wait in its queue, ahead of other jobs.
+        # Twice the engine's slots keep it busy. More would wait in its queue, ahead of other jobs.
         slots = ChoiceSlots(2 * engine.slots)
         tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
         try:
@@ -121,20 +121,20 @@ def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
     """Return the number of slots for an item: its choices, or more for many log probabilities."""
     if not isinstance(item, RawJob):
         return 1
-    logprobs = logprobs_per_step(item.sampling_params.body)
+    logprobs = logprobs_per_step(item.sampling_params.body_params)
     return max(
         item.sampling_params.num_candidates,
         math.ceil(total_slots * logprobs / MAX_LIST_LOGPROBS_PER_STEP),
     )
 
 
-def _check_item(
+def _item_or_limit_error(
     item: RawJob | WorkerError, shared: RawJob, settings: Settings
 ) -> RawJob | WorkerError:
     """Return an item, or an error if its text or its own (not shared) parameters exceed a limit."""
     if not isinstance(item, RawJob):
         return item
-    body = item.body
+    body = item.body_to_check
     if item.sampling_params is shared.sampling_params:
         body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
     try:
@@ -154,7 +154,7 @@ async def _make_result(
     """
     try:
         with hide_defects(id):
-            result = await _generate(item, id, engine, usage, make_formatter)
+            result = await _generate_result(item, id, engine, usage, make_formatter)
     except (EngineSuspended, EngineDead):
         raise
     except WorkerError as error:
@@ -169,7 +169,7 @@ async def _make_result(
     return result, size
 
 
-async def _generate(
+async def _generate_result(
     item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):

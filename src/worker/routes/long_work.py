@@ -21,11 +21,11 @@ def check_batch_route(endpoint: str, engines: Engines) -> None:
     """Check that batches can use a route and that a served model supports it.
 
     Raises:
-        InvalidInput: Batches can't use this route, or no served model supports it.
+        InvalidInput: Batches can't use the route, or no served model supports it.
     """
     if endpoint not in BATCH_PATHS:
         raise InvalidInput(f"endpoint: one of {', '.join(BATCH_PATHS)}", param="endpoint")
-    # vLLM's server has some of these routes without /v1.
+    # vLLM's server has some routes of batches without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
     if not any(engine.body_keys(path) is not None for engine in engines for path in paths):
         names = ", ".join(base.model.names[0] for base in engines.base_models)
@@ -34,37 +34,37 @@ def check_batch_route(endpoint: str, engines: Engines) -> None:
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
-    """Cancel a batch; if a job has to end it, start this job and return ``start_jobs``' dict.
+    """Cancel a batch; if a job has to end it, start one. Returns the dict of ``start_long_jobs``.
 
     Raises:
         Conflict: The batch has already ended.
     """
     await asyncio.to_thread(batch.cancel)
     has_ended = await asyncio.to_thread(resources.batches.end_if_due, batch)
-    return {} if has_ended else await resources.start_jobs(batch.work)
+    return {} if has_ended else await resources.start_long_jobs(batch.work_reference)
 
 
-async def create_fine_tune(
+async def create_and_start_fine_tune(
     body: CreateFineTune, request: RouteRequest
 ) -> "tuple[FineTune, dict[str, Any]]":
-    """Create a fine-tune and start its job; also return the dict of ``Resources.start_jobs``.
+    """Create a fine-tune and start its job; also return the dict of ``Resources.start_long_jobs``.
 
     Raises:
         InvalidInput: This worker does not train, or the field that the message names is invalid.
     """
     resources, model = request.resources, request.engines.base_model.model
-    resources.check_training()
-    # The import is here because only workers that train need this module.
-    from worker.fine_tunes.creation import FineTuneCreator  # noqa: PLC0415 - see above
+    resources.check_training_enabled()
+    # The import is here because only workers that train need ``creation``.
+    from worker.fine_tunes.creation import FineTuneCreator  # noqa: PLC0415 - only for trainings
 
     adapters = set[str]()
     if body.model not in (*model.names, model.source):
         # Listing adapters needs the engine, which may be suspended for another training. A request
-        # that names the base model does not depend on it.
+        # that names the base model does not need the engine.
         adapters = {
             card["id"] for card in await models.list_usable_cards(request) if card["parent"]
         }
     creator = FineTuneCreator.from_settings(resources.fine_tunes, model, request.settings)
     id = resources.fine_tunes.id_for_job(request.request_id)
     fine_tune = await creator.create_in_thread(body, id, adapters)
-    return fine_tune, await resources.start_jobs(fine_tune.work)
+    return fine_tune, await resources.start_long_jobs(fine_tune.work_reference)

@@ -29,7 +29,11 @@ async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[
     bases = [base for base in request.engines.base_models if not base.is_dead]
     if not bases:
         raise EngineDead
-    return [(base, card) for base in bases for card in await _base_cards(base, request.request_id)]
+    return [
+        (base, card)
+        for base in bases
+        for card in await _base_and_adapter_cards(base, request.request_id)
+    ]
 
 
 async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, dict[str, Any]]:
@@ -49,7 +53,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
     return match
 
 
-async def _base_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
+async def _base_and_adapter_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
     """Return the cards of a base model and of all its adapters, whether loaded or not."""
     # The path of an adapter is removed, since callers must not see it.
     cards = [
@@ -57,7 +61,7 @@ async def _base_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, 
         for card in await base.model_cards(request_id)
     ]
     base_card, names = cards[0], {card["id"] for card in cards}
-    for name, reason in (await base.adapters_on_volume()).items():
+    for name, reason in (await base.adapter_problems_on_volume()).items():
         if name not in names:
             extra = {"problem": reason} if reason else {}
             cards.append(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from worker.batches.finish import OutputFactory
 from worker.batches.store import Batches
-from worker.batches.window import Window
+from worker.batches.window import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.long_work.record import Record
-from worker.process.concurrency import max_queue_jobs
+from worker.process.concurrency import max_jobs_from_queue
 from worker.settings import Settings
 from worker.volume import Volume
 from worker.volume.links import SignedLinks
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTunes
     from worker.fine_tunes.training_setup import TrainingSetup
 
-# Starts a job that runs long work, here or on the endpoint, and returns whether this succeeded.
+# Starts a job that runs long work, here or on the endpoint, and returns whether it has started.
 StartWork = Callable[[WorkReference], Awaitable[bool]]
 
 
@@ -44,7 +44,7 @@ class Resources:
         engines: The loaded engines.
         settings: The worker's settings.
         count_other_requests: Counts the requests in the engine that belong to no batch.
-        start_work: Starts a job that runs long work; if None, the caller has to send this job.
+        start_work: Starts a job that runs long work. If None, callers have to send such jobs.
         outputs: Factories of extra batch outputs; see ``Batches``.
     """
 
@@ -60,8 +60,8 @@ class Resources:
         self.settings = settings
         self.batches = Batches(settings, outputs)
         # Limits the number of batch lines that this worker answers concurrently.
-        self.window = Window(
-            max_queue_jobs(settings.batch_concurrency, engines.base_model.slots),
+        self.window = SlotWindow(
+            max_jobs_from_queue(settings.batch_concurrency, engines.base_model.slots),
             count_other_requests,
         )
         # Signed URLs of files, for the HTTP server.
@@ -81,11 +81,11 @@ class Resources:
     @cached_property
     def fine_tunes(self) -> "FineTunes":
         """The fine-tunes on the volume."""
-        from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - see above
+        from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - only for fine-tunes
 
         return FineTunes(self.settings)
 
-    async def start_jobs(self, work: WorkReference, jobs: int = 1) -> dict[str, Any]:
+    async def start_long_jobs(self, work: WorkReference, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run long work.
 
         Returns:
@@ -93,7 +93,7 @@ class Resources:
         """
         start_work = self._start_work
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
-        return {} if has_started else work.run_with
+        return {} if has_started else work.run_with_field
 
     @property
     def training_setup(self) -> "TrainingSetup":
@@ -102,12 +102,12 @@ class Resources:
         Raises:
             InvalidInput: This worker does not train.
         """
-        self.check_training()
+        self.check_training_enabled()
         return self._training_setup
 
     @cached_property
     def _training_setup(self) -> "TrainingSetup":
-        from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - see above
+        from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - only for trainings
 
         return TrainingSetup(
             self.fine_tunes,
@@ -117,7 +117,7 @@ class Resources:
             low_priority=self._training_mode == "beside",
         )
 
-    def check_training(self) -> None:
+    def check_training_enabled(self) -> None:
         """Check that this worker trains adapters.
 
         Raises:

@@ -84,11 +84,11 @@ class Route:
     shape: BodyShape = EMPTY_SHAPE
 
     @property
-    def template(self) -> str:
+    def path_template(self) -> str:
         """The path as the OpenAPI document displays it: ``{name}`` in place of ``{name:path}``."""
         return compile_path(self.path)[1]
 
-    def match(self, path: str) -> dict[str, str] | None:
+    def match_path(self, path: str) -> dict[str, str] | None:
         """Return the parameters in a path without /v1, or None if the path does not match."""
         match = _compile_pattern(self.path).match(path)
         return match and match.groupdict()

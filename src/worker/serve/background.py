@@ -34,11 +34,11 @@ class BackgroundWork:
         """
         self._worker = worker
         while (await receive())["type"] == "lifespan.startup":
-            await self._resume()
+            await self._resume_unfinished_work()
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _resume(self) -> None:
+    async def _resume_unfinished_work(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
             unfinished_work = await asyncio.to_thread(self._worker.list_unfinished_work)
@@ -50,8 +50,8 @@ class BackgroundWork:
             log.info("%s goes on", work)
             self._start_task(work)
 
-    async def start(self, work: WorkReference) -> bool:
-        """Start work, from any event loop; before the server's startup, only return False."""
+    async def start_work(self, work: WorkReference) -> bool:
+        """Start work from any event loop; return False before the server's startup, else True."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._start_task, work)
         return self._loop is not None
@@ -61,7 +61,7 @@ class BackgroundWork:
             # The running job may be ending because the work was paused; it has been resumed since.
             self._to_rerun.add(work)
             return
-        task = asyncio.create_task(self._run_until_done(work))
+        task = asyncio.create_task(self._run_with_retries(work))
         self._running[work] = task
         task.add_done_callback(lambda ended: self._on_task_done(work, cancelled=ended.cancelled()))
 
@@ -71,7 +71,7 @@ class BackgroundWork:
             self._to_rerun.remove(work)
             self._start_task(work)
 
-    async def _run_until_done(self, work: WorkReference) -> None:
+    async def _run_with_retries(self, work: WorkReference) -> None:
         job = {"id": str(uuid.uuid4()), "input": work.job_input()}
         while error := await self._run_job(job):
             log.error("%s stops: %s", work, error["message"])

@@ -41,11 +41,11 @@ class BodyReader:
         self._buffered = 0
 
     async def read(self, request: Request) -> bytes:
-        """Return a request's body; raises the same errors as ``parts``."""
-        async with contextlib.aclosing(self.parts(request)) as parts:
+        """Return a request's body; raises the same errors as ``read_chunks``."""
+        async with contextlib.aclosing(self.read_chunks(request)) as parts:
             return b"".join([part async for part in parts])
 
-    async def parts(self, request: Request) -> AsyncGenerator[bytes, None]:
+    async def read_chunks(self, request: Request) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a request's body; it counts as in memory until the generator ends.
 
         Raises:
@@ -96,7 +96,11 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
         text = "Send the body as JSON, with the header Content-Type: application/json."
         raise InvalidBody(415, text)
     try:
-        parsed = json.loads(body, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
+        parsed = json.loads(
+            body,
+            object_pairs_hook=_object_with_unique_keys,
+            parse_constant=_refuse_nan_and_infinity,
+        )
     except RecursionError:
         raise InvalidInput("The body is nested too deeply.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as broken:
@@ -109,12 +113,12 @@ def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
     return parsed
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     parsed = dict(pairs)
     if len(parsed) < len(pairs):
         raise InvalidInput("The body is broken JSON: an object has a key twice.")
     return parsed
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_nan_and_infinity(name: str) -> Any:
     raise InvalidInput(f"The body is broken JSON: {name} is no number that JSON has.")

@@ -53,7 +53,7 @@ class HttpConnection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows the type, too
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
@@ -63,7 +63,7 @@ class HttpConnection(H11Protocol):
         self._port = self._ports[self.server and self.server[1]]
         self._port.open.add(self)
         self._update_head_timer()
-        self._update_waiting()
+        self._update_waiting_connections()
         if len(self._port.open) > self._limits.connections:
             self._evict_oldest()
 
@@ -81,11 +81,11 @@ class HttpConnection(H11Protocol):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + step])
         self._update_head_timer()
-        self._update_waiting()
+        self._update_waiting_connections()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._update_waiting()
+        self._update_waiting_connections()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -109,7 +109,7 @@ class HttpConnection(H11Protocol):
         self._port.open.discard(self)
         self._port.waiting.pop(self, None)
 
-    def _update_waiting(self) -> None:
+    def _update_waiting_connections(self) -> None:
         if self._is_answering():
             self._port.waiting.pop(self, None)
         elif self in self._port.open:

@@ -61,7 +61,7 @@ def make_server(
 
 
 def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Return an app that web pages of these origins may call; without origins, the same app."""
+    """Return an app that web pages of ``origins`` may call; without any, ``app`` itself."""
     if not origins:
         return app
     methods = ("OPTIONS", *METHODS)
@@ -81,7 +81,7 @@ def serve(
 ) -> None:
     """Serve requests on the sockets of a ``StartupListener`` at this host, until a signal.
 
-    ``watch`` runs in a thread and exits if an engine dies; it gets a counter of running requests.
+    ``watch`` runs in a thread and exits if an engine dies; its argument counts running requests.
     """
     ports = [one.getsockname()[1] for one in sockets]
     server = make_server(engines, settings, host, *ports)
@@ -91,7 +91,7 @@ def serve(
         return len(server.server_state.tasks)
 
     threading.Thread(target=watch, args=(count_requests,), daemon=True).start()
-    # uvicorn logs this only for sockets that it has opened itself.
+    # Log the address, which uvicorn logs only for sockets that it has opened itself.
     named = f"[{host}]" if ":" in host else host
     log.info("Uvicorn running on http://%s:%d", named, ports[0])
     server.run(sockets=[*sockets])
@@ -151,7 +151,7 @@ def _make_server(
     health: int | None,
     lifespan: Literal["on", "off"],
 ) -> uvicorn.Server:
-    """Return a server of an app, with the filters that this host and these ports need."""
+    """Return a server of an app, with the filters that ``host`` and the ports need."""
     key, origins = settings.serve_api_key, settings.allowed_origins
     # On other hosts, clients use names of the server that the worker can't know or check.
     if host in LOOPBACK and key is None and "*" not in origins:
@@ -164,7 +164,7 @@ def _make_server(
         app,
         host=host,
         port=port,
-        # uvicorn calls this for each connection.
+        # uvicorn calls ``http`` for each connection.
         http=partial(HttpConnection, limits, defaultdict(PortConnections)),  # type: ignore[arg-type]  # a function works, too
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",

@@ -41,13 +41,13 @@ class Ports:
         Raises:
             SettingsError: The value of a variable is not a port.
         """
-        main = _read_port("PORT", environ) if port is None else port
-        health = _read_port("PORT_HEALTH", environ)
+        main = _port_from_variable("PORT", environ) if port is None else port
+        health = _port_from_variable("PORT_HEALTH", environ)
         main = DEFAULT_PORT if main is None else main
         return cls(main, None if health == main else health)
 
 
-def _read_port(name: str, environ: Mapping[str, str]) -> int | None:
+def _port_from_variable(name: str, environ: Mapping[str, str]) -> int | None:
     value = environ.get(name, "").strip()
     if not value:
         return None

@@ -32,7 +32,7 @@ from worker.routes.route import Route
 from worker.serve import keys
 from worker.serve.background import BackgroundWork
 from worker.serve.bodies import BodyReader, parse_body
-from worker.serve.transfers import FileTransfers, job_route
+from worker.serve.transfers import FileTransfers, to_job_route
 from worker.settings import Settings
 
 PING = "/ping"
@@ -62,7 +62,7 @@ class WorkerApp:
         batches = Batches(settings)
         self._transfers = FileTransfers(batches.files, settings)
         self._background = BackgroundWork()
-        start = self._background.start
+        start = self._background.start_work
         # No platform limits the yields and the time of a server's jobs.
         self._worker = Worker(
             engines, as_text, yield_limit=math.inf, start_work=start, timeout_s=math.inf
@@ -76,13 +76,13 @@ class WorkerApp:
         request_id = str(uuid.uuid4())
         try:
             self._check_request(request)
-            if route := self._transfers.find_route(request):
-                await self._transfer(request, route, request_id, send)
+            if route := self._transfers.find_transfer_route(request):
+                await self._transfer_file(request, route, request_id, send)
                 return
-            # Check this before reading the body, which may take as long as an answer.
+            # Refuse before reading the body, which may take as long as an answer.
             if request.method in WRITE_METHODS and self._worker.is_full:
                 raise EngineBusy
-            await self._respond(request, request_id, send)
+            await self._answer_ping_or_job(request, request_id, send)
         except ClientDisconnect:
             return
         except WorkerError as error:
@@ -107,19 +107,23 @@ class WorkerApp:
             raise EngineDead
 
     def _is_authorized(self, request: Request, key: SecretStr) -> bool:
-        if keys.has_key(request.headers, key):
+        if keys.has_api_key(request.headers, key):
             return True
         # A signed link to a file needs no key.
         path, query = request.scope["path"], request.query_params
-        return request.method in READ_METHODS and self._worker.links.is_valid(path, query)
+        return request.method in READ_METHODS and self._worker.signed_links.has_valid_signature(
+            path, query
+        )
 
-    async def _transfer(self, request: Request, route: Route, request_id: str, send: Send) -> None:
+    async def _transfer_file(
+        self, request: Request, route: Route, request_id: str, send: Send
+    ) -> None:
         """Answer a transfer of a file, which is not a job; log a record as for a job.
 
         Raises:
             WorkerError: The request is refused.
         """
-        record = JobRecord(request_id, route=route.template, status=UNANSWERED)
+        record = JobRecord(request_id, route=route.path_template, status=UNANSWERED)
         try:
             response = await self._transfers.answer(request, route)
             response.headers.update(_request_id_header(request_id))
@@ -129,9 +133,9 @@ class WorkerApp:
             record.status = error.status
             raise
         finally:
-            record.write()
+            record.write_to_log()
 
-    async def _respond(self, request: Request, request_id: str, send: Send) -> None:
+    async def _answer_ping_or_job(self, request: Request, request_id: str, send: Send) -> None:
         """Answer a ping, or run the request as a job until it ends or the client disconnects.
 
         Raises:
@@ -143,8 +147,8 @@ class WorkerApp:
             return
         # Wait for a disconnect here: with servers of ASGI 2.4, StreamingResponse notices one only
         # when it sends something, and an unstreamed answer would be computed to its end.
-        job = {"id": request_id, "input": await self._read_input(request)}
-        answer = asyncio.create_task(self._answer(job, scope, receive, send))
+        job = {"id": request_id, "input": await self._read_job_input(request)}
+        answer = asyncio.create_task(self._send_job_answer(job, scope, receive, send))
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +160,7 @@ class WorkerApp:
         if not answer.cancelled():
             answer.result()
 
-    async def _read_input(self, request: Request) -> dict[str, Any]:
+    async def _read_job_input(self, request: Request) -> dict[str, Any]:
         """Return a job's input for a request.
 
         Raises:
@@ -167,9 +171,9 @@ class WorkerApp:
             content = await self._bodies.read(request)
             body = parse_body(content, request.headers.get("content-type", ""))
         # Send each event immediately: growing chunks are for the platform's queue.
-        return {"route": job_route(request), "method": method, "body": body, "max_batch_size": 1}
+        return {"route": to_job_route(request), "method": method, "body": body, "max_batch_size": 1}
 
-    async def _answer(
+    async def _send_job_answer(
         self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send
     ) -> None:
         async with contextlib.aclosing(self._worker.handle(job)) as chunks:
@@ -177,7 +181,7 @@ class WorkerApp:
             first = await anext(chunks, "")
             if isinstance(first, str) and first.startswith(EVENT_PREFIXES):
                 headers, media_type = _request_id_header(job["id"]), "text/event-stream"
-                stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
+                stream = StreamingResponse(_encode_events(first, chunks), 200, headers, media_type)
                 await stream.stream_response(send)
             else:
                 # JSON can't encode NaN: an answer with it is a defect of the worker.
@@ -198,7 +202,7 @@ class FailedStartApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = str(uuid.uuid4())
-        if self._key is None or keys.has_key(Headers(scope=scope), self._key):
+        if self._key is None or keys.has_api_key(Headers(scope=scope), self._key):
             response = error_response(self._error.body(request_id), scope)
         elif scope["path"] in PUBLIC_PATHS:
             response = Response(status_code=self._error.status)
@@ -235,12 +239,14 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
     if error["retryable"]:
         headers["retry-after"] = str(error.get("retry_after", 1))
     scheme, _ = keys.parse_authorization(Headers(scope=scope))
-    if llm_engine.is_client_request(scope["path"], scheme):
+    if llm_engine.is_llm_engine_request(scope["path"], scheme):
         status, body = llm_engine.error_response(body)
     return Response(_encode_text(_encode(body)), status, headers, JSON_TYPE)
 
 
-async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+async def _encode_events(
+    first: str, chunks: AsyncGenerator[Any, None]
+) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, without the job's error, which the last event reports."""
     yield _encode_text(first)
     async for chunk in chunks:

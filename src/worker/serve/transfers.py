@@ -45,12 +45,12 @@ class FileTransfers:
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
-        self._adapters = adapters.directory(settings.base_path)
+        self._adapters = adapters.adapters_directory(settings.base_path)
         largest = settings.files_max_mb * MEGABYTE + FORM_OVERHEAD_BYTES
         self._bodies = BodyReader(largest, settings.serve_timeout_s, "FILES_MAX_MB")
 
-    def find_route(self, request: Request) -> Route | None:
-        """Return the route of a request that is answered here; None if it becomes a job."""
+    def find_transfer_route(self, request: Request) -> Route | None:
+        """Return the route of a request for ``answer``; None if the request becomes a job."""
         route = _find_file_route(request)
         if route is None:
             return None
@@ -60,14 +60,14 @@ class FileTransfers:
         return route if is_form or raw else None
 
     async def answer(self, request: Request, route: Route) -> Response:
-        """Answer a request for which ``find_route`` has returned a route.
+        """Answer a request for which ``find_transfer_route`` has returned a route.
 
         Raises:
             WorkerError: The request is refused.
         """
         if route.path == FILES_PATH:
             return JSONResponse(await self._receive_upload(request))
-        params = route.match(OpenAIJob(route=request.scope["path"]).path) or {}
+        params = route.match_path(OpenAIJob(route=request.scope["path"]).path) or {}
         if route.path == FILE_PATH:
             return await asyncio.to_thread(self._adapter_response, params["name"], params["file"])
         return await asyncio.to_thread(self._file_response, params["id"])
@@ -84,7 +84,7 @@ class FileTransfers:
 
     async def _read_form(self, request: Request) -> FormData:
         """Read a form; a large file in it is stored in a temporary file."""
-        async with contextlib.aclosing(self._bodies.parts(request)) as parts:
+        async with contextlib.aclosing(self._bodies.read_chunks(request)) as parts:
             try:
                 return await _FormParser(request.headers, parts).parse()
             except MultiPartException as broken:
@@ -101,7 +101,7 @@ class FileTransfers:
         return FileResponse(path, media_type=BINARY_TYPE, filename=file.filename, stat_result=stat)
 
     def _adapter_response(self, name: str, file: str) -> Response:
-        path = adapters.adapter_files(self._adapters, name).get(file)
+        path = adapters.adapter_file_paths(self._adapters, name).get(file)
         if path is None:
             raise NoSuchObject(f"The adapter {name!r} has no file {file!r}.")
         return FileResponse(path, media_type=BINARY_TYPE, filename=file)
@@ -112,13 +112,15 @@ class _FormParser(MultiPartParser):
 
     def __init__(self, headers: Headers, parts: AsyncGenerator[bytes, None]) -> None:
         limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
-        super().__init__(headers, self._relay(parts), **limits)
+        super().__init__(headers, self._relay_whole_form(parts), **limits)
         self._ended = False
 
     def on_end(self) -> None:
         self._ended = True
 
-    async def _relay(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _relay_whole_form(
+        self, parts: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
         async for part in parts:
             yield part
         if not self._ended:
@@ -163,7 +165,7 @@ def _wants_json(request: Request) -> bool:
     return basic or "application/json" in request.headers.get("accept", "")
 
 
-def job_route(request: Request) -> str:
+def to_job_route(request: Request) -> str:
     """Return the route of the job that a request becomes, with its query string."""
     # Encode the path: it is already decoded, and the job decodes its route again.
     path = request.scope["path"].replace("%", "%25").replace("?", "%3F")

@@ -28,14 +28,14 @@ class WebPageFilter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                self._check(Headers(scope=scope))
+                self._refuse_foreign_pages(Headers(scope=scope))
             except Forbidden as error:
                 refusal = error_response(error.body(str(uuid.uuid4())), scope)
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers) -> None:
+    def _refuse_foreign_pages(self, headers: Headers) -> None:
         """Refuse web pages of other sites, and host names that may belong to such a site.
 
         Browsers report in Sec-Fetch-Site whether a page of another site sends the request, and in
@@ -69,5 +69,6 @@ def _is_safe_host(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # No site owns an address. But 0.0.0.0 leads here, too, and lacks Sec-Fetch-Site.
+    # A site can't have an IP address as its own name, so IP addresses are safe. Except
+    # 0.0.0.0: it reaches this machine, too, but browsers send no Sec-Fetch-Site to it.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))

@@ -17,7 +17,12 @@ from pydantic import (
     WrapValidator,
 )
 
-from worker.settings.environment import LIBRARY_DEFAULTS, Default, find_paths, set_defaults
+from worker.settings.environment import (
+    LIBRARY_DEFAULTS,
+    ChosenDefault,
+    find_paths_in_variables,
+    set_unset_variables,
+)
 from worker.settings.examples import example_value
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.values import format_value, model_name_problem, parse_boolean, parse_list
@@ -181,11 +186,11 @@ class Settings(BaseModel):
         except ValidationError as invalid:
             mistakes = [cls._to_mistake(error, values) for error in invalid.errors()]
             raise SettingsError(mistakes) from None
-        settings._paths = find_paths(environ)
+        settings._paths = find_paths_in_variables(environ)
         return settings
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths_in_environ(self) -> tuple[Path, ...]:
         """All paths in the values of environment variables: models, caches, adapters and others."""
         return self._paths
 
@@ -206,7 +211,7 @@ class Settings(BaseModel):
         values = (getattr(self, name) for name in type(self).model_fields)
         return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
-    def ineffective_settings(self) -> dict[str, str]:
+    def ineffective_setting_reasons(self) -> dict[str, str]:
         """Return the settings that have no effect because of other settings, with the reasons."""
         constant = f"every chunk holds DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
         if self.default_min_batch_size >= self.default_batch_size:
@@ -217,7 +222,7 @@ class Settings(BaseModel):
             return {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": reason}
         return {}
 
-    def export_variables(self) -> list[Default]:
+    def export_library_variables(self) -> list[ChosenDefault]:
         """Set unset environment variables that the SDK and Hugging Face's libraries read.
 
         The hub's cache is placed in BASE_PATH, where the platform stores its own cached models, if
@@ -228,9 +233,9 @@ class Settings(BaseModel):
             values["HF_TOKEN"] = self.hf_token.get_secret_value()
         if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
-        changed = set_defaults(values)
+        changed = set_unset_variables(values)
         return [
-            Default(name, changed[name], reason)
+            ChosenDefault(name, changed[name], reason)
             for name, reason in _LOGGED_REASONS.items()
             if name in changed
         ]

@@ -48,7 +48,7 @@ _secrets: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Default:
+class ChosenDefault:
     """A value that the worker chose for a setting that the operator left unset, with the reason."""
 
     name: str
@@ -106,7 +106,7 @@ def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 def trainer_environ(*, wandb: bool) -> dict[str, str]:
     """Return the environment for a training process: offline, and without other programs' secrets.
 
-    It lacks the variables in ``THREAD_ENV``. ``wandb`` adds Weights & Biases' API key, if set.
+    The variables in ``THREAD_ENV`` are left out. ``wandb`` adds Weights & Biases' API key, if set.
     """
     environ = environ_without_secrets(os.environ)
     for name in THREAD_ENV:
@@ -125,9 +125,9 @@ def first_visible_gpu() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
 
 
-def set_defaults(values: Mapping[str, str]) -> dict[str, str]:
+def set_unset_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Set variables that are unset or blank, and return the variables that were set."""
-    unset = {name: value for name, value in values.items() if not is_set(name)}
+    unset = {name: value for name, value in values.items() if not is_variable_set(name)}
     os.environ.update(unset)
     return unset
 
@@ -137,7 +137,7 @@ def set_variable(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-def is_set(name: str) -> bool:
+def is_variable_set(name: str) -> bool:
     """Return whether a variable is set to a value that is not blank."""
     return bool(os.environ.get(name, "").strip())
 
@@ -152,7 +152,7 @@ def has_realtime_port() -> bool:
     return os.environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
-def hub_cache(environ: Mapping[str, str]) -> Path:
+def hub_cache_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory of the Hugging Face cache, by the same rules as ``huggingface_hub``."""
     for name, folder in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
         if path := environ.get(name, "").strip():
@@ -160,7 +160,7 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     return _expand_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
-def find_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def find_paths_in_variables(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the paths in the values of variables, such as models, caches and adapters.
 
     A value may be a path, or contain paths within other text, such as a list or JSON. Relative

@@ -22,8 +22,8 @@ class Removal:
     first_without: str
 
     @property
-    def since(self) -> str:
-        """The first series of releases without it, such as 0.18; not all releases were checked."""
+    def first_series_without(self) -> str:
+        """The first series of releases without the entry, such as 0.18; some were not checked."""
         return ".".join(self.first_without.split(".")[:2])
 
 

@@ -187,7 +187,7 @@ def explain_removal(name: str) -> str | None:
     removal = history.find_removal("options", name)
     if name not in REMOVED_SETTINGS and not removal:
         return None
-    since = f"vLLM has had no such option since {removal.since}" if removal else ""
+    since = f"vLLM has had no such option since {removal.first_series_without}" if removal else ""
     return "; ".join(filter(None, (since, REMOVED_SETTINGS.get(name))))
 
 
@@ -216,21 +216,26 @@ class SettingNames:
     vllm_variables: frozenset[str]
 
     @cached_property
-    def all_settings(self) -> set[str]:
+    def all_names(self) -> set[str]:
         """Names of all settings, including aliases."""
-        return {*self._engine_names, *self._embedder_names, *NEGATED_NAMES, *self.worker_settings}
+        return {
+            *self._names_of_both_engines,
+            *self._embedder_names,
+            *NEGATED_NAMES,
+            *self.worker_settings,
+        }
 
     @cached_property
-    def _engine_names(self) -> set[str]:
-        """Names of the settings that every engine has, including aliases."""
+    def _names_of_both_engines(self) -> set[str]:
+        """Names of settings that the main model's and the embedder's engine have, with aliases."""
         names = {*self.vllm_options, *CANONICAL_NAMES, *SPECULATIVE_KEYS}
         return names - self.worker_settings | OPTION_BY_SETTING.keys()
 
     @cached_property
     def _embedder_names(self) -> set[str]:
-        return {EMBEDDER_PREFIX + name for name in self._engine_names}
+        return {EMBEDDER_PREFIX + name for name in self._names_of_both_engines}
 
-    def find_problems(
+    def find_unknown_and_ineffective(
         self, spellings: Iterable[str], names_in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
         """Find unknown names, and settings that have no effect.
@@ -246,15 +251,15 @@ class SettingNames:
         if f"{EMBEDDER_PREFIX}MODEL_NAME" not in map(canonical_name, names):
             reason = f"has no effect without {EMBEDDER_PREFIX}MODEL_NAME"
             reasons |= dict.fromkeys(self._embedder_names & names, reason)
-        for name in names - self.all_settings.union(
+        for name in names - self.all_names.union(
             LIBRARY_VARIABLES, self.vllm_variables, self.ineffective, FOREIGN_OPTIONS
         ):
-            if reason := self._explain_unknown(name):
+            if reason := self._explain_unknown_name(name):
                 reasons[name] = reason
         warnings = [(name, f"{name} {reason}") for name, reason in sorted(reasons.items())]
-        return [*self._find_unknown_in_files(names_in_files)], warnings
+        return [*self._mistakes_in_setting_files(names_in_files)], warnings
 
-    def _explain_unknown(self, name: str) -> str:
+    def _explain_unknown_name(self, name: str) -> str:
         """Return the problem of an unknown variable; blank if it is likely another program's."""
         bare = name.removeprefix(EMBEDDER_PREFIX)
         normalized = name.strip("-").replace("-", "_").upper()
@@ -270,11 +275,11 @@ class SettingNames:
             for variable in LIBRARY_VARIABLES | self.vllm_variables
             if variable.startswith(_LIBRARY_PREFIXES)
         }
-        known = self.all_settings
+        known = self.all_names
         suggestion = normalized if normalized in known else guess_setting(name, known | libraries)
         return f"is not a setting: did you mean {suggestion}?" if suggestion else ""
 
-    def _find_unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+    def _mistakes_in_setting_files(self, names: Iterable[str]) -> Iterator[Mistake]:
         """Yield a mistake for each unknown name in files, which only the worker reads."""
         known = {*self.worker_settings, *self.vllm_options, *OPTION_BY_SETTING, *SPECULATIVE_KEYS}
         known |= {EMBEDDER_PREFIX + name for name in known}

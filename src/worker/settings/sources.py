@@ -24,9 +24,9 @@ from worker.settings.values import (
     is_same_value,
     negate_boolean,
     parse_scalar,
-    redact,
-    redact_line,
-    redact_setting,
+    redact_by_setting_name,
+    redact_command_line,
+    redact_json_and_urls,
 )
 
 # The file that the image build writes to describe the model in the image.
@@ -78,12 +78,12 @@ class RawSettings:
             for name, value in self.values.items()
             if name.startswith(prefix)
         }
-        # DISABLE_LOG_REQUESTS is a setting of the worker and applies to every engine.
+        # DISABLE_LOG_REQUESTS is a setting of the worker and applies to both engines.
         if equals_boolean(self.values.get("DISABLE_LOG_REQUESTS"), False):
             options["ENABLE_LOG_REQUESTS"] = "1"
         return {OPTION_BY_SETTING.get(name, name): value for name, value in options.items()}
 
-    def exclude(self, names: Collection[str]) -> "RawSettings":
+    def without_settings(self, names: Collection[str]) -> "RawSettings":
         """Return a copy without the settings with these spellings, and without mistakes."""
         remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
         values = {name: value for name, value in self.values.items() if name in remaining}
@@ -113,7 +113,9 @@ def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_F
     try:
         extra_args = tuple(shlex.split(line))
     except ValueError as error:
-        mistakes.append(Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_ARGS_EXAMPLE))
+        mistakes.append(
+            Mistake(EXTRA_ARGS, redact_command_line(line), str(error), EXTRA_ARGS_EXAMPLE)
+        )
     for source, variables in _iter_sources(environ, extra_args, baked_file, mistakes):
         for name, (spelling, value) in _index_by_canonical_name(variables, mistakes).items():
             values[name], spellings[name] = value, spelling
@@ -121,7 +123,7 @@ def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_F
             if source:
                 files[name] = source
     for prefix in ("", EMBEDDER_PREFIX):
-        mistakes += _merge_speculative(prefix, values, spellings)
+        mistakes += _merge_speculative_variables(prefix, values, spellings)
     return RawSettings(values, spellings, files, extra_args, tuple(mistakes))
 
 
@@ -133,14 +135,19 @@ def _iter_sources(
     config = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
     if config_name or config.is_file():
         with collect_mistakes(mistakes):
-            yield config, _parse_file(CONFIG_FILE, config)
+            yield config, _parse_settings_file(CONFIG_FILE, config)
     if baked.is_file():
         with collect_mistakes(mistakes):
-            yield baked, _filter_baked_settings(environ, extra_args, _parse_file(str(baked), baked))
+            yield (
+                baked,
+                _drop_other_model_settings(
+                    environ, extra_args, _parse_settings_file(str(baked), baked)
+                ),
+            )
     yield None, environ
 
 
-def _filter_baked_settings(
+def _drop_other_model_settings(
     environ: Mapping[str, str], extra_args: Sequence[str], values: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Drop the image's settings except MODEL_NAME if the operator selects another model."""
@@ -172,11 +179,11 @@ def guess_options(words: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _parse_file(name: str, file: Path) -> dict[str, str]:
+def _parse_settings_file(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
     Raises:
-        SettingsError: The file can't be read, or a setting in it is not allowed or has two values.
+        SettingsError: The file is no valid mapping, or a setting is forbidden or has two values.
     """
     example = "it holds lines such as max-model-len: 4096"
     try:
@@ -195,10 +202,12 @@ def _parse_file(name: str, file: Path) -> dict[str, str]:
         setting = str(key).upper().replace("-", "_")
         if setting in ENVIRONMENT_ONLY:
             advice = f"stands in {file}, but only the environment can set it"
-            raise SettingsError([Mistake(setting, redact_line(format_value(value)), advice)])
+            raise SettingsError(
+                [Mistake(setting, redact_command_line(format_value(value)), advice)]
+            )
         if values.setdefault(setting, format_value(value)) != format_value(value):
             advice = f"stands in {file} twice, with two values"
-            redacted = redact(redact_setting(setting, format_value(value)))
+            redacted = redact_json_and_urls(redact_by_setting_name(setting, format_value(value)))
             raise SettingsError([Mistake(setting, redacted, advice)])
     return values
 
@@ -226,15 +235,15 @@ def _index_by_canonical_name(
                 name, value = NEGATED_NAMES[spelling], negate_boolean(value)
             other, other_value = by_name.get(name, (spelling, value))
             if not is_same_value(other_value, value):
-                other_text = redact_setting(other, variables[other].strip())
+                other_text = redact_by_setting_name(other, variables[other].strip())
                 advice = f"{other}={other_text} is the same setting: set one of them"
-                redacted_value = redact_setting(spelling, variables[spelling].strip())
+                redacted_value = redact_by_setting_name(spelling, variables[spelling].strip())
                 mistakes.append(Mistake(spelling, redacted_value, advice))
             by_name[name] = (spelling, value)
     return by_name
 
 
-def _merge_speculative(
+def _merge_speculative_variables(
     prefix: str, values: dict[str, str], spellings: dict[str, str]
 ) -> list[Mistake]:
     """Merge the variables of speculative decoding into SPECULATIVE_CONFIG.

@@ -77,7 +77,7 @@ def parse_list(value: str) -> list[str]:
     return [item if isinstance(item, str) else json.dumps(item) for item in values]
 
 
-def parse_adapters(value: str) -> list[str]:
+def split_adapter_list(value: str) -> list[str]:
     """Parse a list of adapters, which spaces may also separate, as on vLLM's command line."""
     entries = parse_list(value)
     return entries if value[0] in "[{" else [word for item in entries for word in item.split()]
@@ -109,17 +109,17 @@ def is_directory(path: str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for a long name
 
 
-def redact_setting(name: str, value: str) -> str:
+def redact_by_setting_name(name: str, value: str) -> str:
     """Return "***" if a setting's name indicates a secret, otherwise its value."""
     return "***" if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")) else value
 
 
-def redact(value: str) -> str:
+def redact_json_and_urls(value: str) -> str:
     """Mask JSON, which may contain keys of other services, and credentials in URLs."""
     return {"{": "{...}", "[": "[...]"}.get(value[:1]) or re.sub("//[^/@]+@", "//***@", value)
 
 
-def redact_line(line: str) -> str:
+def redact_command_line(line: str) -> str:
     """Redact secrets, JSON and credentials in a command line."""
     try:
         words = shlex.split(line)
@@ -133,6 +133,6 @@ def redact_line(line: str) -> str:
             continue
         is_secret = bool(_SECRET_NAME.search(name))
         next_is_secret = is_secret and not equals
-        redacted_value = "***" if is_secret else redact(value)
-        redacted.append(f"{name}={redacted_value}" if equals else redact(word))
+        redacted_value = "***" if is_secret else redact_json_and_urls(value)
+        redacted.append(f"{name}={redacted_value}" if equals else redact_json_and_urls(word))
     return " ".join(redacted)

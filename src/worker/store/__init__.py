@@ -6,7 +6,7 @@ that finds all models on the disk does not need it.
 
 from worker.store.places import BakedModel, Places
 from worker.store.refusals import ACCESS_REASONS, ModelUnavailable, Reason
-from worker.store.resolve import resolve
+from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import (
     Artifact,
     ArtifactKind,
@@ -30,5 +30,5 @@ __all__ = [
     "Reason",
     "Snapshot",
     "UnlocatedArtifact",
-    "resolve",
+    "resolve_on_disk",
 ]

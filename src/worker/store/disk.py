@@ -17,8 +17,8 @@ _INCOMPLETE = "incomplete metadata"
 
 def read_snapshot(location: ArtifactLocation) -> Snapshot:
     """Read a directory's list of files, its config.json and the headers of its weights."""
-    paths = dict(_named_files(location.directory))
-    named = files.weight_files(paths, read_text(paths.get(INDEX)), location.artifact)
+    paths = dict(_files_with_relative_names(location.directory))
+    named = files.weight_files(paths, read_text_or_empty(paths.get(INDEX)), location.artifact)
     weights = [name for name in named if name in paths]
 
     def to_files(names: list[str]) -> tuple[File, ...]:
@@ -31,9 +31,9 @@ def read_snapshot(location: ArtifactLocation) -> Snapshot:
         directory=location.directory,
         commit=location.commit,
         weights=to_files(weights),
-        others=to_files(files.other_files(paths)),
+        others=to_files(files.non_weight_files(paths)),
         absent_weights=tuple(name for name in named if name not in paths),
-        config=files.parse_json_object(read_text(paths.get(CONFIG))),
+        config=files.parse_json_object(read_text_or_empty(paths.get(CONFIG))),
         tensors=tensors,
         damage=damage,
         skipped=location.skipped,
@@ -51,7 +51,7 @@ def loading_problem(directory: Path, artifact: Artifact) -> str | None:
     if snapshot.damage:
         return snapshot.damage
     names = [file.name for file in (*snapshot.weights, *snapshot.others)]
-    if not files.can_load(names, artifact):
+    if not files.has_required_files(names, artifact):
         return nothing_to_load_message(artifact)
     if artifact.kind is ArtifactKind.MODEL and not snapshot.config:
         return f"{CONFIG} is missing"
@@ -74,7 +74,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     for path in paths:
         try:
             with safe_open(path, "np") as opened:
-                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                for name in opened.keys():  # noqa: SIM118 - ``opened`` is no mapping
                     tensor = opened.get_slice(name)
                     counted[tensor.get_dtype()] += prod(tensor.get_shape())
         except (OSError, SafetensorError) as error:
@@ -83,7 +83,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     return counted, None
 
 
-def read_text(path: Path | None) -> str:
+def read_text_or_empty(path: Path | None) -> str:
     """Return the text of a file; an empty string if there is no file."""
     return path.read_text(errors="replace") if path and path.is_file() else ""
 
@@ -93,11 +93,11 @@ def weight_paths(directory: Path, artifact: Artifact) -> list[Path]:
     # Don't search the whole tree: the operator may have put anything below the directory.
     paths = [path for pattern in ("*", "*/*.safetensors") for path in directory.glob(pattern)]
     by_name = {path.relative_to(directory).as_posix(): path for path in paths if path.is_file()}
-    names = files.weight_files(by_name, read_text(by_name.get(INDEX)), artifact)
+    names = files.weight_files(by_name, read_text_or_empty(by_name.get(INDEX)), artifact)
     return [by_name[name] for name in names if name in by_name]
 
 
-def _named_files(directory: Path) -> Iterator[tuple[str, Path]]:
+def _files_with_relative_names(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in directory.rglob("*"):
         # Skip dangling links.
         if path.is_file():

@@ -17,12 +17,12 @@ from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, environ_without_secrets
 from worker.store.places import Places
 from worker.store.refusals import ModelUnavailable, Reason
-from worker.store.resolve import resolve
+from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, Origin
 
 # Environment variables of the child process that the operator may override.
 _DEFAULTS = {
-    # Otherwise huggingface_hub requests a list of coding agents from the hub, to report its own.
+    # Otherwise huggingface_hub requests a list of coding agents, to report which one runs it.
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 
@@ -31,8 +31,8 @@ _DEFAULTS = {
 class FetchOrder:
     """The artifacts that the child process obtains.
 
-    ``refresh`` has the same meaning as in ``download.obtain``. The hub's token is passed here,
-    since other processes could read it in the environment.
+    ``refresh`` has the same meaning as in ``download.obtain_artifact``. The hub's token is passed
+    here, since other processes could read it in the environment.
     """
 
     artifacts: list[Artifact]
@@ -72,7 +72,7 @@ class ModelFetcher:
         environ: Mapping[str, str],
         refresh: bool = False,
     ) -> None:
-        results = [resolve(item, places) for item in artifacts]
+        results = [resolve_on_disk(item, places) for item in artifacts]
         locations = [result for result in results if isinstance(result, ArtifactLocation)]
         # The child checks artifacts on the volume: only they can have a newer commit.
         current = [one for one in locations if not (refresh and one.origin is Origin.VOLUME)]
@@ -86,7 +86,7 @@ class ModelFetcher:
         """The locations of all artifacts; empty while the child process obtains any of them."""
         return [] if self._child else [*self._locations.values()]
 
-    def result(self) -> dict[Artifact, ArtifactLocation]:
+    def wait_for_locations(self) -> dict[Artifact, ArtifactLocation]:
         """Wait for the child process, if there is one; return all locations.
 
         Raises:
@@ -124,7 +124,7 @@ def _start_child(order: FetchOrder, environ: Mapping[str, str]) -> Child:
         stdout=subprocess.PIPE,
     )
     assert child.stdin  # for the type checker: it is a pipe
-    # If the child has already exited, ``result`` reports it.
+    # If the child has already exited, ``wait_for_locations`` reports it.
     with contextlib.suppress(BrokenPipeError), child.stdin:
         child.stdin.write(ORDER_ADAPTER.dump_json(order))
     return child

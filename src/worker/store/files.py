@@ -67,7 +67,11 @@ def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list
         artifact: The part of the repository to load.
     """
     extra = filter(_EXTRA_WEIGHTS.fullmatch, names) if artifact.kind is ArtifactKind.MODEL else ()
-    files = [*weight_files(names, index, artifact), *extra, *other_files(names, code=artifact.code)]
+    files = [
+        *weight_files(names, index, artifact),
+        *extra,
+        *non_weight_files(names, code=artifact.code),
+    ]
     return [*dict.fromkeys(files)]
 
 
@@ -95,7 +99,7 @@ def missing_shards(names: Collection[str]) -> list[str]:
     return sorted(expected - set(names))
 
 
-def other_files(names: Collection[str], code: bool = True) -> list[str]:
+def non_weight_files(names: Collection[str], code: bool = True) -> list[str]:
     """Return the sorted names of the non-weight files to load; ``code`` includes Python files."""
     suffixes = (*_OTHER_SUFFIXES, _CODE_SUFFIX) if code else _OTHER_SUFFIXES
     return sorted(
@@ -106,7 +110,7 @@ def other_files(names: Collection[str], code: bool = True) -> list[str]:
     )
 
 
-def can_load(names: Iterable[str], artifact: Artifact) -> bool:
+def has_required_files(names: Iterable[str], artifact: Artifact) -> bool:
     """Return whether the files include those that the artifact's kind and load format require."""
     if artifact.kind is ArtifactKind.TOKENIZER:
         return any(map(_is_tokenizer_file, names))

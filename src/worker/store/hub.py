@@ -19,9 +19,9 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
-from worker.store.places import HASH, Places, repository_folder, repository_folders
+from worker.store.places import HASH, Places, possible_repository_folders, repository_folder
 from worker.store.refusals import ModelUnavailable, Reason, WrongChecksumError
-from worker.store.resolve import resolve
+from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, Snapshot
 
 log = getLogger(__name__)
@@ -59,7 +59,7 @@ def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> 
         Exception: Any error that ``translate_errors`` translates.
     """
     if not api.endpoint.isprintable():
-        # For such an address, the HTTP library would raise an error that is no ``HTTPError``.
+        # For such characters, the HTTP library would raise an error that is no ``HTTPError``.
         raise ValueError("no address")
     info = api.model_info(
         artifact.model, revision=artifact.revision, files_metadata=True, timeout=timeout_s
@@ -81,7 +81,7 @@ def find_snapshot(artifact: Artifact, places: Places, endpoint: str | None = Non
     Raises:
         ModelUnavailable: The model is neither on the disk nor on the hub, or the hub denies access.
     """
-    location = resolve(artifact, places)
+    location = resolve_on_disk(artifact, places)
     if isinstance(location, ArtifactLocation):
         return disk.read_snapshot(location)
     api = HfApi(endpoint=endpoint)
@@ -89,16 +89,18 @@ def find_snapshot(artifact: Artifact, places: Places, endpoint: str | None = Non
         listing = list_files(api, artifact)
         commit = _HubCommit(api, artifact, listing.commit, places)
         # Listing a gated repository's files needs no access to it, but reading a file does.
-        config = files.parse_json_object(commit.read_text(CONFIG, listing.files))
-        named = files.weight_files(listing.files, commit.read_text(INDEX, listing.files), artifact)
+        config = files.parse_json_object(commit.read_text_or_empty(CONFIG, listing.files))
+        named = files.weight_files(
+            listing.files, commit.read_text_or_empty(INDEX, listing.files), artifact
+        )
         weights = tuple(listing.files[name] for name in named if name in listing.files)
         tensors, damage = commit.count_elements(weights)
-        names = files.other_files(listing.files, artifact.code)
+        names = files.non_weight_files(listing.files, artifact.code)
         others = tuple(listing.files[name] for name in names)
         return Snapshot(
             model=artifact.model,
             origin=Origin.DOWNLOAD,
-            directory=repository_folder(places.cache(artifact), artifact.model),
+            directory=repository_folder(places.download_cache(artifact), artifact.model),
             commit=listing.commit,
             weights=weights,
             others=others,
@@ -158,14 +160,14 @@ def translate_errors(artifact: Artifact) -> Iterator[None]:
         yield
     except (HTTPError, OSError, ValueError) as error:
         # ValueError: invalid address or header, or a response that is not JSON.
-        reason = _reason(error)
+        reason = _reason_by_error(error)
         is_disk_error = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
         parts = [getattr(error, name, None) for name in ("strerror", "filename")]
         detail = ": ".join(str(part) for part in parts if part) if is_disk_error else ""
         raise ModelUnavailable(artifact, reason, detail) from error
 
 
-def _reason(error: Exception) -> Reason:
+def _reason_by_error(error: Exception) -> Reason:
     reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
     number = getattr(error, "errno", None)
     if reason is None and number and not isinstance(error, HTTPError):
@@ -188,7 +190,7 @@ _BY_STATUS: dict[int, Reason] = {
 def _reason_by_status(status: int) -> Reason:
     if status == HTTPStatus.UNAUTHORIZED:
         return Reason.BAD_TOKEN
-    # huggingface_hub can't send a token with other characters in a header.
+    # huggingface_hub can't send a token that ``_TOKEN`` doesn't match.
     if not _TOKEN.fullmatch(get_token() or ""):
         return Reason.ODD_TOKEN
     if status in _BY_STATUS:
@@ -205,7 +207,7 @@ class _HubCommit:
     commit: str
     places: Places
 
-    def read_text(self, name: str, repository_files: Mapping[str, File]) -> str:
+    def read_text_or_empty(self, name: str, repository_files: Mapping[str, File]) -> str:
         """Return the text of a small file; an empty string if the repository lacks the file."""
         if name not in repository_files:
             return ""
@@ -226,7 +228,7 @@ class _HubCommit:
         """Return the files to download: those that the cache doesn't have, in any commit."""
 
         def is_cached(file: File) -> bool:
-            blobs = [folder / "blobs" / (file.blob or "?") for folder in self._folders()]
+            blobs = [folder / "blobs" / (file.blob or "?") for folder in self._cache_folders()]
             return bool(self._cached_path(file.name)) or any(blob.is_file() for blob in blobs)
 
         return tuple(file for file in needed if not is_cached(file))
@@ -242,24 +244,26 @@ class _HubCommit:
         total: Counter[str] = Counter()
         try:
             with ThreadPoolExecutor(_PARALLEL_HEADERS) as pool:
-                for counts in pool.map(self._header_counts, weights):
+                for counts in pool.map(self._element_counts_in_header, weights):
                     total.update(counts)
         except (errors.SafetensorsParsingError, errors.NotASafetensorsRepoError):
             return None, None
         return total, None
 
-    def _header_counts(self, file: File) -> dict[str, int]:
+    def _element_counts_in_header(self, file: File) -> dict[str, int]:
         metadata = self.api.parse_safetensors_file_metadata(
             self.artifact.model, file.name, revision=self.commit, timeout=TIMEOUT_S
         )
         return {str(dtype): count for dtype, count in metadata.parameter_count.items()}
 
     def _cached_path(self, name: str) -> Path | None:
-        paths = [folder / "snapshots" / self.commit / name for folder in self._folders()]
+        paths = [folder / "snapshots" / self.commit / name for folder in self._cache_folders()]
         return next((path for path in paths if path.is_file()), None)
 
-    def _folders(self) -> list[Path]:
-        return repository_folders(self.places.cache(self.artifact), self.artifact.model)
+    def _cache_folders(self) -> list[Path]:
+        return possible_repository_folders(
+            self.places.download_cache(self.artifact), self.artifact.model
+        )
 
 
 def _to_file(sibling: Any) -> File:

@@ -19,8 +19,8 @@ _FOLDER = "manifests"
 _BEGUN_SUFFIX = ".begun"
 
 
-def read(folder: Path, commit: str) -> dict[str, int] | None:
-    """Return the sizes of the files in bytes; None if there is no valid manifest."""
+def read_sizes(folder: Path, commit: str) -> dict[str, int] | None:
+    """Return the files' sizes in bytes, by name; None if there is no valid manifest."""
     try:
         return _SIZES.validate_json(_path(folder, commit).read_bytes())
     except (OSError, ValidationError):
@@ -32,20 +32,20 @@ def write(folder: Path, commit: str, sizes: Mapping[str, int]) -> None:
     volume.write_file(_path(folder, commit), json.dumps(sizes, indent=1).encode())
 
 
-def mark_begun(folder: Path, commit: str) -> None:
-    """Mark a commit's download as begun: it is incomplete until it has a manifest."""
+def mark_download_started(folder: Path, commit: str) -> None:
+    """Mark a commit's download as started: it is incomplete until it has a manifest."""
     path = _path(folder, commit).with_suffix(_BEGUN_SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
-def has_download_begun(folder: Path, commit: str) -> bool:
-    """Return whether a worker has begun to download a commit, which may be complete by now."""
+def has_download_started(folder: Path, commit: str) -> bool:
+    """Return whether a worker has started to download a commit, which may be complete by now."""
     path = _path(folder, commit)
     return path.exists() or path.with_suffix(_BEGUN_SUFFIX).exists()
 
 
-def remove_begun_marks(folder: Path) -> None:
+def remove_started_download_marks(folder: Path) -> None:
     """Remove the marks of started downloads from a repository without files."""
     for path in (folder / STATE_FOLDER / _FOLDER).glob(f"*{_BEGUN_SUFFIX}"):
         path.unlink(missing_ok=True)

@@ -52,7 +52,7 @@ class Places:
     platform: Path = PLATFORM_CACHE
     baked: tuple[BakedModel, ...] = ()
 
-    def cache(self, artifact: Artifact) -> Path:
+    def download_cache(self, artifact: Artifact) -> Path:
         """Return the cache to which an artifact is downloaded."""
         return artifact.download_dir or self.volume
 
@@ -69,7 +69,7 @@ def repository_folder(cache: Path, model: str) -> Path:
     return cache / "--".join(["models", *model.split("/")])
 
 
-def repository_folders(cache: Path, model: str) -> list[Path]:
+def possible_repository_folders(cache: Path, model: str) -> list[Path]:
     """Return the possible folders of a repository in a cache: the platform may use lower case."""
     names = dict.fromkeys([model, model.lower()])
     return [repository_folder(cache, name) for name in names]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
-from worker.store.places import HASH, BakedModel, Places, repository_folders
+from worker.store.places import HASH, BakedModel, Places, possible_repository_folders
 from worker.store.snapshot import Artifact, ArtifactLocation, Origin, UnlocatedArtifact
 
 DEFAULT_REVISION = "main"
@@ -20,10 +20,10 @@ class _PlaceSkippedError(Exception):
     """A place doesn't have the artifact; the message says why."""
 
 
-def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
+def resolve_on_disk(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
     """Return the first place on the disk with the whole artifact, or why no place has it."""
     skipped: list[str] = []
-    for origin, search in _searches(artifact, places):
+    for origin, search in _place_searches(artifact, places):
         try:
             directory, commit = search()
         except _PlaceSkippedError as why:
@@ -38,10 +38,10 @@ def resolve(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedA
 _Search = Callable[[], tuple[Path, str | None]]
 
 
-def _searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
+def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
     if path := _existing_directory(artifact.model):
         yield Origin.DIRECTORY, lambda: (path, None)
-    cache = places.cache(artifact)
+    cache = places.download_cache(artifact)
     if places.baked and not artifact.loaded_by_name:
         yield Origin.BAKED, partial(_find_baked, artifact, places)
     if places.platform != cache and not artifact.loaded_by_name:
@@ -79,7 +79,7 @@ def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:
 
 def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str]:
     problem = f"it does not have {artifact.model}"
-    for folder in repository_folders(cache, artifact.model):
+    for folder in possible_repository_folders(cache, artifact.model):
         if not folder.is_dir():
             continue
         commit = cached_commit(folder, artifact.revision)
@@ -106,17 +106,17 @@ def cached_commit(folder: Path, revision: str | None) -> str | None:
 
 def _snapshot_problem(folder: Path, directory: Path, commit: str, artifact: Artifact) -> str | None:
     """Return why a snapshot can't be loaded, or None."""
-    if sizes := manifest.read(folder, commit):
+    if sizes := manifest.read_sizes(folder, commit):
         return _manifest_problem(directory, sizes, artifact)
-    if manifest.has_download_begun(folder, commit):
+    if manifest.has_download_started(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
     return disk.loading_problem(directory, artifact)
 
 
 def _manifest_problem(directory: Path, sizes: Mapping[str, int], artifact: Artifact) -> str | None:
     """Return how the files to load differ from the manifest, or None."""
-    names = files.needed_files(sizes, disk.read_text(directory / INDEX), artifact)
-    if not files.can_load(names, artifact):
+    names = files.needed_files(sizes, disk.read_text_or_empty(directory / INDEX), artifact)
+    if not files.has_required_files(names, artifact):
         return disk.nothing_to_load_message(artifact)
     for name in names:
         path = directory / name

@@ -65,7 +65,7 @@ class Volume:
         base, bucket = settings.base_path, settings.runpod_volume_id
         root = settings.files_path or base
         worker_paths = [path / name for path in {root, base} for name in PRIVATE_DIRECTORIES]
-        paths = (base, *settings.paths)
+        paths = (base, *settings.paths_in_environ)
         # A parent directory of the root would make the whole root private.
         others = [path for path in paths if not _real_path(root).is_relative_to(_real_path(path))]
         return cls(

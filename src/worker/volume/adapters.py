@@ -28,7 +28,7 @@ class AdapterOrigin(BaseModel):
 AdapterVersion = tuple[tuple[int, int, int] | None, ...]
 
 
-def directory(volume: Path) -> Path:
+def adapters_directory(volume: Path) -> Path:
     """Return the directory of all adapters on a volume."""
     return volume / ADAPTERS_DIRECTORY
 
@@ -71,7 +71,7 @@ def adapter_version(root: Path, name: str) -> AdapterVersion | None:
     return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-def origin_id(root: Path, name: str) -> str | None:
+def origin_fine_tune_id(root: Path, name: str) -> str | None:
     """Return the id of the fine-tune that created an adapter; None if no fine-tune did.
 
     Raises:
@@ -84,7 +84,7 @@ def origin_id(root: Path, name: str) -> str | None:
     return None
 
 
-def adapter_files(root: Path, name: str) -> dict[str, Path]:
+def adapter_file_paths(root: Path, name: str) -> dict[str, Path]:
     """Return the paths of all files of an adapter by name, including additional files.
 
     Files with unusual names, and symlinks that lead out of ``root``, are left out.

@@ -49,7 +49,7 @@ _CLAIM_JSON = TypeAdapter(Claim)
 _leases: set["Lease"] = set()
 
 
-def release_all() -> None:
+def release_all_leases() -> None:
     """Release all leases of this process, which is about to exit."""
     for lease in tuple(_leases):
         lease.release()
@@ -74,7 +74,7 @@ class Lease:
         self.owner = uuid4().hex
         self._beats = 0
         self._released = threading.Event()
-        self._write()
+        self._write_claim()
         _leases.add(self)
         self._thread = threading.Thread(target=self.keep_alive, name="lease", daemon=True)
         self._thread.start()
@@ -89,7 +89,7 @@ class Lease:
 
     def _is_owned(self) -> bool:
         """Return whether no other worker has taken over, with a higher or the same number."""
-        is_newest = _newest_number(self._path.parent) == self.number
+        is_newest = _newest_lease_number(self._path.parent) == self.number
         return is_newest and self.owner.encode() in self._path.read_bytes()
 
     def keep_alive(self) -> None:
@@ -98,14 +98,14 @@ class Lease:
             try:
                 if not self._is_owned():
                     break
-                self._write()
+                self._write_claim()
             except OSError:
                 # If the error persists, another worker takes over.
                 continue
         if not self._released.is_set():
             self.lost.set()
 
-    def _write(self) -> None:
+    def _write_claim(self) -> None:
         self._beats += 1
         done, total = self._progress()
         claim = Claim(
@@ -147,7 +147,7 @@ class LeaseDirectory:
             OSError: The directory can't be written to.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        newest = _newest_number(self._directory)
+        newest = _newest_lease_number(self._directory)
         number = newest + 1
         if newest and not self._is_owner_dead(newest):
             yield None
@@ -171,9 +171,9 @@ class LeaseDirectory:
         finally:
             lease.release()
 
-    def poll(self) -> Claim | None:
+    def poll_claim(self) -> Claim | None:
         """Return the owner's claim, if it is readable now; call this every ``POLL_S`` seconds."""
-        newest = _newest_number(self._directory)
+        newest = _newest_lease_number(self._directory)
         try:
             content = (self._directory / f"{_PREFIX}{newest}").read_bytes()
         except OSError:
@@ -194,7 +194,7 @@ class LeaseDirectory:
         return is_polled and self._unchanged_polls >= self._max_unchanged
 
 
-def _newest_number(directory: Path) -> int:
+def _newest_lease_number(directory: Path) -> int:
     """Return the number of the newest lease; 0 if the directory has no leases."""
     numbers = [path.name.removeprefix(_PREFIX) for path in directory.glob(f"{_PREFIX}*")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0)

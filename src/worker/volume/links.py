@@ -30,7 +30,7 @@ class SignedLinks:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
 
-    def sign(self, base_url: str, path: str) -> str:
+    def sign_url(self, base_url: str, path: str) -> str:
         """Return a signed URL that is valid for an hour.
 
         Args:
@@ -41,7 +41,7 @@ class SignedLinks:
         query = {EXPIRES: expires, SIGNATURE: self._signature(path, expires)}
         return f"{base_url.rstrip('/')}{quote(path)}?{urlencode(query)}"
 
-    def is_valid(self, path: str, query: Mapping[str, str]) -> bool:
+    def has_valid_signature(self, path: str, query: Mapping[str, str]) -> bool:
         """Return whether query parameters have the path's signature and are not expired."""
         expires, signature = query.get(EXPIRES, ""), query.get(SIGNATURE, "")
         if not (signature and expires.isascii() and expires.isdecimal()):

@@ -52,11 +52,11 @@ async def resume_stopped_worker(lane: Lane, rng: random.Random, _: int) -> str:
     await lane.wait_for_progress(50)
     stopped_id = first.worker_id or ""
     async with lane.measure_takeover():
-        lane.emulator.freeze(stopped_id, HUNG_S)
+        lane.emulator.freeze_worker(stopped_id, HUNG_S)
         job = lane.resume_batch()
     lane.check(job.worker_id not in (None, stopped_id), "no other worker")
     # This restarts the freeze, which now ends within two seconds.
-    lane.emulator.freeze(stopped_id, rng.uniform(0, 2))
+    lane.emulator.freeze_worker(stopped_id, rng.uniform(0, 2))
     await lane.wait_for_jobs(job, first)
     return "completed"
 

@@ -106,7 +106,7 @@ async def _kill_repeatedly(
         await tuning.wait_until(is_reached, f"{kill}: never")
         if moment == "any":
             await tuning.wait_unless_publishing(fine_tune, rng.uniform(0, reference.seconds / 2))
-        before = len(fine_tune.attempts())
+        before = len(fine_tune.attempt_paths())
         if process_name == "trainer":
             tuning.kill_trainer()
         else:
@@ -199,7 +199,7 @@ async def run_job_twice(tuning: Tuning, _: random.Random, __: TrainingResult) ->
     job, fine_tune = await tuning.create_by_job()
     await tuning.wait_for_jobs(job, tuning.submit(id=fine_tune.id))
     job_counts = [tuning.emulator.queue.get_worker(name).jobs for name in names]
-    attempts = len(fine_tune.attempts())
+    attempts = len(fine_tune.attempt_paths())
     tuning.check((job_counts, attempts) == ([1, 1], 1), f"{job_counts} jobs, {attempts} begun")
 
 

@@ -20,7 +20,7 @@ from support.processes.commands import HOME, SCRIPT, WORKER
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job
-from worker.batches.parts import read_finished, read_line_text
+from worker.batches.parts import read_finished_lines, read_line_text
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 
@@ -101,7 +101,7 @@ class Lane(Crew):
         return [(float(at), pid, name) for at, pid, name in words]
 
     def durable_lines(self) -> set[int]:
-        return set(read_finished(self.batch.parts_directory))
+        return set(read_finished_lines(self.batch.parts_directory))
 
     def nonempty_parts(self) -> set[str]:
         """Return the names of the parts that contain lines."""
@@ -150,7 +150,7 @@ class Lane(Crew):
             self.check(not wrong, f"a wrong line: {wrong}")
 
     def _find_wrong_line(self) -> str | None:
-        for line in read_finished(self.batch.parts_directory).values():
+        for line in read_finished_lines(self.batch.parts_directory).values():
             with line.part.open("rb") as opened:
                 text = read_line_text(line, opened)
             if f'"custom_id":"c{line.number - 1}"'.encode() not in text or not json.loads(text):

@@ -83,11 +83,11 @@ def moment_checks(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bo
     """Return a check for each moment of the attempts after the first ``before`` attempts."""
 
     def newest(*names: str) -> bool:
-        attempts = fine_tune.attempts()
+        attempts = fine_tune.attempt_paths()
         return len(attempts) > before and any((attempts[-1] / name).exists() for name in names)
 
     def writing() -> bool:
-        attempts = fine_tune.attempts()[before:]
+        attempts = fine_tune.attempt_paths()[before:]
         hidden = f"{CHECKPOINTS_DIR}/.*"
         return any(any(one.glob(f"{SCRATCH_DIR}/*")) or any(one.glob(hidden)) for one in attempts)
 
@@ -163,7 +163,7 @@ class Tuning(Crew):
 
     def find_holder(self, fine_tune: FineTune) -> str:
         """Return the id of the worker that holds the lease of a fine-tune."""
-        claim = LeaseDirectory(fine_tune.lease_directory("run")).poll()
+        claim = LeaseDirectory(fine_tune.lease_directory("run")).poll_claim()
         assert claim, "nobody has its lease"
         return next(name for name, one in self.workers.items() if one.process.pid == claim.pid)
 
@@ -191,7 +191,9 @@ class Tuning(Crew):
             Stuck: If no other attempt begins.
         """
         since = time.monotonic()
-        await self.wait_until(lambda: len(fine_tune.attempts()) > before, "nobody goes on")
+        await self.wait_until(
+            lambda: len(fine_tune.attempt_paths()) > before, "nobody goes on"
+        )
         self.takeovers_s.append(time.monotonic() - since)
 
     def kill_trainer(self) -> None:
@@ -205,7 +207,7 @@ class Tuning(Crew):
         assert result, fine_tune.id
         found = {
             (step, name): row[name]
-            for step, row in fine_tune.metrics().items()
+            for step, row in fine_tune.metrics_by_step().items()
             for name in LOSSES
             if name in row
         }
@@ -235,7 +237,7 @@ class Tuning(Crew):
         """
         for one in self.list_fine_tunes():
             self.count += 1
-            self.attempts += len(one.attempts())
+            self.attempts += len(one.attempt_paths())
             result = one.result
             if result and result.status == "succeeded":
                 self._check_succeeded(one, result, reference)

@@ -48,7 +48,7 @@ def test_a_recipe_has_no_warnings_and_its_whole_context_fits_its_gpus(recipe: Re
     assert read.warnings == ()
     choice = parse_choice(recipe.gpus)
     settings = yaml.safe_load(file.read_text())
-    verdict = GpuJudge([candidate(settings, options(choice.machine))]).verdict(choice)
+    verdict = GpuJudge([candidate(settings, options(choice.to_machine))]).worst_verdict(choice)
     assert verdict.fit is Fit.FITS, verdict.reason
     if not recipe.pooling:
         assert read.settings.default_max_tokens > 16
@@ -76,7 +76,7 @@ def test_the_table_of_pools_matches_the_doctor_on_any_processor(
     rows = []
     for name, model in RECORDED_MODELS.items():
         place = model.write(tmp_path / name)
-        engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse(
+        engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse_engine_settings(
             {"MODEL": str(place), **model.settings}
         )
         judge = GpuJudge(
@@ -86,6 +86,6 @@ def test_the_table_of_pools_matches_the_doctor_on_any_processor(
                 )
             ]
         )
-        cells = (format_verdict(judge.verdict(parse_choice(pool))) for pool in POOLS)
+        cells = (format_verdict(judge.worst_verdict(parse_choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])
     check_table(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)

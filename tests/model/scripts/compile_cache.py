@@ -13,7 +13,7 @@ def main(model: str, volume: str) -> None:
     logging.getLogger("worker").setLevel(logging.INFO)
     environ = {"MODEL_NAME": model, "BASE_PATH": volume}
     raw_settings = gather_settings({**environ, "ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"})
-    ready = start.prepare_startup(raw_settings)
+    ready = start.plan_and_fetch_models(raw_settings)
     # vLLM reads the environment on import, so it is imported as late as in production.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 

@@ -99,7 +99,7 @@ def a_refusal_aborts_the_other_requests_and_the_engine_continues(llm: LLM) -> No
     generate = partial(llm.generate, sampling_params=long, use_tqdm=False)
     before: list[Any] = [START] * 3
     check_refusal(generate, 400, "2000 input tokens", prompts=[*before, [5] * 2000])
-    assert llm._engine.unfinished_requests == 0
+    assert llm._engine.unfinished_request_count == 0
     check_refusal(generate, 400, "out of vocabulary", prompts=[*before, [10**6]])
     check_refusal(llm.embed, 400, "does not support pooling", prompts="a")
     assert texts(llm.generate(START, GREEDY, use_tqdm=False)) == [ENDING]

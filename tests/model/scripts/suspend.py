@@ -53,14 +53,14 @@ async def wait_for_children(children: int) -> dict[str, int]:
 
 async def check_suspensions(engines: Engines, settings: Settings) -> None:
     worker = Worker(engines, settings)
-    engine: Any = engines.main
+    engine: Any = engines.main_engine
     answer = await ask(worker, GREEDY)
     # The process that tries grammars starts in the background. This job waits for it.
     assert "choices" in await ask(worker, GRAMMAR)
     before, after = resource_usage(), []
     for _ in range(3):
         running = asyncio.create_task(ask(worker, ENDLESS_STREAM))
-        while not engine.unfinished_requests:
+        while not engine.unfinished_request_count:
             await asyncio.sleep(0.1)
         async with engines.suspend(HUNG_S, drain_timeout_s=0.2):
             # There are fewer children if a child of the startup has just exited.
@@ -88,7 +88,7 @@ def main(model: str) -> None:
     settings = Settings.from_env({"MODEL_NAME": model, "MAX_ENGINE_RESTARTS": "0"})
     environ = {"MODEL": model, "MAX_MODEL_LEN": "1024", "SERVED_MODEL_NAME": "demo"}
     options = Options()
-    engine = options.parse(environ).arguments
+    engine = options.parse_engine_settings(environ).arguments
     with launch.launch_engines(
         StartupPlan(settings, (engine,), StartupContext(options.machine))
     ) as engines:

@@ -77,7 +77,7 @@ def test_a_refused_prompt_is_named_and_the_outputs_of_the_others_are_available(l
 
 def test_a_batch_of_conversations_has_the_outputs_of_a_list(llm: LLM) -> None:
     batch = llm.chat_batch(CONVERSATIONS, GREEDY)
-    outputs = batch.outputs(use_tqdm=False)
+    outputs = batch.wait_for_outputs(use_tqdm=False)
     listed = llm.chat(CONVERSATIONS, GREEDY, use_tqdm=False)
     assert texts(listed) == [*ANSWERS.values()]
     assert [output.outputs for output in outputs] == [output.outputs for output in listed]

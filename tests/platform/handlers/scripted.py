@@ -12,7 +12,7 @@ from typing import Any
 
 import runpod
 
-from job_loop import JobLoop, Limits, PlatformClient, sdk
+from job_loop import JobLoop, LoopLimits, PlatformClient, sdk
 from worker.errors import WorkerError
 from worker.record import JobRecord
 
@@ -43,7 +43,7 @@ class Answers:
     def stop_long_work(self) -> None:
         """Let all jobs run."""
 
-    def fail_all(self, error: WorkerError) -> None:
+    def fail_all_jobs(self, error: WorkerError) -> None:
         """Leave all jobs to be cancelled."""
 
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
         assert sdk.is_compatible()
         wire, limits = (
             PlatformClient(sdk.platform_urls(), sdk.create_session),
-            Limits(max_concurrency, grace_s=0),
+            LoopLimits(max_concurrency, grace_s=0),
         )
         sdk.replace_scaler(JobLoop(Answers(), wire, limits, Future(), sdk.reset_jobs_in_progress()))
     runpod.serverless.start(

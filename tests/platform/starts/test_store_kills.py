@@ -21,7 +21,7 @@ from support.hub.server import Hub, commit_id
 from support.processes.background import wait_until
 from support.processes.commands import HOME
 
-from worker.store import Artifact, ArtifactLocation, Places, resolve
+from worker.store import Artifact, ArtifactLocation, Places, resolve_on_disk
 from worker.store.fetcher import ORDER_ADAPTER, FetchOrder, ModelFetcher
 
 # Other workers wait 15 s for the lease of a killed worker.
@@ -96,7 +96,9 @@ def interrupted_downloads(
                 process.kill()
                 process.communicate()
                 # Looks up the commit, which works without a ref.
-                location = resolve(replace(artifact, revision=commit_id(model_repository)), places)
+                location = resolve_on_disk(
+                    replace(artifact, revision=commit_id(model_repository)), places
+                )
                 trusted = (
                     content_hashes(location.directory)
                     if isinstance(location, ArtifactLocation)
@@ -111,7 +113,10 @@ def interrupted_downloads(
     others = [ModelFetcher([artifact], places, environ) for artifact, places, *_ in killed]
     return [
         InterruptedDownload(
-            artifact.model, before, trusted, content_hashes(other.result()[artifact].directory)
+            artifact.model,
+            before,
+            trusted,
+            content_hashes(other.wait_for_locations()[artifact].directory),
         )
         for (artifact, _, before, trusted), other in zip(killed, others, strict=True)
     ]

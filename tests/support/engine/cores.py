@@ -37,7 +37,7 @@ class FakeCore:
     is_dead: bool = False
     is_paused: bool = False
     is_compiling: bool = False
-    requests: list[Any] = field(default_factory=list)
+    unfinished_requests: list[Any] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None
     prompt_limit: int = 100
@@ -46,7 +46,7 @@ class FakeCore:
     is_unusable: bool = False
     # Processor time per second of the clock; 1 is one busy processor.
     cpu_share: float = 0
-    process_count: int = 1
+    initial_process_count: int = 1
     # Reading of the clock.
     killed_at: float = 0
 
@@ -64,7 +64,9 @@ class FakeCore:
                 scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
                 device_config=SimpleNamespace(device_type=core.device),
             )
-            output_processor = SimpleNamespace(has_unfinished_requests=lambda: bool(core.requests))
+            output_processor = SimpleNamespace(
+                has_unfinished_requests=lambda: bool(core.unfinished_requests)
+            )
 
             @property
             def errored(self) -> bool:
@@ -72,22 +74,26 @@ class FakeCore:
 
         self.client = CoreClient()
 
-    def new_request_ids(self, until: float) -> set[str]:
-        return {request.external_req_id for request in self.requests if request.is_prefilling}
+    def prefilling_request_ids(self, until: float) -> set[str]:
+        return {
+            request.external_req_id for request in self.unfinished_requests if request.is_prefilling
+        }
 
     @property
-    def running_request_ids(self) -> set[str]:
-        return {request.external_req_id for request in self.requests} - self.new_request_ids(0)
+    def decoding_request_ids(self) -> set[str]:
+        return {
+            request.external_req_id for request in self.unfinished_requests
+        } - self.prefilling_request_ids(0)
 
     @property
     def is_idle(self) -> bool:
-        return not self.requests
+        return not self.unfinished_requests
 
     def has_crashed(self) -> bool:
         return self.crashes
 
     def add(self, id_: str, *, new: bool = False, prompt_len: int = 1) -> "FakeCore":
-        self.requests.append(
+        self.unfinished_requests.append(
             SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
         )
         return self
@@ -100,7 +106,7 @@ class FakeCore:
         self.killed_at = CLOCK.now
         self.die()
 
-    async def remove(self) -> str:
+    async def fail_calls_and_close(self) -> str:
         self.calls.append("removed")
         return "ValueError: broken"
 

@@ -17,7 +17,7 @@ from vllm.v1.executor.abstract import Executor
 from support.doctor import CPU, options
 from support.tables.models import RECORDED_MODELS, RecordedModel
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import plan_cache
+from worker.engine.cache_plan import plan_kv_cache
 from worker.engine.model_config import import_model_classes
 from worker.engine.seam.locations import import_from_vllm
 
@@ -55,7 +55,7 @@ def shrink_config(config: dict[str, Any]) -> dict[str, Any]:
 def engine_arguments(model: RecordedModel, folder: Path) -> EngineArguments:
     (folder / "config.json").write_text(json.dumps(shrink_config(model.config)))
     settings = {"MODEL": str(folder), "TOKENIZER": str(folder), **_SETTINGS, **model.settings}
-    return options(CPU).parse(settings).arguments
+    return options(CPU).parse_engine_settings(settings).arguments
 
 
 def page_sizes(specs: Any) -> dict[str, list[Any]]:
@@ -71,7 +71,7 @@ def compare_pages(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = engine_arguments(model, Path(folder))
         import_model_classes(model.config["architectures"])
-        planned = plan_cache(arguments, model.config["architectures"], 1, None)
+        planned = plan_kv_cache(arguments, model.config["architectures"], 1, None)
         config = (
             import_from_vllm("AsyncEngineArgs")
             .from_cli_args(arguments.vllm_args)

@@ -22,7 +22,7 @@ def text_of(chunks: Iterable[Any], choice: int = 0) -> str:
 async def wait_until_idle(engine: "InProcessEngine") -> None:
     """Wait until no request occupies a slot."""
     async with asyncio.timeout(HUNG_S):
-        while engine.unfinished_requests:
+        while engine.unfinished_request_count:
             await asyncio.sleep(0.01)
 
 

@@ -180,7 +180,7 @@ class ScriptedEngine:
 
     async def check_job(self, job: RawJob) -> None: ...
 
-    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+    async def adapter_problems_on_volume(self) -> Mapping[str, str | None]:
         return dict.fromkeys(self.adapters) | self.broken_adapters
 
     async def load_adapter(self, name: str) -> None:

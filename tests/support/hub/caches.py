@@ -18,9 +18,9 @@ from worker.store import (
     ModelUnavailable,
     Places,
     UnlocatedArtifact,
-    resolve,
+    resolve_on_disk,
 )
-from worker.store.download import obtain
+from worker.store.download import obtain_artifact
 from worker.store.manifest import write
 from worker.store.places import repository_folder
 
@@ -94,14 +94,14 @@ def isolate_hub_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def locate(artifact: Artifact, places: Places) -> ArtifactLocation:
     """Return the location of an artifact that is on the disk."""
-    result = resolve(artifact, places)
+    result = resolve_on_disk(artifact, places)
     assert isinstance(result, ArtifactLocation), result.skipped
     return result
 
 
 def skip_reasons(artifact: Artifact, places: Places) -> str:
     """Return why all places were skipped, for an artifact that is not on the disk."""
-    result = resolve(artifact, places)
+    result = resolve_on_disk(artifact, places)
     assert isinstance(result, UnlocatedArtifact), result
     assert result.artifact == artifact
     return "; ".join(result.skipped)
@@ -119,7 +119,7 @@ class HubAndVolume(NamedTuple):
         return repository_folder(self.places.volume, NAME)
 
     def obtain(self, artifact: Artifact = ARTIFACT, refresh: bool = False) -> ArtifactLocation:
-        return obtain(artifact, self.places, self.hub.endpoint, refresh)
+        return obtain_artifact(artifact, self.places, self.hub.endpoint, refresh)
 
     def obtain_error(
         self, artifact: Artifact = ARTIFACT, refresh: bool = False

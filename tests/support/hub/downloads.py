@@ -13,7 +13,7 @@ from random import Random
 from support.hub.server import Hub, hub
 from support.processes.background import BackgroundProcess, pids_with_variable, wait_until
 from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
-from worker.store import Artifact, ArtifactLocation, Places, UnlocatedArtifact, resolve
+from worker.store import Artifact, ArtifactLocation, Places, UnlocatedArtifact, resolve_on_disk
 from worker.store.files import INDEX
 
 NAME = "org/model"
@@ -70,7 +70,7 @@ def resolve_repository(
     base: Path, revision: str | None = None
 ) -> ArtifactLocation | UnlocatedArtifact:
     """Resolve the repository on the volume, as the next worker that starts would."""
-    return resolve(Artifact(NAME, revision), Places(cache_directory(base)))
+    return resolve_on_disk(Artifact(NAME, revision), Places(cache_directory(base)))
 
 
 def content_hashes(folder: Path) -> dict[str, str]:

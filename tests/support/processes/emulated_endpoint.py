@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator import Emulator, Job, Options, post_delay_faults
+from emulator import Emulator, Job, Options, faults_that_delay_posts
 from support.processes.background import HUNG_S, BackgroundProcess, start_command
 from support.processes.commands import SCRIPT
 
@@ -23,7 +23,7 @@ class BackgroundWorker:
     def pid(self) -> int:
         return self.worker.process.pid
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send SIGTERM to the first process, other signals to all, like the platform."""
         with suppress(ProcessLookupError):
             if number is signal.SIGTERM:
@@ -86,7 +86,7 @@ async def emulated_endpoint(
         first_job: Whether to run a job before the block begins.
         options: Other options of the emulator.
     """
-    options = {"faults": post_delay_faults(post_delay_s), "long_poll_s": 1, **options}
+    options = {"faults": faults_that_delay_posts(post_delay_s), "long_poll_s": 1, **options}
     async with Emulator(Options(**options)) as emulator:
         with start_command(command, {**emulator.worker_environ(), **environ}, log) as worker:
             emulator.queue.get_worker("worker-1").process = BackgroundWorker(worker)

@@ -106,7 +106,7 @@ async def running_fleet(
     async with emulator_peer(**{"long_poll_s": 600, **options}) as peer:
         environ = {"OF_THE_ENDPOINT": "yes"}
         async with Fleet(peer.emulator, command, environ, logs, announced.append) as fleet:
-            fleet.start(count)
+            fleet.start_workers(count)
             yield RunningFleet(fleet, peer, logs, announced)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runpod.serverless.modules import rp_scale
 
-from emulator.fleet import WorkerProcess
+from emulator.fleet import WorkerProcessGroup
 from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))
@@ -33,7 +33,7 @@ LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("work
 @asynccontextmanager
 async def scripted_worker(
     environ: dict[str, str], max_concurrency: int, loop: str
-) -> AsyncIterator[WorkerProcess]:
+) -> AsyncIterator[WorkerProcessGroup]:
     """Start a worker as in production, with the platform's variables; kill it after the block.
 
     Args:
@@ -42,7 +42,7 @@ async def scripted_worker(
         loop: One of ``LOOPS``.
     """
     environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency), "LOOP": loop}
-    process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))
+    process = await WorkerProcessGroup.start(COMMAND, environ, Path(os.devnull))
     try:
         yield process
     finally:

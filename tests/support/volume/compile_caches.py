@@ -32,7 +32,7 @@ class CompilingWorker:
         return self
 
     def publish(self) -> "CompilingWorker":
-        self.cache.publish().join()
+        self.cache.start_publishing().join()
         return self
 
     def has_file(self, name: str) -> bool:

@@ -12,7 +12,7 @@ from support.processes.background import poll_until
 
 from worker.app import Worker
 from worker.errors import RefusedByEngine
-from worker.process.concurrency import max_jobs_in_worker, max_queue_jobs
+from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 
 MAX_JOBS = max_jobs_in_worker(queue_jobs=1, slots=1)
 HANGING_SCRIPT = (*tokens("a", finish=None), HANG)
@@ -150,5 +150,5 @@ async def test_a_job_that_ends_frees_its_slot(
 def test_the_limits_on_jobs_follow_from_the_setting_and_the_slots(
     setting: Any, slots: int, queue_jobs: int, worker_jobs: int
 ) -> None:
-    assert max_queue_jobs(setting, slots) == queue_jobs
+    assert max_jobs_from_queue(setting, slots) == queue_jobs
     assert max_jobs_in_worker(queue_jobs, slots) == worker_jobs

@@ -64,7 +64,7 @@ async def test_a_raw_stream_yields_its_computed_tokens_and_fails_as_retryable() 
         job_worker = worker(engine)
         consumer = Consumer(job_worker, raw_job(stream=True))
         await consumer.post_started.wait()
-        job_worker.fail_all(ShuttingDown())
+        job_worker.fail_all_jobs(ShuttingDown())
         await poll_until(lambda: engine.aborted_requests == ["job-1"])
         yields = await consumer.finish()
     error = failure(yields)
@@ -93,7 +93,7 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
         job_worker = worker(engine)
         consumer = Consumer(job_worker, chat_job(stream=True))
         await consumer.post_started.wait()
-        job_worker.fail_all(ShuttingDown())
+        job_worker.fail_all_jobs(ShuttingDown())
         chunks, error = split_stream_error(await consumer.finish())
         await poll_until(disconnected.is_set)
     assert len(chunks) == 4
@@ -111,7 +111,7 @@ async def test_a_response_without_output_fails_as_retryable(payload: dict[str, A
         job_worker = worker(engine)
         consumer = Consumer(job_worker, payload)
         await poll_until(lambda: engine.active_requests == ["job-1"])
-        job_worker.fail_all(ShuttingDown())
+        job_worker.fail_all_jobs(ShuttingDown())
         yields = await consumer.finish()
         await poll_until(lambda: engine.aborted_requests == ["job-1"])
     assert len(yields) == 1
@@ -123,7 +123,7 @@ async def test_all_running_jobs_fail_and_later_jobs_are_answered() -> None:
         job_worker = worker(engine)
         jobs = [Consumer(job_worker, raw_job(stream=True), str(number)) for number in range(30)]
         await poll_until(lambda: len(engine.active_requests) == 30)
-        job_worker.fail_all(ShuttingDown())
+        job_worker.fail_all_jobs(ShuttingDown())
         for job in jobs:
             assert failure(await job.finish())["code"] == 503
         assert engine.active_requests == []
@@ -138,15 +138,15 @@ async def test_a_job_counts_as_running_until_its_generator_or_its_task_ends(
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
         job_worker = worker(engine)
         generator = job_worker.handle({"id": "a", "input": payload})
-        assert job_worker.running_jobs == 0
+        assert job_worker.running_job_count == 0
         await anext(generator)
         sdk = Consumer(job_worker, payload, "b")
         await sdk.post_started.wait()
-        assert (job_worker.running_jobs, engine.active_requests) == (2, ["a", "b"])
+        assert (job_worker.running_job_count, engine.active_requests) == (2, ["a", "b"])
         await generator.aclose()
-        assert job_worker.running_jobs == 1
+        assert job_worker.running_job_count == 1
         await poll_until(lambda: engine.aborted_requests == ["a"])
         await sdk.cancel()
-        assert job_worker.running_jobs == 0
+        assert job_worker.running_job_count == 0
         await sdk.generator.aclose()
-        assert job_worker.running_jobs == 0, "counted down twice"
+        assert job_worker.running_job_count == 0, "counted down twice"

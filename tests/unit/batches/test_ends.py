@@ -92,7 +92,7 @@ async def test_another_worker_carries_out_an_end_that_a_dead_worker_decided(
     ending = batch.decide_ending("cancelled")
     lease = leave_lease(batch, "end")
     late_part = PartWriter(batch.parts_directory, "0.zombie")
-    await late_part.add(PendingLine(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
+    await late_part.add_line(PendingLine(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
     before = batch.counts()
     await late_part.close()
     # Equal except for the time of counting.
@@ -136,7 +136,7 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
 ) -> None:
     monkeypatch.setattr("worker.long_work.attempt.POLL_S", 0.01)
     polls: list[LeaseDirectory] = []
-    poll = LeaseDirectory.poll
+    poll = LeaseDirectory.poll_claim
 
     def record_poll(leases: LeaseDirectory) -> Any:
         polls.append(leases)
@@ -145,15 +145,17 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
     batch = await batch_worker.interrupted_batch(data_parallelism=2)
     plan = batch.plan
     assert plan is not None
-    index = batch.unfinished_shards(plan)[-1]
+    index = batch.unfinished_shard_indexes(plan)[-1]
     with LeaseDirectory(batch.lease_directory(f"shard-{index}")).acquire():
-        monkeypatch.setattr(LeaseDirectory, "poll", record_poll)
+        monkeypatch.setattr(LeaseDirectory, "poll_claim", record_poll)
         batch.cancel()
         job = asyncio.create_task(batch_worker.run_batch("job-2", id=batch.id))
         await poll_until(lambda: len(polls) > 1 or batch.has_ended())
         assert not batch.has_ended()
         part = PartWriter(batch.parts_directory, f"{index}.other")
-        await part.add(PendingLine(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}'))
+        await part.add_line(
+            PendingLine(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}')
+        )
         await part.close()
     response = await job
     assert response["status"] == "cancelled"
@@ -248,9 +250,9 @@ async def test_retention_keeps_the_inputs_of_unfinished_batches(batch_worker: Ba
     meta = batch_worker.root / "worker" / "files" / file_id / "meta.json"
     stored = batches.files.get(file_id)
     meta.write_text(stored.model_copy(update={"expires_at": 1}).model_dump_json())
-    assert (batches.files.sweep(batches.inputs_in_use()), batches.sweep()) == (0, 0)
+    assert (batches.files.sweep(batches.input_file_ids_in_use()), batches.sweep()) == (0, 0)
     assert (await batch_worker.run_batch("job-2", id=batch.id))["status"] == "completed"
-    assert batches.files.sweep(batches.inputs_in_use()) == 1
+    assert batches.files.sweep(batches.input_file_ids_in_use()) == 1
 
 
 async def test_a_batch_that_is_removed_during_a_request_is_not_found(

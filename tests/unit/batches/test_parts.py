@@ -18,7 +18,7 @@ from worker.batches.parts import (
     FinishedLine,
     PartWriter,
     PendingLine,
-    read_finished,
+    read_finished_lines,
     read_line_text,
 )
 from worker.errors import VolumeError
@@ -34,7 +34,7 @@ def pending_line(number: int, *, failed: bool = False, text: str = "") -> Pendin
 async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
     part = PartWriter(directory, name)
     for line in lines:
-        await part.add(line)
+        await part.add_line(line)
     await part.close()
 
 
@@ -63,7 +63,7 @@ def copy_damaged(complete_part: Path, tmp_path: Path, kind: str, content: bytes)
 
 def expect_sound(directory: Path) -> int:
     """Check that every line has its original content; return the number of lines."""
-    finished = read_finished(directory, check_texts=True)
+    finished = read_finished_lines(directory, check_texts=True)
     assert list(finished) == sorted(finished)
     for number, line in finished.items():
         assert read_line(line) == pending_line(number).text + b"\n"
@@ -80,7 +80,7 @@ def test_a_file_that_is_cut_at_any_byte_is_read_up_to_the_cut(
         expected_count = cut.count(b"\n") if kind == LINES else length // (len(content) // COUNT)
         directory = copy_damaged(complete_part, tmp_path, kind, cut)
         # The same without checks of texts: records of lines beyond the cut are ignored.
-        assert expect_sound(directory) == len(read_finished(directory)) == expected_count
+        assert expect_sound(directory) == len(read_finished_lines(directory)) == expected_count
 
 
 @pytest.mark.parametrize("kind", [LINES, RECORDS])
@@ -100,7 +100,7 @@ async def test_an_answer_overrides_errors_of_other_attempts(tmp_path: Path) -> N
     for name in ("0.a", "0.c"):
         await write_part(tmp_path, name, pending_line(1, failed=True, text=name))
     await write_part(tmp_path, "0.b", pending_line(1, text="0.b"))
-    (line,) = read_finished(tmp_path).values()
+    (line,) = read_finished_lines(tmp_path).values()
     assert (line.failed, line.part.stem) == (False, "0.b")
 
 
@@ -110,10 +110,10 @@ async def test_a_line_is_durable_within_a_second_without_further_lines(
     assert parts.GROUP_S == 1
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
     part = PartWriter(tmp_path, "0.a")
-    await part.add(pending_line(1))
-    assert read_finished(tmp_path) == {}
+    await part.add_line(pending_line(1))
+    assert read_finished_lines(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
-        while not read_finished(tmp_path):
+        while not read_finished_lines(tmp_path):
             await asyncio.sleep(0.05)
     await part.close()
 
@@ -139,7 +139,7 @@ async def test_groups_are_written_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = threading.Lock()
-    append = parts._write_all
+    append = parts._write_durably
 
     def append_exclusively(opened: FileIO, content: bytearray) -> None:
         assert busy.acquire(blocking=False), "two groups are written concurrently"
@@ -148,10 +148,10 @@ async def test_groups_are_written_one_at_a_time(
         finally:
             busy.release()
 
-    monkeypatch.setattr(parts, "_write_all", append_exclusively)
+    monkeypatch.setattr(parts, "_write_durably", append_exclusively)
     monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
     part = PartWriter(tmp_path, "0.a")
-    adding = [asyncio.create_task(part.add(pending_line(number))) for number in range(300)]
+    adding = [asyncio.create_task(part.add_line(pending_line(number))) for number in range(300)]
     await asyncio.sleep(0.01)
     cancelled = {number for number in range(100, 200) if adding[number].cancel()}
     await asyncio.wait(adding)
@@ -160,9 +160,9 @@ async def test_groups_are_written_one_at_a_time(
     closing.cancel()
     async with asyncio.timeout(HUNG_S):
         # Every accepted line is written although its caller no longer waits.
-        while len(read_finished(tmp_path)) < 300 - len(cancelled):
+        while len(read_finished_lines(tmp_path)) < 300 - len(cancelled):
             await asyncio.sleep(0.01)
-    assert set(read_finished(tmp_path, check_texts=True)) == set(range(300)) - cancelled
+    assert set(read_finished_lines(tmp_path, check_texts=True)) == set(range(300)) - cancelled
 
 
 async def test_a_part_accepts_no_lines_after_a_failed_write(
@@ -174,13 +174,13 @@ async def test_a_part_accepts_no_lines_after_a_failed_write(
 
     part = PartWriter(tmp_path, "0.a")
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "_write_all", write_partially)
-        await part.add(pending_line(1))
+        patch.setattr(parts, "_write_durably", write_partially)
+        await part.add_line(pending_line(1))
         part._start_commit()
         with pytest.raises(VolumeError, match="full"):
             await part._commit()
     with pytest.raises(VolumeError, match="full"):
-        await part.add(pending_line(2))
+        await part.add_line(pending_line(2))
     with pytest.raises(VolumeError, match="full"):
         await part.close()
-    assert read_finished(tmp_path) == {}
+    assert read_finished_lines(tmp_path) == {}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from worker.batches.window import BUSY_DIVISOR, QUIET_S, Window
+from worker.batches.window import BUSY_DIVISOR, QUIET_S, SlotWindow
 
 FULL = 64
 
@@ -27,9 +27,9 @@ FULL = 64
 def test_a_batch_uses_all_free_slots_and_only_a_few_while_other_requests_run(
     full: int, running: int, others: int, free_slots: int
 ) -> None:
-    window = Window(full, lambda: others)
+    window = SlotWindow(full, lambda: others)
     window.running = running
-    assert window.free_slots == free_slots
+    assert window.free_slot_count == free_slots
 
 
 def test_a_batch_uses_all_slots_again_some_time_after_other_requests_end(
@@ -37,12 +37,12 @@ def test_a_batch_uses_all_slots_again_some_time_after_other_requests_end(
 ) -> None:
     clock = SimpleNamespace(now=1_000.0, others=0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    window = Window(FULL, lambda: clock.others)
+    window = SlotWindow(FULL, lambda: clock.others)
     # Each check that finds other requests restarts the wait.
     for clock.others in (1, 1, 0):
-        assert window.free_slots == FULL // BUSY_DIVISOR
+        assert window.free_slot_count == FULL // BUSY_DIVISOR
         clock.now += QUIET_S - 0.01
     clock.now -= QUIET_S - 0.01
-    assert window.free_slots == FULL // BUSY_DIVISOR
+    assert window.free_slot_count == FULL // BUSY_DIVISOR
     clock.now += 0.01
-    assert window.free_slots == FULL
+    assert window.free_slot_count == FULL

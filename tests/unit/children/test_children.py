@@ -31,14 +31,14 @@ from worker import children
 from worker.engine.run.grammar import trial
 children._SOURCES = os.environ["PYTHONPATH"]
 async def start():
-    await trial.GrammarTester(lambda: "{}", 1).start()
+    await trial.GrammarTester(lambda: "{}", 1).start_process()
     await asyncio.sleep(100_000)
 asyncio.run(start())
 """,
     "worker.store.download": """
 from pathlib import Path
 from worker.store.fetcher import ModelFetcher, Places, Artifact
-ModelFetcher([Artifact("org/model")], Places(Path("/nowhere")), os.environ).result()
+ModelFetcher([Artifact("org/model")], Places(Path("/nowhere")), os.environ).wait_for_locations()
 """,
     "trainer": """
 import asyncio
@@ -237,8 +237,8 @@ def test_a_fork_outlives_the_thread_that_created_it(tmp_path: Path) -> None:
 
 FORKING = """
 import os
-from worker.children import fork
-statuses = [os.waitpid(fork(run), 0)[1] for run in (lambda: None, lambda: 1 / 0)]
+from worker.children import run_in_fork
+statuses = [os.waitpid(run_in_fork(run), 0)[1] for run in (lambda: None, lambda: 1 / 0)]
 print(*map(os.waitstatus_to_exitcode, statuses))
 """
 

@@ -43,9 +43,9 @@ def test_a_missing_key_is_an_error(config: Path, text: str | None) -> None:
 
 @pytest.mark.usefixtures("config")
 def test_the_address_is_the_platforms_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert account.base_url() == "https://api.runpod.ai/v2"
+    assert account.platform_base_url() == "https://api.runpod.ai/v2"
     monkeypatch.setenv("RUNPOD_ENDPOINT_BASE_URL", "http://localhost:8000/v2")
-    assert account.base_url() == "http://localhost:8000/v2"
+    assert account.platform_base_url() == "http://localhost:8000/v2"
 
 
 @pytest.mark.usefixtures("config")

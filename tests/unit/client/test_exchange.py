@@ -210,7 +210,7 @@ def test_the_output_of_a_handler_that_does_not_yield_comes_from_the_status() -> 
 def test_an_error_has_the_format_of_its_dialect(
     dialect: Dialect, status: int, more: dict[str, str]
 ) -> None:
-    found, body = Refusal(409, "no").to_response(dialect)
+    found, body = Refusal(409, "no").to_status_and_body(dialect)
     error = body.pop("error")
     assert (found, error["message"], error["type"]) == (status, "no", "ConflictError")
     assert {name: body.get(name) for name in more} == more

@@ -13,7 +13,7 @@ from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Request
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
-from llm_worker_client.steps import NotStored, PlatformReply, PlatformUnreachable, ResponseHead
+from llm_worker_client.steps import FileNotStored, PlatformReply, PlatformUnreachable, ResponseHead
 
 BASIC = {"authorization": "Basic cm9vdDo="}
 NOT_FOUND = status_reply("FAILED", error=error_body(404))
@@ -149,11 +149,11 @@ def test_a_large_upload_goes_to_the_volume_and_becomes_a_file() -> None:
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
-        (NotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. Then .* post"),
-        (NotStored("The volume is full.", 507), "The volume is full"),
+        (FileNotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. Then .* post"),
+        (FileNotStored("The volume is full.", 507), "The volume is full"),
     ],
 )
-def test_an_upload_that_cannot_be_stored_is_refused(failure: NotStored, message: str) -> None:
+def test_an_upload_that_cannot_be_stored_is_refused(failure: FileNotStored, message: str) -> None:
     found = run_exchange(upload(), failure)
     assert (found.head.status, found.requests) == (failure.status, [])
     assert re.search(message, found.body.decode())

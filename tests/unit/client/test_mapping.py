@@ -219,7 +219,7 @@ def test_an_upload_too_large_for_a_job_goes_to_the_volume_first() -> None:
     content = b"x" * (MAX_FILE_BYTES + 1)
     call = read_upload(form(content))
     assert call.large_form is not None
-    path = call.large_form.path
+    path = call.large_form.file_path
     assert path.read_bytes() == content
     assert call.with_stored_file("uploads/x").input["openai_input"] == {
         **UPLOAD,

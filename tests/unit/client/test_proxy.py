@@ -184,9 +184,9 @@ def idle_checks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     checks = list[Callable[[], None]]()
 
     def schedule_check(self: proxy.ProxyConnection) -> None:
-        checks.append(partial(self._close_if_idle, self._is_waiting(), self.cycle))
+        checks.append(partial(self._close_if_idle, self._is_idle(), self.cycle))
 
-    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_check", schedule_check)
+    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_idle_check", schedule_check)
     return checks
 
 

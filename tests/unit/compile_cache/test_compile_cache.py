@@ -26,7 +26,13 @@ from support.volume.compile_caches import (
     Workers,
 )
 
-from worker.compile_cache import PLAN_SLACK_BYTES, STARTUP_PLAN, VARIABLES, publishing, set_up_cache
+from worker.compile_cache import (
+    PLAN_SLACK_BYTES,
+    STARTUP_PLAN,
+    VARIABLES,
+    publishing,
+    set_up_compile_cache,
+)
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ def test_a_worker_that_froze_while_packing_publishes_nothing(
     folder = workers.start(1).compile(GRAPH).local
     monkeypatch.setattr(publishing, "MAX_PACKING_S", -1.0)
     with pytest.raises(publishing.NotPublished, match="begun it anew"):
-        publishing.publish(workers.archive(), folder, ["vllm"])
+        publishing.publish_archive(workers.archive(), folder, ["vllm"])
     assert workers.shared_entries() == []
 
 
@@ -264,14 +270,14 @@ def test_the_operator_can_disable_plans(workers: Workers, monkeypatch: pytest.Mo
 
 
 def test_all_compiled_code_goes_to_one_directory(workers: Workers) -> None:
-    cache = set_up_cache(workers.volume)
+    cache = set_up_compile_cache(workers.volume)
     assert cache
     assert cache.local == workers.disks / "home" / ".cache" / "worker-compiled"
     assert {name: os.environ[name] for name in VARIABLES} == {
         name: str(cache.local / folder) for name, folder in VARIABLES.items()
     }
     # A child process of the worker can prepare the cache, too.
-    assert set_up_cache(workers.volume)
+    assert set_up_compile_cache(workers.volume)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -279,13 +285,13 @@ def test_an_operators_own_directory_disables_the_cache(
     workers: Workers, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "/own")
-    assert set_up_cache(workers.volume) is None
+    assert set_up_compile_cache(workers.volume) is None
     assert f"because {name} is set" in caplog.text
     assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == {name: "/own"}
 
 
 def test_there_is_no_cache_without_a_volume(workers: Workers) -> None:
-    assert set_up_cache(workers.volume / "none") is None
+    assert set_up_compile_cache(workers.volume / "none") is None
     assert not any(os.environ[name] for name in VARIABLES)
     assert not (workers.disks / "home").exists()
 
@@ -294,5 +300,5 @@ def test_there_is_no_cache_without_a_home_directory(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HOME", "/dev/null")
-    assert set_up_cache(workers.volume) is None
+    assert set_up_compile_cache(workers.volume) is None
     assert "there is no place for it here" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, failure, raw_job, settings, yields_of
 from support.processes.background import HUNG_S
 
-from worker.dialects import answer, parse_input
+from worker.dialects import make_answer, parse_input
 from worker.engine import Delta, Model
 from worker.errors import UnknownRoute
 from worker.routes.answer import Answer, json_size
@@ -23,7 +23,7 @@ CreateAnswer = Callable[[Any], Answer[Any]]
 def create_answer(engine: ScriptedEngine) -> Iterator[CreateAnswer]:
     """Return a function that creates the answer to a payload without starting it."""
     resources = Resources(engine.engines, settings())
-    yield lambda payload: answer(parse_input(payload), "job-1", resources, 600)
+    yield lambda payload: make_answer(parse_input(payload), "job-1", resources, 600)
     assert engine.requests == []
 
 

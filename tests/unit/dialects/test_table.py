@@ -219,7 +219,7 @@ async def test_the_openapi_document_describes_only_the_served_routes(
     engine.openapi_schema = openapi_schema(CHAT, "Chat")
     embedder.openapi_schema = openapi_schema("/v1/embeddings", "Embed", "embedder")
     document = await get(engine, "/openapi.json")
-    own = {route.template for route in ROUTES if route.handler or route.generate}
+    own = {route.path_template for route in ROUTES if route.handler or route.generate}
     paths = document.pop("paths")
     assert set(paths) == own | {CHAT, "/v1/embeddings"}
     assert paths[CHAT] == {"post": {"summary": "vLLM's"}}

@@ -12,7 +12,7 @@ from support.tables.models import RECORDED_MODELS
 from worker.doctor import checks
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, has_failure, summary
-from worker.doctor.rehearsal import rehearse
+from worker.doctor.rehearsal import rehearse_startup
 from worker.engine.arguments import StartupContext
 from worker.store import File, Origin, Snapshot
 
@@ -56,26 +56,28 @@ def test_a_complete_model_that_vllm_refuses_fails(tmp_path: Path) -> None:
     config = {**models.QWEN_2_5_7B, "rope_scaling": {"type": "linear"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     snapshot = Snapshot(**{**vars(LLAMA), "config": config, "directory": tmp_path})
-    _, (found,) = rehearse(Candidate.from_snapshot(arguments(), snapshot), StartupContext(CPU))
+    _, (found,) = rehearse_startup(
+        Candidate.from_snapshot(arguments(), snapshot), StartupContext(CPU)
+    )
     assert (found.level, found.topic, found.change) == (FAIL, "configuration", "")
     assert found.text.startswith("vLLM refuses the model: ")
     assert "factor" in found.text
 
 
 def test_a_refusal_based_on_config_json_alone_is_unknown() -> None:
-    _, (found,) = rehearse(candidate(CPU, llama(**OWN_TYPE)), StartupContext(CPU))
+    _, (found,) = rehearse_startup(candidate(CPU, llama(**OWN_TYPE)), StartupContext(CPU))
     assert (found.level, found.topic) == (UNKNOWN, "configuration")
     assert "by its config.json alone: " in found.text
     assert LLAMA.model in found.text
     assert found.change == "set TRUST_REMOTE_CODE=1 if you trust the repository"
     trusted = candidate(CPU, llama(**OWN_TYPE), **TRUSTED)
-    _, (found,) = rehearse(trusted, StartupContext(CPU))
+    _, (found,) = rehearse_startup(trusted, StartupContext(CPU))
     assert found.change == ""
 
 
 def test_there_is_no_finding_about_code_that_is_not_downloaded() -> None:
     config = llama(auto_map={"AutoConfig": "own.Config"})
-    _, findings = rehearse(candidate(CPU, config, **TRUSTED), StartupContext(CPU))
+    _, findings = rehearse_startup(candidate(CPU, config, **TRUSTED), StartupContext(CPU))
     assert findings == []
 
 
@@ -109,13 +111,13 @@ def snapshot_to_download(size: int, place: Path) -> Snapshot:
 
 def test_a_disk_that_is_too_small_fails(tmp_path: Path) -> None:
     place = tmp_path / "models--a--b"
-    assert only_finding(checks.check_disk(snapshot_to_download(10**18, place))).level is FAIL
-    assert only_finding(checks.check_disk(snapshot_to_download(1, place))).level is OK
-    assert list(checks.check_disk(LLAMA)) == []
+    assert only_finding(checks.check_disk_space(snapshot_to_download(10**18, place))).level is FAIL
+    assert only_finding(checks.check_disk_space(snapshot_to_download(1, place))).level is OK
+    assert list(checks.check_disk_space(LLAMA)) == []
 
 
 def check_start_time(found: Candidate, **environ: str) -> Finding:
-    return only_finding(checks.check_timeout([found], environ))
+    return only_finding(checks.check_startup_timeout([found], environ))
 
 
 def test_a_startup_longer_than_the_platforms_timeout_is_a_warning(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ LONGER = {"HF_OVERRIDES": '{"max_position_embeddings": 262144}'}
 def test_a_length_beyond_the_models_maximum_is_a_warning_unless_overridden(
     settings: dict[str, Any], level: Level, change: str
 ) -> None:
-    found = only_finding(checks.check_context(candidate(MAX_MODEL_LEN="200000", **settings)))
+    found = only_finding(checks.check_context_length(candidate(MAX_MODEL_LEN="200000", **settings)))
     assert (found.level, found.change) == (level, change)
 
 
@@ -183,26 +185,28 @@ def test_a_length_beyond_the_models_maximum_is_a_warning_unless_overridden(
 
 def test_a_rehearsal_with_a_reasoning_parser_needs_no_tokenizer() -> None:
     model = candidate(CPU, REASONING_PARSER="qwen3", DTYPE="bfloat16")
-    assert rehearse(model, StartupContext(CPU)) == (model, [])
+    assert rehearse_startup(model, StartupContext(CPU)) == (model, [])
 
 
 def test_the_context_of_an_embedder_without_its_files_is_a_warning() -> None:
     settings = {"RUNNER": "pooling", "MAX_MODEL_LEN": "1024"}
     model = candidate(CPU, RECORDED_MODELS["embedder"].config, **settings)
-    accepted, findings = rehearse(model, StartupContext(CPU))
+    accepted, findings = rehearse_startup(model, StartupContext(CPU))
     assert findings == []
-    assert only_finding(checks.check_context(model)).level is WARN
+    assert only_finding(checks.check_context_length(model)).level is WARN
     assert "MAX_MODEL_LEN" in accepted.engine.operator_options
 
 
 def test_a_context_beyond_the_configuration_is_refused() -> None:
-    accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), StartupContext(CPU))
+    accepted, (refused,) = rehearse_startup(
+        candidate(CPU, MAX_MODEL_LEN="200000"), StartupContext(CPU)
+    )
     assert (refused.level, refused.topic) == (FAIL, "context")
     assert "MAX_MODEL_LEN" not in accepted.engine.operator_options
 
 
 def test_a_format_whose_files_are_missing_is_unknown() -> None:
-    _, (refused,) = rehearse(candidate(CPU, CONFIG_FORMAT="mistral"), StartupContext(CPU))
+    _, (refused,) = rehearse_startup(candidate(CPU, CONFIG_FORMAT="mistral"), StartupContext(CPU))
     assert refused.level is UNKNOWN
 
 
@@ -239,6 +243,6 @@ def test_malformed_configurations_raise_no_errors(key: str) -> None:
         findings = [
             *checks.check_architecture(odd),
             *checks.check_quantization(odd),
-            *checks.check_context(odd),
+            *checks.check_context_length(odd),
         ]
         assert all(finding.text for finding in findings)

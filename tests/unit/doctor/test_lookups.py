@@ -95,7 +95,7 @@ def lookups(tmp_path: Path) -> Lookups:
 
 
 def test_models_are_looked_up_by_the_settings_that_name_them(lookups: Lookups) -> None:
-    found = {prefix: lookups.result(model) for prefix, model in lookups.models.items()}
+    found = {prefix: lookups.wait_for_result(model) for prefix, model in lookups.models.items()}
     types = {
         prefix: (model.config["model_type"], model.origin)
         for prefix, model in found.items()
@@ -118,7 +118,7 @@ def test_a_failed_lookup_is_a_finding(
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "hf_“x”")
-    found = lookups.result(Artifact(name))
+    found = lookups.wait_for_result(Artifact(name))
     assert isinstance(found, Finding)
     assert (found.level, found.topic) == (level, topic)
     assert "“" not in found.text + found.change

@@ -17,8 +17,8 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Fit
 from worker.doctor.gpus.choice import GpuChoice, parse_choice
 from worker.doctor.gpus.pools import GpuType
-from worker.doctor.memory import GpuJudge, SizeRange, estimate_weights
-from worker.engine.cache_plan import CachePlan
+from worker.doctor.memory import GpuJudge, SizeRange, estimate_weight_bytes
+from worker.engine.cache_plan import KvCachePlan
 from worker.engine.machine import Gpu, Machine
 from worker.store import Artifact
 from worker.store.hub import find_snapshot
@@ -39,7 +39,7 @@ def recorded_candidate(tmp_path_factory: pytest.TempPathFactory) -> MakeCandidat
     def make(name: str, gpus: int = 1, **settings: str) -> Candidate:
         place = places[name]
         machine = Machine(cpu=False, gpus=ONE.gpus * gpus)
-        engine = options(machine).parse({"MODEL": str(place), **settings})
+        engine = options(machine).parse_engine_settings({"MODEL": str(place), **settings})
         return Candidate.from_snapshot(
             engine.arguments, find_snapshot(Artifact(str(place)), Places(place))
         )
@@ -70,13 +70,15 @@ def test_the_size_of_weights_is_computed_exactly_from_the_headers(
     assert (candidate.snapshot.directory / "model.safetensors").stat().st_blocks * 512 < 100_000
     # A few scales in 32 bits are counted as if they were loaded in 16, like other floats.
     loaded = model.weight_bytes - 2 * model.tensors.get("F32", 0)
-    found = estimate_weights(candidate, candidate.cache_plan(gpu=parse_choice("A40").gpu))
+    found = estimate_weight_bytes(
+        candidate, candidate.cache_plan(gpu=parse_choice("A40").smallest_gpu)
+    )
     assert found.low == found.high == loaded
     assert candidate.snapshot.weights_size > model.weight_bytes
 
 
 @functools.cache
-def cache_plan(dtype: str) -> CachePlan:
+def cache_plan(dtype: str) -> KvCachePlan:
     return candidate(CPU, RECORDED_MODELS["GQA"].config, DTYPE=dtype).cache_plan()
 
 
@@ -122,7 +124,7 @@ def test_the_size_of_weights_depends_on_the_type_that_they_are_loaded_in(
     )
     snapshot = replace(model.snapshot, tensors=tensors)
     changed = replace(model, snapshot=snapshot, config=config or model.config)
-    assert estimate_weights(changed, cache_plan(dtype)) == SizeRange(low, high)
+    assert estimate_weight_bytes(changed, cache_plan(dtype)) == SizeRange(low, high)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +159,20 @@ def test_settings_and_the_number_of_gpus_change_the_verdict(
     why: str,
     judge: MakeJudge,
 ) -> None:
-    verdict = judge(name, gpus, **settings).verdict(parse_choice(choice))
+    verdict = judge(name, gpus, **settings).worst_verdict(parse_choice(choice))
     assert verdict.fit is fit
     assert why in verdict.reason
 
 
 def test_pipeline_and_tensor_parallelism_allow_the_same_concurrency(judge: MakeJudge) -> None:
     two = parse_choice("ADA_24x2")
-    pipeline = judge("GQA", 2, PIPELINE_PARALLEL_SIZE="2").verdict(two)
-    assert pipeline.concurrency == judge("GQA").verdict(two).concurrency
+    pipeline = judge("GQA", 2, PIPELINE_PARALLEL_SIZE="2").worst_verdict(two)
+    assert pipeline.concurrency == judge("GQA").worst_verdict(two).concurrency
 
 
 def test_more_gpus_are_proposed_if_one_is_too_small(judge: MakeJudge) -> None:
     gqa, one, two = judge("GQA"), parse_choice("ADA_24"), parse_choice("ADA_24x2")
-    assert gqa.verdicts(one) == [gqa.verdict(one), gqa.verdict(two)]
+    assert gqa.verdicts(one) == [gqa.worst_verdict(one), gqa.worst_verdict(two)]
     # No other number is proposed if one GPU is enough, or if the settings choose the number.
     for fitting in (judge("AWQ"), judge("GQA", 4, TENSOR_PARALLEL_SIZE="2")):
         (only,) = fitting.verdicts(one)
@@ -185,7 +187,7 @@ def test_a_model_too_large_for_any_number_of_gpus_has_one_verdict(judge: MakeJud
 
 def test_a_model_that_can_not_be_built_without_a_gpu_is_unknown() -> None:
     """vLLM supports sparse attention on GPUs only."""
-    verdict = GpuJudge([candidate(ONE, configs.SPARSE)]).verdict(parse_choice("HOPPER_141x8"))
+    verdict = GpuJudge([candidate(ONE, configs.SPARSE)]).worst_verdict(parse_choice("HOPPER_141x8"))
     assert (verdict.fit, verdict.reason) == (
         UNKNOWN,
         "vLLM can't build the model here: Sparse Attention is not supported on CPU.",
@@ -197,7 +199,7 @@ def test_a_shortage_within_the_margin_of_error_is_doubtful(
     gib: float, fit: Fit, judge: MakeJudge
 ) -> None:
     # 15 GiB of weights and 2 GiB set aside, plus or minus 10 percent.
-    assert judge("GQA").verdict(gpu_with(gib)).fit is fit
+    assert judge("GQA").worst_verdict(gpu_with(gib)).fit is fit
 
 
 def test_weights_of_unknown_size_make_the_verdict_unknown(
@@ -211,7 +213,7 @@ def test_weights_of_unknown_size_make_the_verdict_unknown(
 
 def test_gpus_too_old_for_a_quantization_are_refused(judge: MakeJudge) -> None:
     old = GpuChoice("T0", (GpuType("T0", "T0", 80.0, 70), GpuType("A40", "A40", 80.0, 86)))
-    verdict = judge("AWQ").verdict(old)
+    verdict = judge("AWQ").worst_verdict(old)
     assert verdict.fit is NO
     assert verdict.reason.endswith("needs compute capability 7.5: not T0")
 
@@ -223,7 +225,7 @@ def test_a_context_below_the_minimum_does_not_fit(
     min_model_len: str, fit: Fit, judge: MakeJudge
 ) -> None:
     gqa = replace(judge("GQA"), min_model_len=int(min_model_len))
-    assert gqa.verdict(parse_choice("ADA_24")).fit is fit
+    assert gqa.worst_verdict(parse_choice("ADA_24")).fit is fit
 
 
 @pytest.mark.parametrize(("share", "fit"), [("0.01", DOUBTFUL), ("0.001", NO)])
@@ -232,6 +234,6 @@ def test_an_embedder_takes_part_of_the_gpu(
 ) -> None:
     model = recorded_candidate("AWQ")
     embedder = recorded_candidate("embedder", RUNNER="pooling", GPU_MEMORY_UTILIZATION=share)
-    assert GpuJudge([model]).verdict(parse_choice("ADA_24")).fit is FITS
+    assert GpuJudge([model]).worst_verdict(parse_choice("ADA_24")).fit is FITS
     # A hundredth of 24 GB is enough for the embedder's weights; it needs no cache.
-    assert GpuJudge([model, embedder]).verdict(parse_choice("ADA_24")).fit is fit
+    assert GpuJudge([model, embedder]).worst_verdict(parse_choice("ADA_24")).fit is fit

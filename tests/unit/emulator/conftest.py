@@ -29,7 +29,7 @@ class Signals:
     pid: int = 0
     sent: list[signal.Signals] = field(default_factory=list)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self.sent.append(number)
 
 

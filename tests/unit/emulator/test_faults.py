@@ -145,7 +145,7 @@ async def test_a_fault_for_some_seconds_runs_out(peer: Peer) -> None:
 
 def draw_faults(emulator: Emulator, call: Call) -> list[bool]:
     """Return for each of 100 calls whether the fault affects it."""
-    return [emulator.faults.trigger(call, Action.RESET) is not None for _ in range(100)]
+    return [emulator.faults.trigger_first(call, Action.RESET) is not None for _ in range(100)]
 
 
 def test_the_share_of_affected_calls_depends_on_the_seed_and_not_on_other_calls() -> None:

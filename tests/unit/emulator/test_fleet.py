@@ -22,7 +22,7 @@ from support.processes.fleets import (
 )
 
 import emulator
-from emulator.fleet import WorkerProcess
+from emulator.fleet import WorkerProcessGroup
 
 SOURCE = Path(emulator.__file__).parents[1]
 
@@ -142,7 +142,7 @@ async def test_an_error_that_prevents_the_start_of_a_worker_is_raised_by_the_fle
     logs = tmp_path if name else tmp_path / "nowhere"
     async with running_fleet(logs, [str(tmp_path / name)]) as running:
         with pytest.raises(error, match=name or r"worker-1\.log"):
-            await running.fleet.run_until(asyncio.Event())
+            await running.fleet.run_until_event(asyncio.Event())
 
 
 async def test_the_child_process_of_an_exited_worker_is_ended_too(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_the_child_process_of_an_exited_worker_is_ended_too(tmp_path: Path
 
 
 async def test_killing_an_exited_worker_has_no_effect(tmp_path: Path) -> None:
-    process = await WorkerProcess.start((sys.executable, "-c", ""), {}, tmp_path / "log")
+    process = await WorkerProcessGroup.start((sys.executable, "-c", ""), {}, tmp_path / "log")
     assert await process.wait() == 0
     await process.kill()
     await process.kill()

@@ -72,14 +72,14 @@ async def test_a_frozen_worker_gets_no_response_until_it_is_thawed(
 async def test_a_freeze_ends_when_the_worker_is_replaced_or_the_emulator_stops(
     peer: Peer, signals: list[signal.Signals]
 ) -> None:
-    peer.emulator.freeze("w", 60)
+    peer.emulator.freeze_worker("w", 60)
     await peer.emulator.stop()
     assert signals == [signal.SIGSTOP, signal.SIGCONT]
-    peer.emulator.freeze("w", 60)
+    peer.emulator.freeze_worker("w", 60)
     peer.queue.handle_worker_exit(peer.worker)
     assert not peer.worker.frozen
     with pytest.raises(ProcessLookupError, match="w is not run by this endpoint"):
-        peer.emulator.freeze("w", 60)
+        peer.emulator.freeze_worker("w", 60)
     assert not peer.worker.frozen
 
 

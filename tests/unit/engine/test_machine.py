@@ -33,14 +33,14 @@ def test_a_driver_of_the_same_major_version_or_later_is_accepted(
     driver: int, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = fake_driver(monkeypatch, driver, image)
-    machine._check_driver()
+    machine._check_driver_version()
     assert calls == ["begun", "ended"]
 
 
 def test_an_older_driver_makes_the_machine_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_driver(monkeypatch, 12080, "13.0")
     with pytest.raises(MachineUnfit, match=r"driver 570\.1 runs CUDA up to 12\.8.*for CUDA 13\.0"):
-        machine._check_driver()
+        machine._check_driver_version()
     assert calls == ["begun", "ended"]
 
 
@@ -49,7 +49,7 @@ def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    machine._check_driver()
+    machine._check_driver_version()
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_outputs_of_batches_count_towards_the_total(limited_files: Files, volume
     (volume / "out" / "deep" / "array.json").write_bytes(bytes(HALF))
     expect_refusal(limited_files)
     with pytest.raises(VolumeError, match=FULL):
-        list(limited_files.enforce_quota([bytes(HALF)]))
+        list(limited_files.chunks_within_quota([bytes(HALF)]))
 
 
 def test_callers_own_files_do_not_count_towards_the_total(
@@ -81,7 +81,7 @@ def test_an_old_measurement_of_the_total_is_repeated(
     (volume / "out" / "array").write_bytes(bytes(3 * HALF // 2))
     quota.reserve(HALF // 2)
     monkeypatch.setattr("worker.files.quota.VALID_S", -1.0)
-    quota.invalidate()
+    quota.invalidate_measurement()
     with pytest.raises(VolumeError, match=FULL):
         quota.reserve(HALF)
 

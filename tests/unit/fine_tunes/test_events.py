@@ -11,10 +11,10 @@ from trainer.spec import ATTEMPTS_DIR, Event
 from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import AdapterChoice, FineTuneError, FineTuneResult
+from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
 from worker.volume.adapters import FILES
 
-CRASHED = FineTuneError(code="crashed", message="No memory.")
+CRASHED = FailureReason(code="crashed", message="No memory.")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> N
 )
 def test_plots_have_round_ticks_and_titles(points: dict[int, float], ticks: list[str]) -> None:
     title = '</text><script>alert("&")</script>'
-    root = ElementTree.fromstring(plot.svg(title, {"train": points}))
+    root = ElementTree.fromstring(plot.loss_plot_svg(title, {"train": points}))
     texts = [element.text or "" for element in root.iter(f"{SVG}text")]
     assert {title, "step", "loss", "train", *ticks} <= {*texts}
     assert len(texts) < 40

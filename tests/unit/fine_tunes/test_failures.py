@@ -53,7 +53,7 @@ async def test_training_resumes_after_a_crash_with_progress_or_after_one_kill(
 ) -> None:
     fine_tune = scripted_fine_tune(tmp_path, *scripts)
     assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
-    assert (result_of(fine_tune).status, len(fine_tune.attempts())) == (status, attempts)
+    assert (result_of(fine_tune).status, len(fine_tune.attempt_paths())) == (status, attempts)
 
 
 async def test_a_crash_without_progress_fails_with_the_trainers_message(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_a_crash_without_progress_fails_with_the_trainers_message(tmp_path
     await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path))
     message = "The process that trains has crashed: ValueError: no ..."
     assert failure_of(fine_tune) == ("training_failed", message, None)
-    assert len(fine_tune.attempts()) == 1
+    assert len(fine_tune.attempt_paths()) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ async def test_publishing_continues_once_a_full_disk_has_space_again(tmp_path: P
         assert not [path for path in adapters(disk) if not path.name.startswith(".")]
         filler.unlink()
         assert await run_attempt(fine_tune, training_setup) == "ended"
-        assert len(fine_tune.attempts()) == 1
+        assert len(fine_tune.attempt_paths()) == 1
         names = sorted(str(checkpoint.name) for checkpoint in result_of(fine_tune).checkpoints)
         assert [path.name for path in adapters(disk)] == names
 

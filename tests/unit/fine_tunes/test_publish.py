@@ -11,11 +11,11 @@ from support.volume.disks import fill, mount_disk, remount
 
 from worker.errors import VolumeError
 from worker.fine_tunes.publish import (
-    adapter_name,
-    checkpoint_name,
+    checkpoint_adapter_name,
+    preferred_adapter_name,
     publish_adapter,
-    release_name,
-    reserve_name,
+    release_adapter_name,
+    reserve_adapter_name,
 )
 from worker.fine_tunes.request import StoredFineTune
 from worker.volume.adapters import (
@@ -24,7 +24,7 @@ from worker.volume.adapters import (
     ORIGIN_FILE,
     WEIGHTS,
     adapter_names,
-    origin_id,
+    origin_fine_tune_id,
     remove_adapter,
 )
 
@@ -69,8 +69,8 @@ def test_the_name_of_an_adapter_has_model_suffix_and_time(
     request = StoredFineTune(
         id=ID, created_at=1_700_000_000, base=base, suffix=suffix, training_file=rows
     )
-    assert adapter_name(request) == name
-    assert NAME_PATTERN.fullmatch(checkpoint_name(f"{name}-99", 10**9))
+    assert preferred_adapter_name(request) == name
+    assert NAME_PATTERN.fullmatch(checkpoint_adapter_name(f"{name}-99", 10**9))
 
 
 def test_a_published_adapter_has_its_files_its_base_model_and_its_origin(
@@ -80,7 +80,7 @@ def test_a_published_adapter_has_its_files_its_base_model_and_its_origin(
     assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, ORIGIN_FILE)))
     config = json.loads((root / "a" / CONFIG).read_text())
     assert config == {"r": 8, "base_model_name_or_path": "org/demo"}
-    assert origin_id(root, "a") == ID
+    assert origin_fine_tune_id(root, "a") == ID
     before = (root / "a").stat().st_ino
     publish_adapter(root, "a", trained_adapter, "org/demo", ID)
     assert (root / "a").stat().st_ino == before
@@ -90,17 +90,17 @@ def test_a_name_is_reserved_once_and_an_adapter_is_never_replaced(
     root: Path, trained_adapter: Path
 ) -> None:
     # A worker may repeat the reservation of a dead worker.
-    assert reserve_name(root, "a", ID) == reserve_name(root, "a", ID) == "a"
-    assert reserve_name(root, "a", OTHER) == "a-2"
+    assert reserve_adapter_name(root, "a", ID) == reserve_adapter_name(root, "a", ID) == "a"
+    assert reserve_adapter_name(root, "a", OTHER) == "a-2"
     publish_adapter(root, "a", trained_adapter, "demo", ID)
-    release_name(root, "a")
+    release_adapter_name(root, "a")
     assert not (root / ".a").exists()
-    assert reserve_name(root, "a", "ftjob-c") == "a-3"
+    assert reserve_adapter_name(root, "a", "ftjob-c") == "a-3"
     with pytest.raises(VolumeError, match="another adapter"):
         publish_adapter(root, "a", trained_adapter, "demo", OTHER)
-    assert origin_id(root, "a") == ID
+    assert origin_fine_tune_id(root, "a") == ID
     assert names_in(root) == [".a-2", ".a-3", "a"]
-    assert reserve_name(root, "a", ID) == "a"
+    assert reserve_adapter_name(root, "a", ID) == "a"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 5}', "\udcff"])
@@ -109,9 +109,9 @@ def test_an_adapter_with_a_broken_origin_file_has_no_origin(
 ) -> None:
     publish_adapter(root, "a", trained_adapter, "demo", ID)
     (root / "a" / ORIGIN_FILE).write_text(content, errors="surrogateescape")
-    assert origin_id(root, "a") is None
+    assert origin_fine_tune_id(root, "a") is None
     remove_adapter(root, "a")
-    assert origin_id(root, "a") is None
+    assert origin_fine_tune_id(root, "a") is None
 
 
 def kill_after(steps: int, work: Callable[[], None]) -> bool:
@@ -139,9 +139,9 @@ def test_publishing_may_be_interrupted_between_any_two_steps(
         root = tmp_path / str(steps)
 
         def work(root: Path = root) -> None:
-            name = reserve_name(root, "a", ID)
+            name = reserve_adapter_name(root, "a", ID)
             publish_adapter(root, name, trained_adapter, "demo", ID)
-            release_name(root, name)
+            release_adapter_name(root, name)
 
         was_killed = kill_after(steps, work)
         # The adapter is either missing or complete.
@@ -149,7 +149,7 @@ def test_publishing_may_be_interrupted_between_any_two_steps(
             assert len(names_in(root / "a")) == 3
             assert (root / "a" / WEIGHTS).stat().st_size == 100_000
         work()
-        assert (adapter_names(root), origin_id(root, "a")) == (["a"], ID)
+        assert (adapter_names(root), origin_fine_tune_id(root, "a")) == (["a"], ID)
         # No partial adapter remains.
         assert not [*root.glob(".a*")]
         if not was_killed:
@@ -171,4 +171,4 @@ def test_publishing_on_a_full_volume_leaves_nothing(tmp_path: Path, trained_adap
         publish_adapter(root, "a", trained_adapter, "demo", ID)
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
-            reserve_name(root, "b", ID)
+            reserve_adapter_name(root, "b", ID)

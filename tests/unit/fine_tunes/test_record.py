@@ -13,11 +13,11 @@ from support.fine_tunes import records_of
 from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
 from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import AdapterChoice, FineTuneError, FineTuneResult
+from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
 from worker.long_work.record import REQUEST
 
 SUCCEEDED = FineTuneResult(status="succeeded", at=9, adapter="demo.a")
-FAILED = FineTuneResult(status="failed", at=10, error=FineTuneError(code="crashed", message="a"))
+FAILED = FineTuneResult(status="failed", at=10, error=FailureReason(code="crashed", message="a"))
 PUBLISHING = AdapterChoice(name="demo.a", attempt="000001.aa")
 
 
@@ -29,7 +29,7 @@ def acquire_lease(fine_tune: FineTune) -> None:
 
 
 def write_check(fine_tune: FineTune, attempt: str = "000001.aa", rows: int = 3) -> None:
-    fine_tune.write(f"{ATTEMPTS_DIR}/{attempt}/{CHECK_FILE}", CheckResult(rows=rows))
+    fine_tune.write_file(f"{ATTEMPTS_DIR}/{attempt}/{CHECK_FILE}", CheckResult(rows=rows))
 
 
 def expect_refusals(fine_tune: FineTune, message: str) -> None:
@@ -126,14 +126,14 @@ def test_only_the_events_of_attempts_remain_after_the_end(fine_tune: FineTune) -
 
 
 def test_attempts_are_sorted_and_the_newest_check_counts(fine_tune: FineTune) -> None:
-    assert fine_tune.attempts() == []
+    assert fine_tune.attempt_paths() == []
     for name in ("000010.bb", "000002.cc", ".new", "000001.dd"):
         (fine_tune.directory / ATTEMPTS_DIR / name).mkdir(parents=True)
-    names = [path.name for path in fine_tune.attempts()]
+    names = [path.name for path in fine_tune.attempt_paths()]
     assert names == ["000001.dd", "000002.cc", "000010.bb"]
     write_check(fine_tune, "000001.dd")
     write_check(fine_tune, "000002.cc", rows=4)
-    assert fine_tune.newest_check_result == CheckResult(rows=4)
+    assert fine_tune.newest_row_check_result == CheckResult(rows=4)
 
 
 def test_nothing_is_written_for_a_removed_fine_tune(fine_tune: FineTune) -> None:

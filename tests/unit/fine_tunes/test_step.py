@@ -40,12 +40,12 @@ async def wait_for_step(fine_tune: FineTune, count: int = 1) -> Path:
     """Wait until the newest attempt has done a step; return its directory."""
 
     def has_step() -> bool:
-        attempts = fine_tune.attempts()
+        attempts = fine_tune.attempt_paths()
         events = attempts[-1] / "events.jsonl" if len(attempts) == count else None
         return bool(events and events.is_file() and '"step": 5' in events.read_text())
 
     await poll_until(has_step)
-    return fine_tune.attempts()[-1]
+    return fine_tune.attempt_paths()[-1]
 
 
 async def start_training(
@@ -196,7 +196,7 @@ async def test_another_job_resumes_from_the_checkpoint_of_a_pause(tmp_path: Path
     fine_tune.resume()
     assert await run_attempt(fine_tune, training_setup) == "ended"
     assert fine_tune.status == "succeeded"
-    _, second = fine_tune.attempts()
+    _, second = fine_tune.attempt_paths()
     assert (second / "events.jsonl").read_text().startswith('{"resumed_at": 5}')
 
 
@@ -219,7 +219,7 @@ async def test_a_job_hands_over_at_a_checkpoint_when_its_time_is_over_or_its_wor
     assert await task == "left"
     assert state(fine_tune, tmp_path) == ("queued", [], [])
     assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
-    assert len(fine_tune.attempts()) == 2
+    assert len(fine_tune.attempt_paths()) == 2
 
 
 async def test_a_cancelled_job_leaves_no_process_and_no_lease(tmp_path: Path) -> None:
@@ -235,14 +235,14 @@ async def test_a_cancelled_job_leaves_no_process_and_no_lease(tmp_path: Path) ->
 async def test_two_jobs_train_a_fine_tune_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    polled, poll = asyncio.Event(), LeaseDirectory.poll
+    polled, poll = asyncio.Event(), LeaseDirectory.poll_claim
     loop = asyncio.get_running_loop()
 
     def record_poll(leases: LeaseDirectory) -> Claim | None:
         loop.call_soon_threadsafe(polled.set)
         return poll(leases)
 
-    monkeypatch.setattr(LeaseDirectory, "poll", record_poll)
+    monkeypatch.setattr(LeaseDirectory, "poll_claim", record_poll)
     fine_tune = scripted_fine_tune(tmp_path, WAITS, DONE)
     first, second = (start_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) for _ in range(2))
     await wait_for_step(fine_tune)
@@ -250,7 +250,7 @@ async def test_two_jobs_train_a_fine_tune_once(
     await polled.wait()
     fine_tune.pause()
     assert {await first, await second} == {"paused"}
-    assert len(fine_tune.attempts()) == len(trainer_pids(fine_tune)) == 1
+    assert len(fine_tune.attempt_paths()) == len(trainer_pids(fine_tune)) == 1
 
 
 async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
@@ -259,7 +259,7 @@ async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
     monkeypatch.setattr("worker.volume.lease.HEARTBEAT_S", 0.1)
     fine_tune, task, _ = await start_training(tmp_path, DEAF, DONE)
     other = LeaseDirectory(fine_tune.lease_directory("run"), max_unchanged=0)
-    other.poll()
+    other.poll_claim()
     with other.acquire() as taken:
         assert taken
         await poll_until(lambda: not running_trainers(fine_tune))
@@ -281,10 +281,14 @@ async def test_a_worker_trains_one_adapter_at_a_time_and_the_oldest_first(tmp_pa
     # A waiting fine-tune is cancelled immediately.
     unwanted.cancel()
     assert await asyncio.wait_for(tasks.pop(), HUNG_S) == "ended"
-    assert (unwanted.status, unwanted.attempts(), tasks[0].done()) == ("cancelled", [], False)
+    assert (unwanted.status, unwanted.attempt_paths(), tasks[0].done()) == (
+        "cancelled",
+        [],
+        False,
+    )
     first.cancel()
     assert [await task for task in tasks] == ["ended"] * 3
-    events = [fine_tune.attempts()[0] / "events.jsonl" for fine_tune in (older, younger)]
+    events = [fine_tune.attempt_paths()[0] / "events.jsonl" for fine_tune in (older, younger)]
     start_times = [path.stat().st_mtime_ns for path in events]
     end_times = [
         (fine_tune.directory / "result.json").stat().st_mtime_ns for fine_tune in (first, older)

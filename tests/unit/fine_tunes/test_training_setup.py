@@ -162,7 +162,7 @@ async def test_rows_are_not_checked_again_while_jobs_wait_for_memory(tmp_path: P
         await poll_until(lambda log=memory.log: bool(log))  # type: ignore[misc]  # its default
         task.cancel()
         await asyncio.wait({task})
-    assert len(fine_tune.attempts()) == 1
+    assert len(fine_tune.attempt_paths()) == 1
 
 
 async def test_rows_are_checked_at_a_low_priority(

@@ -71,7 +71,7 @@ def test_every_true_value_requests_a_stream() -> None:
     ],
 )
 def test_messages_override_a_prompt(keys: dict[str, Any], conversation: Any) -> None:
-    assert parse_raw(**keys).conversation == conversation
+    assert parse_raw(**keys).chat_messages == conversation
 
 
 def test_the_chat_template_gets_every_turn_unchanged() -> None:
@@ -81,7 +81,7 @@ def test_the_chat_template_gets_every_turn_unchanged() -> None:
         {"role": "assistant", "tool_calls": []},
         {"role": "user", "content": [{"type": "text", "text": "parts"}], "name": "Ann"},
     ]
-    assert parse_raw(messages=turns).conversation == turns
+    assert parse_raw(messages=turns).chat_messages == turns
 
 
 def test_null_counts_as_absent() -> None:

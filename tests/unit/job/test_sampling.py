@@ -246,4 +246,4 @@ async def test_repeated_items_count_once() -> None:
 def test_values_of_wrong_types_are_left_to_vllm() -> None:
     values: list[Any] = [None, True, {}, [], "five", [{}], {"a": {}}, [[1]]]
     pairs = [(bound, value) for bound in BOUNDS.values() for value in values]
-    assert [pair for pair in pairs if pair[0].violation(pair[1])] == []
+    assert [pair for pair in pairs if pair[0].violation_message(pair[1])] == []

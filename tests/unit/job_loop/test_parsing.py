@@ -88,7 +88,7 @@ async def test_a_take_returns_parsed_jobs_and_the_ids_of_the_others() -> None:
         wire = PlatformClient(PlatformUrls(f"{url}/job-take/w?", "", ""), make_session)
         polls = Poller(wire, _parse_jobs, reports_outages=True)
         async with wire:
-            jobs = await polls.poll(wire.urls.take_jobs(2, is_busy=False))
+            jobs = await polls.poll(wire.urls.take_jobs_url(2, is_busy=False))
     assert [job["id"] for job in jobs] == ["bad", "good"]
 
 

@@ -23,10 +23,10 @@ from support.job_loops import (
 from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
-from job_loop import JobLoop, Limits, PlatformClient
+from job_loop import JobLoop, LoopLimits, PlatformClient
 from job_loop.wire import PlatformUrls
 from worker.errors import StartFailed
-from worker.failed_start import FailedStart
+from worker.failed_start import FailedStartHandler
 
 
 async def test_an_idle_worker_exits_before_its_take_ends() -> None:
@@ -117,7 +117,7 @@ def stop_during_take(holding_platform: HoldingPlatform) -> ScriptedAnswers:
         wire = PlatformClient(
             PlatformUrls(f"{url}/take?", f"{url}/stream/$ID?", f"{url}/done/$ID?"), make_session
         )
-        loop = JobLoop(answers, wire, Limits(1, 60), Future(), set())
+        loop = JobLoop(answers, wire, LoopLimits(1, 60), Future(), set())
         with contextlib.closing(server):
             async with asyncio.timeout(HUNG_S):
                 running = asyncio.create_task(loop.run())
@@ -253,15 +253,17 @@ async def test_a_signal_starts_shutdown_and_a_second_one_reaches_the_previous_ha
 # The loop of a worker whose startup has failed:
 
 
-def create_failed_start_loop(emulator: Emulator, limits: Limits) -> JobLoop:
+def create_failed_start_loop(emulator: Emulator, limits: LoopLimits) -> JobLoop:
     wire = PlatformClient(platform_urls(emulator), make_session)
-    return JobLoop(FailedStart(StartFailed("no model")), wire, limits, Future(), set[str]())
+    return JobLoop(FailedStartHandler(StartFailed("no model")), wire, limits, Future(), set[str]())
 
 
 async def test_a_failed_start_exits_even_if_jobs_keep_arriving() -> None:
     async with Emulator() as emulator, asyncio.timeout(HUNG_S):
         jobs = [emulator.queue.submit({"input": {}})]
-        loop = create_failed_start_loop(emulator, Limits(4, grace_s=60, idle_s=HUNG_S, life_s=0.2))
+        loop = create_failed_start_loop(
+            emulator, LoopLimits(4, grace_s=60, idle_s=HUNG_S, life_s=0.2)
+        )
         ending = asyncio.create_task(loop.run())
         while not ending.done():
             # Keep one job in the queue.
@@ -275,6 +277,6 @@ async def test_a_failed_start_exits_even_if_jobs_keep_arriving() -> None:
 async def test_a_failed_start_answers_an_unreadable_job_and_exits_without_jobs() -> None:
     async with Emulator() as emulator, asyncio.timeout(HUNG_S):
         job = emulator.queue.submit({"input": {"prompts": [{"a": 1}] * 10}})
-        limits = Limits(4, grace_s=60, max_values=9, idle_s=0.1)
+        limits = LoopLimits(4, grace_s=60, max_values=9, idle_s=0.1)
         await create_failed_start_loop(emulator, limits).run()
     assert json.loads(job.error or "")["error"]["message"] == "no model"

@@ -19,7 +19,7 @@ from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Job, Options, Status
 from job_loop import PlatformClient, polls
-from job_loop.loop import _parse_jobs, _parse_stopped_ids
+from job_loop.loop import _parse_jobs, _parse_stopped_job_ids
 from job_loop.polls import Poller
 from job_loop.wire import PlatformUrls
 
@@ -48,8 +48,10 @@ async def test_many_more_jobs_than_slots_all_get_their_answers(slots: int) -> No
 
 def test_a_take_reports_whether_the_worker_is_busy() -> None:
     addresses = platform_urls(Emulator())
-    assert addresses.take_jobs(1, is_busy=False).endswith("/job-take/w?gpu=local&job_in_progress=0")
-    batch = addresses.take_jobs(3, is_busy=True)
+    assert addresses.take_jobs_url(1, is_busy=False).endswith(
+        "/job-take/w?gpu=local&job_in_progress=0"
+    )
+    batch = addresses.take_jobs_url(3, is_busy=True)
     assert batch.endswith("/job-take-batch/w?gpu=local&batch_size=3&job_in_progress=1")
 
 
@@ -138,7 +140,7 @@ async def test_an_unreadable_response_does_not_end_the_takes(answer: str) -> Non
             for jobs in ("{}", "[]", '"a"', '{"id": 1}', '[{"input": {}}, null]')
         ),
         *(
-            (f'{{"jobsToStop": {named}}}', _parse_stopped_ids)
+            (f'{{"jobsToStop": {named}}}', _parse_stopped_job_ids)
             for named in ("[]", "null", "[5]", "{}", '"a"')
         ),
     ],
@@ -187,7 +189,7 @@ async def test_a_hanging_post_of_a_result_ends_when_its_job_is_stopped(platform:
     platform.emulator.faults.add(fault)
     # The post has its effect before it hangs.
     job = await platform.run("a")
-    platform.emulator.queue.get_worker("w").add_stops([job.id])
+    platform.emulator.queue.get_worker("w").add_pending_stops([job.id])
     await platform.wait_until_idle()
     assert platform.answers.closed_jobs == [job.id]
 
@@ -207,7 +209,7 @@ async def test_many_cancelled_jobs_leave_no_trace(platform: Platform) -> None:
 
 
 async def test_a_stop_for_an_unknown_job_stops_nothing(platform: Platform) -> None:
-    platform.emulator.queue.get_worker("w").add_stops(["unknown"])
+    platform.emulator.queue.get_worker("w").add_pending_stops(["unknown"])
     assert (await platform.run("after")).output == ["after"]
 
 

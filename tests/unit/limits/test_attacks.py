@@ -88,7 +88,9 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
                 bodies.prepare_body(job, route, engine, "job-1", settings())
         elif isinstance(job, RawJob | PromptListJob):
             shared = job if isinstance(job, RawJob) else job.shared
-            check_request(RequestToCheck(shared.body, RAW_SHAPE, settings(), SAMPLING_PARAMS))
+            check_request(
+                RequestToCheck(shared.body_to_check, RAW_SHAPE, settings(), SAMPLING_PARAMS)
+            )
     except RequestError as error:
         return error
     return None

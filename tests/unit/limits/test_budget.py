@@ -24,7 +24,7 @@ def nest(depth: int, value: Any = "a") -> Any:
 
 def refusal(payload: Any, limits: InputLimits = SMALL_LIMITS) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        limits.check(payload)
+        limits.check_input(payload)
     return caught.value
 
 
@@ -39,7 +39,7 @@ def test_an_input_within_the_limits_is_accepted() -> None:
         {"a": ["b"] * 20, "c": ["d"] * 20, "e": ["f"] * 6},
     ]
     for payload in payloads:
-        SMALL_LIMITS.check(payload)
+        SMALL_LIMITS.check_input(payload)
 
 
 ITEMS = "21 items, at most 20 (MAX_INPUT_ITEMS)"
@@ -85,12 +85,12 @@ def test_a_refusal_names_the_field_the_limit_and_the_size(
 )
 def test_too_many_bytes_are_413(payload: Any) -> None:
     with pytest.raises(InputTooLarge, match=r"1,000 bytes \(MAX_INPUT_MB\)") as caught:
-        SMALL_LIMITS.check(payload)
+        SMALL_LIMITS.check_input(payload)
     assert caught.value.status == 413
 
 
 def test_token_ids_of_all_lists_are_counted_together() -> None:
-    InputLimits().check({"prompts": [[0] * 100_000] * 15})
+    InputLimits().check_input({"prompts": [[0] * 100_000] * 15})
     assert (
         "more than 1,500,000" in refusal({"prompts": [[0] * 100_000] * 16}, InputLimits()).message
     )
@@ -105,7 +105,7 @@ def test_the_default_limits_accept_large_inputs() -> None:
         {"openai_input": {"input": [[1] * 512] * 2_048}},
         {"prompt": [100_000] * 1_000_000},
     ):
-        InputLimits().check(payload)
+        InputLimits().check_input(payload)
 
 
 def test_a_deep_input_is_refused_without_recursion_in_a_short_message_without_values() -> None:
@@ -130,7 +130,7 @@ def test_a_deep_input_is_refused_without_recursion_in_a_short_message_without_va
 def test_any_json_is_accepted_or_refused_without_other_exceptions(payload: Any) -> None:
     for limits in (SMALL_LIMITS, InputLimits()):
         with contextlib.suppress(InvalidInput, InputTooLarge):
-            limits.check(payload)
+            limits.check_input(payload)
 
 
 def test_the_limits_are_checked_before_the_shape() -> None:

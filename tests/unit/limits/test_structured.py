@@ -48,7 +48,7 @@ BODIES = [
 @pytest.mark.parametrize(("body", "place"), BODIES)
 def test_a_constraint_is_found_under_every_key(body: dict[str, Any], place: str | None) -> None:
     with pytest.raises(InvalidInput) as caught:
-        StructuredOutputLimits().check(body)
+        StructuredOutputLimits().check_constraints(body)
     assert caught.value.message.endswith(NESTING_MESSAGE)
     assert place is None or caught.value.message.startswith(f"{place}: ")
     assert caught.value.param == next(reversed(body))
@@ -111,7 +111,9 @@ TOO_MUCH = [
 @pytest.mark.parametrize(("structured", "message"), TOO_MUCH)
 def test_the_refusal_names_the_limit_and_the_size(structured: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        StructuredOutputLimits().check({"structured_outputs": structured}, "sampling_params")
+        StructuredOutputLimits().check_constraints(
+            {"structured_outputs": structured}, "sampling_params"
+        )
     assert message in caught.value.message
     assert caught.value.message.startswith("sampling_params.structured_outputs.")
 
@@ -172,7 +174,7 @@ LEGITIMATE = [
 
 @pytest.mark.parametrize("structured", LEGITIMATE)
 def test_common_structured_outputs_are_accepted(structured: dict[str, Any]) -> None:
-    StructuredOutputLimits().check({"structured_outputs": structured})
+    StructuredOutputLimits().check_constraints({"structured_outputs": structured})
 
 
 def test_content_is_not_checked_as_a_constraint() -> None:
@@ -182,10 +184,12 @@ def test_content_is_not_checked_as_a_constraint() -> None:
         "metadata": PATTERN,
     }
     body |= {"temperature": 0, "stop": ["a"] * 2_000, "user": "a" * 100_000}
-    StructuredOutputLimits().check(body, text_keys=("messages", "input"))
+    StructuredOutputLimits().check_constraints(body, text_keys=("messages", "input"))
     with pytest.raises(InvalidInput, match="messages"):
-        StructuredOutputLimits().check(body, text_keys=("input",))
+        StructuredOutputLimits().check_constraints(body, text_keys=("input",))
 
 
 def test_an_operator_can_raise_the_limits() -> None:
-    StructuredOutputLimits(max_repetitions=10**9, max_nesting=5).check({"guided_regex": BOMB})
+    StructuredOutputLimits(max_repetitions=10**9, max_nesting=5).check_constraints(
+        {"guided_regex": BOMB}
+    )

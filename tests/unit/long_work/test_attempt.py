@@ -22,19 +22,19 @@ async def test_one_of_two_workers_acquires_a_lease_and_the_other_one_after_its_r
     tmp_path: Path,
 ) -> None:
     attempt, other = attempt_at(tmp_path), attempt_at(tmp_path)
-    async with attempt.lease("plan") as first:
+    async with attempt.acquire_lease("plan") as first:
         assert first is not None
-        async with other.lease("plan") as second, other.lease("end") as third:
+        async with other.acquire_lease("plan") as second, other.acquire_lease("end") as third:
             assert second is None
             assert third is not None
-    async with other.lease("plan") as second:
+    async with other.acquire_lease("plan") as second:
         assert second is not None
         assert second.owner != first.owner
 
 
 async def test_a_lease_is_released_if_its_job_is_cancelled_at_any_moment(tmp_path: Path) -> None:
     async def work() -> None:
-        async with attempt_at(tmp_path).lease("plan"):
+        async with attempt_at(tmp_path).acquire_lease("plan"):
             await asyncio.sleep(60)
 
     for waits in range(20):
@@ -44,7 +44,7 @@ async def test_a_lease_is_released_if_its_job_is_cancelled_at_any_moment(tmp_pat
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()
-        async with attempt_at(tmp_path).lease("plan") as lease:
+        async with attempt_at(tmp_path).acquire_lease("plan") as lease:
             assert lease is not None
 
 
@@ -59,9 +59,9 @@ async def test_the_lease_of_a_dead_owner_is_taken_over_after_enough_polls_and_no
     attempt = attempt_at(tmp_path)
     # The first poll has no earlier one to compare with.
     for _ in range(MAX_UNCHANGED_POLLS + 1):
-        async with attempt.lease("plan") as lease:
+        async with attempt.acquire_lease("plan") as lease:
             assert lease is None
-    async with attempt.lease("plan") as lease:
+    async with attempt.acquire_lease("plan") as lease:
         assert (lease is not None and lease.number == 8) is is_acquired
 
 
@@ -71,10 +71,10 @@ async def test_a_failing_poll_is_an_error_of_the_volume(
     def fail(_: LeaseDirectory) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(LeaseDirectory, "poll", fail)
-    async with attempt_at(tmp_path).lease("plan"):
+    monkeypatch.setattr(LeaseDirectory, "poll_claim", fail)
+    async with attempt_at(tmp_path).acquire_lease("plan"):
         with pytest.raises(VolumeError, match="Stale"):
-            async with attempt_at(tmp_path).lease("plan"):
+            async with attempt_at(tmp_path).acquire_lease("plan"):
                 pass
 
 
@@ -82,5 +82,5 @@ async def test_a_lease_on_a_read_only_volume_is_an_error_of_the_volume(tmp_path:
     with mount_disk(tmp_path / "disk", 1 << 20) as disk:
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
-            async with attempt_at(disk).lease("plan"):
+            async with attempt_at(disk).acquire_lease("plan"):
                 pass

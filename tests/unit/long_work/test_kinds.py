@@ -11,7 +11,7 @@ from support.fine_tunes import ROWS, scripted_fine_tune
 from support.processes.commands import HOME, run_command
 
 from worker.errors import VolumeError
-from worker.long_work.kinds import KINDS, existing_records, inputs_in_use
+from worker.long_work.kinds import KINDS, existing_record_collections, input_file_ids_in_use
 
 # Handles jobs and sweeps as a worker does, and prints the imported modules of fine-tunes.
 SCRIPT = """
@@ -61,16 +61,16 @@ def test_a_worker_without_fine_tunes_does_not_import_their_modules(
 
 def test_kinds_are_found_by_their_folders_on_the_volume(tmp_path: Path) -> None:
     config = settings(FILES_PATH=str(tmp_path))
-    assert ([*existing_records(config)], inputs_in_use(config)) == ([], set())
+    assert ([*existing_record_collections(config)], input_file_ids_in_use(config)) == ([], set())
     scripted_fine_tune(tmp_path)
-    (records,) = existing_records(config)
+    (records,) = existing_record_collections(config)
     assert records.folder == KINDS["fine_tune"].folder
-    assert inputs_in_use(config) == {ROWS}
+    assert input_file_ids_in_use(config) == {ROWS}
 
 
 def test_kinds_can_not_be_found_without_a_volume(tmp_path: Path) -> None:
     with pytest.raises(VolumeError):
-        next(iter(existing_records(settings(BASE_PATH=str(tmp_path / "none")))))
+        next(iter(existing_record_collections(settings(BASE_PATH=str(tmp_path / "none")))))
 
 
 def test_the_table_of_kinds_matches_their_classes() -> None:

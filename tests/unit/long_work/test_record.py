@@ -74,7 +74,7 @@ class Store:
     def create(self, *, ended: bool = False) -> Record:
         record: Record = self.records.create(self.make_request())
         if ended:
-            record.write(RESULT, self.kind.result)
+            record.write_file(RESULT, self.kind.result)
         return record
 
 
@@ -89,7 +89,7 @@ def test_unfinished_records_and_their_inputs_are_listed(record_store: Store) -> 
     done = record_store.create(ended=True)
     assert [record.id for record in record_store.records.list_all()] == [done.id, waiting.id]
     assert [record.id for record in record_store.records.list_unfinished()] == [waiting.id]
-    assert record_store.records.inputs_in_use() == {file_id}
+    assert record_store.records.input_file_ids_in_use() == {file_id}
 
 
 def test_wrong_and_missing_files_are_refused_with_the_field(record_store: Store) -> None:

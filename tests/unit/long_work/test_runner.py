@@ -11,7 +11,7 @@ from support.engine.scripted import settings
 
 from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
-from worker.long_work.record import PAUSED, REQUEST, RESULT, Record, StoredRequest, Timestamped
+from worker.long_work.record import PAUSED, REQUEST, RESULT, Record, StoredRequest, TimedModel
 from worker.long_work.records import Records
 from worker.long_work.runner import run_steps
 
@@ -27,7 +27,7 @@ class Task(Record):
 
     @property
     def request(self) -> StoredRequest:
-        return self.read_required(REQUEST, StoredRequest)
+        return self.read_required_file(REQUEST, StoredRequest)
 
     def stop_reason(self) -> str | None:
         if self.has_file(CANCEL):
@@ -43,7 +43,7 @@ class Tasks(Records[Task, StoredRequest]):
 
     def end(self, record: Task, status: str) -> None:
         assert status == "cancelled"
-        record.write(RESULT, Timestamped(at=1))
+        record.write_file(RESULT, TimedModel(at=1))
 
 
 @pytest.fixture
@@ -85,7 +85,10 @@ async def test_steps_are_repeated_until_the_work_has_ended_or_is_paused(
     tasks: Tasks, task: Task, name: str, outcome: str, did_work: bool
 ) -> None:
     steps = Steps(
-        do_nothing, do_nothing, lambda: task.write(name, Timestamped(at=1)), did_work=did_work
+        do_nothing,
+        do_nothing,
+        lambda: task.write_file(name, TimedModel(at=1)),
+        did_work=did_work,
     )
     assert await run_steps(tasks, task, make_attempt(task), steps) == outcome
     assert steps.remaining == []
@@ -97,7 +100,9 @@ async def test_the_runner_waits_only_after_steps_without_work(
     tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch, did_work: bool, seconds: float
 ) -> None:
     monkeypatch.setattr("worker.long_work.runner.POLL_S", seconds)
-    steps = Steps(do_nothing, lambda: task.write(RESULT, Timestamped(at=1)), did_work=did_work)
+    steps = Steps(
+        do_nothing, lambda: task.write_file(RESULT, TimedModel(at=1)), did_work=did_work
+    )
     started_at = time.monotonic()
     assert await asyncio.wait_for(run_steps(tasks, task, make_attempt(task), steps), 60) == "ended"
     assert did_work or time.monotonic() - started_at >= 2 * seconds
@@ -106,15 +111,15 @@ async def test_the_runner_waits_only_after_steps_without_work(
 async def test_a_job_without_time_runs_one_step(tasks: Tasks, task: Task) -> None:
     for attempt in (make_attempt(task, -1.0), make_attempt(task, closed_at=time.monotonic())):
         assert await run_steps(tasks, task, attempt, Steps(do_nothing)) == "left"
-    last_step = Steps(lambda: task.write(RESULT, Timestamped(at=1)))
+    last_step = Steps(lambda: task.write_file(RESULT, TimedModel(at=1)))
     assert await run_steps(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
 
 
 async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, task: Task) -> None:
-    task.write(CANCEL, Timestamped(at=1))
-    async with make_attempt(task).lease("run") as lease:
+    task.write_file(CANCEL, TimedModel(at=1))
+    async with make_attempt(task).acquire_lease("run") as lease:
         assert lease
-        assert not tasks.get_updated(task.id).has_ended()
+        assert not tasks.get_ended_if_due(task.id).has_ended()
     assert await run_steps(tasks, task, make_attempt(task), Steps()) == "ended"
 
 
@@ -124,9 +129,9 @@ def test_work_that_can_not_be_ended_is_returned_unchanged(
     def fail(*_: object) -> None:
         raise VolumeError("the volume is full")
 
-    task.write(CANCEL, Timestamped(at=1))
+    task.write_file(CANCEL, TimedModel(at=1))
     monkeypatch.setattr(Tasks, "end", fail)
-    assert not tasks.get_updated(task.id).has_ended()
+    assert not tasks.get_ended_if_due(task.id).has_ended()
     assert f"task {task.id} can't be ended: the volume is full" in caplog.text
 
 
@@ -134,10 +139,10 @@ def test_work_that_another_worker_has_just_ended_is_not_ended_again(
     tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end_meanwhile(_: Task, name: str = "*") -> bool:
-        return not task.write(RESULT, Timestamped(at=1))
+        return not task.write_file(RESULT, TimedModel(at=1))
 
     ended: list[Task] = []
-    task.write(CANCEL, Timestamped(at=1))
+    task.write_file(CANCEL, TimedModel(at=1))
     monkeypatch.setattr(Task, "is_leased", end_meanwhile)
     monkeypatch.setattr(Tasks, "end", lambda _, task, status: ended.append(task))
     assert (tasks.end_if_due(task), ended) == (True, [])

@@ -79,7 +79,7 @@ every_body = pytest.mark.parametrize(
 def test_a_medium_is_found_where_vllm_reads_it(route: str, place: str, body: Any) -> None:
     before = copy.deepcopy(body)
     (medium,) = find_media(body, route)
-    assert (medium.name, medium.value) == (place, URL)
+    assert (medium.dotted_path, medium.value) == (place, URL)
     after = replace_values(body, {medium.path: "data:,"})
     assert json.dumps(after) == json.dumps(before).replace(URL, "data:,")
     assert body == before

@@ -13,7 +13,7 @@ from support import ROOT
 
 from worker.process import processor
 from worker.process.garbage import pause_and_freeze_gc
-from worker.process.memory import free_memory, memory_limit, page_cache_capacity
+from worker.process.memory import free_memory_bytes, memory_limit, page_cache_capacity
 
 # Memory:
 
@@ -41,7 +41,7 @@ def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path, files: dict[st
     physical = psutil.virtual_memory().total
     assert memory_limit(tmp_path) == physical
     assert 4096 < page_cache_capacity(tmp_path) < physical
-    assert 4096 < free_memory(tmp_path) < physical
+    assert 4096 < free_memory_bytes(tmp_path) < physical
 
 
 OF_V1 = ["memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"]
@@ -61,7 +61,7 @@ def test_free_memory_in_a_container_includes_the_page_cache(
 ) -> None:
     texts = ["4096", str(used), f"anon 2000\n{statistics}"]
     write(tmp_path, dict(zip(names, texts, strict=False)))
-    assert free_memory(tmp_path) == free
+    assert free_memory_bytes(tmp_path) == free
 
 
 # Garbage:
@@ -125,10 +125,10 @@ def test_the_processors_name_is_the_kernels(
 ) -> None:
     source = tmp_path / "cpuinfo"
     source.write_text(text)
-    assert processor.read_cpu_info(source) == found
+    assert processor.cpu_info_with_name_only(source) == found
 
 
 def test_the_librarys_benchmark_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpuinfo, "get_cpu_info", None)
     processor.skip_processor_benchmark()
-    assert cpuinfo.get_cpu_info() == processor.read_cpu_info()
+    assert cpuinfo.get_cpu_info() == processor.cpu_info_with_name_only()

@@ -19,7 +19,7 @@ from worker.process.stalls import (
     MAX_CHECK_INTERVAL_S,
     StallDetector,
     count_io_bytes,
-    measure_usage,
+    measure_cpu_and_io,
     startup_processes,
     watch_startup,
 )
@@ -36,14 +36,14 @@ from worker.process import stalls
 source, sink = os.pipe()
 os.close(source)
 os.dup2(sink, 2)
-stalls.start_watch({"START_STALL_S": "0.5"})
+stalls.start_watcher({"START_STALL_S": "0.5"})
 time.sleep(600)
 """
 # A worker that is killed while it is watched. The core that it forked lives on.
 KILLED = """
 import os, signal, time
 from worker.process import stalls
-stalls.start_watch({"START_STALL_S": "60.0"})
+stalls.start_watcher({"START_STALL_S": "60.0"})
 if os.fork():
     time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -53,9 +53,9 @@ time.sleep(600)
 HUNG_UP = """
 import os, signal
 from worker.process import stalls
-stalls.start_watch({"START_STALL_S": "100"})
+stalls.start_watcher({"START_STALL_S": "100"})
 os.kill(os.getpid(), signal.SIGHUP)
-stalls.stop_watch()
+stalls.stop_watcher()
 os.kill(os.getpid(), signal.SIGHUP)
 """
 
@@ -67,7 +67,7 @@ def first_stall(usage: Callable[[float], tuple[float, float]], step_s: float = 5
         now = check * step_s
         processor_s, moved = usage(now)
         figures = processor_s - before[0], int(moved) - before[1]
-        if detector.update(now, b"", *figures) >= PATIENCE_S:
+        if detector.update_idle_seconds(now, b"", *figures) >= PATIENCE_S:
             return now
         before = processor_s, int(moved)
     return None
@@ -100,7 +100,7 @@ def test_a_machine_that_was_frozen_gets_the_full_time_again() -> None:
 def test_a_new_phase_is_progress() -> None:
     detector = StallDetector(0.0)
     for now in range(0, 1000, 5):
-        assert detector.update(now, b"%d" % (now // 50), 0, 0) < PATIENCE_S
+        assert detector.update_idle_seconds(now, b"%d" % (now // 50), 0, 0) < PATIENCE_S
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def test_computing_uses_processor_time_and_writing_moves_bytes(
     run_code: Callable[..., psutil.Process], code: str, figure: int
 ) -> None:
     processes, seen = [run_code(code)], dict[psutil.Process, tuple[float, int]]()
-    measure_usage(processes, seen)
-    wait_until(lambda: measure_usage(processes, seen)[figure] > 0)
+    measure_cpu_and_io(processes, seen)
+    wait_until(lambda: measure_cpu_and_io(processes, seen)[figure] > 0)
 
 
 def test_children_are_part_of_a_start_and_helpers_are_not(

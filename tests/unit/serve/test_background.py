@@ -149,17 +149,17 @@ async def test_work_that_is_started_again_while_it_runs_is_run_once_more(
     fake_worker: FakeWorker,
 ) -> None:
     # Nothing is started before the server has started.
-    assert not await fake_worker.background.start(A)
+    assert not await fake_worker.background.start_work(A)
     async with run_lifespan(fake_worker):
         for _ in range(3):
-            assert await fake_worker.background.start(A)
-        assert await fake_worker.background.start(B)
+            assert await fake_worker.background.start_work(A)
+        assert await fake_worker.background.start_work(B)
         await poll_until(lambda: len(fake_worker.received) == 2)
         fake_worker.go.set()
         # The running job may have been about to end because of a pause that is now over.
         await poll_until(lambda: len(fake_worker.received) == 3)
         await fake_worker.wait_until_idle()
-        assert await fake_worker.background.start(A)
+        assert await fake_worker.background.start_work(A)
         await poll_until(lambda: len(fake_worker.received) == 4)
     inputs = [job["input"] for job in fake_worker.received]
     assert inputs == [{"batch": {"id": f"batch_{letter}"}} for letter in "abaa"]
@@ -170,7 +170,7 @@ async def test_a_batch_can_be_started_from_another_loop(fake_worker: FakeWorker)
     fake_worker.go.set()
     returned: list[bool] = []
     async with run_lifespan(fake_worker):
-        start = fake_worker.background.start
+        start = fake_worker.background.start_work
         thread = threading.Thread(target=lambda: returned.append(asyncio.run(start(A))))
         thread.start()
         await poll_until(lambda: len(fake_worker.received) == 1)
@@ -188,7 +188,7 @@ async def test_a_batch_continues_only_after_temporary_errors(
     fake_worker.answer = {"error": json.dumps({"error": error})}
     fake_worker.go.set()
     async with run_lifespan(fake_worker):
-        await fake_worker.background.start(A)
+        await fake_worker.background.start_work(A)
         await poll_until(lambda: len(fake_worker.received) > 2 * continues)
         if continues:
             fake_worker.answer = {"batch": {}}

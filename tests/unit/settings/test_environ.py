@@ -15,8 +15,8 @@ from worker.settings.environment import (
     SECRET_VARIABLES,
     has_job_queue,
     has_realtime_port,
-    hub_cache,
-    is_set,
+    hub_cache_directory,
+    is_variable_set,
 )
 from worker.settings.names import canonical_name
 
@@ -24,7 +24,7 @@ from worker.settings.names import canonical_name
 def export(environ: dict[str, str], **settings: str) -> dict[str, str]:
     os.environ.clear()
     os.environ.update(environ)
-    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export_variables()
+    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export_library_variables()
     return dict(os.environ)
 
 
@@ -66,7 +66,7 @@ def test_a_variable_is_exported(
 def test_the_hub_cache_is_the_one_that_its_library_uses(
     environ: dict[str, str], cache: str | Path
 ) -> None:
-    assert hub_cache(environ) == Path(cache)
+    assert hub_cache_directory(environ) == Path(cache)
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"])
@@ -75,7 +75,7 @@ def test_the_path_of_the_hub_cache_may_contain_variables(
 ) -> None:
     monkeypatch.setenv("SOMEWHERE", "/d")
     below = "huggingface/hub" if name == "XDG_CACHE_HOME" else ""
-    assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
+    assert hub_cache_directory({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_platform_is_detected_where_the_sdk_finds_jobs(
 )
 def test_a_variable_is_set_unless_it_is_blank(environ: dict[str, str], expected: bool) -> None:
     os.environ.update(environ)
-    assert is_set("A") is expected
+    assert is_variable_set("A") is expected
 
 
 # Secrets, which no child process has

@@ -27,7 +27,7 @@ OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
 
 def warnings(*variables: str, **idle: str) -> list[str]:
     names = SettingNames(OWN, OPTIONS, idle, frozenset({"VLLM_LOGGING_LEVEL"}))
-    mistakes, found = names.find_problems(variables, ())
+    mistakes, found = names.find_unknown_and_ineffective(variables, ())
     assert mistakes == []
     assert all(warning.startswith(f"{name} ") for name, warning in found)
     return [warning for _, warning in found]
@@ -75,7 +75,7 @@ def test_a_setting_without_effect_is_not_also_reported_as_misspelled() -> None:
         frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"}, frozenset()
     )
     warning = ("SSL_KEYFILE", "SSL_KEYFILE has no effect: no socket")
-    assert names.find_problems(["SSL_KEYFILE"], ()) == ([], [warning])
+    assert names.find_unknown_and_ineffective(["SSL_KEYFILE"], ()) == ([], [warning])
 
 
 def test_removed_and_misspelled_names_are_not_settings() -> None:
@@ -128,7 +128,7 @@ def test_removals_are_recorded_with_their_release(
 
 def test_an_architecture_of_a_later_release_is_recorded() -> None:
     assert history.find_first_release("architectures", "Step5ForCausalLM") == "0.33.0"
-    assert Removal("0.6.6.post1", "0.7.0").since == "0.7"
+    assert Removal("0.6.6.post1", "0.7.0").first_series_without == "0.7"
 
 
 @pytest.mark.parametrize("name", ["", "NO_SUCH_OPTION", "MAX_MODEL_LEN", "LlamaForCausalLM"])

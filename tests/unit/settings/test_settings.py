@@ -12,9 +12,9 @@ from worker.settings.values import (
     is_same_value,
     model_name_problem,
     parse_scalar,
-    redact,
-    redact_line,
-    redact_setting,
+    redact_by_setting_name,
+    redact_command_line,
+    redact_json_and_urls,
 )
 
 MODEL = {"MODEL_NAME": "org/model"}
@@ -161,13 +161,17 @@ SECRETS = ["hf-token", "api-key", "aws-secret", "db-password"]
     ],
 )
 def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> None:
-    assert redact_line(line) == redacted
+    assert redact_command_line(line) == redacted
 
 
 def test_secret_values_are_redacted() -> None:
     for end in SECRETS:
-        assert redact_setting(end.replace("-", "_").upper(), "canary") == "***"
-    assert redact_setting("DTYPE", "half") == "half"
-    assert redact_setting("MAX_TOKENS", "x") == "x"
-    assert redact("http://user:canary@host/x") == "http://***@host/x"
-    assert (redact('{"a": 1}'), redact("[1]"), redact("half")) == ("{...}", "[...]", "half")
+        assert redact_by_setting_name(end.replace("-", "_").upper(), "canary") == "***"
+    assert redact_by_setting_name("DTYPE", "half") == "half"
+    assert redact_by_setting_name("MAX_TOKENS", "x") == "x"
+    assert redact_json_and_urls("http://user:canary@host/x") == "http://***@host/x"
+    assert (
+        redact_json_and_urls('{"a": 1}'),
+        redact_json_and_urls("[1]"),
+        redact_json_and_urls("half"),
+    ) == ("{...}", "[...]", "half")

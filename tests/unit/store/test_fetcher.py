@@ -32,10 +32,10 @@ from worker.store import (
     Origin,
     Reason,
     UnlocatedArtifact,
-    resolve,
+    resolve_on_disk,
 )
 from worker.store import fetcher as module
-from worker.store.download.__main__ import warn_if_not_shared
+from worker.store.download.__main__ import warn_if_cache_not_shared
 from worker.store.fetcher import ORDER_ADAPTER, FetchOrder, ModelFetcher
 from worker.volume.lease import Claim
 
@@ -77,7 +77,11 @@ def is_released(store: HubAndVolume) -> bool:
     """Return whether another worker could continue the download immediately."""
     free = not [*(store.folder / ".worker").glob("lease-*")]
     has_content = partial_file(store).stat().st_size > 0
-    return free and has_content and isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
+    return (
+        free
+        and has_content
+        and isinstance(resolve_on_disk(ARTIFACT, store.places), UnlocatedArtifact)
+    )
 
 
 def test_no_process_is_started_for_artifacts_on_the_disk(
@@ -87,7 +91,7 @@ def test_no_process_is_started_for_artifacts_on_the_disk(
     calls: list[object] = []
     monkeypatch.setattr(module, "_start_child", lambda *_: calls.append(_))
     with start_fetcher(store, ARTIFACT, Artifact(str(store.source))) as fetcher:
-        found = fetcher.result()
+        found = fetcher.wait_for_locations()
     assert [model.directory for model in found.values()] == [snapshot, store.source]
     assert calls == []
     with start_fetcher(store, Artifact("org/other")):
@@ -99,8 +103,8 @@ def test_a_child_process_returns_the_locations_of_all_artifacts(store: HubAndVol
     # The child has the environment that is passed to the fetcher.
     store.hub.repositories[NAME].gated = True
     with start_fetcher(store, ARTIFACT, TOKENIZER, directory, HF_TOKEN=MEMBER) as fetcher:
-        found = fetcher.result()
-        assert fetcher.result() is found
+        found = fetcher.wait_for_locations()
+        assert fetcher.wait_for_locations() is found
     place = store.folder / "snapshots" / commit_id(store.source)
     assert found[directory] == ArtifactLocation(directory, store.source, Origin.DIRECTORY)
     model = found[ARTIFACT]
@@ -117,7 +121,7 @@ def test_the_hub_is_queried_for_the_newest_commit_although_one_is_cached(
 ) -> None:
     fill_cache(store.places.volume, store.source, with_manifest=True)
     with start_fetcher(store, newest=True) as fetcher:
-        assert fetcher.result()[ARTIFACT].origin is Origin.VOLUME
+        assert fetcher.wait_for_locations()[ARTIFACT].origin is Origin.VOLUME
     assert store.hub.requests
 
 
@@ -125,7 +129,7 @@ def test_the_reason_of_a_failure_is_passed_between_the_processes(store: HubAndVo
     artifact = Artifact(NAME, "v9", setting="EMBEDDING_MODEL_NAME")
     expected = store.obtain_error(artifact)
     with start_fetcher(store, artifact) as fetcher, pytest.raises(ModelUnavailable) as raised:
-        fetcher.result()
+        fetcher.wait_for_locations()
     why = raised.value
     assert why.reason is Reason.REVISION_MISSING
     assert (why.problem, why.remedy) == (expected.problem, expected.remedy)
@@ -142,7 +146,7 @@ def test_a_download_that_is_killed_is_reported(
     with start_fetcher(store) as fetcher:
         os.kill(wait_for_owner(store), number)
         with pytest.raises(StartFailed, match=message):
-            fetcher.result()
+            fetcher.wait_for_locations()
     # A killed process can't release its lease.
     assert is_released(store) is (number == signal.SIGTERM)
 
@@ -155,7 +159,7 @@ def test_stopping_a_download_does_not_wait_for_a_hub_that_hangs(
         os.kill(wait_for_owner(store, lambda: store.hub.requests), signal.SIGTERM)
         # This isn't the error for a hub that doesn't respond.
         with pytest.raises(StartFailed, match="ended before it was complete"):
-            fetcher.result()
+            fetcher.wait_for_locations()
     assert not [*store.folder.glob(".worker/lease-*")]
 
 
@@ -174,7 +178,7 @@ def test_a_download_does_not_outlive_its_parent_process(store: HubAndVolume) -> 
         "import os, sys\n"
         "from worker.store.fetcher import ORDER_ADAPTER, ModelFetcher\n"
         "order = ORDER_ADAPTER.validate_json(sys.argv[1])\n"
-        "ModelFetcher(order.artifacts, order.places, os.environ).result()\n"
+        "ModelFetcher(order.artifacts, order.places, os.environ).wait_for_locations()\n"
     )
     order = ORDER_ADAPTER.dump_json(FetchOrder([ARTIFACT], store.places))
     variables = environ(store, PYTHONPATH=str(ROOT / "src"))
@@ -192,13 +196,13 @@ def test_a_warning_is_logged_only_for_a_cache_on_the_containers_own_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = tmp_path.stat().st_dev == Path("/").stat().st_dev
-    warn_if_not_shared(tmp_path / "not" / "there" / "yet")
+    warn_if_cache_not_shared(tmp_path / "not" / "there" / "yet")
     assert ("each worker downloads for itself" in caplog.text) is own
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == Path("/").stat().st_dev:
         pytest.skip("there is no other disk here")
     caplog.clear()
-    warn_if_not_shared(shared / "not" / "there")
+    warn_if_cache_not_shared(shared / "not" / "there")
     assert not caplog.text
 
 

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from worker.store import Artifact, ArtifactKind, File, Origin, Places, Snapshot
 from worker.store.disk import count_elements
 from worker.store.files import (
-    can_load,
+    has_required_files,
     is_inside_folder,
     missing_shards,
     needed_files,
-    other_files,
+    non_weight_files,
     parse_json_object,
     weight_files,
 )
@@ -80,7 +80,7 @@ joint_head.safetensors mask_embedding.pt sparse_linear.pt tokenizer.model.v7m1 b
     [*((name, [name]) for name in READ), *((name, []) for name in [*NOT_READ, *CLUTTER])],
 )
 def test_other_needed_files_are_chosen_by_name(name: str, expected: list[str]) -> None:
-    assert other_files([name]) == expected
+    assert non_weight_files([name]) == expected
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -126,7 +126,7 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "tekken.json", "spiece.model")
 def test_an_artifact_can_be_loaded_if_it_has_a_file_of_its_kind(
     name: str, fields: dict[str, Any], is_loadable: bool
 ) -> None:
-    assert can_load([name], Artifact("a/b", **fields)) is is_loadable
+    assert has_required_files([name], Artifact("a/b", **fields)) is is_loadable
 
 
 ODD: list[Any] = [{"a": 5}, {"a": ["x"]}, {"a": None}, [], 1]

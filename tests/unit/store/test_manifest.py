@@ -20,7 +20,7 @@ from support.hub.caches import (
 from support.hub.server import commit_id
 
 from worker.store import ArtifactKind, Places, manifest
-from worker.store.manifest import read, write
+from worker.store.manifest import read_sizes, write
 from worker.store.places import repository_folder
 
 
@@ -35,9 +35,9 @@ def test_a_snapshot_with_an_incomplete_download_is_not_trusted(
 ) -> None:
     snapshot = fill_cache(places.volume, repository)
     # A download of another commit.
-    manifest.mark_begun(folder, "0" * 40)
+    manifest.mark_download_started(folder, "0" * 40)
     assert locate(ARTIFACT, places).directory == snapshot
-    manifest.mark_begun(folder, snapshot.name)
+    manifest.mark_download_started(folder, snapshot.name)
     why = f"volume: the download of commit {snapshot.name[:12]} has not been completed"
     assert why in skip_reasons(ARTIFACT, places)
 
@@ -48,7 +48,7 @@ def test_an_unreadable_manifest_counts_as_missing(
 ) -> None:
     fill_cache(places.volume, repository, with_manifest=True)
     (folder / ".worker" / "manifests" / f"{commit_id(repository)}.json").write_text(content)
-    assert not read(folder, commit_id(repository))
+    assert not read_sizes(folder, commit_id(repository))
     assert "has not been completed" in skip_reasons(ARTIFACT, places)
 
 
@@ -131,7 +131,7 @@ def test_a_manifest_is_written_atomically(
 
     fill_cache(places.volume, repository, with_manifest=True)
     name = commit_id(repository)
-    before = read(folder, name)
+    before = read_sizes(folder, name)
     assert before
     (path,) = (folder / ".worker" / "manifests").iterdir()
     text = path.read_text()
@@ -139,10 +139,10 @@ def test_a_manifest_is_written_atomically(
         patched.setattr(os, "fsync", raise_disk_full)
         with pytest.raises(OSError, match="full"):
             write(folder, name, {"other": 1})
-    assert read(folder, name) == before
+    assert read_sizes(folder, name) == before
     assert [*path.parent.iterdir()] == [path]
     # A reader sees either the old or the new manifest, never a mixture.
     with path.open() as opened:
         write(folder, name, {"other": 1})
         assert opened.read() == text
-    assert read(folder, name) == {"other": 1}
+    assert read_sizes(folder, name) == {"other": 1}

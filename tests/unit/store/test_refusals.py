@@ -23,14 +23,21 @@ from support.hub.caches import (
 from support.hub.server import MEMBER, STRANGER
 
 from worker.errors import StartFailed
-from worker.store import Artifact, ModelUnavailable, Reason, UnlocatedArtifact, download, resolve
-from worker.store.download import obtain
+from worker.store import (
+    Artifact,
+    ModelUnavailable,
+    Reason,
+    UnlocatedArtifact,
+    download,
+    resolve_on_disk,
+)
+from worker.store.download import obtain_artifact
 from worker.volume.lease import LeaseDirectory
 
 
 def assert_nothing_is_trusted(store: HubAndVolume) -> None:
     """Check that leftovers are not used, and that another worker may try immediately."""
-    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
+    assert isinstance(resolve_on_disk(ARTIFACT, store.places), UnlocatedArtifact)
     assert not [*store.folder.glob(".worker/lease-*")]
     assert not [*store.folder.glob(".worker/manifests/*.json")]
 
@@ -167,7 +174,7 @@ def test_requests_are_retried_only_for_temporary_failures_of_the_hub(
 )
 def test_an_unreachable_hub_is_reported(store: HubAndVolume, endpoint: str) -> None:
     with pytest.raises(ModelUnavailable) as raised:
-        obtain(ARTIFACT, store.places, endpoint)
+        obtain_artifact(ARTIFACT, store.places, endpoint)
     assert raised.value.reason is Reason.UNREACHABLE
     assert not store.places.volume.exists()
 
@@ -229,7 +236,7 @@ def test_an_unwritable_path_is_reported(store: HubAndVolume, name: str) -> None:
     refused = store.obtain_error()
     assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.UNWRITABLE, True)
     assert str(store.places.volume) in refused.problem
-    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
+    assert isinstance(resolve_on_disk(ARTIFACT, store.places), UnlocatedArtifact)
     path.rename(path.with_name("away"))
     assert_same_content(store.obtain(), store.source)
 

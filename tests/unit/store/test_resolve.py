@@ -27,7 +27,7 @@ from worker.store import (
     Origin,
     Places,
     UnlocatedArtifact,
-    resolve,
+    resolve_on_disk,
 )
 from worker.store.places import read_baked_models, repository_folder
 
@@ -226,7 +226,7 @@ def test_the_image_comes_before_caches(
     image = replace(
         places_with_image, baked=(*others, replace(baked_model, revision=image_revision))
     )
-    assert resolve(artifact, image) == ArtifactLocation(
+    assert resolve_on_disk(artifact, image) == ArtifactLocation(
         artifact, baked_model.place, Origin.BAKED, baked_model.commit
     )
 
@@ -236,7 +236,7 @@ def test_the_other_models_of_the_image_are_listed(
     places_with_image: Places, baked_model: BakedModel, changes: dict[str, Any]
 ) -> None:
     image = replace(places_with_image, baked=(baked_model, replace(baked_model, revision="v3")))
-    result = resolve(replace(ARTIFACT, **changes), image)
+    result = resolve_on_disk(replace(ARTIFACT, **changes), image)
     assert isinstance(result, UnlocatedArtifact)
     assert result.skipped[0] == f"image: it holds {NAME}@v1, {NAME}@v3"
 
@@ -268,7 +268,7 @@ def test_code_that_is_loaded_by_name_must_be_where_the_libraries_look(
     snapshot = fill_cache(places.platform, tmp_path / "code")
     image = replace(places, baked=(BakedModel(NAME, None, snapshot.name, snapshot),))
     code = Artifact(NAME, kind=ArtifactKind.CODE, code=True, loaded_by_name=True)
-    assert not isinstance(resolve(code, image), ArtifactLocation)
+    assert not isinstance(resolve_on_disk(code, image), ArtifactLocation)
     assert locate(replace(code, loaded_by_name=False), image).origin is Origin.BAKED
     fill_cache(places.volume, tmp_path / "code")
     assert locate(code, image).origin is Origin.VOLUME

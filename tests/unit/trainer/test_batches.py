@@ -28,7 +28,7 @@ def test_selected_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     rows = [[1, 2, 3], [4], [5, 6]]
     with closing(TokenWriter(tmp_path / "tokens")) as writer:
         for ids in rows:
-            writer.add(np.array([(token, token % 2 == 0) for token in ids], TOKEN_DTYPE))
+            writer.add_row(np.array([(token, token % 2 == 0) for token in ids], TOKEN_DTYPE))
     for name, chosen in (("all", [0, 1, 2]), ("some", [2, 0])):
         lengths = writer.save_selection(name, chosen)
         assert lengths.tolist() == [len(rows[number]) for number in chosen]

@@ -22,7 +22,7 @@ def read_mistakes(path: Path, content: bytes) -> Mistakes:
     path.write_bytes(content)
     mistakes = reading.Mistakes("training_file")
     list(reading.read_rows(RowsFile(path=path), mistakes))
-    found = [(mistake.line, mistake.message) for mistake in mistakes.listed]
+    found = [(mistake.line, mistake.message) for mistake in mistakes.listed_mistakes]
     assert not [message for _, message in found if "SECRET" in message]
     return found
 
@@ -153,7 +153,7 @@ def test_a_directory_or_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
         mistakes = reading.Mistakes("validation_file")
         assert list(reading.read_rows(RowsFile(path=path), mistakes)) == []
-        [mistake] = mistakes.listed
+        [mistake] = mistakes.listed_mistakes
         assert (mistake.file, mistake.line) == ("validation_file", None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
-from trainer.callbacks import start_reporting
+from trainer.callbacks import start_wandb_reporting
 from trainer.events import EventLog
 from trainer.spec import EVENTS_FILE
 from worker import masking
@@ -95,7 +95,10 @@ def test_metrics_are_reported_to_weights_and_biases(tmp_path: Path, wandb_calls:
 def warning(tmp_path: Path, project: str) -> str:
     """Return the logged reason why nothing is reported."""
     with EventLog(tmp_path / EVENTS_FILE, 0) as events:
-        assert start_reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events) == []
+        assert (
+            start_wandb_reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events)
+            == []
+        )
     *_, event = events_of(tmp_path)
     assert event["level"] == "warn"
     return str(event["message"]).removeprefix("Nothing is reported to Weights & Biases: ")

@@ -10,7 +10,7 @@ import pytest
 from transformers import TokenizersBackend
 
 from trainer.batches import TokenRows
-from trainer.prepare import TRAINING, VALIDATION, prepare_rows
+from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize
 from trainer.spec import CheckResult, RowsFile, Spec
 
 # Renders the reasoning of the last answer only, so that each answer of a conversation has a text.
@@ -37,7 +37,7 @@ def prepare(tokenizer: TokenizersBackend, demo_model: Path, tmp_path: Path) -> P
                 data[name].path.write_text("".join(f"{json.dumps(row)}\n" for row in values))
         model = {"model": demo_model, "tokenizer": demo_model}
         spec = Spec.model_validate({**model, "max_length": 64, **data, **keys})
-        return prepare_rows(spec, tokenizer, tmp_path / "tokens")
+        return check_and_tokenize(spec, tokenizer, tmp_path / "tokens")
 
     return run
 
@@ -177,7 +177,7 @@ def test_memory_does_not_grow_with_the_file(
         path.write_text(f"{json.dumps(row)}\n" * count)
         tracemalloc.start()
         try:
-            assert prepare_rows(spec, tokenizer, tmp_path / "tokens").mistakes == ()
+            assert check_and_tokenize(spec, tokenizer, tmp_path / "tokens").mistakes == ()
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -14,7 +14,7 @@ from support.trainers.real import events_of, start_attempt, write_training
 from support.volume.disks import fill, mount_disk
 
 from trainer.batches import TokenRows
-from trainer.prepare import TRAINING, VALIDATION, prepare_in_process
+from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
 from trainer.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
@@ -67,7 +67,7 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     checks = AdapterChecker(fake_client(demo_model).vllm_config)
     for adapter in (attempt / RESULT_DIR, *(attempt / EPOCHS_DIR).iterdir()):
         assert sorted(path.name for path in adapter.iterdir()) == sorted(FILES)
-        checks.check(adapter)
+        checks.check_files(adapter)
         assert str(demo_model) not in (adapter / CONFIG).read_text()
     best = attempt / EPOCHS_DIR / str(outcome.best_step)
     assert (attempt / RESULT_DIR / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()
@@ -141,7 +141,7 @@ def create_spec(model: Path, tmp_path: Path, rows: str) -> Spec:
 
 @pytest.mark.slow
 def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
-    checked = prepare_in_process(
+    checked = check_and_tokenize_in_process(
         create_spec(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens"
     )
     training, validation = (TokenRows(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
@@ -151,7 +151,7 @@ def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> N
 
 
 def test_mistakes_are_reported_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
-    checked = prepare_in_process(
+    checked = check_and_tokenize_in_process(
         create_spec(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens"
     )
     [mistake] = checked.mistakes
@@ -165,9 +165,11 @@ def test_a_failing_volume_and_a_missing_tokenizer_raise_different_errors(
 ) -> None:
     spec = create_spec(demo_model, tmp_path, "a,b\nc,d\n")
     with pytest.raises(NotADirectoryError):
-        prepare_in_process(spec, tmp_path / "rows.csv" / "tokens")
+        check_and_tokenize_in_process(spec, tmp_path / "rows.csv" / "tokens")
     with pytest.raises(RuntimeError, match=r"crashed: .*tokenizer"):
-        prepare_in_process(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
+        check_and_tokenize_in_process(
+            spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens"
+        )
 
 
 def test_the_check_ends_with_the_process_that_started_it(demo_model: Path, tmp_path: Path) -> None:
@@ -185,9 +187,9 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from trainer.prepare import prepare_in_process\n"
+        "from trainer.prepare import check_and_tokenize_in_process\n"
         "from trainer.spec import Spec\n"
-        "prepare_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
+        "check_and_tokenize_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )
     spec = create_spec(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()

@@ -23,7 +23,7 @@ def read(path: Path, content: bytes) -> LinesAndRows:
     path.write_bytes(content)
     mistakes = Mistakes("training_file")
     found = list(read_rows(RowsFile(path=path), mistakes))
-    assert mistakes.listed == []
+    assert mistakes.listed_mistakes == []
     return [(row.line, row.value) for row in found]
 
 

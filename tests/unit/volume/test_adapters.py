@@ -9,7 +9,7 @@ from worker.errors import NoSuchObject
 from worker.volume.adapters import (
     CONFIG,
     WEIGHTS,
-    adapter_files,
+    adapter_file_paths,
     adapter_names,
     adapter_version,
     remove_adapter,
@@ -89,7 +89,7 @@ def test_the_files_of_an_adapter_exclude_hidden_files_and_links_to_the_outside(
     secret = adapter.parent.parent / "secret"
     secret.write_text("no")
     (adapter / "secret.txt").symlink_to(secret)
-    files = adapter_files(adapter.parent, "good")
+    files = adapter_file_paths(adapter.parent, "good")
     assert files == {name: adapter / name for name in ("README.md", CONFIG, WEIGHTS)}
 
 
@@ -99,14 +99,14 @@ def test_removing_a_link_leaves_its_target_and_removing_an_adapter_deletes_it(
     (adapter / "checkpoint-1").mkdir()
     (adapter.parent / "latest").symlink_to("good")
     remove_adapter(adapter.parent, "latest")
-    assert set(adapter_files(adapter.parent, "good")) == {CONFIG, WEIGHTS}
+    assert set(adapter_file_paths(adapter.parent, "good")) == {CONFIG, WEIGHTS}
     remove_adapter(adapter.parent, "good")
     assert list(adapter.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["none", "../good", "."])
 def test_a_missing_adapter_has_no_files_and_can_not_be_removed(adapter: Path, name: str) -> None:
-    for function in (adapter_files, remove_adapter):
+    for function in (adapter_file_paths, remove_adapter):
         with pytest.raises(NoSuchObject):
             function(adapter.parent, name)
     assert adapter.is_dir()

@@ -79,7 +79,7 @@ def poll_repeatedly(directory: Path, times: int = MAX_UNCHANGED_POLLS + 1) -> Le
     """Return leases after some polls; the first poll has no earlier one to compare with."""
     leases = LeaseDirectory(directory)
     for _ in range(times):
-        leases.poll()
+        leases.poll_claim()
     return leases
 
 
@@ -112,7 +112,7 @@ def test_the_claim_of_an_owner_has_its_identity_and_its_progress(
     directory: Path, acquire: Acquire
 ) -> None:
     acquire(LeaseDirectory(directory))
-    claim = LeaseDirectory(directory).poll()
+    claim = LeaseDirectory(directory).poll_claim()
     assert claim
     assert (claim.attempt, claim.done, claim.total) == (1, 5, 9)
     assert (claim.pid, bool(claim.host), bool(claim.owner)) == (os.getpid(), True, True)
@@ -123,7 +123,7 @@ def test_a_claim_that_becomes_shorter_is_read_correctly(directory: Path) -> None
     with LeaseDirectory(directory).acquire(lambda: next(progress, (0, 0))):
 
         def is_new() -> bool:
-            claim = LeaseDirectory(directory).poll()
+            claim = LeaseDirectory(directory).poll_claim()
             return claim is not None and (claim.done, claim.total) == (0, 0)
 
         wait_until(is_new)
@@ -134,7 +134,7 @@ def test_a_live_owner_keeps_its_lease(directory: Path, acquire: Acquire) -> None
     before = b""
     for _ in range(2 * MAX_UNCHANGED_POLLS):
         before = wait_for_change(directory / "lease-1", before)
-        other.poll()
+        other.poll_claim()
         assert not is_free(other)
     assert not owned.lost.is_set()
     assert file_names(directory) == ["lease-1"]
@@ -146,7 +146,7 @@ def test_the_lease_of_a_dead_owner_is_free_after_enough_unchanged_polls(
     leave_lease(directory)
     waiting = poll_repeatedly(directory, MAX_UNCHANGED_POLLS)
     assert not is_free(waiting)
-    waiting.poll()
+    waiting.poll_claim()
     assert acquire(waiting).number == 2
     assert file_names(directory) == ["lease-2"]
 
@@ -160,7 +160,7 @@ def test_a_new_owner_starts_a_new_waiting_period(directory: Path, acquire: Acqui
     leave_lease(directory)
     first, second = poll_repeatedly(directory), poll_repeatedly(directory)
     acquire(first)
-    second.poll()
+    second.poll_claim()
     assert not is_free(second)
 
 
@@ -169,7 +169,7 @@ def test_an_incomplete_lease_of_a_dead_owner_is_taken_over(
     directory: Path, acquire: Acquire, content: bytes
 ) -> None:
     leave_lease(directory, content=content)
-    assert LeaseDirectory(directory).poll() is None
+    assert LeaseDirectory(directory).poll_claim() is None
     assert acquire(poll_repeatedly(directory)).number == 2
 
 
@@ -177,7 +177,7 @@ def test_an_unreadable_change_counts_as_a_heartbeat(directory: Path) -> None:
     waiting = LeaseDirectory(directory)
     for beat in range(2 * MAX_UNCHANGED_POLLS):
         leave_lease(directory, content=b"{" * beat)
-        waiting.poll()
+        waiting.poll_claim()
     assert not is_free(waiting)
 
 
@@ -192,10 +192,10 @@ def test_other_files_in_the_directory_are_not_leases(directory: Path, acquire: A
 def test_a_released_lease_is_free_immediately(directory: Path) -> None:
     waiting = LeaseDirectory(directory)
     with LeaseDirectory(directory).acquire(lambda: (0, 0)):
-        waiting.poll()
+        waiting.poll_claim()
         assert not is_free(waiting)
     assert file_names(directory) == []
-    assert waiting.poll() is None
+    assert waiting.poll_claim() is None
     assert is_free(waiting)
 
 
@@ -210,7 +210,7 @@ def test_a_process_that_exits_releases_all_its_leases(tmp_path: Path, acquire: A
     directories = [tmp_path / "a", tmp_path / "b"]
     for directory in directories:
         acquire(LeaseDirectory(directory))
-    lease.release_all()
+    lease.release_all_leases()
     assert [file_names(directory) for directory in directories] == [[], []]
 
 
@@ -241,7 +241,7 @@ def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
     assert (successor.lost.is_set(), file_names(directory)) == (False, [f"lease-{attempt}"])
 
 
-@pytest.mark.parametrize("step", ["_is_owned", "_write"])
+@pytest.mark.parametrize("step", ["_is_owned", "_write_claim"])
 def test_an_owner_survives_failed_heartbeats(
     directory: Path, acquire: Acquire, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

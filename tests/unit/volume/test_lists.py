@@ -79,24 +79,27 @@ PATH = "/v1/llm/model-files/tuned/a b.json"
 
 def sign(links: SignedLinks) -> tuple[str, dict[str, str]]:
     """Sign a URL; return its unquoted path and its query, as a server receives them."""
-    url = links.sign("http://host:8000/", PATH)
+    url = links.sign_url("http://host:8000/", PATH)
     assert url.startswith("http://host:8000/v1/llm/model-files/tuned/a%20b.json?expires=")
     return PATH, dict(parse_qsl(urlsplit(url).query))
 
 
 def test_a_signed_url_is_valid_only_at_workers_of_the_same_volume(tmp_path: Path) -> None:
     links, same, other = (SignedLinks(Volume(tmp_path / name)) for name in ("a", "a", "b"))
-    assert not links.is_valid(PATH, {})
+    assert not links.has_valid_signature(PATH, {})
     # Checking a request without a signature writes nothing to the volume.
     assert list(tmp_path.iterdir()) == []
-    assert [checker.is_valid(*sign(links)) for checker in (links, same, other)] == [
+    assert [checker.has_valid_signature(*sign(links)) for checker in (links, same, other)] == [
         True,
         True,
         False,
     ]
     # Without a volume, a URL is valid only at the worker that signed it.
     links, other = (SignedLinks(Volume(tmp_path / "none", may_create_root=False)) for _ in range(2))
-    assert [checker.is_valid(*sign(links)) for checker in (links, other)] == [True, False]
+    assert [checker.has_valid_signature(*sign(links)) for checker in (links, other)] == [
+        True,
+        False,
+    ]
 
 
 def test_other_users_of_the_machine_can_not_read_the_secret(tmp_path: Path) -> None:
@@ -117,9 +120,9 @@ def test_other_users_of_the_machine_can_not_read_the_secret(tmp_path: Path) -> N
 def test_a_changed_url_is_invalid(tmp_path: Path, name: str, value: str) -> None:
     links = SignedLinks(Volume(tmp_path))
     path, query = sign(links)
-    assert links.is_valid(path, query)
-    assert not links.is_valid(path, {**query, name: value})
-    assert not links.is_valid(path + "x", query)
+    assert links.has_valid_signature(path, query)
+    assert not links.has_valid_signature(path, {**query, name: value})
+    assert not links.has_valid_signature(path + "x", query)
 
 
 def test_a_signed_url_is_invalid_after_an_hour(
@@ -129,5 +132,5 @@ def test_a_signed_url_is_invalid_after_an_hour(
     for second, is_valid in ((-1.0, True), (0.0, False)):
         now = int(query["expires"]) + second
         monkeypatch.setattr("worker.volume.links.time.time", lambda now=now: now)
-        assert SignedLinks(Volume(tmp_path)).is_valid(path, query) is is_valid
+        assert SignedLinks(Volume(tmp_path)).has_valid_signature(path, query) is is_valid
     assert VALID_S == 3_600

@@ -10,15 +10,17 @@ FINE_TUNES_PATH = "/v1/llm/fine-tunes"
 BATCHES_PATH = "/v2/batch-completions"
 
 ROUTES = (
-    Route("POST", "/v1/llm/completions-sync", generate=completions.complete),
-    Route("POST", "/v1/llm/completions-stream", streams=True, generate=completions.stream),
+    Route("POST", "/v1/llm/completions-sync", generate=completions.complete_prompt),
+    Route(
+        "POST", "/v1/llm/completions-stream", streams=True, generate=completions.stream_completion
+    ),
     Route("GET", models.ENDPOINTS_PATH, models.list_endpoints),
-    Route("POST", models.ENDPOINTS_PATH, models.refuse_to_create),
-    Route("POST", models.DOWNLOAD_PATH, models.download),
-    Route("GET", models.FILE_PATH, models.refuse_to_read_file),
+    Route("POST", models.ENDPOINTS_PATH, models.refuse_to_create_or_change),
+    Route("POST", models.DOWNLOAD_PATH, models.make_download_links),
+    Route("GET", models.FILE_PATH, models.refuse_adapter_file_in_job),
     Route("GET", models.ENDPOINT_PATH, models.retrieve),
-    Route("PUT", models.ENDPOINT_PATH, models.refuse_to_create),
-    Route("DELETE", models.ENDPOINT_PATH, models.delete),
+    Route("PUT", models.ENDPOINT_PATH, models.refuse_to_create_or_change),
+    Route("DELETE", models.ENDPOINT_PATH, models.delete_adapter),
     Route("POST", FINE_TUNES_PATH, fine_tunes.create),
     Route("GET", FINE_TUNES_PATH, fine_tunes.list_jobs),
     Route("GET", f"{FINE_TUNES_PATH}/{{id}}", fine_tunes.retrieve),
@@ -37,7 +39,7 @@ ROUTES = (
 CLIENT_ERRORS = (400, 401, 404, 429)
 
 
-def is_client_request(path: str, scheme: str) -> bool:
+def is_llm_engine_request(path: str, scheme: str) -> bool:
     """Return whether LLM Engine's client sent an HTTP request.
 
     Args:

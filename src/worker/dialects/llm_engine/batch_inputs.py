@@ -16,7 +16,7 @@ from ijson.common import ObjectBuilder
 from worker.batches.lines import BOM, BatchLimits
 from worker.dialects.llm_engine.batch_output import refuse_url
 from worker.dialects.llm_engine.batch_requests import (
-    BatchCompletions,
+    BatchCompletionsRequest,
     SharedParameters,
     drop_optional_nulls,
 )
@@ -24,7 +24,7 @@ from worker.dialects.llm_engine.completions import RENAMED_KEYS
 from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
 from worker.limits.budget import MAX_TOKEN_IDS
-from worker.validation import drop_nulls, prefix_field_name
+from worker.validation import drop_nulls, name_field_in_errors
 from worker.volume import ids, translate_os_errors
 
 INPUT_KEY = "input_data_path"
@@ -41,7 +41,7 @@ MAX_DEPTH = 200
 _VALUE_EVENTS = frozenset({"string", "null", "boolean", "start_map", "start_array"})
 
 
-def locate_input(path: str, files: Files) -> Path:
+def locate_input_file(path: str, files: Files) -> Path:
     """Return the path of the input file that a caller names by its id or its path on the volume.
 
     Raises:
@@ -51,13 +51,16 @@ def locate_input(path: str, files: Files) -> Path:
     """
     if ids.is_id(FILE_PREFIX, path):
         return files.content_path(files.get(path))
-    with prefix_field_name(INPUT_KEY):
+    with name_field_in_errors(INPUT_KEY):
         refuse_url(path, ", or the id of a file that was sent to /v1/files")
         return files.volume.input_path(path)
 
 
 def convert_v1(
-    request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
+    request: BatchCompletionsRequest,
+    path: Path | None,
+    limits: BatchLimits,
+    priority: int | None = None,
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v1 batch and an iterator over its lines.
 
@@ -68,7 +71,7 @@ def convert_v1(
         InvalidInput: A parameter or a prompt in the input file is invalid, or there is no prompt.
         VolumeError: The volume fails.
     """
-    content = request.content if path is None else _read_with_first_prompt(path, limits)
+    content = request.content if path is None else _read_with_first_prompt_only(path, limits)
     if not isinstance(content, dict):
         raise _field_error(
             "content", f"an object with {PROMPTS_KEY}, max_new_tokens and temperature"
@@ -92,7 +95,10 @@ def convert_v1(
 
 
 def convert_v2(
-    request: BatchCompletions, path: Path | None, limits: BatchLimits, priority: int | None = None
+    request: BatchCompletionsRequest,
+    path: Path | None,
+    limits: BatchLimits,
+    priority: int | None = None,
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v2 batch, taken from its first body, and an iterator over its lines.
 
@@ -102,10 +108,10 @@ def convert_v2(
         message = "prompts with common parameters go to /v1/llm/batch-completions"
         raise _field_error("content", f"a list of requests' bodies; {message}")
 
-    def items() -> Iterator[Any]:
+    def iterate_items() -> Iterator[Any]:
         return iter(request.content) if path is None else _read_items(path, "item", limits)
 
-    route = _route_of_item(0, next(items(), None))
+    route = _route_of_item(0, next(iterate_items(), None))
 
     def make_body(index: int, item: Any) -> dict[str, Any]:
         if (item_route := _route_of_item(index, item)) != route:
@@ -118,7 +124,7 @@ def convert_v2(
             body["priority"] = priority
         return {**body, "model": request.config.model}
 
-    return route, _make_lines(route, items(), make_body, "content", limits)
+    return route, _make_lines(route, iterate_items(), make_body, "content", limits)
 
 
 def _route_of_item(index: int, item: Any) -> str:
@@ -135,7 +141,7 @@ def _check_prompt(index: int, prompt: Any) -> None:
         raise _field_error(f"content.{PROMPTS_KEY}.{index}", "a prompt is a text")
 
 
-def _check_count(index: int, limits: BatchLimits, field: str) -> None:
+def _check_request_count(index: int, limits: BatchLimits, field: str) -> None:
     if index >= limits.max_lines:
         raise _field_error(field, f"more than {limits.max_lines:,} requests (BATCH_MAX_REQUESTS)")
 
@@ -154,7 +160,7 @@ def _make_lines(
     """
     for index, item in enumerate(items):
         item_field = f"{field}.{index}"
-        _check_count(index, limits, field)
+        _check_request_count(index, limits, field)
         try:
             body = make_body(index, item)
             request = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
@@ -176,15 +182,15 @@ def _field_error(field: str, message: str) -> InvalidInput:
     return InvalidInput(f"{field}: {message}", param=field)
 
 
-def _read_with_first_prompt(path: Path, limits: BatchLimits) -> Any:
-    """Return the object in a file with its first prompt only, after checking all prompts."""
+def _read_with_first_prompt_only(path: Path, limits: BatchLimits) -> Any:
+    """Return the JSON value in a file without later prompts, after checking all prompts."""
     builder, keys, prompt_count = ObjectBuilder(), set[str](), 0
     with _open_json(path, limits) as file:
         for prefix, event, value in file.events():
             is_prompt = prefix == f"{PROMPTS_KEY}.item"
             if is_prompt:
                 _check_prompt(prompt_count, value)
-                _check_count(prompt_count, limits, f"content.{PROMPTS_KEY}")
+                _check_request_count(prompt_count, limits, f"content.{PROMPTS_KEY}")
                 prompt_count += 1
                 # Prompts after the first are not stored, so the limits apply to each prompt alone.
                 # The other keys are stored, so the limits apply to all of them together.
@@ -228,12 +234,12 @@ class _JSONFile:
 
         Raises:
             InvalidInput: An item is nested too deeply or contains too many values. The limit for
-                numbers is separate and higher, since they may be token ids.
+                numbers is separate and higher, since numbers may be token ids.
         """
-        events: Iterator[tuple[str, str, Any]] = ijson.parse(self._limit_events())
+        events: Iterator[tuple[str, str, Any]] = ijson.parse(self._parse_within_limits())
         return events
 
-    def _limit_events(self) -> Iterator[tuple[str, Any]]:
+    def _parse_within_limits(self) -> Iterator[tuple[str, Any]]:
         depth, max_values = 0, self._limits.max_line_values
         for event, value in ijson.basic_parse(self, use_float=True):
             depth += event.startswith("start_") - event.startswith("end_")

@@ -14,8 +14,8 @@ from worker.batches.finish import OutputFactory
 from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
-from worker.files.storage import has_content
-from worker.validation import prefix_field_name
+from worker.files.storage import has_same_content
+from worker.validation import name_field_in_errors
 from worker.volume import translate_os_errors, write_chunks, write_once
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _decoder = msgspec.json.Decoder(_ResultLine)
 
 
 def make_item_v1(line: bytes | None) -> bytes:
-    """Return a completion in LLM Engine's format; null if the line contains no completion."""
+    """Return a completion in LLM Engine's format; null without a line or a completion."""
     response = _decoder.decode(line).response if line else None
     if response is None or response.status_code >= 400:
         return NULL
@@ -56,7 +56,7 @@ def make_item_v1(line: bytes | None) -> bytes:
             pairs = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
             item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # The batch must finish nevertheless. Its OpenAI output file contains the whole response.
+        # An invalid response must not stop the batch. OpenAI's output file contains all of it.
         log.exception("an answer is no completion")
         return NULL
     return msgspec.json.encode(item)
@@ -68,7 +68,7 @@ def make_item_v2(line: bytes | None) -> bytes:
     return NULL if response is None else bytes(response.body)
 
 
-# Makes an item of the array from a line of the output or error file, or from None without a line.
+# Makes an item of the array from a line of the output or error file; None if there is no line.
 MakeItem = Callable[[bytes | None], bytes]
 
 
@@ -106,13 +106,13 @@ class ArrayOutput:
             Conflict: The file already exists, or another batch has reserved it.
             VolumeError: The volume fails or does not exist.
         """
-        with prefix_field_name(OUTPUT_KEY):
+        with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
             with translate_os_errors():
-                if not write_once(path, self._marker) and not self._is_reserved(path):
+                if not write_once(path, self._marker) and not self._is_own_reservation(path):
                     raise Conflict(f"{self._path}: there is a file already, or a batch's output")
         with contextlib.ExitStack() as on_failure:
-            on_failure.callback(self.release)
+            on_failure.callback(self.release_reserved_file)
             yield
             on_failure.pop_all()
 
@@ -124,19 +124,21 @@ class ArrayOutput:
             Conflict: Somebody else has created a file at the path.
             VolumeError: The volume fails.
         """
-        with prefix_field_name(OUTPUT_KEY):
+        with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
             with translate_os_errors():
-                if write_once(path, self._marker) or self._is_reserved(path):
-                    write_chunks(path, self._files.enforce_quota(self._encode_array(results())))
-                elif not has_content(path, self._encode_array(results())):
+                if write_once(path, self._marker) or self._is_own_reservation(path):
+                    write_chunks(
+                        path, self._files.chunks_within_quota(self._encode_array(results()))
+                    )
+                elif not has_same_content(path, self._encode_array(results())):
                     raise Conflict(f"{self._path}: somebody else has put a file there")
 
-    def release(self) -> None:
+    def release_reserved_file(self) -> None:
         """Remove the reservation unless the batch has written its output."""
         with contextlib.suppress(InvalidInput), translate_os_errors():
             path = self._resolve_path()
-            if self._is_reserved(path):
+            if self._is_own_reservation(path):
                 path.unlink(missing_ok=True)
 
     def _encode_array(self, results: Iterable[bytes | None]) -> Iterator[bytes]:
@@ -154,14 +156,14 @@ class ArrayOutput:
             raise InvalidInput(f"{self._path}: no file can be created there")
         return path
 
-    def _is_reserved(self, path: Path) -> bool:
+    def _is_own_reservation(self, path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
             return file.read(len(self._marker) + 1) == self._marker
 
 
-# Factories of the outputs, by the value of ``StoredBatch.output``.
+# Factories of ``ArrayOutput``, by the value of ``StoredBatch.output``.
 OUTPUTS: Mapping[str, OutputFactory] = {
     "llm_engine_v1": partial(ArrayOutput.from_batch, make_item_v1),
     "llm_engine_v2": partial(ArrayOutput.from_batch, make_item_v2),

@@ -27,7 +27,7 @@ CLIENT_DEFAULTS = {"num_shards": 1}
 _CONFIG_KEY = "model_config"
 
 # The client writes null for each optional key without a value. vLLM's server accepts null for most
-# keys of a body, but refuses it anywhere below these keys, whose schema is OpenAI's.
+# keys of a body, but refuses it anywhere below the keys here, whose schema is OpenAI's.
 NESTED_KEYS = ("messages", "input", "tools", "tool_choice", "response_format")
 # Keys below ``NESTED_KEYS`` that contain objects of the caller, in which null may be a value.
 OPAQUE_KEYS = ("parameters", "schema", "arguments")
@@ -63,12 +63,12 @@ class PriorityUpdate(StrictModel):
 class SharedParameters(CompletionParameters):
     """The parameters that all prompts of a v1 batch share."""
 
-    # Unlike completions, LLM Engine's batches have no default for these keys.
+    # LLM Engine's completions have defaults for the two keys below, but its batches have none.
     max_new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)]
 
 
-class BatchCompletions(StrictModel):
+class BatchCompletionsRequest(StrictModel):
     """A request for a batch, with the keys that both versions of the route share."""
 
     config: Annotated[ModelConfig, Field(alias=_CONFIG_KEY)]
@@ -88,7 +88,7 @@ class BatchCompletions(StrictModel):
     nodes_per_worker: Any = None
 
     @model_validator(mode="after")
-    def _check_supported(self) -> Self:
+    def _check_fields(self) -> Self:
         if self.tool_config is not None:
             # LLM Engine's only tool executes code that the model has written, on the server.
             message = (

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from worker.batches.record import Batch, BatchStatus, StoredBatch
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
-from worker.dialects.llm_engine.batch_requests import BatchCompletions, PriorityUpdate
+from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest, PriorityUpdate
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_batch_route
@@ -85,20 +85,20 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 
 async def update_priority(request: RouteRequest) -> dict[str, Any]:
-    """Change the displayed priority of a batch; its requests retain theirs (LLM Engine's).
+    """Change the displayed priority of a batch; its requests retain their own (LLM Engine's).
 
     Raises:
         InvalidInput: The priority is not a string, or it is too long.
     """
     priority = PriorityUpdate.from_body({"priority": request.body.get("priority")})
 
-    def write_priority() -> dict[str, Any]:
+    def write_and_describe() -> dict[str, Any]:
         batch = _find_batch(request)
         with translate_os_errors():
             write_file(batch.directory / PRIORITY_FILE, priority.model_dump_json().encode())
         return job_object(batch)
 
-    return {**await asyncio.to_thread(write_priority), "success": True}
+    return {**await asyncio.to_thread(write_and_describe), "success": True}
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def job_object(batch: Batch) -> dict[str, Any]:
     Raises:
         NoSuchObject: The batch does not exist, or has just been removed.
     """
-    update, snapshot = batch.read(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
+    update, snapshot = batch.read_file(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
     extra, counts = snapshot.request.extra, snapshot.counts
-    # Callers without access to the volume can download the results as files in OpenAI's format.
+    # Callers without access to the volume can download the files with these ids (OpenAI's format).
     details = {
         "output_file_id": counts.output_file_id,
         "error_file_id": counts.error_file_id,
@@ -161,12 +161,12 @@ def _is_llm_engine_batch(batch: Batch) -> bool:
 
 
 async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch, dict[str, Any]]:
-    """Create a batch and start its jobs; also return the dict of ``Resources.start_jobs``.
+    """Create a batch and start its jobs; also return the dict of ``Resources.start_long_jobs``.
 
     Raises:
         InvalidInput: A field is invalid. The message names the field.
     """
-    body = BatchCompletions.from_body(request.body)
+    body = BatchCompletionsRequest.from_body(request.body)
     models = [card["id"] for card in await list_usable_cards(request)]
     if (name := body.config.model) not in models:
         message = f"there is no model {name!r}; this worker serves {', '.join(models)}"
@@ -175,10 +175,12 @@ async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch,
         ignored = ", ".join(names)
         log.info("request %s: no effect on an endpoint: %s", request.request_id, ignored)
     batch = await asyncio.to_thread(_create_batch, request, body, version)
-    return batch, await request.resources.start_jobs(batch.work, body.data_parallelism)
+    return batch, await request.resources.start_long_jobs(
+        batch.work_reference, body.data_parallelism
+    )
 
 
-def _create_batch(request: RouteRequest, body: BatchCompletions, version: Version) -> Batch:
+def _create_batch(request: RouteRequest, body: BatchCompletionsRequest, version: Version) -> Batch:
     """Create a batch, or return the existing one if the same request was sent before.
 
     Raises:
@@ -189,7 +191,7 @@ def _create_batch(request: RouteRequest, body: BatchCompletions, version: Versio
     batch_id = batches.id_for_job(request.request_id)
     path, file_id = body.input_data_path, ids.derive_id(FILE, batch_id)
 
-    def stored_batch(url: str) -> StoredBatch:
+    def make_stored_batch(url: str) -> StoredBatch:
         return StoredBatch(
             id=batch_id,
             input_file_id=file_id,
@@ -212,10 +214,10 @@ def _create_batch(request: RouteRequest, body: BatchCompletions, version: Versio
         reservation = ArrayOutput(body.output_data_path, batches.files, batch_id).reserve()
     elif path:
         # Don't convert the input again: the file may have changed since the batch was created.
-        return batches.create(stored_batch(batches.get(batch_id).request.endpoint))
+        return batches.create(make_stored_batch(batches.get(batch_id).request.endpoint))
     has_priorities = request.engines.base_model.model.has_priorities
     with reservation:
-        input_path = batch_inputs.locate_input(path, batches.files) if path else None
+        input_path = batch_inputs.locate_input_file(path, batches.files) if path else None
         convert = batch_inputs.convert_v1 if version == "llm_engine_v1" else batch_inputs.convert_v2
         url, lines = convert(
             body, input_path, batches.limits, body.scheduler_priority if has_priorities else None
@@ -226,4 +228,4 @@ def _create_batch(request: RouteRequest, body: BatchCompletions, version: Versio
         except InputTooLarge:
             message = "the requests of this batch have more bytes than a file may (FILES_MAX_MB)"
             raise InputTooLarge(f"content: {message}", param="content") from None
-        return batches.create(stored_batch(url))
+        return batches.create(make_stored_batch(url))

@@ -97,14 +97,14 @@ def convert_to_raw(values: dict[str, Any]) -> dict[str, Any]:
     return {**raw, SAMPLING_PARAMS: sampling}
 
 
-def complete(request: RouteRequest) -> Answer[Delta]:
+def complete_prompt(request: RouteRequest) -> Answer[Delta]:
     """Complete a prompt (LLM Engine's)."""
-    return _generate(request, stream=False)
+    return _make_answer(request, stream=False)
 
 
-def stream(request: RouteRequest) -> Answer[Delta]:
+def stream_completion(request: RouteRequest) -> Answer[Delta]:
     """Complete a prompt as a stream of events, one for each token (LLM Engine's)."""
-    answer = _generate(request, stream=True)
+    answer = _make_answer(request, stream=True)
 
     def render(deltas: list[Delta]) -> Any:
         return _render_events(request, [answer.render([delta]) for delta in deltas])
@@ -112,15 +112,15 @@ def stream(request: RouteRequest) -> Answer[Delta]:
     def render_error(body: dict[str, Any]) -> Any:
         return _render_events(request, [_make_error_event(body["error"])])
 
-    # No policy is needed: even if a yield has several tokens, each becomes its own event.
+    # No chunk policy is needed: even if a yield has several tokens, each becomes its own event.
     return replace(answer, render=render, render_error=render_error, policy=None)
 
 
-def _generate(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
-    overrides = {"model": request.job.query.get(MODEL_QUERY_KEY), "stream": stream}
+def _make_answer(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
+    overrides = {"model": request.job.query_params.get(MODEL_QUERY_KEY), "stream": stream}
     job = RawJob.from_input(convert_to_raw(drop_nulls({**request.body, **overrides})))
-    engine = request.engines.main
-    return generation.answer(
+    engine = request.engines.main_engine
+    return generation.make_answer(
         job, request.request_id, engine, request.settings, LLMEngineFormatter, MAX_EVENT_BYTES
     )
 
@@ -148,8 +148,8 @@ class LLMEngineFormatter:
         self._stream = job.stream
         self._log_probs = job.sampling_params.return_token_log_probs
         self._output_tokens = 0
-        # An event contains the log probability of one token only, so each token is sent alone.
-        self.policy = ONE_BY_ONE if self._log_probs else None
+        # An event has a field for the log probability of one token, so each token is sent alone.
+        self.chunk_policy = ONE_BY_ONE if self._log_probs else None
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
         self._output_tokens += sum(delta.tokens for delta in deltas)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker.errors import Conflict, InvalidInput
 from worker.job.fine_tune import CreateFineTune, Integration, NonEmptyText, Suffix, WandbOptions
-from worker.routes.long_work import create_fine_tune
+from worker.routes.long_work import create_and_start_fine_tune
 from worker.routes.route import RouteRequest
 from worker.validation import StrictModel
 
@@ -41,7 +41,7 @@ class WandbConfig(WandbOptions):
     base_url: Any = None
 
 
-class CreateRequest(StrictModel):
+class LLMEngineFineTuneRequest(StrictModel):
     """The body of LLM Engine's request that creates a fine-tune."""
 
     model: NonEmptyText
@@ -86,8 +86,8 @@ class CreateRequest(StrictModel):
 
 async def create(request: RouteRequest) -> dict[str, Any]:
     """Fine-tune a model (LLM Engine's)."""
-    body = CreateRequest.from_body(request.body).as_openai_request
-    fine_tune, run_with = await create_fine_tune(body, request)
+    body = LLMEngineFineTuneRequest.from_body(request.body).as_openai_request
+    fine_tune, run_with = await create_and_start_fine_tune(body, request)
     return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **run_with}
 
 
@@ -106,7 +106,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
     id, fine_tunes = request.path_params["id"], request.resources.fine_tunes
-    return await asyncio.to_thread(lambda: job_object(fine_tunes.get_updated(id)))
+    return await asyncio.to_thread(lambda: job_object(fine_tunes.get_ended_if_due(id)))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:

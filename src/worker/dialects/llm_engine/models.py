@@ -19,7 +19,7 @@ ENDPOINTS_PATH = "/v1/llm/model-endpoints"
 ENDPOINT_PATH = "/v1/llm/model-endpoints/{name:path}"
 DOWNLOAD_PATH = "/v1/llm/model-endpoints/download"
 FILE_PATH = "/v1/llm/model-files/{name}/{file}"
-# Query key of a download; its value is the server's address, with which the links start.
+# Query key of a download; its value is the server's address, with which all links start.
 BASE_URL_KEY = "base_url"
 
 # Quantizations that the client knows. vLLM's longer names for its implementations start with them.
@@ -39,7 +39,11 @@ async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
     Raises:
         EngineDead: No engine is alive.
     """
-    return {"model_endpoints": [_endpoint(base, card) for base, card in await list_cards(request)]}
+    return {
+        "model_endpoints": [
+            _endpoint_object(base, card) for base, card in await list_cards(request)
+        ]
+    }
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
@@ -48,10 +52,10 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
     Raises:
         UnknownRoute: There is no model or adapter of this name.
     """
-    return _endpoint(*await find_card(request, request.path_params["name"]))
+    return _endpoint_object(*await find_card(request, request.path_params["name"]))
 
 
-async def refuse_to_create(request: RouteRequest) -> Any:
+async def refuse_to_create_or_change(request: RouteRequest) -> Any:
     """Refuse to create or change an endpoint, which a worker can't do (LLM Engine's).
 
     Raises:
@@ -64,24 +68,26 @@ async def refuse_to_create(request: RouteRequest) -> Any:
     )
 
 
-async def delete(request: RouteRequest) -> dict[str, Any]:
+async def delete_adapter(request: RouteRequest) -> dict[str, Any]:
     """Delete an adapter from the network volume (LLM Engine's).
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: It is a base model or in LORA_MODULES, or callers may not delete it.
+        InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
         VolumeError: The volume can't be written to.
     """
     name = request.path_params["name"]
     base, card = await find_card(request, name)
-    await _check_adapter(base, card, "be deleted")
-    origin_id = await asyncio.to_thread(adapters.origin_id, _adapter_directory(request), name)
+    await _check_on_volume(base, card, "be deleted")
+    origin_id = await asyncio.to_thread(
+        adapters.origin_fine_tune_id, _adapters_directory(request), name
+    )
     if origin_id is None and not request.settings.allow_unload_lora_adapter:
         raise InvalidInput(
             "Callers can delete only adapters that fine-tunes have made here: for others, the "
             "worker's operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
         )
-    await asyncio.to_thread(adapters.remove_adapter, _adapter_directory(request), name)
+    await asyncio.to_thread(adapters.remove_adapter, _adapters_directory(request), name)
     try:
         await base.unload_adapter(name)
     except RefusedByEngine as error:
@@ -90,22 +96,22 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
     return {"deleted": True}
 
 
-async def download(request: RouteRequest) -> dict[str, Any]:
+async def make_download_links(request: RouteRequest) -> dict[str, Any]:
     """Return links to the files of a model or an adapter (LLM Engine's).
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: Its files can't be downloaded.
+        InvalidInput: The files can't be downloaded.
     """
     body = DownloadRequest.from_body(request.body)
     base, card = await find_card(request, body.model_name)
     if card["parent"] is None:
-        return {"urls": await asyncio.to_thread(_hub_urls, base)}
-    await _check_adapter(base, card, "be downloaded")
-    return {"urls": await asyncio.to_thread(_signed_links, request, body.model_name)}
+        return {"urls": await asyncio.to_thread(_hub_file_urls, base)}
+    await _check_on_volume(base, card, "be downloaded")
+    return {"urls": await asyncio.to_thread(_signed_adapter_links, request, body.model_name)}
 
 
-async def refuse_to_read_file(request: RouteRequest) -> Any:
+async def refuse_adapter_file_in_job(request: RouteRequest) -> Any:
     """Return a file of an adapter by its path or a signed link: over HTTP only, a job is refused.
 
     Raises:
@@ -114,11 +120,12 @@ async def refuse_to_read_file(request: RouteRequest) -> Any:
     """
     name = request.path_params["name"]
     raise _download_error(
-        name, await asyncio.to_thread(adapters.adapter_files, _adapter_directory(request), name)
+        name,
+        await asyncio.to_thread(adapters.adapter_file_paths, _adapters_directory(request), name),
     )
 
 
-def _endpoint(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
+def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
     quantization = base.model.quantization or ""
     return {
         "id": card["id"],
@@ -135,7 +142,7 @@ def _endpoint(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _check_adapter(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
+async def _check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
     """Check that a card describes an adapter on the volume; ``action`` is for the message.
 
     Raises:
@@ -144,15 +151,15 @@ async def _check_adapter(base: BaseModelHandle, card: dict[str, Any], action: st
     name = card["id"]
     if card["parent"] is None:
         raise InvalidInput(f"{name!r} is a base model: only adapters can {action}.")
-    if name not in await base.adapters_on_volume():
+    if name not in await base.adapter_problems_on_volume():
         raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {action}.")
 
 
-def _adapter_directory(request: RouteRequest) -> Path:
-    return adapters.directory(request.settings.base_path)
+def _adapters_directory(request: RouteRequest) -> Path:
+    return adapters.adapters_directory(request.settings.base_path)
 
 
-def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
+def _hub_file_urls(base: BaseModelHandle) -> dict[str, str]:
     """Return the Hugging Face URLs of the files that a model was loaded from, by file name."""
     model = base.model
     if model.commit is None or model.directory is None:
@@ -161,7 +168,7 @@ def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
             "files can be downloaded."
         )
     # huggingface_hub reads its settings on import, and the worker sets them during startup.
-    from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see above
+    from huggingface_hub import hf_hub_url  # noqa: PLC0415 - after the settings
 
     with translate_os_errors():
         names = sorted(
@@ -172,15 +179,15 @@ def _hub_urls(base: BaseModelHandle) -> dict[str, str]:
     return {name: hf_hub_url(model.source, name, revision=model.commit) for name in names}
 
 
-def _signed_links(request: RouteRequest, name: str) -> dict[str, str]:
+def _signed_adapter_links(request: RouteRequest, name: str) -> dict[str, str]:
     """Return signed links to an adapter's files. They work for an hour, without the API key."""
-    files = adapters.adapter_files(_adapter_directory(request), name)
-    base_url = request.job.query.get(BASE_URL_KEY)
+    files = adapters.adapter_file_paths(_adapters_directory(request), name)
+    base_url = request.job.query_params.get(BASE_URL_KEY)
     if base_url is None:
         raise _download_error(name, files)
     links = request.resources.links
     paths = {file: FILE_PATH.format(name=name, file=file) for file in files}
-    return {file: links.sign(base_url, path) for file, path in paths.items()}
+    return {file: links.sign_url(base_url, path) for file, path in paths.items()}
 
 
 def _download_error(name: str, files: dict[str, Path]) -> InvalidInput:

@@ -12,7 +12,7 @@ ROUTES = (
     Route("GET", files.FILES_PATH, files.list_files),
     Route("GET", "/v1/files/{id}", files.retrieve),
     Route("DELETE", "/v1/files/{id}", files.delete),
-    # This route is for callers behind a gateway that accepts only GET and POST.
+    # The route below is for callers behind a gateway that accepts only GET and POST.
     Route("POST", "/v1/files/{id}/delete", files.delete),
     Route("GET", files.CONTENT_PATH, files.read_content, streams=True),
     Route("POST", "/v1/unload_lora_adapter", models.unload_adapter),

@@ -26,14 +26,14 @@ async def create(request: RouteRequest) -> dict[str, Any]:
     batch_id = batches.id_for_job(request.request_id)
     stored_batch = StoredBatch.from_request(body, batch_id, body.input_file_id)
     batch = await asyncio.to_thread(batches.create, stored_batch)
-    run_with = await request.resources.start_jobs(batch.work, body.data_parallelism)
+    run_with = await request.resources.start_long_jobs(batch.work_reference, body.data_parallelism)
     return {**await asyncio.to_thread(objects.batch, batch), **run_with}
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a batch."""
     id, batches = request.path_params["batch_id"], request.resources.batches
-    return await asyncio.to_thread(lambda: objects.batch(batches.get_updated(id)))
+    return await asyncio.to_thread(lambda: objects.batch(batches.get_ended_if_due(id)))
 
 
 async def list_batches(request: RouteRequest) -> dict[str, Any]:
@@ -42,9 +42,9 @@ async def list_batches(request: RouteRequest) -> dict[str, Any]:
     Raises:
         InvalidInput: The limit is not a number from 1 to 100.
     """
-    page_query = NewestFirstQuery.from_query(request.job.query)
+    page_query = NewestFirstQuery.from_query(request.job.query_params)
     batches = request.resources.batches
-    return await asyncio.to_thread(lambda: page_query.page(batches.list_all(), objects.batch))
+    return await asyncio.to_thread(lambda: page_query.make_page(batches.list_all(), objects.batch))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:

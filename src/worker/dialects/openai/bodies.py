@@ -15,7 +15,7 @@ from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.sampling import BEAM_SEARCH_IGNORES, TOP_LEVEL_PARAMETERS, Sampling
-from worker.limits.parameters import remove_duplicates
+from worker.limits.parameters import remove_duplicate_items
 from worker.limits.spelling import REMOVED_PARAMETERS, STRUCTURED_OUTPUTS
 from worker.limits.table import RequestToCheck, check_request
 from worker.routes.route import Route
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SAMPLING_KEYS = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
     TOP_LEVEL_PARAMETERS - {"return_token_log_probs"}
 )
-# Those of ``SAMPLING_KEYS`` that vLLM's server does not have.
+# The keys of ``SAMPLING_KEYS`` that vLLM's server does not have.
 WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
 
 # Parameters that vLLM's server has removed. The refusal names their replacement.
@@ -59,7 +59,7 @@ def prepare_body(
     Raises:
         InvalidInput: A parameter is invalid. The message names the parameter.
     """
-    body = remove_duplicates(drop_nulls(job.body or {}))
+    body = remove_duplicate_items(drop_nulls(job.body or {}))
     known_keys = engine.body_keys(route.path) or frozenset()
     max_bytes = PIECES_LIMIT_BYTES if job.must_fit_one_yield and not job.stream else math.inf
     has_priorities = engine.model.has_priorities
@@ -108,7 +108,7 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     if stream:
         sampling.refuse_ranked_stream(container="")
     sampling.refuse_equal_choices(body.get("temperature"), container="")
-    sampling.refuse_in_beam_search(_keys_ignored_by_beam_search(body), container="")
+    sampling.refuse_ignored_in_beam_search(_keys_ignored_by_beam_search(body), container="")
     return Ranking.request_candidates(body, sampling)
 
 

@@ -18,13 +18,13 @@ from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import FILE_PREFIX, Files, StoredFile
 from worker.files.storage import DEFAULT_PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
-from worker.long_work.kinds import inputs_in_use
+from worker.long_work.kinds import input_file_ids_in_use
 from worker.routes.answer import split_text
 from worker.routes.route import RouteRequest
-from worker.validation import QueryModel, StrictModel, Text, prefix_field_name
+from worker.validation import QueryModel, StrictModel, Text, name_field_in_errors
 from worker.volume import ids, translate_os_errors
 
-# Maximum bytes of a file in a response, and of a range of a file, which is sent as base64. The
+# Maximum bytes of a file in a response, and of a range of a file, which is sent as base64: the
 # platform stores no larger results.
 MAX_CONTENT_BYTES = 20_000_000
 MAX_RANGE_BYTES = 14_000_000
@@ -80,7 +80,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
 
 async def list_files(request: RouteRequest) -> dict[str, Any]:
     """List files, one page at a time."""
-    page_query = PageQuery.from_query(request.job.query)
+    page_query = PageQuery.from_query(request.job.query_params)
     files = request.resources.batches.files
     page = await asyncio.to_thread(partial(files.list, **page_query.model_dump()))
     response = make_list_object(page, objects.file)
@@ -109,7 +109,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
     id, files = request.path_params["id"], request.resources.batches.files
 
     def delete_unless_used() -> None:
-        files.delete(id, in_use=inputs_in_use(request.settings))
+        files.delete(id, in_use=input_file_ids_in_use(request.settings))
 
     await asyncio.to_thread(delete_unless_used)
     return {"id": id, "object": "file", "deleted": True}
@@ -118,7 +118,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
     """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
-    With ``offset`` and ``limit`` in the query string, only these bytes are returned, as base64;
+    With ``offset`` and ``limit`` in the query string, only this range is returned, as base64;
     with ``format=llm_engine``, the content is one part.
 
     Raises:
@@ -135,10 +135,10 @@ def _store_upload(request: RouteRequest) -> StoredFile:
     if len({"content", "content_base64", "path"} & upload.model_fields_set) != 1:
         raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
     files = request.resources.batches.files
-    # A retried job finds the file of its first attempt.
+    # The id is derived so that a retried job finds the file of its first attempt.
     id = ids.derive_id(FILE_PREFIX, request.request_id, upload.model_dump_json())
     if upload.path is not None:
-        with prefix_field_name("path"):
+        with name_field_in_errors("path"):
             return files.add_reference(
                 upload.path,
                 purpose=upload.purpose,
@@ -162,7 +162,7 @@ def _read_content_parts(request: RouteRequest) -> list[Any]:
     files = request.resources.batches.files
     file = files.get(request.path_params["id"])
     path = files.content_path(file)
-    byte_range = ByteRange.from_query(request.job.query)
+    byte_range = ByteRange.from_query(request.job.query_params)
     if byte_range.model_fields_set:
         with translate_os_errors(), path.open("rb") as opened_file:
             opened_file.seek(byte_range.offset)
@@ -178,7 +178,7 @@ def _read_content_parts(request: RouteRequest) -> list[Any]:
     text: str | None = None
     with contextlib.suppress(UnicodeDecodeError):
         text = data.decode()
-    if request.job.query.get("format") == LLM_ENGINE_FORMAT:
+    if request.job.query_params.get("format") == LLM_ENGINE_FORMAT:
         content = base64.b64encode(data).decode() if text is None else text
         return [{"id": file.id, "content": content}]
     return _make_base64_parts(data) if text is None else [*split_text(text)]

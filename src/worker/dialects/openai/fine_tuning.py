@@ -11,7 +11,7 @@ from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirstQuery
 from worker.job.fine_tune import CreateFineTune
 from worker.long_work.kinds import WorkReference
-from worker.routes.long_work import create_fine_tune
+from worker.routes.long_work import create_and_start_fine_tune
 from worker.routes.route import RouteRequest
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: A field is invalid. The message names the field.
     """
     body = CreateFineTune.from_body(request.body)
-    fine_tune, run_with = await create_fine_tune(body, request)
+    fine_tune, run_with = await create_and_start_fine_tune(body, request)
     return {**await asyncio.to_thread(objects.fine_tuning_job, fine_tune), **run_with}
 
 
@@ -39,7 +39,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     Raises:
         InvalidInput: The limit is not a number from 1 to 100.
     """
-    query = request.job.query
+    query = request.job.query_params
     page_query = NewestFirstQuery.from_query(query)
     metadata = {
         key.removeprefix("metadata[").removesuffix("]"): value
@@ -53,7 +53,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
             for fine_tune in request.resources.fine_tunes.list_all()
             if metadata.items() <= (fine_tune.request.metadata or {}).items()
         ]
-        return page_query.page(jobs, objects.fine_tuning_job)
+        return page_query.make_page(jobs, objects.fine_tuning_job)
 
     return await asyncio.to_thread(make_page)
 
@@ -88,27 +88,29 @@ async def resume(request: RouteRequest) -> dict[str, Any]:
         Conflict: The job is not paused.
         InvalidInput: This worker does not train.
     """
-    request.resources.check_training()
+    request.resources.check_training_enabled()
     job = await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.resume())
-    return {**job, **await request.resources.start_jobs(WorkReference("fine_tune", job["id"]))}
+    return {**job, **await request.resources.start_long_jobs(WorkReference("fine_tune", job["id"]))}
 
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:
     """List the events of a fine-tuning job, the newest first."""
-    query = NewestFirstQuery.from_query(request.job.query)
-    return await asyncio.to_thread(lambda: query.page(_find_job(request).events(), objects.event))
+    query = NewestFirstQuery.from_query(request.job.query_params)
+    return await asyncio.to_thread(
+        lambda: query.make_page(_find_job(request).events(), objects.event)
+    )
 
 
 async def list_checkpoints(request: RouteRequest) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
-    query = NewestFirstQuery.from_query(request.job.query)
+    query = NewestFirstQuery.from_query(request.job.query_params)
     return await asyncio.to_thread(
-        lambda: query.page(objects.usable_checkpoints(_find_job(request)), objects.checkpoint)
+        lambda: query.make_page(objects.usable_checkpoints(_find_job(request)), objects.checkpoint)
     )
 
 
 def _find_job(request: RouteRequest) -> "FineTune":
-    return request.resources.fine_tunes.get_updated(request.path_params[ID_PARAMETER])
+    return request.resources.fine_tunes.get_ended_if_due(request.path_params[ID_PARAMETER])
 
 
 def _change_job(request: RouteRequest, change: "Callable[[FineTune], None]") -> dict[str, Any]:

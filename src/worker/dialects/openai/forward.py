@@ -19,7 +19,7 @@ from worker.errors import (
     RefusedByEngine,
     UnknownRoute,
     WorkerError,
-    options_to_settings,
+    replace_options_by_settings,
 )
 from worker.job import OpenAIJob
 from worker.record import Usage
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 REFUSED_VALUE_MARKERS = (" (parameter=", " [type=", "\n    For further information visit ")
 
 
-def answer(
+def make_answer(
     job: OpenAIJob, route: Route, request_id: str, engines: Engines, settings: Settings
 ) -> Answer[Any]:
     """Return vLLM's answer: its pieces are the events of a stream, or the body of a response."""
@@ -53,7 +53,7 @@ def answer(
     def render(values: list[Any]) -> Any:
         if not is_stream:
             return values[0]
-        return "".join(values) if settings.raw_openai_output else events.decode_data(values)
+        return "".join(values) if settings.raw_openai_output else events.decode_event_data(values)
 
     return Answer(
         stream=is_stream,
@@ -81,7 +81,7 @@ async def _call_engine(
             # The closing event has no JSON data, so it is omitted from a list of decoded events.
             if settings.raw_openai_output or value != events.DONE_EVENT:
                 best_value = prepared.select_best(value)
-                weight = events.weight(best_value) if is_stream else 1
+                weight = events.event_weight(best_value) if is_stream else 1
                 yield Piece(best_value, weight=weight, size=json_size(best_value))
 
 
@@ -98,7 +98,7 @@ def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> 
     if not able_engines:
         abilities = "; ".join(describe_ability(engine.model) for engine in engines)
         message = f"No model of this worker answers {path}: {abilities}."
-        if "generate" in engines.main.model.tasks and len([*engines]) == 1:
+        if "generate" in engines.main_engine.model.tasks and len([*engines]) == 1:
             message += " To serve an embedding model in addition, set EMBEDDING_MODEL_NAME."
         raise UnknownRoute(message)
     name = (body or {}).get("model")
@@ -133,9 +133,9 @@ async def _read_response(
             if event.startswith(events.ERROR_PREFIXES):
                 raise _translate_error(events.parse_error(event), None, request_id)
             announcements.append(event)
-            # Events without content are withheld until content arrives. Before that, the server may
-            # still refuse the request, or the engine may die and the answer is restarted.
-            if events.weight(event):
+            # Events without content are withheld until content arrives. Until then, the server may
+            # refuse the request, or the engine may die, after which the answer is restarted.
+            if events.event_weight(event):
                 while announcements:
                     yield announcements.pop(0)
         for event in announcements:
@@ -153,7 +153,7 @@ async def _read_response(
 def _set_token_counts(usage: Usage, answer: Any) -> None:
     """Set the token counts from a response or the event that completes it, unless already set."""
     if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIX):
-        (completed,) = events.decode_data([answer])
+        (completed,) = events.decode_event_data([answer])
         answer = completed["response"]
     if not isinstance(answer, dict) or usage.prompt_tokens is not None:
         return
@@ -162,7 +162,7 @@ def _set_token_counts(usage: Usage, answer: Any) -> None:
         usage.output_tokens = counts.get("completion_tokens", counts.get("output_tokens"))
 
 
-def _drop_refused_value(message: str) -> str:
+def _remove_value_from_message(message: str) -> str:
     for marker in REFUSED_VALUE_MARKERS:
         message = message.partition(marker)[0]
     return message.partition(": {")[0] if message.endswith("}") else message
@@ -172,7 +172,9 @@ def _translate_error(error: dict[str, Any], status: int | None, request_id: str)
     """Convert an error of vLLM's server; ``status`` is None for an event of a stream."""
     # Anthropic's error format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
-    message = options_to_settings(_drop_refused_value(error["message"][:MAX_MESSAGE_LENGTH]))
+    message = replace_options_by_settings(
+        _remove_value_from_message(error["message"][:MAX_MESSAGE_LENGTH])
+    )
     if code == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request %s: vLLM's server answers %s: %s", request_id, code, message)
         return InternalError()

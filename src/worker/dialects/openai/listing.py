@@ -25,7 +25,9 @@ class NewestFirstQuery(PageQuery):
 
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
-    def page(self, items: Iterable[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+    def make_page(
+        self, items: Iterable[T], convert: Callable[[T], dict[str, Any]]
+    ) -> dict[str, Any]:
         """Return a page of items as OpenAI's list object; ``convert`` makes an item's object."""
         return make_list_object(paginate(items, after=self.after, limit=self.limit), convert)
 

@@ -20,7 +20,7 @@ async def retrieve(request: RouteRequest) -> Any:
     """Describe a model or an adapter.
 
     Raises:
-        UnknownRoute: There is no such model.
+        UnknownRoute: There is no such model or adapter.
         EngineDead: An engine that may serve the model is dead.
     """
     return (await find_card(request, request.path_params["model"]))[1]

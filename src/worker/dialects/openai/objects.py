@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
     from worker.fine_tunes.request import StoredFineTune
 
-# OpenAI's objects name an organization; the worker's objects always name this one.
+# OpenAI's objects name an organization; the worker's objects always name ``org-worker``.
 ORGANIZATION_ID = "org-worker"
 CHECKPOINT_PREFIX = "ftckpt-"
 # Number of recent training events from which the end of a training is estimated.
@@ -180,7 +180,7 @@ def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
     result = fine_tune.result
     if result is None:
         return []
-    metrics = fine_tune.metrics()
+    metrics = fine_tune.metrics_by_step()
     times_by_step = {entry.step: entry.created_at for entry in fine_tune.events()}
     return [
         ListedCheckpoint(
@@ -200,7 +200,7 @@ def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
 
 
 def _estimate_finish(fine_tune: "FineTune") -> int | None:
-    """Return the estimated Unix timestamp of a training's end, or None if it is too early."""
+    """Return the estimated Unix timestamp of a training's end, or None without progress so far."""
     events = [entry for entry in fine_tune.events() if "epoch" in entry.metrics][-ESTIMATE_EVENTS:]
     if not events:
         return None

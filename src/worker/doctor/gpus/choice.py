@@ -37,7 +37,7 @@ class GpuChoice:
     on_this_machine: bool = False
 
     @property
-    def gpu(self) -> Gpu:
+    def smallest_gpu(self) -> Gpu:
         """A GPU of the type with the least memory."""
         kind = min(self.types, key=lambda kind: kind.gib)
         return Gpu(kind.id, int(kind.gib * GIB), kind.capability)
@@ -48,8 +48,8 @@ class GpuChoice:
         return next((pool.id for pool in POOLS if {*self.types} <= {*pool.types}), "")
 
     @property
-    def machine(self) -> Machine:
-        return Machine(cpu=False, gpus=(self.gpu,) * self.count)
+    def to_machine(self) -> Machine:
+        return Machine(cpu=False, gpus=(self.smallest_gpu,) * self.count)
 
     def __str__(self) -> str:
         return f"{self.name}x{self.count}" if self.count > 1 else self.name

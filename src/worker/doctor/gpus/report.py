@@ -57,11 +57,11 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
         if all_pools:
             verdicts.extend(chain.from_iterable(map(judge.verdicts, choices)))
         else:
-            verdict = judge.verdict(choices[0])
-            yield verdict_finding(verdict, "ask --gpu all which do", _price(choices[0], cost))
+            verdict = judge.worst_verdict(choices[0])
+            yield verdict_finding(verdict, "ask --gpu all which do", _price_text(choices[0], cost))
         yield _UNSEEN_GPU
 
-    findings = list(doctor.examine(raw_settings, choices[-1].machine, judge_gpus))
+    findings = list(doctor.run_all_checks(raw_settings, choices[-1].to_machine, judge_gpus))
     if not verdicts:
         # A single choice has a finding instead of a table; without a model there are no verdicts.
         sys.stdout.write(render(findings))
@@ -80,29 +80,29 @@ def render_table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> st
     lines = [
         "  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in rows
     ]
-    return "".join(f"{line}\n" for line in [*lines, "", _conclusion(verdicts, prices)])
+    return "".join(f"{line}\n" for line in [*lines, "", _best_choice_sentence(verdicts, prices)])
 
 
 def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
-    name, fit, price = str(verdict.choice), verdict.fit, _price(verdict.choice, prices)
+    name, fit, price = str(verdict.choice), verdict.fit, _price_text(verdict.choice, prices)
     if fit not in FITTING:
         return name, fit, "", "", "", verdict.reason
     return name, fit, str(verdict.context), concurrency_text(verdict), price, ""
 
 
-def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
+def _best_choice_sentence(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
     fitting = [verdict.choice for verdict in verdicts if verdict.fit is Fit.FITS]
     priced = [choice for choice in fitting if choice.pool_id in prices]
     if priced:
         least = min(priced, key=lambda choice: prices[choice.pool_id] * choice.count)
         return f"{least} costs least of those that hold the whole context."
     if fitting:
-        least = min(fitting, key=lambda choice: (choice.count, choice.gpu.memory))
+        least = min(fitting, key=lambda choice: (choice.count, choice.smallest_gpu.memory))
         return f"{least} is the smallest that holds the whole context."
     return "None of them holds the whole context."
 
 
-def _price(choice: GpuChoice, prices: Mapping[str, float]) -> str:
+def _price_text(choice: GpuChoice, prices: Mapping[str, float]) -> str:
     return f"{prices[choice.pool_id] * choice.count:.2f}" if choice.pool_id in prices else ""
 
 

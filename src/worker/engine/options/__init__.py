@@ -11,7 +11,11 @@ import vllm.config
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine, detect_machine
-from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_defaults, served_names
+from worker.engine.options.automatic import (
+    TOTAL_GPU_SHARE,
+    choose_option_defaults,
+    served_model_names,
+)
 from worker.engine.options.combinations import AUTO
 from worker.engine.options.exclusions import (
     EXCLUDED_OPTIONS,
@@ -25,7 +29,7 @@ from worker.engine.variables import VLLM_VARIABLES
 from worker.settings.mistakes import Mistake
 from worker.settings.names import EMBEDDER_PREFIX, explain_removal
 from worker.settings.sources import EXTRA_ARGS, EXTRA_ARGS_EXAMPLE
-from worker.settings.values import format_value, redact, redact_line
+from worker.settings.values import format_value, redact_command_line, redact_json_and_urls
 
 # Names and values of options that web consoles write for unset options.
 UNSET_VALUES = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
@@ -55,7 +59,7 @@ class Options:
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
-        """Read the options of vLLM's parser for engines on a machine, by default this machine."""
+        """Read the options of vLLM's parser; defaults will suit the machine, or this machine."""
         self.machine = machine or detect_machine()
         self._parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
         # The parser has one group of options per configuration class.
@@ -71,7 +75,7 @@ class Options:
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
 
-    def ineffective_options(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
+    def ineffective_option_reasons(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
         """Return why some options have no effect, even if they are set, by setting name."""
         reasons = {
             prefix + dest.upper(): reason
@@ -84,7 +88,7 @@ class Options:
                     reasons[arguments.prefix + name] = f"it needs {arguments.prefix}{required}"
         return reasons
 
-    def parse(
+    def parse_engine_settings(
         self,
         values: Mapping[str, str],
         prefix: str = "",
@@ -101,10 +105,10 @@ class Options:
             extra_args: The words of VLLM_EXTRA_ARGS, which override the values.
         """
         mistakes: list[Mistake] = []
-        accepted = self._accept_values(values, mistakes)
+        accepted = self._filter_valid_values(values, mistakes)
         extra_options = self._parse_extra_args(extra_args, mistakes)
         operator_options = accepted | extra_options
-        defaults = choose_defaults(operator_options, self.machine, gpu_share)
+        defaults = choose_option_defaults(operator_options, self.machine, gpu_share)
         # Some defaults set environment variables instead of options.
         default_values = {item.name: item.value for item in defaults if item.name in self._options}
         words = [
@@ -117,11 +121,11 @@ class Options:
             words += extra_args
         # vLLM mutates some of its default objects, which two engines would share.
         options: argparse.Namespace = copy.deepcopy(self._parser.parse_args(words))
-        options.served_model_name = served_names(options)
-        # This option would also disable vLLM's metrics. The worker has its own setting for the log.
+        options.served_model_name = served_model_names(options)
+        # True would also disable vLLM's metrics. The worker has its own setting for the log.
         options.disable_log_stats = False
         if "ENABLE_AUTO_TOOL_CHOICE" not in operator_options:
-            # A startup step disables it again if the model has no parser.
+            # The step ``with_parsers`` disables tool choice again if the model has no parser.
             options.enable_auto_tool_choice = options.tool_call_parser == AUTO
         arguments = EngineArguments(
             vllm_args=options,
@@ -133,8 +137,10 @@ class Options:
         )
         return ParsedOptions(arguments, mistakes)
 
-    def _accept_values(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Validate each value separately; append mistakes, and return options with valid values."""
+    def _filter_valid_values(
+        self, values: Mapping[str, str], mistakes: list[Mistake]
+    ) -> dict[str, str]:
+        """Return the valid values by option; append a mistake for each other value."""
         accepted = {}
         for name, value in values.items():
             if name not in self._options or (name, value) in UNSET_VALUES:
@@ -142,10 +148,10 @@ class Options:
             option = self._options[name]
             try:
                 parsed = self._parser.parse_args([*option.command_line_words(value)])
-                option.check(value, getattr(parsed, option.action.dest))
+                option.check_value(value, getattr(parsed, option.action.dest))
             except CONVERSION_ERRORS as error:
                 has_pairs = option.kind == "json" and "=" in value
-                redacted = "{...}" if has_pairs else redact(value)
+                redacted = "{...}" if has_pairs else redact_json_and_urls(value)
                 # vLLM's message may repeat the value, either unchanged or reformatted.
                 reason = re.sub(r"\{.*\}", "{...}", refusal_reason(error).replace(value, redacted))
                 advice = option.build_advice(reason, value)
@@ -155,26 +161,26 @@ class Options:
         return accepted
 
     def _parse_extra_args(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
-        """Return the values in VLLM_EXTRA_ARGS by option, or append a mistake and return none."""
+        """Return the values in VLLM_EXTRA_ARGS by option; {} and a new mistake if one is wrong."""
         values: dict[str, Any] = {}
         advice = ""
         try:
-            values = self._parse_words(words)
+            values = self._parse_command_line(words)
         except CONVERSION_ERRORS as error:
-            advice = self._describe_refusal(error)
+            advice = self._describe_extra_args_error(error)
         for name, value in values.items():
             option = self._options[name]
             try:
-                option.check("", value)
+                option.check_value("", value)
             except CONVERSION_ERRORS as error:
                 advice = f"{option.flag}: {option.build_advice(refusal_reason(error), str(value))}"
         if advice:
-            line = redact_line(shlex.join(words))
+            line = redact_command_line(shlex.join(words))
             mistakes.append(Mistake(EXTRA_ARGS, line, advice, EXTRA_ARGS_EXAMPLE))
             return {}
         return {name: format_value(value) for name, value in values.items()}
 
-    def _parse_words(self, words: Sequence[str]) -> dict[str, Any]:
+    def _parse_command_line(self, words: Sequence[str]) -> dict[str, Any]:
         """Parse command line words and return the values of the options in them.
 
         Raises:
@@ -183,7 +189,7 @@ class Options:
         by_flag = self._parser._option_string_actions.items()
         denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}
-        # Check this first: the parser would print help for --help, and read the file of --config.
+        # Check the flags first: the parser would print help for --help, and read --config's file.
         if refused_flags := flags & {*denied, "--config"}:
             raise ValueError(f"a worker does not take {', '.join(sorted(refused_flags))}")
         unset = object()
@@ -193,8 +199,8 @@ class Options:
             raise ValueError(f"unrecognized arguments: {parsed['model_tag']}")
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
-    def _describe_refusal(self, error: Exception) -> str:
-        """Return why words were refused, with the accepted values or when an option was removed."""
+    def _describe_extra_args_error(self, error: Exception) -> str:
+        """Return why VLLM_EXTRA_ARGS are refused, with accepted values or an option's removal."""
         named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
             if named_flag and named_flag[1] in option.action.option_strings:
@@ -205,4 +211,4 @@ class Options:
         names = re.findall(r"--([\w-]+)", rest)
         reasons = {name: explain_removal(name.replace("-", "_").upper()) for name in names}
         removals = [f"--{name}: {reason}" for name, reason in reasons.items() if reason]
-        return "; ".join([unknown + redact_line(rest), *removals])
+        return "; ".join([unknown + redact_command_line(rest), *removals])

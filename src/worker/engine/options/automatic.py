@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from worker.engine.machine import Machine
-from worker.settings.environment import Default, set_defaults
+from worker.settings.environment import ChosenDefault, set_unset_variables
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.names import EMBEDDER_PREFIX
 from worker.settings.values import is_directory
@@ -32,13 +32,17 @@ CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
 
 # By default, vLLM validates a request's schema with the backend that suits it, but compiles all
 # schemas with the backend of the first request. An output may then violate its schema.
-STRUCTURED_OUTPUTS_DEFAULT = Default(
+STRUCTURED_OUTPUTS_DEFAULT = ChosenDefault(
     "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
 )
-MAX_MODEL_LEN_DEFAULT = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory holds")
+MAX_MODEL_LEN_DEFAULT = ChosenDefault(
+    "MAX_MODEL_LEN", "auto", "the longest text that the memory holds"
+)
 
 
-def choose_defaults(options: Mapping[str, str], machine: Machine, share: float) -> list[Default]:
+def choose_option_defaults(
+    options: Mapping[str, str], machine: Machine, share: float
+) -> list[ChosenDefault]:
     """Choose defaults for all but the operator's ``options``; ``share`` is of a GPU's memory.
 
     On a CPU, this also sets unset environment variables, and returns them among the defaults.
@@ -52,7 +56,7 @@ def choose_defaults(options: Mapping[str, str], machine: Machine, share: float) 
     return [default for default in defaults if default.name not in options]
 
 
-def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
+def divide_gpu_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
     """Divide a GPU's memory between two engines; return the shares by setting prefix.
 
     Each engine allocates its share at startup.
@@ -83,7 +87,7 @@ def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[
     return {"": round(model_share, 6), EMBEDDER_PREFIX: embedder_share}
 
 
-def served_names(options: Namespace) -> list[str]:
+def served_model_names(options: Namespace) -> list[str]:
     """Return the names that a model is served under: the configured names, then its own name.
 
     The own name of a directory is the last part of its path, since callers must not see paths.
@@ -99,31 +103,39 @@ def choose_tensor_parallel_size(gpus: int, heads: int) -> int:
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def _choose_cpu_defaults(options: Mapping[str, str]) -> list[Default]:
+def _choose_cpu_defaults(options: Mapping[str, str]) -> list[ChosenDefault]:
     """Choose defaults that start fast and run on any CPU; set unset variables of CPU_EXPORTS."""
-    exported = set_defaults(CPU_EXPORTS)
+    exported = set_unset_variables(CPU_EXPORTS)
     defaults = [
-        *(Default(name, value, "no GPU") for name, value in exported.items()),
-        Default("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
-        Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
-        Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
+        *(ChosenDefault(name, value, "no GPU") for name, value in exported.items()),
+        ChosenDefault(
+            "DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"
+        ),
+        ChosenDefault("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
+        ChosenDefault(
+            "WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"
+        ),
     ]
-    if _multiply_sizes(options, PARALLEL_SIZES) == 1:
+    if _multiply_parallel_sizes(options, PARALLEL_SIZES) == 1:
         reason = "one process starts fastest"
-        defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
+        defaults.append(ChosenDefault("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
     return defaults
 
 
-def _choose_gpu_defaults(options: Mapping[str, str], gpu_count: int, share: float) -> list[Default]:
+def _choose_gpu_defaults(
+    options: Mapping[str, str], gpu_count: int, share: float
+) -> list[ChosenDefault]:
     reason = "the worker has the GPU for itself"
-    defaults = [Default(MEMORY_OPTION, f"{share:g}", reason)]
+    defaults = [ChosenDefault(MEMORY_OPTION, f"{share:g}", reason)]
     if gpu_count > 1:
-        size = max(1, gpu_count // _multiply_sizes(options, OTHER_SIZES))
-        defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there"))
+        size = max(1, gpu_count // _multiply_parallel_sizes(options, OTHER_SIZES))
+        defaults.append(
+            ChosenDefault("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there")
+        )
     return defaults
 
 
-def _multiply_sizes(options: Mapping[str, str], sizes: Sequence[str]) -> int:
+def _multiply_parallel_sizes(options: Mapping[str, str], sizes: Sequence[str]) -> int:
     """Return the product of an engine's parallel sizes; unset or invalid sizes count as 1."""
     values = (options.get(name, "") for name in sizes)
     return math.prod(max(1, int(value)) for value in values if value.isdecimal())

@@ -1,6 +1,6 @@
 """Checks that involve several options, the file system or the machine.
 
-vLLM itself accepts each of these options alone, and would report some of the mistakes late, in
+vLLM itself accepts each of the options alone, and would report some of the mistakes late, in
 unclear words or not at all. Each check yields mistakes with the options' names, without the prefix
 of the engine's settings. ``worker.engine.start.tables`` lists the checks in their order.
 """
@@ -20,9 +20,9 @@ from worker.engine.options.automatic import PARALLEL_SIZES
 from worker.engine.options.option import describe_choices
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import options_to_settings
+from worker.errors import replace_options_by_settings
 from worker.settings.mistakes import Mistake
-from worker.settings.values import is_directory, model_name_problem, redact
+from worker.settings.values import is_directory, model_name_problem, redact_json_and_urls
 
 # The value of a parser option with which the worker selects the parser for the model.
 AUTO = "auto"
@@ -44,7 +44,7 @@ def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
             yield Mistake(plugin_name, plugin, "there is no such file")
 
 
-def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+def check_adapter_options(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that LORA_MODULES are valid and allowed by other options, and check MAX_CPU_LORAS."""
     options, texts, prefix = arguments.vllm_args, arguments.operator_options, arguments.prefix
     modules = options.lora_modules or ()
@@ -60,21 +60,26 @@ def check_adapters(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     }
     for advice, is_violated in violations.items() if modules else ():
         if is_violated:
-            yield Mistake("LORA_MODULES", redact(texts["LORA_MODULES"]), advice, "sql=org/sql-lora")
+            yield Mistake(
+                "LORA_MODULES",
+                redact_json_and_urls(texts["LORA_MODULES"]),
+                advice,
+                "sql=org/sql-lora",
+            )
     max_cpu_loras = options.max_cpu_loras
     if options.enable_lora and max_cpu_loras is not None and max_cpu_loras < options.max_loras:
         advice = f"at least {prefix}MAX_LORAS={options.max_loras}"
         yield Mistake("MAX_CPU_LORAS", texts["MAX_CPU_LORAS"], advice, str(options.max_loras))
 
 
-def check_context_length(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+def check_max_model_len_not_zero(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that the context length is not zero."""
     if arguments.vllm_args.max_model_len == 0:
         advice = "a whole number above 0, or -1: the longest that fits"
         yield Mistake("MAX_MODEL_LEN", arguments.operator_options["MAX_MODEL_LEN"], advice, "4096")
 
 
-def check_directories(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+def check_directories_and_tokenizer(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that the directories in options exist, and that the tokenizer's name is valid."""
     for name in ("GENERATION_CONFIG", "HF_CONFIG_PATH"):
         path = arguments.operator_options.get(name, "")
@@ -95,7 +100,7 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
             reason = "neither the path of a file nor a Jinja template"
         else:
             # vLLM renders conversations in the same Jinja environment, and fails in the same way.
-            render_jinja_template(conversations=[], chat_template=read_chat_template(template))
+            render_jinja_template(conversations=[], chat_template=chat_template_text(template))
     except jinja2.TemplateSyntaxError as error:
         reason = f"no Jinja template: {error.message}, in line {error.lineno}"
     except (OSError, UnicodeError) as error:
@@ -112,7 +117,7 @@ def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]
     try:
         import_from_vllm("validate_parsed_serve_args")(options)
     except START_ERRORS as error:
-        message = options_to_settings(str(error)).removeprefix("Error: ")
+        message = replace_options_by_settings(str(error)).removeprefix("Error: ")
         names = [name for name in arguments.operator_options if re.search(rf"\b{name}\b", message)]
         name = names[0] if names else "MODEL"
         yield Mistake(name, arguments.operator_options.get(name), message)
@@ -132,7 +137,7 @@ def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mi
             yield Mistake(name, arguments.operator_options.get(name, str(size)), advice, str(limit))
 
 
-def read_chat_template(template: str) -> str:
+def chat_template_text(template: str) -> str:
     """Return a chat template's text, reading the file if the template is a path.
 
     Raises:

@@ -11,13 +11,13 @@ from typing import Any, Literal, get_args, get_origin
 
 
 @functools.cache
-def has_vllm_plugins() -> bool:
+def has_third_party_plugins() -> bool:
     """Return whether a plugin is installed that may add choices to vLLM's options."""
     entry_points = importlib.metadata.entry_points(group="vllm.general_plugins")
     return any(point.dist and not point.dist.name.startswith("vllm") for point in entry_points)
 
 
-def detect_kind(action: argparse.Action) -> str:
+def detect_value_kind(action: argparse.Action) -> str:
     """Return the kind of an option's values, which is a key of ``option.ACCEPTED_VALUES``.
 
     The option's conversion may be any function, so it is called with sample values.
@@ -38,7 +38,7 @@ def detect_kind(action: argparse.Action) -> str:
     return "text"
 
 
-def literal_values(annotation: Any) -> Iterator[str]:
+def literal_or_enum_values(annotation: Any) -> Iterator[str]:
     """Yield the values of a Literal or an Enum as strings, also if it is a member of a union."""
     if get_origin(annotation) is Literal:
         yield from map(str, get_args(annotation))
@@ -53,14 +53,14 @@ def literal_values(annotation: Any) -> Iterator[str]:
                 yield member.name
     else:
         for part in get_args(annotation):
-            yield from literal_values(part)
+            yield from literal_or_enum_values(part)
 
 
 def pydantic_fields(config: Any) -> dict[str, Any]:
     return getattr(config, "__pydantic_fields__", {})
 
 
-def find_field(config: Any, dest: str) -> Any:
+def find_config_field(config: Any, dest: str) -> Any:
     """Return the field of a configuration class, or of a class in it, that an option sets, if any.
 
     The field may lack the class's name: ``attention_backend`` sets ``AttentionConfig.backend``.

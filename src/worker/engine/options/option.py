@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_args
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from worker.engine.options.declarations import (
-    detect_kind,
-    find_field,
-    has_vllm_plugins,
-    literal_values,
+    detect_value_kind,
+    find_config_field,
+    has_third_party_plugins,
+    literal_or_enum_values,
     pydantic_fields,
 )
 from worker.engine.seam.locations import import_from_vllm
@@ -23,10 +23,10 @@ from worker.settings.examples import example_value
 from worker.settings.values import (
     ACCEPTED_BOOLEANS,
     format_value,
-    parse_adapters,
     parse_boolean,
     parse_list,
     parse_scalar,
+    split_adapter_list,
 )
 
 # Pairs that operators may write instead of a JSON object, such as image=1,video=0.
@@ -65,8 +65,8 @@ class Option:
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
         self.config = config
-        self.kind = detect_kind(action)
-        self._field = find_field(config, action.dest)
+        self.kind = detect_value_kind(action)
+        self._field = find_config_field(config, action.dest)
         # Limits of a number, by pydantic's names for them.
         self.bounds = read_bounds(self._field)
 
@@ -78,8 +78,10 @@ class Option:
             return tuple(parser_choices)
         if self.name in _CHOICE_LISTS:
             listed = import_from_vllm(_CHOICE_LISTS[self.name])
-            return tuple(sorted(listed if isinstance(listed, list) else literal_values(listed)))
-        return tuple(literal_values(self._field.annotation)) if self._field else ()
+            return tuple(
+                sorted(listed if isinstance(listed, list) else literal_or_enum_values(listed))
+            )
+        return tuple(literal_or_enum_values(self._field.annotation)) if self._field else ()
 
     @property
     def default(self) -> str:
@@ -104,7 +106,7 @@ class Option:
 
     def build_advice(self, reason: str, value: str) -> str:
         """Return the message about a wrong value: the reason, if any, and the accepted values."""
-        accepted = describe_kind(self.kind, self.bounds)
+        accepted = describe_value_kind(self.kind, self.bounds)
         if self.name == "LORA_MODULES":
             accepted = 'name=path, or a JSON list of objects with "name" and "path"'
         elif self.choices:
@@ -124,14 +126,20 @@ class Option:
                 yield self.flag.replace("--", "--no-", 1)
         elif self.kind == "list":
             yield self.flag
-            yield from parse_adapters(value) if self.name == "LORA_MODULES" else parse_list(value)
+            yield from (
+                split_adapter_list(value) if self.name == "LORA_MODULES" else parse_list(value)
+            )
         else:
-            word = self._to_json(value) if self.kind == "json" else self._normalize_choice(value)
+            word = (
+                self._pairs_to_json(value)
+                if self.kind == "json"
+                else self._correct_choice_case(value)
+            )
             # A single word, since the value may begin with a hyphen.
             yield f"{self.flag}={word}"
 
-    def check(self, value: str, converted: Any) -> None:
-        """Check a value against the choices or vLLM's field; the default is always accepted.
+    def check_value(self, value: str, converted: Any) -> None:
+        """Check a value against choices, JSON keys or bounds; the default is always accepted.
 
         Args:
             value: The value as a string; blank if it is unknown.
@@ -143,13 +151,13 @@ class Option:
         if converted is None or (value and value == self.default):
             return
         if self.kind == "json":
-            self._check_object(converted)
-        elif self.kind == "text" and self.choices and not self._is_known_choice(str(converted)):
-            raise ValueError(self._describe_removal(str(converted)))
+            self._check_json_object(converted)
+        elif self.kind == "text" and self.choices and not self._may_be_choice(str(converted)):
+            raise ValueError(self._describe_choice_removal(str(converted)))
         else:
-            _validate(converted, Any, self._field)
+            _validate_type_and_bounds(converted, Any, self._field)
 
-    def _check_object(self, value: Any) -> None:
+    def _check_json_object(self, value: Any) -> None:
         """Validate the keys and values of a JSON object against vLLM's class for it, if any.
 
         Raises:
@@ -169,30 +177,32 @@ class Option:
             try:
                 # Pydantic raises this for types that it can't validate and operators can't write.
                 with contextlib.suppress(PydanticUserError):
-                    _validate(item, known_fields[key].annotation, known_fields[key])
+                    _validate_type_and_bounds(item, known_fields[key].annotation, known_fields[key])
             except ValidationError as error:
-                raise ValueError(f"{key}: {join_messages(error)}") from None
+                raise ValueError(f"{key}: {join_validation_messages(error)}") from None
 
-    def _normalize_choice(self, value: str) -> str:
+    def _correct_choice_case(self, value: str) -> str:
         """Return the choice that equals the value, ignoring case; otherwise return the value."""
         return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
-    def _is_known_choice(self, value: str) -> bool:
+    def _may_be_choice(self, value: str) -> bool:
         # An operator's own class has a dot or colon in its name. Plugins may register more names.
         is_class = "." in value or ":" in value
-        return is_class or has_vllm_plugins() or bool({value, value.upper()} & {*self.choices})
+        return (
+            is_class or has_third_party_plugins() or bool({value, value.upper()} & {*self.choices})
+        )
 
-    def _describe_removal(self, value: str) -> str:
+    def _describe_choice_removal(self, value: str) -> str:
         """Return since when vLLM lacks a choice; blank if vLLM never had it."""
         removal = history.find_removal("choices", f"{self.name}={value}")
         if not removal:
             return ""
-        reason = f"vLLM has had no {value} since {removal.since}"
+        reason = f"vLLM has had no {value} since {removal.first_series_without}"
         if self.name == "QUANTIZATION":
             reason += "; use a model that is quantized otherwise, which its own files tell vLLM"
         return reason
 
-    def _to_json(self, value: str) -> str:
+    def _pairs_to_json(self, value: str) -> str:
         """Convert ``key=value`` pairs into a JSON object; check other values and return them.
 
         Raises:
@@ -216,7 +226,7 @@ def read_bounds(field: Any) -> dict[str, float]:
     }
 
 
-def describe_kind(kind: str, bounds: Mapping[str, float]) -> str:
+def describe_value_kind(kind: str, bounds: Mapping[str, float]) -> str:
     """Return a description of the values that a kind of option accepts, with the limits."""
     return ", ".join(
         [ACCEPTED_VALUES[kind], *(f"{_BOUND_WORDS[key]} {bounds[key]:g}" for key in bounds)]
@@ -244,7 +254,7 @@ def refusal_reason(error: BaseException) -> str:
     while cause:
         if isinstance(cause, ValidationError):
             # Omit messages about bounds, which the accepted values contain.
-            return join_messages(cause, "_than")
+            return join_validation_messages(cause, "_than")
         if isinstance(cause, json.JSONDecodeError):
             return f"broken JSON: {cause}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
@@ -256,7 +266,7 @@ def refusal_reason(error: BaseException) -> str:
     return "" if message == ACCEPTED_BOOLEANS or re.match("invalid |Value ", message) else message
 
 
-def join_messages(error: ValidationError, ignored_type: str = "-") -> str:
+def join_validation_messages(error: ValidationError, ignored_type: str = "-") -> str:
     """Join a validation error's messages, without the values.
 
     Omits messages of error types whose names contain ``ignored_type``; by default none.
@@ -270,7 +280,7 @@ def join_messages(error: ValidationError, ignored_type: str = "-") -> str:
     return "; ".join(messages)
 
 
-def _validate(value: Any, annotation: Any, field: Any) -> None:
+def _validate_type_and_bounds(value: Any, annotation: Any, field: Any) -> None:
     """Validate a value against a type and a field's bounds.
 
     Raises:

@@ -12,7 +12,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.description import describe_model
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.generation import Generation
-from worker.engine.run.grammar.gate import GrammarGate, create_tester
+from worker.engine.run.grammar.gate import GrammarGate, create_grammar_tester
 from worker.engine.run.grammar.trial import GrammarTester
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.healer import Healer
@@ -62,7 +62,7 @@ class InProcessEngine:
         self._tester: GrammarTester | None = None
         self._background_tasks: list[asyncio.Task[Any]] = []
 
-    async def open(self) -> None:
+    async def use_first_core(self) -> None:
         """Build vLLM's server, and all else that depends on the core; call on the engine's loop."""
         await self._use_core(self._healer.core)
 
@@ -78,7 +78,7 @@ class InProcessEngine:
         if not self._settings.disable_log_stats:
             self._background_tasks.append(asyncio.create_task(self._log_stats()))
         if self._tester:
-            self._background_tasks.append(asyncio.create_task(self._tester.start()))
+            self._background_tasks.append(asyncio.create_task(self._tester.start_process()))
 
     async def _use_new_core(self, core: Core) -> None:
         await self._use_core(core)
@@ -93,15 +93,15 @@ class InProcessEngine:
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         # All cores share one trial, which caches its results.
-        self._tester = self._tester or create_tester(client, settings)
+        self._tester = self._tester or create_grammar_tester(client, settings)
         # The gate must be in place before the server uses the client.
         GrammarGate(client, self._tester)
         media = create_media_loader(client, settings)
         server = VllmServer(client, arguments.vllm_args, tasks, media)
-        await server.open()
+        await server.build_app_state()
         adapters = Adapters(settings.base_path, client, server.state)
-        # Defaults of the model's generation_config. On the raw path they apply only if the operator
-        # has set one of these options.
+        # The model's generation_config. On the raw path it applies only if the operator has set
+        # GENERATION_CONFIG or OVERRIDE_GENERATION_CONFIG.
         model_defaults = client.model_config.get_diff_sampling_param()
         names = {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
         if names.isdisjoint(arguments.operator_options):
@@ -119,15 +119,16 @@ class InProcessEngine:
         self._server = server
         self.body_keys, self.call = server.body_keys, server.call
         self.generate, self.check_job = generation.generate, generation.check_job
-        self.unload_adapter, self.adapters_on_volume = adapters.unload, adapters.list_complete
-        self.check_adapter = adapters.checker.check_in_thread
+        self.unload_adapter = adapters.unload
+        self.adapter_problems_on_volume = adapters.list_complete_adapters
+        self.check_adapter = adapters.checker.check_files_in_thread
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
         for task in self._background_tasks:
             task.cancel()
         if self._tester:
-            await self._tester.close()
+            await self._tester.stop_process()
         self._client.shutdown()
 
     @property
@@ -159,13 +160,13 @@ class InProcessEngine:
     def slots(self) -> int:
         config = self._client.vllm_config
         scheduler = config.scheduler_config
-        # This option limits running requests to fewer than ``max_num_seqs``. vLLM 0.30 lacks it.
+        # This option can limit running requests further; vLLM 0.30 doesn't have it.
         active = getattr(scheduler, "max_num_active_seqs", None)
         # With data parallelism every rank has a scheduler.
         return int((active or scheduler.max_num_seqs) * config.parallel_config.data_parallel_size)
 
     @property
-    def unfinished_requests(self) -> int:
+    def unfinished_request_count(self) -> int:
         """Number of requests that the engine has not finished, including those of vLLM's server."""
         return self._client.output_processor.get_num_unfinished_requests()
 

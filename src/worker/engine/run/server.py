@@ -15,10 +15,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from worker import asgi
-from worker.engine.run.requests.bodies import check_bad_words, check_input_items
+from worker.engine.run.requests.bodies import check_bad_words, check_responses_input_items
 from worker.engine.run.requests.long_requests import LongRequestQueue
 from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
-from worker.engine.run.requests.texts import is_long, limit_texts, reserve_thread
+from worker.engine.run.requests.texts import is_long, limit_texts, reserve_thread_for_short_texts
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
@@ -38,7 +38,7 @@ TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 class VllmServer:
     """vLLM's server for one client. Use on the engine's loop.
 
-    ``media`` replaces the media of requests with media that vLLM may read.
+    ``media`` is the loader that replaces the media in requests with media that vLLM may read.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class VllmServer:
         SANITIZE.replace_in_modules(sanitize_message)
         _remove_exception_handlers(self._app)
         silence_refusals()
-        self._keys = dict(_body_keys(self._app))
+        self._keys = dict(_body_keys_by_path(self._app))
         # Building the OpenAPI document takes a second or two: don't do it concurrently.
         self._schema_lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class VllmServer:
         """The state of vLLM's app, with the objects that its routes use."""
         return self._app.state
 
-    async def open(self) -> None:
+    async def build_app_state(self) -> None:
         """Build the app's state, and patch its objects and the client's.
 
         Raises:
@@ -71,7 +71,7 @@ class VllmServer:
         await import_from_vllm("init_app_state")(self._client, self.state, arguments, self._tasks)
         renderer = self._client.renderer
         if executor := getattr(renderer, "_executor", None):
-            reserve_thread(executor, self._client.model_config.renderer_num_workers)
+            reserve_thread_for_short_texts(executor, self._client.model_config.renderer_num_workers)
         LongRequestQueue(self._client)
         keep_invalid_tool_input(getattr(self.state, "anthropic_serving_messages", None))
 
@@ -101,7 +101,7 @@ class VllmServer:
                 body, has_media = await self.media.inline_media(body, shape.text_keys)
             with translate_errors(self._client, has_media=has_media):
                 if shape.accepts_items:
-                    check_input_items(body or {})
+                    check_responses_input_items(body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encode_json(body)
                 method = "GET" if body is None else "POST"
@@ -122,9 +122,11 @@ class VllmServer:
                     usage.output_tokens = final_usage.completion_tokens
         except RefusedByEngine as refused:
             prompt = body if body and not shape.accepts_items else {}
-            raise await self.add_token_count(refused, prompt) from refused
+            raise await self.add_token_count_to_refusal(refused, prompt) from refused
 
-    async def add_token_count(self, error: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
+    async def add_token_count_to_refusal(
+        self, error: RefusedByEngine, body: Mapping[str, Any]
+    ) -> WorkerError:
         """Return the refusal of a prompt that is too long, with the prompt's number of tokens.
 
         vLLM's own message lacks the exact number. All other refusals are returned unchanged, also
@@ -164,18 +166,18 @@ def _encode_json(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _body_keys(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
+def _body_keys_by_path(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield each path of a FastAPI app, with the keys that its body can have."""
     for route in app.routes:
         if hasattr(route, "body_field"):
             annotation = route.body_field and route.body_field.field_info.annotation
-            yield route.path, frozenset(_model_keys(annotation))
+            yield route.path, frozenset(_pydantic_keys(annotation))
 
 
-def _model_keys(annotation: Any) -> Iterator[str]:
+def _pydantic_keys(annotation: Any) -> Iterator[str]:
     if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
         for alternative in typing.get_args(annotation):
-            yield from _model_keys(alternative)
+            yield from _pydantic_keys(alternative)
     for name, field in getattr(annotation, "model_fields", {}).items():
         yield name
         if field.alias:
@@ -198,7 +200,7 @@ def _remove_exception_handlers(app: Any) -> None:
 
 
 def _hide_model_path(arguments: Namespace) -> Namespace:
-    """Return arguments that hide the path of a local model from /v1/models, by its name."""
+    """Return arguments with a local model's name for its path, which /v1/models would show."""
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})
@@ -218,7 +220,9 @@ def keep_invalid_tool_input(messages: Any) -> None:
     def convert_to_message(answer: Any) -> Any:
         choice = answer.choices[0]
         message = choice.message
-        invalid = [call for call in message.tool_calls if not _is_object(call.function.arguments)]
+        invalid = [
+            call for call in message.tool_calls if not _is_json_object(call.function.arguments)
+        ]
         if invalid:
             log.warning("the model wrote %d calls of tools whose input is no object", len(invalid))
             message.tool_calls = [call for call in message.tool_calls if call not in invalid]
@@ -231,7 +235,7 @@ def keep_invalid_tool_input(messages: Any) -> None:
     convert_original = TO_MESSAGES.replace(messages, convert_to_message)
 
 
-def _is_object(text: str) -> bool:
+def _is_json_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Any
 from worker.engine.arguments import EngineArguments
 from worker.engine.description import describe_model
 from worker.engine.run.adapters.files import AdapterChecker
-from worker.volume.adapters import adapter_names, directory
+from worker.volume.adapters import adapter_names, adapters_directory
 
 
 class UnservedModel:
@@ -18,7 +18,7 @@ class UnservedModel:
     """
 
     is_dead = is_suspended = False
-    # Number of concurrent jobs; none of them needs an engine.
+    # Number of concurrent jobs, such as trainings and file requests; none needs an engine.
     slots = 8
 
     def __init__(
@@ -27,7 +27,7 @@ class UnservedModel:
         self.loop = loop
         self.model = describe_model(arguments, config, frozenset({"generate"}))
         self._checker = AdapterChecker(config)
-        self._root = directory(volume)
+        self._root = adapters_directory(volume)
 
     async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
         return [
@@ -36,11 +36,11 @@ class UnservedModel:
             for name in self.model.names
         ]
 
-    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+    async def adapter_problems_on_volume(self) -> Mapping[str, str | None]:
         return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
 
     async def unload_adapter(self, name: str) -> None:
         """Do nothing: no adapter is loaded."""
 
     async def check_adapter(self, directory: Path) -> None:
-        await self._checker.check_in_thread(directory)
+        await self._checker.check_files_in_thread(directory)

@@ -29,17 +29,16 @@ def inspect_in_forks() -> Iterator[None]:
 def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
     """Call a function in a fork and return its result, which must be serializable with pickle.
 
-    If that fails, return the result of ``fallback``, which is called with the function.
+    If the fork fails, return the result of ``fallback``, which is called with the function.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def send_result() -> None:
         # Discard errors of the fork: the fallback prints its own.
-        with open(os.devnull, "wb") as devnull:  # noqa: PTH123 - a device of the kernel
-            os.dup2(devnull.fileno(), sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         sender.send(function())
 
-    process = children.fork(send_result)
+    process = children.run_in_fork(send_result)
     # The fork has the only other copy of the sender, so the pipe ends when the fork exits.
     sender.close()
     with receiver:

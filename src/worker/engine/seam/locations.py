@@ -56,7 +56,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class MovedName(ImportError):
+class VllmNameNotFound(ImportError):
     """The installed vLLM has a name in none of the modules that are listed for it."""
 
 
@@ -64,7 +64,7 @@ def import_from_vllm(name: str) -> Any:
     """Return vLLM's ``name`` from the first of its modules that has it.
 
     Raises:
-        MovedName: If none of the modules has the name; the message lists the modules.
+        VllmNameNotFound: If none of the modules has the name; the message lists the modules.
     """
     for location in LOCATIONS[name]:
         try:
@@ -77,4 +77,6 @@ def import_from_vllm(name: str) -> Any:
             if hasattr(module, name):
                 return getattr(module, name)
     tried = ", ".join(LOCATIONS[name])
-    raise MovedName(f"vLLM's {name} is in none of {tried}: mend worker/engine/seam/locations.py")
+    raise VllmNameNotFound(
+        f"vLLM's {name} is in none of {tried}: mend worker/engine/seam/locations.py"
+    )

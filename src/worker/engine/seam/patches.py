@@ -80,7 +80,7 @@ ADD_REQUEST = Patch(
 SUBMIT = Patch(
     owner="concurrent.futures:Executor",
     name="submit",
-    replacement="worker.engine.run.requests.texts:reserve_thread",
+    replacement="worker.engine.run.requests.texts:reserve_thread_for_short_texts",
     reason="Long texts take every thread of the renderer, and short ones wait for seconds.",
 )
 TO_MESSAGES = Patch(
@@ -118,7 +118,7 @@ PLATFORM = Patch(
 BATCH_DEFAULTS = Patch(
     owner="vllm.engine.arg_utils:EngineArgs",
     name="get_batch_defaults",
-    replacement="worker.engine.cache_plan:batch_defaults",
+    replacement="worker.engine.cache_plan:gpu_batch_defaults",
     reason="It depends on this machine's platform, and plans are made for other GPUs.",
 )
 
@@ -133,7 +133,7 @@ LOG = Patch(
 METRICS = Patch(
     owner="prometheus_client:REGISTRY",
     name="unregister",
-    replacement="worker.engine.start.cores:move_metrics",
+    replacement="worker.engine.start.cores:move_vllm_metrics",
     reason="An engine that starts removes the metrics of the others from the process's registry.",
     issue="https://github.com/vllm-project/vllm/pull/21257",
 )

@@ -30,7 +30,7 @@ from worker.errors import (
     InvalidInput,
     RefusedByEngine,
     WorkerError,
-    options_to_settings,
+    replace_options_by_settings,
 )
 from worker.validation import MAX_MISTAKES
 
@@ -58,22 +58,24 @@ REPLACED_MESSAGES = {
 }
 
 
-def _message(error: Exception) -> str:
+def _safe_error_message(error: Exception) -> str:
     # Not ``str(error)``: vLLM appends the refused value to it, which can be the prompt.
     if not error.args:
         return type(error).__name__
     # Truncate before anything else reads the message, since it may quote the request.
-    message = options_to_settings(SOURCE_LOCATION.sub("", str(error.args[0])[:MAX_MESSAGE_LENGTH]))
+    message = replace_options_by_settings(
+        SOURCE_LOCATION.sub("", str(error.args[0])[:MAX_MESSAGE_LENGTH])
+    )
     return REPLACED_MESSAGES.get(message, message)
 
 
 def _refusal_factory(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     return lambda error: RefusedByEngine(
-        _message(error), status=status, param=getattr(error, "parameter", None)
+        _safe_error_message(error), status=status, param=getattr(error, "parameter", None)
     )
 
 
-def body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
+def invalid_body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
     """Return the error for a body of the wrong shape; its message names fields, not values."""
     messages_by_field: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for error in invalid.errors()[:MAX_ERRORS]:
@@ -102,23 +104,26 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
     # Some supported releases lack this exception; no object is an instance of ().
     (
         getattr(vllm.exceptions, "RetryableRequestError", ()),
-        lambda error: EngineBusy(_message(error)),
+        lambda error: EngineBusy(_safe_error_message(error)),
     ),
     (GracefulHTTPError, lambda error: _refusal_factory(error.http_status)(error)),
     (VLLMNotFoundError, _refusal_factory(HTTPStatus.NOT_FOUND)),
     (VLLMUnprocessableEntityError, _refusal_factory(HTTPStatus.UNPROCESSABLE_ENTITY)),
     (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
-    (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
+    (
+        TemplateError,
+        lambda error: InvalidInput(f"The chat template failed: {_safe_error_message(error)}"),
+    ),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
-    (ValidationError, body_error),
-    (RequestValidationError, body_error),
-    # Refusals for which vLLM has no class of its own yet.
-    (ValueError, lambda error: InvalidInput(_message(error))),
-    (TypeError, lambda error: InvalidInput(_message(error))),
+    (ValidationError, invalid_body_error),
+    (RequestValidationError, invalid_body_error),
+    # Refusals for which vLLM raises Python's own exceptions.
+    (ValueError, lambda error: InvalidInput(_safe_error_message(error))),
+    (TypeError, lambda error: InvalidInput(_safe_error_message(error))),
     (OverflowError, lambda _: InvalidInput("An integer has more than 64 bits.")),
-    (NotImplementedError, lambda error: InvalidInput(_message(error))),
+    (NotImplementedError, lambda error: InvalidInput(_safe_error_message(error))),
 )
 
 
@@ -147,7 +152,7 @@ def is_out_of_memory(reason: str) -> bool:
     return any(sign in reason for sign in OUT_OF_MEMORY_SIGNS)
 
 
-def translate(error: object) -> WorkerError | None:
+def translate_error(error: object) -> WorkerError | None:
     """Return the worker's error for an exception of vLLM; None for bugs and for other objects."""
     # vLLM wraps an unexpected exception in ``EngineGenerateError``: translate the cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
@@ -176,7 +181,7 @@ def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[Non
     except Exception as error:
         if client.errored:
             raise EngineDead from error
-        if (translation := translate(error)) is not None:
+        if (translation := translate_error(error)) is not None:
             raise translation from error
         if not has_media or not isinstance(error, MEDIA_ERRORS):
             raise
@@ -184,7 +189,7 @@ def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[Non
         raise InvalidInput(f"A part of the messages could not be loaded: {message}") from error
 
 
-def raise_for_error(answer: Any) -> Any:
+def raise_for_error_response(answer: Any) -> Any:
     """Return a result of vLLM's server, unless it is an error.
 
     Raises:

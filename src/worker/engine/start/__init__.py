@@ -1,4 +1,4 @@
-"""Startup of the engines: ``prepare_startup`` checks the settings and finds or downloads models.
+"""Startup: ``plan_and_fetch_models`` checks the settings and finds or downloads models.
 
 ``launch`` then starts the engines. ``tables`` lists the steps, checks and fallbacks.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from worker import masking
-from worker.compile_cache import CompileCache, set_up_cache
+from worker.compile_cache import CompileCache, set_up_compile_cache
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.artifacts import EngineArtifacts
@@ -20,14 +20,14 @@ from worker.errors import StartFailed
 from worker.process.garbage import pause_and_freeze_gc
 from worker.process.phases import log_phase
 from worker.settings import Settings
-from worker.settings.environment import Default
+from worker.settings.environment import ChosenDefault
 from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
 from worker.settings.names import EMBEDDER_PREFIX, FOREIGN_OPTIONS, SettingNames
 from worker.settings.sources import EXTRA_ARGS, RawSettings
-from worker.settings.values import redact_setting
+from worker.settings.values import redact_by_setting_name
 
 if TYPE_CHECKING:
-    # Importing these imports vLLM, which reads environment variables that the startup sets first.
+    # These modules import vLLM, which reads environment variables that the startup sets first.
     from worker.engine.machine import Machine
     from worker.engine.options import Options
 
@@ -49,7 +49,7 @@ class BootstrapSettings:
 
     raw_settings: RawSettings
     settings: Settings | None
-    defaults: tuple[Default, ...] = ()
+    defaults: tuple[ChosenDefault, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
 
     @classmethod
@@ -68,7 +68,7 @@ class BootstrapSettings:
             valid = {name: value for name, value in raw.values.items() if name not in wrong}
             with contextlib.suppress(SettingsError):
                 settings = Settings.from_env(valid)
-        defaults = settings.export_variables() if settings else []
+        defaults = settings.export_library_variables() if settings else []
         if settings:
             # Secrets from files are not masked yet because they were not in the environment.
             masking.add_secrets(settings.secret_values())
@@ -103,12 +103,12 @@ class StartupPlan:
     read_ahead: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
-    def arguments(self) -> EngineArguments:
+    def main_arguments(self) -> EngineArguments:
         """The arguments of the main model's engine."""
         return self.engines[0]
 
 
-def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
+def plan_and_fetch_models(raw: RawSettings, offline: bool = False) -> StartupPlan:
     """Check all settings while the models and other artifacts are found or downloaded.
 
     With ``offline``, libraries make no requests to the hub if the store looks for all artifacts.
@@ -126,14 +126,16 @@ def prepare_startup(raw: RawSettings, offline: bool = False) -> StartupPlan:
         contextlib.ExitStack() as read_ahead,
     ):
         if offline:
-            artifacts.go_offline()
+            artifacts.go_offline_if_possible()
         # The loaders that FAST_LOAD chooses bypass the page cache.
         uses_page_cache = settings and not settings.fast_load
         if child := ReadAhead.start(artifacts.locations_on_disk if uses_page_cache else []):
             read_ahead.callback(child.stop)
-        # The cache sets the directory for compiled code, which must happen before vLLM is imported.
+        # Before the import of vLLM, since this sets the directory of compiled code.
         compile_cache = (
-            set_up_cache(settings.base_path) if settings and settings.compile_cache else None
+            set_up_compile_cache(settings.base_path)
+            if settings and settings.compile_cache
+            else None
         )
         plan = plan_startup(bootstrap)
         needs = [artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)]
@@ -152,15 +154,17 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
     """
     raw, mistakes = bootstrap.raw_settings, list[Mistake]()
     with log_phase("import"), pause_and_freeze_gc():
-        options = _import_options(bootstrap, machine, mistakes)
+        options = _import_vllm_options(bootstrap, machine, mistakes)
     with log_phase("settings"):
-        from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
+        from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_gpu_memory  # noqa: PLC0415 - imports vLLM
         from worker.engine.start.tables import find_option_mistakes  # noqa: PLC0415 - imports vLLM
 
         shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw.main_options}
         if "MODEL" in raw.embedder_options:
             with collect_mistakes(mistakes):
-                shares = divide_memory(raw.main_options | raw.extra_options, raw.embedder_options)
+                shares = divide_gpu_memory(
+                    raw.main_options | raw.extra_options, raw.embedder_options
+                )
             # The embedder's model may also be able to generate, but must embed here. Embedders are
             # small, so one GPU is enough.
             options_by_prefix[EMBEDDER_PREFIX] = {
@@ -173,14 +177,18 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
             # Names that are both options of vLLM and settings of the worker are left to the worker.
             values = {name: text for name, text in texts.items() if name not in WORKER_SETTINGS}
             extra_args = () if prefix else raw.extra_args
-            arguments, wrong = options.parse(values, prefix, shares[prefix], extra_args)
+            arguments, wrong = options.parse_engine_settings(
+                values, prefix, shares[prefix], extra_args
+            )
             wrong += find_option_mistakes(arguments, options.machine)
             mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
             if not wrong:
                 engines.append(arguments)
-        names = _collect_names(bootstrap, options, engines)
+        names = _collect_setting_names(bootstrap, options, engines)
         extra_names = {name for engine in engines for name in engine.extra_option_names}
-        unknown, problems = names.find_problems({*raw.spellings.values(), *extra_names}, raw.files)
+        unknown, problems = names.find_unknown_and_ineffective(
+            {*raw.spellings.values(), *extra_names}, raw.files
+        )
     mistakes = [*bootstrap.mistakes, *map(raw.restore_spelling, mistakes + unknown)]
     wrong_names = {mistake.name for mistake in mistakes}
     warnings = [warning for name, warning in problems if name not in wrong_names]
@@ -195,13 +203,13 @@ def plan_startup(bootstrap: BootstrapSettings, machine: "Machine | None" = None)
         context=StartupContext(options.machine, fast_load=bootstrap.settings.fast_load),
         option_names=options.names,
         accepted_settings=tuple(
-            sorted(raw.spellings[name] for name in raw.values.keys() & names.all_settings)
+            sorted(raw.spellings[name] for name in raw.values.keys() & names.all_names)
         ),
         warnings=tuple(warnings),
     )
 
 
-def _import_options(
+def _import_vllm_options(
     bootstrap: BootstrapSettings, machine: "Machine | None", mistakes: list[Mistake]
 ) -> "Options":
     """Import vLLM and return its options; append mistakes in environment variables that it reads.
@@ -213,16 +221,16 @@ def _import_options(
     values = bootstrap.raw_settings.values
     # The imports take seconds and read the environment, which is complete only now.
     try:
-        from worker.engine import variables  # noqa: PLC0415 - see above
+        from worker.engine import variables  # noqa: PLC0415 - imports vLLM
 
-        mistakes += variables.find_mistakes(values)
-        from worker.engine.options import Options  # noqa: PLC0415 - see above
+        mistakes += variables.find_variable_mistakes(values)
+        from worker.engine.options import Options  # noqa: PLC0415 - imports vLLM
 
         return Options(machine)
     except ValueError as error:
         # Before version 0.31, vLLM's import fails at the first wrong variable.
         mistakes = mistakes or [
-            Mistake(name, redact_setting(name, value), f"vLLM can't read it: {error}")
+            Mistake(name, redact_by_setting_name(name, value), f"vLLM can't read it: {error}")
             for name, value in values.items()
             if name.startswith("VLLM_") and repr(value) in str(error)
         ]
@@ -231,17 +239,17 @@ def _import_options(
         raise SettingsError([*bootstrap.mistakes, *mistakes]) from None
 
 
-def _collect_names(
+def _collect_setting_names(
     bootstrap: BootstrapSettings, options: "Options", engines: Sequence[EngineArguments]
 ) -> SettingNames:
     """Return the names of all settings, with the reasons why some have no effect."""
-    ineffective = options.ineffective_options(engines)
-    # A file is for the worker only, so these settings can't be meant for another program.
+    ineffective = options.ineffective_option_reasons(engines)
+    # Files are for the worker only, so FOREIGN_OPTIONS in them can't be another program's.
     foreign = FOREIGN_OPTIONS & bootstrap.raw_settings.files.keys()
     ineffective |= dict.fromkeys(foreign, "vLLM's server has no socket of its own in a worker")
     # After a mistake, the worker's settings have defaults in place of wrong values.
     if bootstrap.settings and not bootstrap.mistakes:
-        ineffective |= bootstrap.settings.ineffective_settings()
+        ineffective |= bootstrap.settings.ineffective_setting_reasons()
     return SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
 
 

@@ -24,12 +24,14 @@ log = logging.getLogger("worker")
 _OPTIONS = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
 
 
-def find_places(environ: Mapping[str, str]) -> Places:
+def places_to_search(environ: Mapping[str, str]) -> Places:
     """Return the places to search for models: the image, the platform's cache and the hub's cache.
 
     The variables in ``environ`` determine the hub's cache, so they must have their final values.
     """
-    return Places(environment.hub_cache(environ), baked=read_baked_models(BAKED_MODEL_FILE))
+    return Places(
+        environment.hub_cache_directory(environ), baked=read_baked_models(BAKED_MODEL_FILE)
+    )
 
 
 class EngineArtifacts:
@@ -38,16 +40,16 @@ class EngineArtifacts:
     def __init__(self, raw: RawSettings, check_newest: bool = False) -> None:
         """Start the search for the artifacts in the settings.
 
-        ``check_newest`` checks on the hub if the version on the volume is the newest.
+        With ``check_newest``, check on the hub if the version on the volume is the newest.
         """
         self._raw = raw
         self._newest = check_newest
-        # A copy for the downloads: some variables that are set later are not for them.
+        # A copy for the downloads, which must not see some variables that the worker sets later.
         self._environ = dict(environment.process_environ())
-        self._places = find_places(self._environ)
+        self._places = places_to_search(self._environ)
         artifacts = needs.artifacts_in_settings(raw)
-        self._artifacts = [item for item in artifacts if needs.is_located_by_store(item)]
-        self._vllm_artifacts = [item for item in artifacts if not needs.is_located_by_store(item)]
+        self._artifacts = [item for item in artifacts if needs.is_searched_by_store(item)]
+        self._vllm_artifacts = [item for item in artifacts if not needs.is_searched_by_store(item)]
         self._first_download = self._start_fetcher(self._artifacts)
 
     @property
@@ -59,15 +61,15 @@ class EngineArtifacts:
         """Stop a download that is still running."""
         self._first_download.close()
 
-    def go_offline(self) -> None:
+    def go_offline_if_possible(self) -> None:
         """Disable libraries' use of the hub and its token, if the store looks for all artifacts."""
         if self._artifacts and not self._vllm_artifacts and not needs.vllm_needs_hub(self._raw):
-            environment.set_defaults({"HF_HUB_OFFLINE": "1"})
+            environment.set_unset_variables({"HF_HUB_OFFLINE": "1"})
             if equals_boolean(environment.process_environ().get("HF_HUB_OFFLINE"), True):
                 # Remove the token before an engine starts, which would inherit it.
                 environment.unset_variable(environment.HUB_TOKEN)
 
-    def prefetch(self) -> list[ArtifactLocation]:
+    def fetch_artifacts_in_settings(self) -> list[ArtifactLocation]:
         """Wait for the artifacts in the settings and in their configs; return their locations.
 
         Raises:
@@ -78,36 +80,36 @@ class EngineArtifacts:
         if self._vllm_artifacts or not self._artifacts or _OPTIONS & self._raw.extra_options.keys():
             names = ", ".join(map(str, self._vllm_artifacts)) or "what VLLM_EXTRA_ARGS names"
             raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
-        return [*self.locate().values()]
+        return [*self.locate_artifacts().values()]
 
     def locate_and_log(self, artifacts: Sequence[Artifact]) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the artifacts in the settings and in ``artifacts``; log the locations of these.
+        """Wait for the artifacts in the settings and in ``artifacts``; log where the latter are.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
             StartFailed: A download stopped before it was complete.
         """
         with log_phase("fetch"):
-            locations = self.locate(artifacts)
+            locations = self.locate_artifacts(artifacts)
             for artifact in artifacts:
                 if artifact in locations:
-                    # Log this artifact's setting: the location may be found for another one.
+                    # Log the artifact with its own setting: the location may name another one's.
                     log.info("found: %s", replace(locations[artifact], artifact=artifact))
         return locations
 
-    def locate(self, extra: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
+    def locate_artifacts(self, extra: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
         """Wait for the artifacts in the settings, in ``extra``, and in the configs of both.
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
             StartFailed: A download stopped before it was complete.
         """
-        locations = self._first_download.result()
-        while missing := self._missing_artifacts(locations, extra):
-            locations |= self._start_fetcher(missing).result()
+        locations = self._first_download.wait_for_locations()
+        while missing := self._unsearched_artifacts(locations, extra):
+            locations |= self._start_fetcher(missing).wait_for_locations()
         return locations
 
-    def _missing_artifacts(
+    def _unsearched_artifacts(
         self, locations: Mapping[Artifact, ArtifactLocation], extra: Sequence[Artifact]
     ) -> list[Artifact]:
         """Return the artifacts of ``extra`` and of configs that were not searched for yet."""
@@ -119,7 +121,7 @@ class EngineArtifacts:
         return [
             artifact
             for artifact in (*extra, *referenced)
-            if needs.is_located_by_store(artifact) and artifact not in locations
+            if needs.is_searched_by_store(artifact) and artifact not in locations
         ]
 
     def _start_fetcher(self, artifacts: Sequence[Artifact]) -> ModelFetcher:

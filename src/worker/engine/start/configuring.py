@@ -55,16 +55,18 @@ def configure_engine(arguments: EngineArguments, context: StartupContext) -> Con
     Raises:
         StartFailed: vLLM or a check refuses the arguments; with its message, and advice.
     """
-    _import_plugins(arguments.vllm_args)
+    _import_parser_plugins(arguments.vllm_args)
     try:
-        return _create_config(arguments, context)
+        return _configure_and_check(arguments, context)
     except _REFUSAL_ERRORS as error:
         problem = error_message(error, _MAX_MESSAGE_LENGTH)
-        culprits = _find_culprits(arguments, problem, partial(_find_problem, context=context))
+        culprits = _find_culprit_options(
+            arguments, problem, partial(_find_config_problem, context=context)
+        )
         raise start_failure(error, arguments, problem, culprits) from error
 
 
-def find_refusals(
+def find_config_refusals(
     arguments: EngineArguments,
     context: StartupContext,
     extra_check: Callable[[ConfiguredEngine], None] | None = None,
@@ -74,12 +76,12 @@ def find_refusals(
 
     The models in ``arguments`` must be directories. ``gpu`` is a GPU to simulate.
     """
-    _import_plugins(arguments.vllm_args)
-    find_problem = partial(_find_problem, context=context, extra_check=extra_check)
+    _import_parser_plugins(arguments.vllm_args)
+    find_problem = partial(_find_config_problem, context=context, extra_check=extra_check)
     refusals = list[ConfigRefusal]()
     with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
         while (problem := find_problem(arguments)) is not None:
-            culprits = _find_culprits(arguments, problem, find_problem)
+            culprits = _find_culprit_options(arguments, problem, find_problem)
             on_gpu = None
             if gpu:
                 with simulate_gpu(gpu, as_cuda=True):
@@ -94,7 +96,7 @@ def find_refusals(
 
 
 def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
-    """Return a copy of the arguments in which these options are unset and have vLLM's defaults."""
+    """Return a copy of the arguments in which the named options have vLLM's defaults."""
     # Defaults of the engine's options, and of the options of vLLM's server.
     default_args = (
         import_from_vllm("AsyncEngineArgs")(model=arguments.vllm_args.model),
@@ -111,10 +113,10 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
     return dataclasses.replace(reset, operator_options=rest)
 
 
-def _create_config(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
+def _configure_and_check(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
     for step in STEPS:
         arguments = step(arguments, context)
-    # This reads the model's configuration; the core reads the weights later.
+    # Both calls may read the model's configuration; the core reads the weights later.
     engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
     config = engine_args.create_engine_config(import_from_vllm("UsageContext").OPENAI_API_SERVER)
     for check in CORE_CHECKS:
@@ -122,14 +124,14 @@ def _create_config(arguments: EngineArguments, context: StartupContext) -> Confi
     return ConfiguredEngine(arguments, config)
 
 
-def _find_problem(
+def _find_config_problem(
     arguments: EngineArguments,
     context: StartupContext,
     extra_check: Callable[[ConfiguredEngine], None] | None = None,
 ) -> str | None:
     """Return the message if vLLM or a check refuses the arguments; None if all accept them."""
     try:
-        configured = _create_config(arguments, context)
+        configured = _configure_and_check(arguments, context)
         if extra_check:
             extra_check(configured)
     except _REFUSAL_ERRORS as error:
@@ -137,7 +139,7 @@ def _find_problem(
     return None
 
 
-def _find_culprits(
+def _find_culprit_options(
     arguments: EngineArguments, problem: str, find_problem: Callable[[EngineArguments], str | None]
 ) -> tuple[str, ...]:
     """Return the options that cause a refusal, found by resetting options and checking again.
@@ -159,7 +161,7 @@ def _find_culprits(
     return tuple(options)
 
 
-def _import_plugins(options: Namespace) -> None:
+def _import_parser_plugins(options: Namespace) -> None:
     """Import parser plugins; vLLM's launcher would do so, but the worker doesn't use it.
 
     Call this before a configuration is created, because that looks up parsers by name.

@@ -12,7 +12,7 @@ import torch
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import configures_for_cpu
-from worker.engine.model_config import TRANSCRIPTION_ONLY, is_served
+from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start.loading import LOADERS
@@ -35,17 +35,17 @@ _REQUIRED_PACKAGES = {
 _SHARDS = "model-rank-0-part-*.safetensors"
 
 
-def check_on_any_machine(arguments: EngineArguments, config: Any) -> None:
+def check_config_on_any_machine(arguments: EngineArguments, config: Any) -> None:
     """Check for refusals that would happen on every machine, such as broken adapters."""
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
-    if not is_served(model):
+    if not can_be_served(model):
         raise StartFailed(TRANSCRIPTION_ONLY)
     check_lora_modules(arguments.vllm_args.lora_modules or (), config)
     value, directory = str(arguments.vllm_args.load_format), Path(arguments.vllm_args.model)
     if value == "sharded_state" and directory.is_dir() and not any(directory.glob(_SHARDS)):
         name = arguments.setting_name("LOAD_FORMAT")
         raise StartFailed(f"{name}={value}: there are no files {_SHARDS} in the model's directory")
-    # vLLM imports some packages only when it uses them.
+    # vLLM imports the required packages only when a core uses them.
     for option, packages in _REQUIRED_PACKAGES.items():
         value = str(getattr(arguments.vllm_args, option.lower()))
         if (package := packages.get(value)) and find_spec(package) is None:
@@ -58,7 +58,7 @@ def check_on_any_machine(arguments: EngineArguments, config: Any) -> None:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def check_on_cpu(_: EngineArguments, config: Any) -> None:
+def check_config_on_cpu(_: EngineArguments, config: Any) -> None:
     """On a CPU, check for features that vLLM's CPU builds lack and options that need a GPU."""
     if not configures_for_cpu():
         return

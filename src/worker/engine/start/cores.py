@@ -17,16 +17,16 @@ from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
 from worker.process.garbage import enable_gc_in_forks
-from worker.settings.environment import is_set, set_variable
+from worker.settings.environment import is_variable_set, set_variable
 
-# Acquired while a core starts. Otherwise another core that starts concurrently would move the
-# metrics that vLLM registers for this one.
+# Only one core starts at a time. Otherwise the metrics that vLLM registers for two cores would be
+# moved into the same registry.
 _start_lock = threading.Lock()
 
 METRICS_PREFIX = "vllm:"
 
 
-def move_metrics() -> CollectorRegistry:
+def move_vllm_metrics() -> CollectorRegistry:
     """Move the metrics that vLLM has just registered into a separate registry.
 
     vLLM expects one engine per process, so the next engine would unregister them.
@@ -62,7 +62,7 @@ def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | 
         # The core inherits the number of threads. OpenMP's threads spin while they wait for each
         # other. With one thread per CPU, any other running code (this process, a client) slows them
         # down a hundredfold.
-        if not is_set("OMP_NUM_THREADS"):
+        if not is_variable_set("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     # With data parallelism, several cores are forked, and no thread may start between the forks.
     if modules is not None and config.parallel_config.data_parallel_size == 1:
@@ -76,7 +76,7 @@ def spawn_core(arguments: EngineArguments, config: Any) -> Core:
     # A fork would copy locks that other threads hold. A spawned core reads the number of threads
     # from the environment, whereas a forked core inherits it.
     set_variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    if import_from_vllm("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
+    if import_from_vllm("current_platform").is_cpu() and not is_variable_set("OMP_NUM_THREADS"):
         set_variable("OMP_NUM_THREADS", str(torch.get_num_threads()))
     return _start_core(arguments, config)
 
@@ -97,7 +97,7 @@ def _start_core(arguments: EngineArguments, config: Any) -> Core:
             if reason := output.close_and_get_error():
                 raise RuntimeError(reason) from error
             raise
-        return Core(client, move_metrics(), heartbeat, output)
+        return Core(client, move_vllm_metrics(), heartbeat, output)
 
 
 def _import_while_core_starts(modules: Sequence[str]) -> None:

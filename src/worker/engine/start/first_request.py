@@ -10,7 +10,7 @@ from worker.asgi import ResponseHead
 from worker.engine.run.generation.prompts import example_input
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.translation import raise_for_error, translate_errors
+from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.engine.start.configuring import ConfiguredEngine
 from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.job import RawJob
@@ -18,7 +18,7 @@ from worker.job.base import add_system_prompt
 
 
 @contextlib.contextmanager
-def convert_refusals() -> Iterator[None]:
+def convert_first_request_refusals() -> Iterator[None]:
     """Convert the refusal of a first request into an error that makes the startup fail.
 
     Raises:
@@ -30,7 +30,9 @@ def convert_refusals() -> Iterator[None]:
         raise ValueError(f"a first request is refused: {refused.message}") from refused
 
 
-def check_rendering(configured: ConfiguredEngine, *, system_prompt: str | None) -> None:
+def check_tokenizer_and_rendering(
+    configured: ConfiguredEngine, *, system_prompt: str | None
+) -> None:
     """Check that the tokenizer loads and that the warm-up's first message can be rendered.
 
     Nothing is checked if the model is served without a tokenizer. A message is rendered only for
@@ -58,11 +60,11 @@ async def _render_first_message(configured: ConfiguredEngine, system_prompt: str
     try:
         if messages := example_input(online_renderer).get("messages"):
             client: Any = SimpleNamespace(errored=False)
-            with convert_refusals(), translate_errors(client):
+            with convert_first_request_refusals(), translate_errors(client):
                 request = import_from_vllm("ChatCompletionRequest")(
                     messages=add_system_prompt(messages, system_prompt), max_tokens=1
                 )
-                raise_for_error(await online_renderer.render_chat(request))
+                raise_for_error_response(await online_renderer.render_chat(request))
     finally:
         online_renderer.renderer.shutdown()
 
@@ -76,13 +78,15 @@ async def warm_up(engine: InProcessEngine) -> None:
         StartFailed: The server responds with an error status.
         ValueError: vLLM refuses a request.
     """
-    with convert_refusals():
+    with convert_first_request_refusals():
         generation = engine.generation
         greeting_input = example_input(generation.prompts.chat_renderer)
         if "generate" not in engine.model.tasks:
             # No single request is valid for all models that classify or score.
             if "embed" in engine.model.tasks:
-                prompt = await generation.prompts.render_job(RawJob.from_input(greeting_input))
+                prompt = await generation.prompts.render_job_prompt(
+                    RawJob.from_input(greeting_input)
+                )
                 await generation.embed(prompt, "warm-up")
             return
         # An engine that compiles code compiles it for log probabilities at the first request for

@@ -56,7 +56,7 @@ def short_context_warning(
     fitted_context = config.model_config.max_model_len
     if fitted_context >= model_context:
         return None
-    advice = _suggest_more_memory(arguments, config, model_context / fitted_context)
+    advice = _longer_context_advice(arguments, config, model_context / fitted_context)
     name = arguments.vllm_args.served_model_name[0]
     if arguments.prefix == "" and fitted_context < min(min_context, model_context):
         raise StartFailed(
@@ -72,8 +72,8 @@ def short_context_warning(
     )
 
 
-def _suggest_more_memory(arguments: EngineArguments, config: Any, factor: float) -> str:
-    """Return advice on how to make the cache larger by a factor, or its tokens smaller."""
+def _longer_context_advice(arguments: EngineArguments, config: Any, factor: float) -> str:
+    """Return advice on how to fit a context into the memory that is longer by a factor."""
     if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
         return f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
     if config.device_config.device_type == "cpu":

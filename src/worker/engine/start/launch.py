@@ -19,8 +19,8 @@ import uvloop
 
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments, StartupContext
-from worker.engine.compile_key import key_of_engines, key_of_models
-from worker.engine.description import chosen_defaults, summary
+from worker.engine.compile_key import compiled_code_key, model_info_cache_key
+from worker.engine.description import chosen_defaults, summary_line
 from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
@@ -32,11 +32,11 @@ from worker.engine.start.configuring import ConfiguredEngine, configure_engine
 from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import parser_hints
 from worker.engine.start.refusals import translate_start_errors
-from worker.engine.start.tables import RESTART_STEPS, choose_fallback
-from worker.process.concurrency import max_queue_jobs
+from worker.engine.start.tables import RESTART_STEPS, choose_fallback_arguments
+from worker.process.concurrency import max_jobs_from_queue
 from worker.process.garbage import pause_and_freeze_gc
 from worker.process.phases import log_phase
-from worker.settings.environment import set_defaults
+from worker.settings.environment import set_unset_variables
 
 log = logging.getLogger("worker")
 
@@ -64,23 +64,27 @@ def _start_engines(  # noqa: PLR0915 - one sequence of steps
     settings, cache = plan.settings, plan.compile_cache
     with pause_and_freeze_gc(), cores.allow_environ_changes(), plan.read_ahead:
         # vLLM and the libraries that decode media read these variables.
-        set_defaults(media.ENVIRONMENT)
+        set_unset_variables(media.ENVIRONMENT)
         # All cores must be forked before the first thread starts.
-        with translate_start_errors(plan.arguments), contextlib.ExitStack() as cleanup:
+        with translate_start_errors(plan.main_arguments), contextlib.ExitStack() as cleanup:
             if cache:
-                cache.restore_model_info(key_of_models([one.model_name for one in plan.engines]))
+                cache.restore_model_info(
+                    model_info_cache_key([one.model_name for one in plan.engines])
+                )
             with inspect_in_forks():
-                configured = [_configure(arguments, plan.context) for arguments in plan.engines]
+                configured = [
+                    _configure_and_log_hints(arguments, plan.context) for arguments in plan.engines
+                ]
             if cache:
                 configs = [engine.config for engine in configured]
-                cache.restore_code(key_of_engines(configs, plan.context.machine))
+                cache.restore_code(compiled_code_key(configs, plan.context.machine))
             engine_cores = []
             for engine in configured:
                 model_context = engine.config.model_config.max_model_len
                 with log_phase("engine"):
                     imports = modules_to_import if engine is configured[-1] else None
                     final, core = _start_core_or_fallback(engine, plan.context, imports)
-                cleanup.callback(core.close)
+                cleanup.callback(core.stop_and_get_reason)
                 engine_cores.append((final, core))
                 if warning := fitting.short_context_warning(
                     *final, model_context, settings.min_model_len
@@ -96,25 +100,25 @@ def _start_engines(  # noqa: PLR0915 - one sequence of steps
             stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
             with translate_start_errors(final.arguments):
                 with log_phase("app"):
-                    _run_on_loop(loop, in_process.open)
+                    _run_on_loop(loop, in_process.use_first_core)
                 with log_phase("warm-up"):
                     _run_on_loop(loop, partial(warm_up, in_process))
             _run_on_loop(loop, in_process.start_watching)
             running.append(in_process)
         concurrency = settings.max_concurrency
         for in_process, ((arguments, config), _) in zip(running, engine_cores, strict=True):
-            log.info(summary(arguments, config, concurrency, in_process.slots))
+            log.info(summary_line(arguments, config, concurrency, in_process.slots))
             log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
             # The embedder's engine serves jobs from the same queue, so its log line is based on
             # the number of jobs that the main model's engine allows.
-            concurrency = max_queue_jobs(concurrency, running[0].slots)
+            concurrency = max_jobs_from_queue(concurrency, running[0].slots)
     if cache:
-        cache.publish()
+        cache.start_publishing()
     return Engines(*running, died=died)
 
 
 @contextlib.contextmanager
-def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[Engines]:
+def launch_without_engine(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[Engines]:
     """Prepare the training of adapters without an engine. Call this on the main thread.
 
     Raises:
@@ -122,8 +126,10 @@ def launch_for_training(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[En
     """
     # Stop reading the weights into the page cache: training reads them only later.
     plan.read_ahead.close()
-    with translate_start_errors(plan.arguments), inspect_in_forks():
-        arguments, config = _configure(plan.arguments, replace(plan.context, only_trains=True))
+    with translate_start_errors(plan.main_arguments), inspect_in_forks():
+        arguments, config = _configure_and_log_hints(
+            plan.main_arguments, replace(plan.context, only_trains=True)
+        )
     with _event_loop_in_thread() as loop:
         base_model = UnservedModel(arguments, config, plan.settings.base_path, loop)
         log.info("model: %s: this worker trains adapters, and serves nothing", arguments.model_name)
@@ -137,13 +143,13 @@ def _start_core_or_fallback(
     try:
         return engine, cores.fork_core(*engine, modules_to_import)
     except START_ERRORS as error:
-        if (fallback := choose_fallback(*engine, str(error))) is None:
+        if (fallback := choose_fallback_arguments(*engine, str(error))) is None:
             raise
         fallback_arguments, description = fallback
         log.warning("%s: %s: %s", engine.arguments.model_name, description, error)
     # The second core is started outside the handler, so that the exception can't keep the first
     # one's memory alive.
-    engine = _configure(fallback_arguments, context)
+    engine = _configure_and_log_hints(fallback_arguments, context)
     return engine, cores.spawn_core(*engine)
 
 
@@ -153,10 +159,12 @@ def _restart_core(engine: ConfiguredEngine, context: StartupContext) -> Core:
     for step in RESTART_STEPS:
         arguments = step(arguments, engine.config)
     with cores.allow_environ_changes():
-        return cores.spawn_core(*_configure(arguments, context))
+        return cores.spawn_core(*_configure_and_log_hints(arguments, context))
 
 
-def _configure(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
+def _configure_and_log_hints(
+    arguments: EngineArguments, context: StartupContext
+) -> ConfiguredEngine:
     with log_phase("weights"):
         configured = configure_engine(arguments, context)
     for line in parser_hints(arguments.vllm_args):

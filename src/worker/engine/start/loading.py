@@ -61,7 +61,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
     return arguments.with_default(LOAD_FORMAT, loader, reason)
 
 
-def with_load_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Make vLLM prefetch weights into the page cache if they fit and are on a network disk.
 
     By default, vLLM memory-maps files, which is slow on a network disk. The arguments stay the same

@@ -17,7 +17,7 @@ from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER_PREFIX
 from worker.settings.sources import RawSettings
-from worker.settings.values import equals_boolean, is_directory, parse_adapters
+from worker.settings.values import equals_boolean, is_directory, split_adapter_list
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, disk
 from worker.store.files import CONFIG, CONFIGS, code_repositories, parse_json_object
 
@@ -44,7 +44,7 @@ def artifacts_in_settings(raw: RawSettings) -> list[Artifact]:
         artifact
         for prefix, options in engines.items()
         if options.get("MODEL")
-        for artifact in _artifacts_of_engine(_to_namespace(options), prefix)
+        for artifact in _artifacts_of_engine(_artifact_options_namespace(options), prefix)
     ]
 
 
@@ -66,13 +66,13 @@ def vllm_needs_hub(raw: RawSettings) -> bool:
 def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterator[Artifact]:
     """Yield the artifacts in other repositories that the configs in a directory refer to.
 
-    vLLM looks them up by name.
+    vLLM looks these artifacts up by name.
     """
     artifact = location.artifact
     # vLLM follows only the references of the served model, not those of a draft model.
     if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):
         yield from _models_in_config(
-            artifact, parse_json_object(disk.read_text(location.directory / CONFIG))
+            artifact, parse_json_object(disk.read_text_or_empty(location.directory / CONFIG))
         )
     if artifact.code:
         is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
@@ -80,7 +80,7 @@ def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterat
         yield from _code_artifacts(location, options.get("CODE_REVISION"))
 
 
-def _to_namespace(options: Mapping[str, str]) -> Namespace:
+def _artifact_options_namespace(options: Mapping[str, str]) -> Namespace:
     """Return the options that select artifacts as a namespace, as vLLM's parser would."""
     return Namespace(
         model=options["MODEL"],
@@ -91,15 +91,15 @@ def _to_namespace(options: Mapping[str, str]) -> Namespace:
         tokenizer=options.get("TOKENIZER"),
         tokenizer_revision=options.get("TOKENIZER_REVISION"),
         skip_tokenizer_init=equals_boolean(options.get("SKIP_TOKENIZER_INIT"), True),
-        lora_modules=[*_parse_adapter_paths(options.get("LORA_MODULES", ""))],
+        lora_modules=[*_parse_adapter_namespaces(options.get("LORA_MODULES", ""))],
         speculative_config=parse_json_object(options.get("SPECULATIVE_CONFIG", "")),
     )
 
 
-def _parse_adapter_paths(value: str) -> Iterator[Namespace]:
-    """Yield the paths in LORA_MODULES as namespaces; vLLM's parser reports invalid entries."""
+def _parse_adapter_namespaces(value: str) -> Iterator[Namespace]:
+    """Yield a namespace with each adapter's ``path``; stop at an entry that vLLM will refuse."""
     with contextlib.suppress(ValueError):
-        for item in parse_adapters(value) if value else ():
+        for item in split_adapter_list(value) if value else ():
             path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
             if path:
                 yield Namespace(path=str(path))
@@ -108,7 +108,7 @@ def _parse_adapter_paths(value: str) -> Iterator[Namespace]:
 def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
     """Yield an engine's model and other artifacts; the engine's settings have the prefix.
 
-    ``options`` are vLLM's arguments, or the result of ``_to_namespace``.
+    ``options`` are vLLM's arguments, or the result of ``_artifact_options_namespace``.
     """
     model = Artifact(
         options.model,
@@ -133,11 +133,11 @@ def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
         )
     for module in options.lora_modules or ():
         yield Artifact(module.path, kind=ArtifactKind.ADAPTER, setting=f"{prefix}LORA_MODULES")
-    if draft := _draft_model(model, options.speculative_config or {}):
+    if draft := _draft_model_artifact(model, options.speculative_config or {}):
         yield replace(draft, setting=f"{prefix}SPECULATIVE_CONFIG")
 
 
-def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | None:
+def _draft_model_artifact(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | None:
     """Return the separate draft model, if any; None also for mistakes that vLLM reports."""
     name, revision, method = (speculative.get(key) for key in ("model", "revision", "method"))
     if not isinstance(name, str) or not isinstance(revision, str | None) or method in _DRAFTLESS:
@@ -152,8 +152,8 @@ def _draft_model(model: Artifact, speculative: Mapping[str, Any]) -> Artifact | 
     return replace(model, model=name, revision=revision)
 
 
-def is_located_by_store(artifact: Artifact) -> bool:
-    """Return whether the store looks for an artifact; otherwise vLLM finds it itself."""
+def is_searched_by_store(artifact: Artifact) -> bool:
+    """Return whether the store looks for an artifact; otherwise vLLM finds the artifact itself."""
     # vLLM parses this variable in the same way.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
         return False
@@ -169,7 +169,10 @@ def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator
     # A draft model in the speculators' format refers to the model to serve. vLLM loads that model
     # at the configured revision.
     references = [
-        (_get_nested(config, "speculators_config", "verifier", "name_or_path"), artifact.revision)
+        (
+            _get_nested_value(config, "speculators_config", "verifier", "name_or_path"),
+            artifact.revision,
+        )
     ]
     if config.get("model_type") == "ultravox":
         references += [(config.get(key), None) for key in ("audio_model_id", "text_model_id")]
@@ -178,11 +181,11 @@ def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator
             model = replace(artifact, model=name, revision=revision, loaded_by_name=True)
             yield model
             if model.download_dir:
-                # vLLM looks only for weights in the download directory.
+                # The download directory is only for weights; other files are in the default cache.
                 yield replace(model, download_dir=None, load_format="dummy")
 
 
-def _get_nested(config: Any, *keys: str) -> Any:
+def _get_nested_value(config: Any, *keys: str) -> Any:
     for key in keys:
         config = config.get(key) if isinstance(config, Mapping) else None
     return config
@@ -193,7 +196,9 @@ def _code_artifacts(location: ArtifactLocation, revision: str | None) -> Iterato
     for name in CONFIGS:
         # vLLM passes the revision to some of the libraries that load code, but not for tokenizers.
         revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
-        for repository in sorted(code_repositories(disk.read_text(location.directory / name))):
+        for repository in sorted(
+            code_repositories(disk.read_text_or_empty(location.directory / name))
+        ):
             for code_revision in revisions:
                 yield Artifact(
                     repository,

@@ -21,7 +21,7 @@ from worker.engine.options.combinations import (
     PARSER_REGISTRIES,
     REASONING_PARSER,
     TOOL_PARSER,
-    read_chat_template,
+    chat_template_text,
 )
 from worker.engine.seam.locations import import_from_vllm
 
@@ -54,7 +54,7 @@ FAMILIES = [*_read_families()]
 
 
 @dataclass(frozen=True)
-class ParserChoice:
+class FamilyChoice:
     """The family that was recognized for a model, which determines the parsers.
 
     Attributes:
@@ -72,49 +72,49 @@ class ParserChoice:
         name = self.family.tools if kind == TOOL_PARSER else self.family.reasoning
         return name if name in import_from_vllm(PARSER_REGISTRIES[kind]).list_registered() else None
 
-    def describe(self, settings: Sequence[str]) -> str:
+    def describe_parsers(self, settings: Sequence[str]) -> str:
         """Return the parsers that ``auto`` selects for these settings, with the reason."""
         parsers = ", ".join(f"{name}={self.parser_name(name) or 'none'}" for name in settings)
         return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.reason}"
 
 
-def choose_family(name: str, architectures: Sequence[str], template: str | None) -> ParserChoice:
+def choose_family(name: str, architectures: Sequence[str], template: str | None) -> FamilyChoice:
     """Select a model's family by architectures and chat template, or its name if one is unknown."""
     candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
     listing = ", ".join(architectures)
     if architectures and not candidates:
-        return ParserChoice(None, f"no family that is known has {listing}")
+        return FamilyChoice(None, f"no family that is known has {listing}")
     if candidates and template is not None:
         family = next(
             (family for family in candidates if any(mark in template for mark in family.marks)),
             None,
         )
         if family is None:
-            return ParserChoice(
+            return FamilyChoice(
                 None, f"its chat template is none of those that are known for {listing}"
             )
-        return ParserChoice(family, f"by {listing} and its chat template")
+        return FamilyChoice(family, f"by {listing} and its chat template")
     matches = (family for family in candidates or FAMILIES if re.search(family.names, name.lower()))
     if family := next(matches, None):
-        return ParserChoice(family, "by its name" + (f" and {listing}" if candidates else ""))
+        return FamilyChoice(family, "by its name" + (f" and {listing}" if candidates else ""))
     # An architecture alone doesn't identify a family that covers only some of its models.
     if len(candidates) == 1 and candidates[0].marks == ("",):
-        return ParserChoice(candidates[0], f"by {listing}")
-    return ParserChoice(None, "neither its name nor its files say which family it is of")
+        return FamilyChoice(candidates[0], f"by {listing}")
+    return FamilyChoice(None, "neither its name nor its files say which family it is of")
 
 
-def choose_parsers(options: Namespace, architectures: Sequence[str] = ()) -> ParserChoice:
+def choose_family_by_files(options: Namespace, architectures: Sequence[str] = ()) -> FamilyChoice:
     """Select the parsers of an engine's model by its files on the disk.
 
     ``architectures`` are used if config.json is not on the disk or lists none.
     """
     folder = Path(options.model)
-    config = _read_json(Path(options.hf_config_path or folder) / "config.json")
+    config = _read_json_or_empty(Path(options.hf_config_path or folder) / "config.json")
     if isinstance(overrides := options.hf_overrides, dict):
         config |= overrides
     values = config.get("architectures")
     names = [str(name) for name in values] if isinstance(values, list) else architectures
-    return choose_family(options.served_model_name[-1], names, _read_template(options))
+    return choose_family(options.served_model_name[-1], names, _read_chat_template(options))
 
 
 def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
@@ -122,7 +122,7 @@ def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArgumen
     options = arguments.vllm_args
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):
         return arguments
-    choice, changes = choose_parsers(options), dict[str, Any]()
+    choice, changes = choose_family_by_files(options), dict[str, Any]()
     if options.reasoning_parser == AUTO:
         changes["reasoning_parser"] = choice.parser_name(REASONING_PARSER) or ""
     if options.tool_call_parser == AUTO:
@@ -134,32 +134,32 @@ def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArgumen
 
 def parser_hints(options: Namespace) -> Iterator[str]:
     """Yield log lines: the parsers that ``auto`` selects, and hints for parsers that are unset."""
-    choice = choose_parsers(options)
+    choice = choose_family_by_files(options)
     configured = {TOOL_PARSER: options.tool_call_parser, REASONING_PARSER: options.reasoning_parser}
     if automatic := [name for name, value in configured.items() if value == AUTO]:
-        yield choice.describe(automatic)
+        yield choice.describe_parsers(automatic)
     if not configured[TOOL_PARSER] and (parser := choice.parser_name(TOOL_PARSER)):
         yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOL_PARSER}={parser}"
     if not configured[REASONING_PARSER] and (parser := choice.parser_name(REASONING_PARSER)):
         yield f"to tell reasoning from the answer set {REASONING_PARSER}={parser}"
 
 
-def _read_template(options: Namespace) -> str | None:
+def _read_chat_template(options: Namespace) -> str | None:
     """Return the chat template that a model is served with; None if it is not on the disk."""
     if options.chat_template:
         with contextlib.suppress(OSError, UnicodeError):
-            return read_chat_template(options.chat_template)
+            return chat_template_text(options.chat_template)
     folder = Path(options.tokenizer or options.model)
     with contextlib.suppress(OSError, UnicodeError):
         return (folder / _TEMPLATE_FILE).read_text()
     for name in _JSON_TEMPLATE_FILES:
-        if template := _read_json(folder / name).get("chat_template"):
+        if template := _read_json_or_empty(folder / name).get("chat_template"):
             # A model with several templates has a list of objects, one of which is for tool calls.
             return template if isinstance(template, str) else json.dumps(template)
     return None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json_or_empty(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         content = json.loads(path.read_bytes())
         return content if isinstance(content, dict) else {}

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import MEMORY_OPTION
-from worker.engine.options.option import join_messages
+from worker.engine.options.option import join_validation_messages
 from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
 from worker.engine.start.fitting import NUM_GPU_BLOCKS_OVERRIDE
-from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, options_to_settings
+from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings
 
 # The error of a chat template that can't handle a list as a message's content.
 _TEMPLATE_REFUSAL = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
@@ -110,20 +110,24 @@ def start_failure(
     """Return the error of a failed startup, with advice from ``find_remedy``."""
     text = f"vLLM could not start {arguments.model_name}: {problem}"
     fix = find_remedy(problem, arguments, culprits)
-    return classify_failure(error, f"{text}: {fix}" if fix else text, arguments.operator_options)
+    return classify_start_failure(
+        error, f"{text}: {fix}" if fix else text, arguments.operator_options
+    )
 
 
 def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
     """Return vLLM's message in one line, with settings' names; the error's class if it is blank."""
     match error:
-        case ValidationError():  # its own text repeats values and links to pydantic's documentation
-            text = join_messages(error)
-        case KeyError():  # its own text is only the key
+        case ValidationError():  # str(error) repeats values and links to pydantic's documentation
+            text = join_validation_messages(error)
+        case KeyError():  # str(error) is only the key
             text = f"KeyError: {error}"
         case _:
             text = str(error)
     line = shorten(text, max_length, placeholder=" …") or type(error).__name__
-    line = _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), options_to_settings(line))
+    line = _OPTION.sub(
+        lambda found: found[1].upper() + (found[2] or ""), replace_options_by_settings(line)
+    )
     return line.rstrip(". ")
 
 
@@ -146,7 +150,9 @@ def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str
     return "; ".join(filter(None, (", or ".join(suggestions), cause)))
 
 
-def classify_failure(error: Exception, message: str, options: Collection[str] = ()) -> StartFailed:
+def classify_start_failure(
+    error: Exception, message: str, options: Collection[str] = ()
+) -> StartFailed:
     """Return ``MachineUnfit`` if another machine may work, otherwise ``StartFailed``.
 
     An error in a core is a ``RuntimeError`` with the core's error line, raised from vLLM's own

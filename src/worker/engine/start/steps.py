@@ -14,7 +14,9 @@ RENDERER_NUM_WORKERS = "RENDERER_NUM_WORKERS"
 TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
 
-def with_directories(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+def with_artifact_directories(
+    arguments: EngineArguments, context: StartupContext
+) -> EngineArguments:
     """Replace repositories by the directories of their files; add the model's origin and commit."""
     for artifact in artifacts_in_arguments(arguments):
         location = context.artifact_locations.get(artifact)
@@ -79,6 +81,6 @@ def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> Engi
     return arguments.with_default(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
 
 
-def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:
+def with_same_context_length(arguments: EngineArguments, config: Any) -> EngineArguments:
     """Use a dead core's context length for the new core, which retries the dead core's requests."""
     return arguments.with_options(max_model_len=config.model_config.max_model_len)

@@ -18,13 +18,13 @@ from worker.settings.mistakes import Mistake
 # Functions that change an engine's arguments before vLLM creates its configuration, in this order.
 STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] = (
     # vLLM loads the directories that the store found and makes no requests to the hub.
-    steps.with_directories,
+    steps.with_artifact_directories,
     # The worker, not vLLM, fetches and checks callers' files.
-    media.disable_fetching,
+    media.disable_media_fetching,
     # FAST_LOAD: use a loader that reads weights onto GPUs faster than vLLM's own loader.
     loading.with_fast_loader,
     # On a network disk, prefetch the weights, which vLLM would memory-map slowly.
-    loading.with_load_strategy,
+    loading.with_prefetch_strategy,
     # "auto" is replaced by the parsers that suit the model's output.
     parsers.with_parsers,
     # A worker that only trains checks adapters in the same way as an engine that serves them.
@@ -37,7 +37,7 @@ STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] 
 
 # Functions that change the arguments before a new core replaces a dead core.
 RESTART_STEPS: tuple[Callable[[EngineArguments, Any], EngineArguments], ...] = (
-    steps.with_same_context,
+    steps.with_same_context_length,
 )
 
 # Checks that run before anything is loaded; all mistakes are reported together. Other modules check
@@ -45,9 +45,9 @@ RESTART_STEPS: tuple[Callable[[EngineArguments, Any], EngineArguments], ...] = (
 # ``worker.engine.variables`` and ``worker.engine.options.option``).
 OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ...] = (
     combinations.check_parsers,
-    combinations.check_adapters,
-    combinations.check_context_length,
-    combinations.check_directories,
+    combinations.check_adapter_options,
+    combinations.check_max_model_len_not_zero,
+    combinations.check_directories_and_tokenizer,
     combinations.check_chat_template,
     combinations.run_vllm_checks,
     combinations.check_gpu_count,
@@ -56,8 +56,8 @@ OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ..
 # Checks that predict the refusals of a core from the arguments and vLLM's configuration, before the
 # core is started. The first refusal is raised, with vLLM's message if there is one.
 CORE_CHECKS: tuple[Callable[[EngineArguments, Any], None], ...] = (
-    core_checks.check_on_any_machine,
-    core_checks.check_on_cpu,
+    core_checks.check_config_on_any_machine,
+    core_checks.check_config_on_cpu,
 )
 
 
@@ -78,7 +78,7 @@ def find_option_mistakes(arguments: EngineArguments, machine: Machine) -> Iterat
         yield from check(arguments, machine)
 
 
-def choose_fallback(
+def choose_fallback_arguments(
     arguments: EngineArguments, config: Any, reason: str
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core and a log message; None if no fallback applies.

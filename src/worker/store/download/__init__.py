@@ -22,17 +22,17 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
 from worker import volume
 from worker.store import disk, files, hub, manifest
 from worker.store.download.meter import ProgressMeter, format_size
-from worker.store.download.transfer import DownloadStopped, Transfer
+from worker.store.download.transfer import CommitDownloader, DownloadStopped
 from worker.store.files import INDEX
 from worker.store.places import (
     STATE_FOLDER,
     Places,
     is_on_container_disk,
+    possible_repository_folders,
     repository_folder,
-    repository_folders,
 )
 from worker.store.refusals import ModelUnavailable, Reason
-from worker.store.resolve import DEFAULT_REVISION, resolve
+from worker.store.resolve import DEFAULT_REVISION, resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, UnlocatedArtifact
 from worker.volume.lease import POLL_S, LeaseDirectory
 
@@ -50,7 +50,7 @@ GRACE_S = 1.0
 _TRANSIENT_REASONS = frozenset({Reason.RATE_LIMITED, Reason.HUB_FAILS, Reason.UNREACHABLE})
 
 
-def obtain(
+def obtain_artifact(
     artifact: Artifact, places: Places, endpoint: str | None = None, refresh: bool = False
 ) -> ArtifactLocation:
     """Return the location of an artifact; download the artifact if necessary.
@@ -66,7 +66,7 @@ def obtain(
     Raises:
         ModelUnavailable: The artifact can't be downloaded or stored.
     """
-    location = resolve(artifact, places)
+    location = resolve_on_disk(artifact, places)
     query = refresh and not is_offline_mode()
     if isinstance(location, ArtifactLocation) and not (query and location.origin is Origin.VOLUME):
         return location
@@ -99,8 +99,10 @@ class _Download:
         self._api = HfApi(endpoint=endpoint)
         self._refresh = isinstance(location, ArtifactLocation)
         self._skipped = location.skipped
-        cache = places.cache(artifact)
-        existing = [path for path in repository_folders(cache, artifact.model) if path.is_dir()]
+        cache = places.download_cache(artifact)
+        existing = [
+            path for path in possible_repository_folders(cache, artifact.model) if path.is_dir()
+        ]
         self._folder = [*existing, repository_folder(cache, artifact.model)][0]
         self._meter = ProgressMeter(str(artifact))
         self._logged_at = 0.0
@@ -111,18 +113,18 @@ class _Download:
             while True:
                 with (
                     contextlib.suppress(DownloadStopped),
-                    leases.acquire(self._meter.read) as lease,
+                    leases.acquire(self._meter.stored_and_total_bytes) as lease,
                 ):
                     if lease:
                         return self._download(lease.lost)
                 self._wait_for_other_worker(leases)
-                location = resolve(self._artifact, self._places)
+                location = resolve_on_disk(self._artifact, self._places)
                 if isinstance(location, ArtifactLocation) and not self._refresh:
                     return replace(location, skipped=self._skipped)
 
     def _download(self, lost: threading.Event) -> ArtifactLocation:
         """Download as the lease's holder, unless the previous holder has completed the download."""
-        before = resolve(self._artifact, self._places)
+        before = resolve_on_disk(self._artifact, self._places)
         if isinstance(before, ArtifactLocation) and not self._refresh:
             return before
         try:
@@ -130,7 +132,7 @@ class _Download:
         except (hub.HTTPError, OSError, ValueError, ModelUnavailable):
             self._remove_empty_partials()
             raise
-        location = resolve(self._artifact, self._places)
+        location = resolve_on_disk(self._artifact, self._places)
         if isinstance(location, UnlocatedArtifact):
             raise ModelUnavailable(self._artifact, Reason.UNWRITABLE, location.skipped[-1])
         if location == before:
@@ -153,18 +155,20 @@ class _Download:
         if listing.name.lower() != self._artifact.model.lower():
             text = "%s is called %s now: set %s to that"
             log.warning(text, self._artifact.model, listing.name, self._artifact.setting)
-        transfer = Transfer(self._api, self._artifact.model, listing.commit, self._folder, stop)
+        transfer = CommitDownloader(
+            self._api, self._artifact.model, listing.commit, self._folder, stop
+        )
         # The index lists the weights, so it is needed first.
         index_files = [listing.files[INDEX]] if INDEX in listing.files else []
-        self._fetch(transfer, index_files)
-        index = disk.read_text(transfer.snapshot_path(INDEX)) if index_files else ""
+        self._download_concurrently(transfer, index_files)
+        index = disk.read_text_or_empty(transfer.snapshot_path(INDEX)) if index_files else ""
         names = files.needed_files(listing.files, index, self._artifact)
         missing_names = [name for name in names if name not in listing.files]
-        if missing_names or not files.can_load(names, self._artifact):
+        if missing_names or not files.has_required_files(names, self._artifact):
             raise ModelUnavailable(self._artifact, Reason.NO_FILES, ", ".join(missing_names[:3]))
         self._check_disk_space([listing.files[name] for name in names], transfer)
-        self._fetch(transfer, [listing.files[name] for name in names])
-        self._publish(listing)
+        self._download_concurrently(transfer, [listing.files[name] for name in names])
+        self._write_manifest_and_branch(listing)
         transfer.remove_partials()
 
     def _query_listing(self) -> hub.RepositoryListing:
@@ -174,7 +178,7 @@ class _Download:
 
         return hub.retry(query, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS)
 
-    def _check_disk_space(self, needed: Sequence[File], transfer: Transfer) -> None:
+    def _check_disk_space(self, needed: Sequence[File], transfer: CommitDownloader) -> None:
         missing = sum(file.size - transfer.stored_bytes(file) for file in needed)
         cache = self._folder.parent
         total, _, free = shutil.disk_usage(cache)
@@ -186,17 +190,17 @@ class _Download:
             reason = Reason.FULL_DISK if is_full else Reason.NO_SPACE
             raise ModelUnavailable(self._artifact, reason, text)
 
-    def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
+    def _download_concurrently(self, transfer: CommitDownloader, needed: Sequence[File]) -> None:
         """Download files concurrently, the largest first; the first failure stops the others."""
         ordered = sorted(needed, key=lambda file: -file.size)
         total = sum(file.size for file in ordered)
         if sum(map(transfer.stored_bytes, ordered)) < total:
-            manifest.mark_begun(self._folder, transfer.commit)
+            manifest.mark_download_started(self._folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
         pending: set[Future[None]] = set()
         self._meter.begin(total, lambda: sum(map(transfer.stored_bytes, ordered)))
         try:
-            pending = {pool.submit(transfer.download, file) for file in ordered}
+            pending = {pool.submit(transfer.download_file, file) for file in ordered}
             while pending:
                 if transfer.stop.is_set():
                     raise DownloadStopped
@@ -212,18 +216,18 @@ class _Download:
                 # Threads that wait longer for the hub are abandoned: they write nothing more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
-    def _publish(self, listing: hub.RepositoryListing) -> None:
+    def _write_manifest_and_branch(self, listing: hub.RepositoryListing) -> None:
         """Write the manifest, then the branch; with both, workers need no query to the hub."""
         sizes = {name: file.size for name, file in listing.files.items()}
         manifest.write(self._folder, listing.commit, sizes)
-        # Write it last, so that it refers to a complete commit even if this process is killed.
+        # Write the branch last: it must refer to a complete commit even if this process is killed.
         revision = self._artifact.revision or DEFAULT_REVISION
         if revision != listing.commit:
             volume.write_file(self._folder / "refs" / revision, listing.commit.encode())
 
     def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
         """Read the other worker's lease, log its progress occasionally, and sleep briefly."""
-        claim = leases.poll()
+        claim = leases.poll_claim()
         if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
             self._logged_at = time.monotonic()
             sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
@@ -243,7 +247,7 @@ class _Download:
             raise
 
     def _remove_empty_partials(self) -> None:
-        """Remove files and folders that a refused download has created without content."""
+        """Remove the empty files and folders that a failed download has created."""
         with contextlib.suppress(OSError):
             blobs = self._folder / "blobs"
             for path in blobs.glob("*.partial"):
@@ -252,4 +256,4 @@ class _Download:
             if blobs.is_dir():
                 blobs.rmdir()
             if [path.name for path in self._folder.iterdir()] == [STATE_FOLDER]:
-                manifest.remove_begun_marks(self._folder)
+                manifest.remove_started_download_marks(self._folder)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from worker import masking
 from worker.settings.environment import HUB_TOKEN, set_variable
 from worker.store import ModelUnavailable
-from worker.store.download import obtain
+from worker.store.download import obtain_artifact
 from worker.store.fetcher import ORDER_ADAPTER, REPLY_ADAPTER, FetchReply
 from worker.store.places import is_on_container_disk
 from worker.volume import lease
@@ -32,10 +32,12 @@ def main() -> None:
     if order.token:
         masking.add_secrets([order.token])
         set_variable(HUB_TOKEN, order.token)
-    for cache in {order.places.cache(artifact) for artifact in order.artifacts}:
-        warn_if_not_shared(cache)
+    for cache in {order.places.download_cache(artifact) for artifact in order.artifacts}:
+        warn_if_cache_not_shared(cache)
     try:
-        found = [obtain(one, order.places, refresh=order.refresh) for one in order.artifacts]
+        found = [
+            obtain_artifact(one, order.places, refresh=order.refresh) for one in order.artifacts
+        ]
         reply = FetchReply(found)
     except ModelUnavailable as why:
         reply = FetchReply([], why.artifact, why.reason.name, why.detail)
@@ -45,7 +47,7 @@ def main() -> None:
     os._exit(0)
 
 
-def warn_if_not_shared(cache: Path) -> None:
+def warn_if_cache_not_shared(cache: Path) -> None:
     """Warn if a cache is on the container's disk, where no other worker finds it."""
     if is_on_container_disk(cache):
         log.warning("%s is no network volume: each worker downloads for itself", cache)
@@ -53,7 +55,7 @@ def warn_if_not_shared(cache: Path) -> None:
 
 def exit_process() -> NoReturn:
     """Release all leases and exit immediately, even if threads are waiting."""
-    lease.release_all()
+    lease.release_all_leases()
     os._exit(1)
 
 

@@ -24,7 +24,7 @@ class ProgressMeter:
         self._total = 0
         self._done: Callable[[], int] = int
 
-    def read(self) -> tuple[int, int]:
+    def stored_and_total_bytes(self) -> tuple[int, int]:
         """Return the number of bytes on the disk, and the total number."""
         return self._done(), self._total
 
@@ -54,7 +54,7 @@ class ProgressMeter:
             log.info(text, self._name, format_size(size), elapsed, rate)
 
     def _progress_text(self) -> str:
-        done, total = self.read()
+        done, total = self.stored_and_total_bytes()
         rate = (done - self._before) / (time.monotonic() - self._begun)
         left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
         part = 100 * done / total if total else 100

@@ -106,7 +106,7 @@ class PartialFile(io.FileIO):
 
 
 @dataclass(frozen=True)
-class Transfer:
+class CommitDownloader:
     """Downloads files of one commit to its repository's folder in a cache.
 
     The methods may run in several threads. They request and write nothing once ``stop`` is set.
@@ -127,11 +127,11 @@ class Transfer:
         if _has_size(self.snapshot_path(file.name), file):
             return file.size
         return max(
-            min(file.size, _size(path))
+            min(file.size, _size_or_zero(path))
             for path in (self._blob_path(file), self._partial_path(file))
         )
 
-    def download(self, file: File) -> None:
+    def download_file(self, file: File) -> None:
         """Download a file or the rest of it, unless the snapshot already has it.
 
         Raises:
@@ -140,7 +140,7 @@ class Transfer:
             OSError: The file can't be written.
             hub.HTTPError: The hub refuses the request, or its responses break off without progress.
         """
-        if self._is_complete(file):
+        if self._is_in_snapshot(file):
             return
         blob = self._blob_path(file)
         # Several files may have the same content.
@@ -154,7 +154,7 @@ class Transfer:
                     self._download_blob(file)
             # On a disk without links this moves the blob, so other files with the same content
             # download it again.
-            self._link(blob, self.snapshot_path(file.name))
+            self._link_or_move(blob, self.snapshot_path(file.name))
 
     def remove_partials(self) -> None:
         """Remove all partial files, which belong to other commits once this one is complete."""
@@ -168,7 +168,7 @@ class Transfer:
     def _partial_path(self, file: File) -> Path:
         return self.folder / "blobs" / f"{file.blob}{_PARTIAL}"
 
-    def _is_complete(self, file: File) -> bool:
+    def _is_in_snapshot(self, file: File) -> bool:
         """Return whether the snapshot has a file, according to the blob's name or the content."""
         path = self.snapshot_path(file.name)
         if not _has_size(path, file):
@@ -192,7 +192,7 @@ class Transfer:
         try:
             partial.replace(blob)
         except FileNotFoundError:
-            # Another worker, which considered this one dead, has just done the same.
+            # Another worker, which considered this one dead, has just moved the file.
             if not _has_size(blob, file):
                 raise
 
@@ -232,7 +232,7 @@ class Transfer:
             for piece in response.iter_bytes():
                 partial.write(piece)
 
-    def _link(self, blob: Path, path: Path) -> None:
+    def _link_or_move(self, blob: Path, path: Path) -> None:
         """Put a link to a blob at a path of the snapshot, or the blob if the disk lacks links."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid4().hex}")
@@ -250,10 +250,10 @@ def _is_hub_response(error: Exception) -> bool:
 
 
 def _has_size(path: Path, file: File) -> bool:
-    return path.is_file() and _size(path) == file.size
+    return path.is_file() and _size_or_zero(path) == file.size
 
 
-def _size(path: Path) -> int:
+def _size_or_zero(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it doesn't exist or is just being renamed."""
     try:
         return path.stat().st_size

@@ -62,7 +62,7 @@ def run(runpod: Runpod, capsys: pytest.CaptureFixture[str], pauses: list[float])
         name: str, *words: Any, sleep: Callable[[float], None] = pauses.append
     ) -> tuple[int, str, str]:
         options = read_command_line(["deploy", name, *addresses(runpod), *map(str, words)])
-        status = deploy.run(options, sleep)
+        status = deploy.run_subcommand(options, sleep)
         printed = capsys.readouterr()
         assert KEY not in printed.out + printed.err
         return status, printed.out, printed.err

@@ -60,7 +60,7 @@ def test_reads_are_retried_while_the_platform_is_busy(
 ) -> None:
     runpod.add(name="chat")
     runpod.faults.append(Fault("GET", status, times=4, headers={"Retry-After": "7"}))
-    assert api.get_endpoint("chat")["id"] == "ep1"
+    assert api.endpoint_by_name_or_id("chat")["id"] == "ep1"
     assert pauses == [7.0] * 4
 
 
@@ -69,7 +69,7 @@ def test_pauses_grow_if_the_platform_names_none(
 ) -> None:
     runpod.faults.append(Fault("GET", 503, times=9))
     with pytest.raises(ApiError) as raised:
-        api.find_endpoint("chat")
+        api.find_endpoint_by_name("chat")
     assert (raised.value.status, len(pauses)) == (503, 4)
     assert pauses == sorted({*pauses})
 
@@ -77,7 +77,7 @@ def test_pauses_grow_if_the_platform_names_none(
 def test_too_long_a_pause_is_an_error(api: Api, runpod: Runpod, pauses: list[float]) -> None:
     runpod.faults.append(Fault("GET", 429, headers={"Retry-After": "3600"}))
     with pytest.raises(ApiError, match="try again in 3600 s"):
-        api.find_endpoint("chat")
+        api.find_endpoint_by_name("chat")
     assert pauses == []
 
 
@@ -98,7 +98,7 @@ def test_a_silent_platform_is_unreachable(
 ) -> None:
     runpod.faults.append(Fault("GET", 0, times=9))
     with pytest.raises(NoResponse, match="no answer in time"):
-        open_api(0.05).find_endpoint("chat")
+        open_api(0.05).find_endpoint_by_name("chat")
     # The platform counts a call only when it reads it, which may be later.
     assert len(pauses) == 4
 
@@ -108,7 +108,7 @@ def test_a_redirect_is_an_error_and_the_key_goes_to_no_other_address(
 ) -> None:
     runpod.faults.append(Fault("GET", 302, headers={"Location": f"{runpod.url}/elsewhere"}))
     with pytest.raises(ApiError):
-        api.find_endpoint("chat")
+        api.find_endpoint_by_name("chat")
     assert [call.path for call in runpod.calls] == ["/v2/serverless"]
 
 
@@ -130,4 +130,4 @@ def test_a_response_that_is_not_a_json_object_is_an_error(api: Api, content: str
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
     api._http = httpx2.Client(transport=answer)
     with pytest.raises(NoResponse, match="no JSON object"):
-        api.find_endpoint("chat")
+        api.find_endpoint_by_name("chat")

@@ -6,7 +6,7 @@ import pytest
 from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
 
-from llm_worker_client.deploy.settings import MASK, Secrets, is_secret
+from llm_worker_client.deploy.settings import MASK, SecretMasker, contains_secret
 
 TOKEN = "hf_abcdefghijklmnopqrst"
 PLANTED = "planted-token-value"
@@ -56,7 +56,7 @@ def test_a_secret_elsewhere_in_a_plan_is_refused(run: Run, tmp_path: Path) -> No
     ],
 )
 def test_secrets_are_recognized_by_name_or_value(name: str, value: str, secret: bool) -> None:
-    assert is_secret(name, value) is secret
+    assert contains_secret(name, value) is secret
 
 
 @pytest.mark.parametrize("words", [("--hf-token=mine",), ("--hf-token", "mine"), ("mine",)])
@@ -100,6 +100,6 @@ def test_secrets_in_logs_and_results_are_masked(run: Run, runpod: Runpod) -> Non
 
 
 def test_a_secret_is_masked_in_its_json_encoding_too() -> None:
-    secrets = Secrets()
+    secrets = SecretMasker()
     secrets.add(['quo"ted\\secret'])
     assert secrets.mask('"quo\\"ted\\\\secret"') == f'"{MASK}"'

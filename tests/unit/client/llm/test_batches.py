@@ -93,7 +93,9 @@ def llm(emulator: Emulator) -> Iterator[LLM]:
 
 
 async def run_batch(llm: LLM, *arguments: Any) -> list[RequestOutput]:
-    return await asyncio.to_thread(lambda: llm.generate_batch(*arguments).outputs(use_tqdm=False))
+    return await asyncio.to_thread(
+        lambda: llm.generate_batch(*arguments).wait_for_outputs(use_tqdm=False)
+    )
 
 
 async def test_prompts_become_one_batch_that_starts_by_itself(llm: LLM, routes: Routes) -> None:
@@ -109,12 +111,12 @@ async def test_prompts_become_one_batch_that_starts_by_itself(llm: LLM, routes: 
 async def test_another_script_continues_a_batch_by_its_id(llm: LLM, routes: Routes) -> None:
     await asyncio.to_thread(llm.generate_batch, ["a", [1, 2]])
     routes.submitted.clear()
-    batch = await asyncio.to_thread(llm.batch, "batch_1")
+    batch = await asyncio.to_thread(llm.resume_batch, "batch_1")
     assert routes.submitted == []
-    outputs = await asyncio.to_thread(batch.outputs, use_tqdm=False)
+    outputs = await asyncio.to_thread(batch.wait_for_outputs, use_tqdm=False)
     assert [output.prompt for output in outputs] == ["a", None]
     routes.batch = {"status": "in_progress"}
-    await asyncio.to_thread(llm.batch, "batch_1")
+    await asyncio.to_thread(llm.resume_batch, "batch_1")
     assert routes.submitted == [{"id": "batch_1"}]
 
 
@@ -157,7 +159,7 @@ async def test_prompts_too_large_for_a_batch_are_refused_before_they_are_sent(
 
 
 def body(params: dict[str, Any], url: str = lines.COMPLETIONS) -> dict[str, Any]:
-    (line,) = lines.encode_lines([Item("a", params, None)], url, {}).splitlines()
+    (line,) = lines.encode_input_file([Item("a", params, None)], url, {}).splitlines()
     found: dict[str, Any] = json.loads(line)["body"]
     return found
 
@@ -187,6 +189,6 @@ def test_parameters_that_a_batch_would_lose_are_refused_by_name() -> None:
 
 def test_log_probabilities_are_keyed_by_token_id() -> None:
     line = {"response": {"body": COMPLETION}}
-    (found,) = create_output(Item("a", {"logprobs": 1}, None), lines.read_result(line)).outputs
+    (found,) = create_output(Item("a", {"logprobs": 1}, None), lines.parse_result(line)).outputs
     assert found.logprobs == [{6: Logprob(-0.1, 1), 5: Logprob(-2.0, None)}]
     assert found.cumulative_logprob == -2.0

@@ -51,7 +51,7 @@ class ScriptedS3(S3Api):
         self._etag = etag
         self.offsets: list[int] = []
 
-    def request_file(self, file: VolumeFile, offset: int) -> Any:
+    def request_file_from_offset(self, file: VolumeFile, offset: int) -> Any:
         self.offsets.append(offset)
         begin, body = self._responses.pop(0)
         return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
@@ -66,7 +66,7 @@ def receive(tmp_path: Path) -> Receive:
     """Return a function that downloads a file and returns its bytes."""
 
     def call(s3: S3Api, file: VolumeFile = FILE) -> bytes:
-        with s3.transfer_context(), Progress(file.size, "a", visible=False) as progress:
+        with s3.stoppable_transfer(), Progress(file.size, "a", visible=False) as progress:
             download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
 
@@ -130,5 +130,5 @@ def test_a_changed_file_is_not_read_further(remote: Volume, tmp_path: Path) -> N
     (file,) = remote.list("mixed/a")
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     s3 = remote._s3
-    with pytest.raises(FileChanged, match="has changed meanwhile"), s3.transfer_context():
-        s3.request_file(file, 1)
+    with pytest.raises(FileChanged, match="has changed meanwhile"), s3.stoppable_transfer():
+        s3.request_file_from_offset(file, 1)

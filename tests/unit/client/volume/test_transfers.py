@@ -16,7 +16,7 @@ from support.volume.disks import fill, mount_disk
 from unit.client.volume.conftest import PART, Mount, random_file
 
 from llm_worker_client.volume import NoSpace, NoSuchFile, Volume, VolumeError, VolumeNotConfigured
-from llm_worker_client.volume.local_file import LocalFile
+from llm_worker_client.volume.local_file import LocalFileState
 
 CUTS = 10
 SIZE = 30 * PART + 777
@@ -219,6 +219,6 @@ def test_missing_files_and_invalid_paths_are_errors(remote: Volume, tmp_path: Pa
 def test_a_file_has_no_more_parts_than_s3_allows(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(100 * 2**30)
-    content = LocalFile.from_path(tmp_path / "sparse", PART)
+    content = LocalFileState.from_path(tmp_path / "sparse", PART)
     assert (content.part_size, len(content.part_numbers)) == (11 * 2**20, 9310)
-    assert LocalFile.from_path(tmp_path / "sparse", 2**26).part_size == 2**26
+    assert LocalFileState.from_path(tmp_path / "sparse", 2**26).part_size == 2**26

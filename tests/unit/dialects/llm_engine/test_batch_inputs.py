@@ -8,7 +8,7 @@ import pytest
 
 from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs as inputs
-from worker.dialects.llm_engine.batch_requests import BatchCompletions
+from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
@@ -18,9 +18,9 @@ LIMITS = BatchLimits(max_lines=4, max_line_bytes=400)
 FEW_VALUES = BatchLimits(max_lines=4, max_line_bytes=10**9, max_line_values=1_000)
 
 
-def make_request(content: Any) -> BatchCompletions:
+def make_request(content: Any) -> BatchCompletionsRequest:
     source = {"input_data_path": "in.json"} if content is None else {"content": content}
-    return BatchCompletions.from_body(
+    return BatchCompletionsRequest.from_body(
         {"model_config": {"model": "demo"}, "output_data_path": "o", **source}
     )
 

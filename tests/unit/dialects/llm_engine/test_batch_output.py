@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker.dialects.llm_engine import batch_output
-from worker.dialects.llm_engine.batch_inputs import locate_input
+from worker.dialects.llm_engine.batch_inputs import locate_input_file
 from worker.dialects.llm_engine.batch_output import ArrayOutput
 from worker.errors import Conflict, InvalidInput, NoSuchObject
 from worker.files import Files
@@ -34,17 +34,17 @@ def reserve(path: str, files: Files, batch_id: str = "batch_a") -> None:
 
 def test_an_input_is_an_uploaded_file_or_a_path_on_the_volume(root: Path, files: Files) -> None:
     stored = files.receive([b"[]"], filename="in.json")
-    assert locate_input(stored.id, files).read_bytes() == b"[]"
+    assert locate_input_file(stored.id, files).read_bytes() == b"[]"
     for path in ("inbox/in.json", "s3://vol1/inbox/in.json", str(root / "inbox" / "in.json")):
-        assert locate_input(path, files) == root / "inbox" / "in.json"
+        assert locate_input_file(path, files) == root / "inbox" / "in.json"
     with pytest.raises(NoSuchObject):
-        locate_input("file-" + "a" * 24, files)
+        locate_input_file("file-" + "a" * 24, files)
 
 
 @pytest.mark.parametrize(
     ("key", "function", "advice"),
     [
-        ("input_data_path", locate_input, "the id of a file that was sent to /v1/files"),
+        ("input_data_path", locate_input_file, "the id of a file that was sent to /v1/files"),
         ("output_data_path", reserve, "s3://<volume id>/key"),
     ],
 )
@@ -71,7 +71,7 @@ def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, fil
             reserve("out/a/out.json", files, other)
     output.write(lambda: [None])
     assert path.read_bytes() == NULL_ARRAY
-    output.release()
+    output.release_reserved_file()
     output.write(lambda: [None])
     assert path.read_bytes() == NULL_ARRAY
     with pytest.raises(Conflict, match="somebody else"):

@@ -8,7 +8,7 @@ import pytest
 from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_requests import (
-    BatchCompletions,
+    BatchCompletionsRequest,
     SharedParameters,
     drop_optional_nulls,
 )
@@ -30,8 +30,8 @@ CLIENT_BODY: dict[str, Any] = {
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 
 
-def parse_request(**keys: Any) -> BatchCompletions:
-    return BatchCompletions.from_body({**CLIENT_BODY, **keys})
+def parse_request(**keys: Any) -> BatchCompletionsRequest:
+    return BatchCompletionsRequest.from_body({**CLIENT_BODY, **keys})
 
 
 def refusal(**keys: Any) -> InvalidInput:
@@ -45,7 +45,7 @@ def test_defaults_that_the_client_sends_have_no_effect() -> None:
     assert (request.config.model, request.ignored_keys) == ("demo", [])
     assert request.metadata == {"team": "a"}
     values = {"model_config": {"model": "m"}, "output_data_path": "o", "input_data_path": "i"}
-    request = BatchCompletions.from_body(values)
+    request = BatchCompletionsRequest.from_body(values)
     assert (request.max_runtime_sec, request.data_parallelism, request.priority) == (
         86_400,
         1,

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 
-from worker.batches.lines import BatchPlan, mistake
+from worker.batches.lines import BatchPlan, make_mistake
 from worker.batches.record import CANCEL, PLAN, BatchEnding, BatchResult
 from worker.batches.store import Batches
 from worker.dialects.llm_engine.batches import job_object
-from worker.long_work.record import DECISION, RESULT, Timestamped
+from worker.long_work.record import DECISION, RESULT, TimedModel
 
 V1 = "/v1/llm/batch-completions"
 V2 = "/v2/batch-completions"
@@ -225,14 +225,14 @@ async def test_a_batch_whose_input_was_deleted_releases_its_output(caller: Calle
 ONE_LINE_PLAN = BatchPlan(total=1, shards=(), size=1, mtime_ns=1, made_at=1)
 EXPIRED_ENDING = BatchEnding(status="expired", at=1, output_file_id="a", error_file_id="b", cut={})
 ENDED_AT = 1_700_000_001
-MISTAKES = [mistake("a", "broken")]
+MISTAKES = [make_mistake("a", "broken")]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "status"),
     [
         (PLAN, ONE_LINE_PLAN, "running"),
-        (CANCEL, Timestamped(at=1), "running"),
+        (CANCEL, TimedModel(at=1), "running"),
         (DECISION, EXPIRED_ENDING, "running"),
         (
             RESULT,
@@ -251,7 +251,7 @@ async def test_a_batch_is_described_with_llm_engines_statuses(
     del response["run_with"]
     assert (response["status"], response["completed_at"]) == ("queued", None)
     batch = Batches(caller.settings).get(response["job_id"])
-    batch.write(name, content)
+    batch.write_file(name, content)
     completed_at = "2023-11-14T22:13:21+00:00" if name == RESULT else None
     notes = {"output_file_id": "file-1"} if status == "completed" else {}
     notes |= {"error": "broken"} if "broken" in content.model_dump_json() else {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.dialects.llm_engine.fine_tunes import DEFAULT_PROJECT, CreateRequest
+from worker.dialects.llm_engine.fine_tunes import DEFAULT_PROJECT, LLMEngineFineTuneRequest
 from worker.errors import InvalidInput
 
 
@@ -20,8 +20,8 @@ def test_metrics_are_reported_to_wandb_if_report_to_names_it(
 ) -> None:
     hyperparameters = {"epochs": "2", "report_to": report_to}
     body = {"model": "demo", "training_file": "file-a", "hyperparameters": hyperparameters}
-    request = CreateRequest.from_body({**body, "wandb_config": config}).as_openai_request
-    assert request.wandb == wandb
+    request = LLMEngineFineTuneRequest.from_body({**body, "wandb_config": config}).as_openai_request
+    assert request.wandb_options == wandb
     assert request.raw_hyperparameters["epochs"] == "2"
 
 
@@ -29,7 +29,7 @@ def test_metrics_are_reported_to_wandb_if_report_to_names_it(
 def test_a_callers_wandb_key_or_server_is_refused(key: str) -> None:
     body = {"model": "demo", "training_file": "a", "hyperparameters": {"report_to": "wandb"}}
     with pytest.raises(InvalidInput) as caught:
-        _ = CreateRequest.from_body(
+        _ = LLMEngineFineTuneRequest.from_body(
             {**body, "wandb_config": {key: "secret-word"}}
         ).as_openai_request
     assert caught.value.param == f"wandb_config.{key}"

@@ -22,13 +22,13 @@ from support.fine_tunes import (
 from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
 from worker.dialects.openai import objects
 from worker.fine_tunes.record import FineTunes
-from worker.fine_tunes.request import EpochCheckpoint, FineTuneError, FineTuneResult
+from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
 from worker.long_work.kinds import WorkReference
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
 
-FAILED = FineTuneError(
+FAILED = FailureReason(
     code="invalid_training_file", message="Line 3 is empty.", param="training_file"
 )
 
@@ -292,7 +292,7 @@ def test_the_finish_is_estimated_from_the_pace_of_training(
     assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None
     # A worker runs the fine-tune.
     (fine_tune.lease_directory("run") / "lease-1").mkdir(parents=True)
-    fine_tune.write(f"{ATTEMPTS_DIR}/000001.aa/{CHECK_FILE}", CheckResult(rows=3))
+    fine_tune.write_file(f"{ATTEMPTS_DIR}/000001.aa/{CHECK_FILE}", CheckResult(rows=3))
     monkeypatch.setattr(time, "time", lambda: 1150.0)
     assert objects.fine_tuning_job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
     fine_tune.end(FineTuneResult(status="cancelled", at=1200))

@@ -14,7 +14,7 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.routes.events import weight
+from worker.routes.events import event_weight
 
 COMPLETIONS = "/v1/completions"
 MESSAGES = "/v1/messages"
@@ -129,7 +129,7 @@ DONE = "data: [DONE]\n\n"
 def test_events_without_output_do_not_count_towards_the_size_of_a_chunk(
     event: str, expected: int
 ) -> None:
-    assert weight(event) == expected
+    assert event_weight(event) == expected
 
 
 async def test_only_some_routes_stream_and_they_yield_whole_events(engine: ScriptedEngine) -> None:

@@ -27,12 +27,12 @@ from worker.errors import StartFailed
 def test_a_choice_is_a_pool_or_a_type_with_a_count(text: str, types: list[str], count: int) -> None:
     choice = parse_choice(text)
     assert ([kind.name for kind in choice.types], choice.count) == (types, count)
-    assert len(choice.machine.gpus) == count
+    assert len(choice.to_machine.gpus) == count
 
 
 def test_a_pool_is_as_large_as_its_smallest_gpu() -> None:
-    assert parse_choice("AMPERE_48").gpu == parse_choice("A40").gpu
-    assert parse_choice("A40").gpu.memory < parse_choice("A6000").gpu.memory
+    assert parse_choice("AMPERE_48").smallest_gpu == parse_choice("A40").smallest_gpu
+    assert parse_choice("A40").smallest_gpu.memory < parse_choice("A6000").smallest_gpu.memory
 
 
 @pytest.mark.parametrize(

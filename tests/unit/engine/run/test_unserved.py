@@ -13,7 +13,7 @@ from support.settings import read_settings
 
 from worker.app import Worker
 from worker.engine import Engines
-from worker.engine.start.launch import launch_for_training
+from worker.engine.start.launch import launch_without_engine
 from worker.errors import InvalidInput
 from worker.volume.adapters import WEIGHTS
 
@@ -21,7 +21,7 @@ from worker.volume.adapters import WEIGHTS
 @pytest.fixture
 def engines(demo_model: Path, tmp_path: Path) -> Iterator[Engines]:
     settings = read_settings({"MODEL_NAME": str(demo_model), "BASE_PATH": str(tmp_path)})
-    with launch_for_training(settings) as engines:
+    with launch_without_engine(settings) as engines:
         yield engines
 
 
@@ -44,7 +44,7 @@ async def test_adapters_are_checked(engines: Engines, demo_model: Path, tmp_path
     good = tmp_path / "adapters" / "good"
     make_adapter(good, demo_model)
     await engines.base_model.check_adapter(good)
-    assert await engines.base_model.adapters_on_volume() == {"good": None}
+    assert await engines.base_model.adapter_problems_on_volume() == {"good": None}
     (good / WEIGHTS).write_bytes(b"broken")
     with pytest.raises(InvalidInput, match=WEIGHTS):
         await engines.base_model.check_adapter(good)

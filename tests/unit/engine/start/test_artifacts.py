@@ -13,9 +13,9 @@ from support.hub.server import hub
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
 from worker.engine.start import BootstrapSettings
-from worker.engine.start.artifacts import EngineArtifacts, find_places
+from worker.engine.start.artifacts import EngineArtifacts, places_to_search
 from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
-from worker.engine.start.steps import with_directories
+from worker.engine.start.steps import with_artifact_directories
 from worker.errors import StartFailed
 from worker.settings.sources import RawSettings, gather_settings
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, ModelUnavailable, Origin, Reason
@@ -55,22 +55,22 @@ def make_artifacts(volume: Path, model_name: object = NAME, **environ: str) -> E
 
 def test_the_cache_is_on_the_volume(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
     snapshot = fill_cache(hub_cache, model_directory)
-    (found,) = make_artifacts(tmp_path).prefetch()
+    (found,) = make_artifacts(tmp_path).fetch_artifacts_in_settings()
     assert (found.directory, found.origin) == (snapshot, Origin.VOLUME)
     assert os.environ["HF_HOME"] == str(hub_cache.parent)
 
 
 def test_without_a_volume_the_librarys_own_cache_is_used() -> None:
-    assert find_places({"HF_HUB_CACHE": "/cache"}).volume == Path("/cache")
-    assert find_places({"HF_HOME": "/home"}).volume == Path("/home/hub")
-    assert find_places({"XDG_CACHE_HOME": "/xdg"}).volume == Path("/xdg/huggingface/hub")
+    assert places_to_search({"HF_HUB_CACHE": "/cache"}).volume == Path("/cache")
+    assert places_to_search({"HF_HOME": "/home"}).volume == Path("/home/hub")
+    assert places_to_search({"XDG_CACHE_HOME": "/xdg"}).volume == Path("/xdg/huggingface/hub")
 
 
 def test_a_directory_is_found_although_other_settings_are_wrong(
     tmp_path: Path, model_directory: Path
 ) -> None:
     wrong = make_artifacts(tmp_path, model_directory, MAX_CONCURRENCY="0", SEED="x")
-    (found,) = wrong.locate().values()
+    (found,) = wrong.locate_artifacts().values()
     assert (found.directory, found.origin) == (model_directory, Origin.DIRECTORY)
 
 
@@ -80,9 +80,9 @@ def test_a_repository_in_two_settings_is_resolved_once_and_others_can_be_added(
     name = str(model_directory)
     both = settings(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
     assert len(artifacts_in_settings(both)) == 2
-    assert len(EngineArtifacts(both).prefetch()) == 1
+    assert len(EngineArtifacts(both).fetch_artifacts_in_settings()) == 1
     other = Artifact(str(make_model(tmp_path / "other")))
-    found = make_artifacts(tmp_path, name).locate([other, Artifact("s3://bucket/model")])
+    found = make_artifacts(tmp_path, name).locate_artifacts([other, Artifact("s3://bucket/model")])
     assert [repository.directory.name for repository in found.values()] == ["source", "other"]
 
 
@@ -97,10 +97,13 @@ def test_repositories_that_a_model_refers_to_are_found_and_its_code_if_trusted(
     (tmp_path / "code" / "own.py").write_text("")
     directories = [model_directory, fill_cache(hub_cache, verifier, name="org/verifier")]
     assert [
-        one.directory for one in make_artifacts(tmp_path, model_directory).prefetch()
+        one.directory
+        for one in make_artifacts(tmp_path, model_directory).fetch_artifacts_in_settings()
     ] == directories
     directories.append(fill_cache(hub_cache, tmp_path / "code", name="org/code"))
-    found = make_artifacts(tmp_path, model_directory, TRUST_REMOTE_CODE="1").prefetch()
+    found = make_artifacts(
+        tmp_path, model_directory, TRUST_REMOTE_CODE="1"
+    ).fetch_artifacts_in_settings()
     assert [repository.directory for repository in found] == directories
     assert found[2].artifact.kind is ArtifactKind.CODE
 
@@ -121,7 +124,7 @@ def test_repositories_that_a_model_refers_to_are_found_and_its_code_if_trusted(
 def test_the_libraries_go_offline_if_the_settings_need_nothing_from_the_hub(
     tmp_path: Path, model_directory: Path, environ: dict[str, str]
 ) -> None:
-    make_artifacts(tmp_path, model_directory, **environ).go_offline()
+    make_artifacts(tmp_path, model_directory, **environ).go_offline_if_possible()
     assert os.environ[OFFLINE] == "1"
     # The hub's library reads TRANSFORMERS_OFFLINE only where HF_HUB_OFFLINE is unset.
     assert "TRANSFORMERS_OFFLINE" not in os.environ
@@ -131,7 +134,7 @@ def test_the_operators_setting_overrides_the_offline_mode(
     tmp_path: Path, model_directory: Path
 ) -> None:
     os.environ[OFFLINE] = "0"
-    make_artifacts(tmp_path, model_directory).go_offline()
+    make_artifacts(tmp_path, model_directory).go_offline_if_possible()
     assert os.environ[OFFLINE] == "0"
 
 
@@ -139,9 +142,9 @@ def test_the_store_still_downloads_in_offline_mode(tmp_path: Path, model_directo
     with hub() as running:
         os.environ["HF_ENDPOINT"] = running.endpoint
         offline = make_artifacts(tmp_path, model_directory)
-        offline.go_offline()
+        offline.go_offline_if_possible()
         with pytest.raises(ModelUnavailable) as raised:
-            offline.locate([Artifact("org/none")])
+            offline.locate_artifacts([Artifact("org/none")])
     assert raised.value.reason is Reason.MISSING
 
 
@@ -167,7 +170,7 @@ def test_the_libraries_stay_online_for_artifacts_that_only_vllm_finds(
     tmp_path: Path, model_directory: Path, environ: dict[str, str]
 ) -> None:
     online = make_artifacts(tmp_path, model_directory, **environ)
-    online.go_offline()
+    online.go_offline_if_possible()
     online.close()
     assert OFFLINE not in os.environ
 
@@ -186,7 +189,7 @@ def test_prefetching_fails_for_artifacts_that_only_vllm_finds(
     tmp_path: Path, model_name: str, extra: str
 ) -> None:
     with pytest.raises(StartFailed, match="Only vLLM itself can find"):
-        make_artifacts(tmp_path, model_name, VLLM_EXTRA_ARGS=extra).prefetch()
+        make_artifacts(tmp_path, model_name, VLLM_EXTRA_ARGS=extra).fetch_artifacts_in_settings()
 
 
 # Directories in vLLM's arguments:
@@ -201,7 +204,7 @@ def locate(artifact: Artifact, origin: Origin = Origin.VOLUME) -> ArtifactLocati
 def insert_directories(
     engine: EngineArguments, found: dict[Artifact, ArtifactLocation]
 ) -> EngineArguments:
-    return with_directories(engine, StartupContext(Machine(cpu=True), found))
+    return with_artifact_directories(engine, StartupContext(Machine(cpu=True), found))
 
 
 def resolve_arguments(engine: EngineArguments) -> Namespace:

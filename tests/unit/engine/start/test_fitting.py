@@ -14,7 +14,7 @@ from support.engine.scripted import settings
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import MEMORY_OPTION, divide_memory
+from worker.engine.options.automatic import MEMORY_OPTION, divide_gpu_memory
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
@@ -22,7 +22,7 @@ from worker.engine.start.configuring import ConfiguredEngine
 from worker.engine.start.fitting import MAX_NUM_SEQS
 from worker.engine.start.loading import LOAD_FORMAT
 from worker.engine.start.steps import RENDERER_NUM_WORKERS, with_renderer_workers
-from worker.engine.start.tables import FALLBACKS, choose_fallback
+from worker.engine.start.tables import FALLBACKS, choose_fallback_arguments
 from worker.errors import StartFailed
 from worker.settings.mistakes import SettingsError
 from worker.settings.names import EMBEDDER_PREFIX
@@ -84,7 +84,7 @@ def configured_engine(
 def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
     configured: ConfiguredEngine, reason: str, message: str, defaults: dict[str, str]
 ) -> None:
-    fallback = choose_fallback(*configured, reason)
+    fallback = choose_fallback_arguments(*configured, reason)
     assert fallback
     arguments, description = fallback
     assert (description, {default.name: default.value for default in arguments.defaults}) == (
@@ -106,7 +106,7 @@ def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
 def test_there_is_no_fallback_if_no_option_can_be_changed(
     configured: ConfiguredEngine, reason: str
 ) -> None:
-    assert choose_fallback(*configured, reason) is None
+    assert choose_fallback_arguments(*configured, reason) is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_renderer_gets_a_second_thread_if_possible(
 
 
 def gpu_shares(main: object, embedder: object) -> tuple[float, float]:
-    shares = divide_memory(
+    shares = divide_gpu_memory(
         *({} if value is None else {MEMORY_OPTION: str(value)} for value in (main, embedder))
     )
     return shares[""], shares[EMBEDDER_PREFIX]

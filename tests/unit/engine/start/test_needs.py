@@ -14,7 +14,7 @@ from worker.engine.start.needs import (
     artifacts_in_arguments,
     artifacts_in_configs,
     artifacts_in_settings,
-    is_located_by_store,
+    is_searched_by_store,
 )
 from worker.settings.sources import RawSettings, gather_settings
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
@@ -45,7 +45,7 @@ def test_the_store_finds_repositories_of_its_hub_and_directories(
     artifact: Artifact, modelscope: str, is_found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", modelscope)
-    assert is_located_by_store(artifact) is is_found
+    assert is_searched_by_store(artifact) is is_found
 
 
 def test_every_repository_has_its_own_revision_and_all_use_one_download_directory() -> None:

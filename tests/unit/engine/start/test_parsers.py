@@ -63,7 +63,7 @@ def hybrid(tmp_path: Path) -> Path:
 
 
 def parse_arguments(place: Path, **settings: str) -> EngineArguments:
-    return options(CPU).parse({"MODEL": str(place), **settings}).arguments
+    return options(CPU).parse_engine_settings({"MODEL": str(place), **settings}).arguments
 
 
 def chosen_parsers(place: Path, **settings: str) -> tuple[str | None, str | None, bool]:

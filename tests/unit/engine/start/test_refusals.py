@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start.refusals import classify_failure, error_message
+from worker.engine.start.refusals import classify_start_failure, error_message
 from worker.errors import MachineUnfit, StartFailed
 
 # Messages of CUDA, torch, vLLM, NCCL and the kernel.
@@ -16,14 +16,14 @@ DIED = "Engine core initialization failed. Failed core proc(s): {'EngineCore_DP0
 
 @pytest.mark.parametrize("message", MESSAGES["machine"])
 def test_failures_that_the_machine_may_cause_affect_one_worker(message: str) -> None:
-    assert not classify_failure(
+    assert not classify_start_failure(
         RuntimeError(message), f"vLLM could not start m: {message}"
     ).affects_all_workers
 
 
 @pytest.mark.parametrize("message", MESSAGES["configuration"])
 def test_failures_of_the_configuration_affect_all_workers(message: str) -> None:
-    failure = classify_failure(RuntimeError(message), f"vLLM could not start m: {message}")
+    failure = classify_start_failure(RuntimeError(message), f"vLLM could not start m: {message}")
     assert failure.affects_all_workers
     assert failure.message == f"vLLM could not start m: {message}"
 
@@ -46,13 +46,15 @@ def test_failures_of_the_configuration_affect_all_workers(message: str) -> None:
     ],
 )
 def test_the_class_of_an_error_in_this_process_decides(error: Exception, affects_all: bool) -> None:
-    assert classify_failure(error, str(error)).affects_all_workers is affects_all
+    assert classify_start_failure(error, str(error)).affects_all_workers is affects_all
 
 
 def test_a_full_gpu_affects_all_workers_only_if_the_operator_set_the_share() -> None:
     message = "Free memory on device cuda:0 is less than desired GPU memory utilization (0.99)"
-    assert not classify_failure(ValueError(message), message, {"MAX_MODEL_LEN"}).affects_all_workers
-    assert classify_failure(
+    assert not classify_start_failure(
+        ValueError(message), message, {"MAX_MODEL_LEN"}
+    ).affects_all_workers
+    assert classify_start_failure(
         ValueError(message), message, {"GPU_MEMORY_UTILIZATION"}
     ).affects_all_workers
 
@@ -65,11 +67,11 @@ def test_the_output_of_a_core_before_a_crash_is_not_the_reason(
 ) -> None:
     error = RuntimeError("ValueError: handled long ago")
     error.__cause__ = RuntimeError(DIED % status)
-    assert classify_failure(error, str(error)).affects_all_workers is affects_all
+    assert classify_start_failure(error, str(error)).affects_all_workers is affects_all
 
 
 def test_a_killed_core_is_reported_as_out_of_memory() -> None:
-    failure = classify_failure(RuntimeError(DIED % -9), DIED % -9)
+    failure = classify_start_failure(RuntimeError(DIED % -9), DIED % -9)
     assert failure.affects_all_workers
     assert "memory is exhausted" in failure.message
 

@@ -15,7 +15,7 @@ from worker.engine.start import loading
 from worker.engine.start.loading import (
     file_system_type,
     with_fast_loader,
-    with_load_strategy,
+    with_prefetch_strategy,
     without_fast_loader,
 )
 
@@ -95,7 +95,7 @@ def choose_strategy(mounts: WriteMounts, monkeypatch: pytest.MonkeyPatch) -> Cho
         vllms = {"model": str(folder), "model_loader_extra_config": {}, **own, **options}
         mounts(f"overlay / overlay rw 0 0\nthere {mount_point or folder} {kind} rw 0 0\n")
         monkeypatch.setattr(loading, "page_cache_capacity", lambda: memory)
-        changed = with_load_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
+        changed = with_prefetch_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
         return str(changed.defaults[0]) if changed.defaults else None
 
     return choose

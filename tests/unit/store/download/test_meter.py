@@ -32,12 +32,12 @@ def test_progress_is_logged_and_readable(
     monkeypatch.setattr(ProgressMeter, "INTERVAL_S", 0)
     counts = chain(done, repeat(done[-1]))
     meter = ProgressMeter("org/name")
-    assert meter.read() == (0, 0)
+    assert meter.stored_and_total_bytes() == (0, 0)
     meter.begin(total, lambda: next(counts))
     meter.log_progress()
     meter.log_progress()
     meter.log_duration()
-    assert meter.read() == (done[-1], total)
+    assert meter.stored_and_total_bytes() == (done[-1], total)
     line = caplog.messages[0]
     assert line.startswith(f"org/name: {first}")
     # Files that were already there don't count for the rate.

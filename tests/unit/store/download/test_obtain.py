@@ -84,7 +84,7 @@ def test_only_loaded_files_are_downloaded_and_the_manifest_lists_all_files(
         == len({*sent_paths(store)})
         == len(relative_paths(result.directory)) - 1
     )
-    sizes = manifest.read(store.folder, commit_id(store.source))
+    sizes = manifest.read_sizes(store.folder, commit_id(store.source))
     assert sizes == {
         path: (store.source / path).stat().st_size for path in relative_paths(store.source)
     }
@@ -126,7 +126,7 @@ def test_a_folder_in_lower_case_is_completed_instead_of_duplicated(store: HubAnd
     store.hub.add("Org/Name", store.source)
     lower = fill_cache(store.places.volume, store.source)
     (lower / "tokenizer.json").unlink()
-    manifest.mark_begun(repository_folder(store.places.volume, NAME), lower.name)
+    manifest.mark_download_started(repository_folder(store.places.volume, NAME), lower.name)
     assert store.obtain(Artifact("Org/Name")).directory == lower
     assert [path.name for path in store.places.volume.iterdir()] == ["models--org--name"]
     assert store.hub.sent_ranges == []
@@ -272,13 +272,13 @@ def test_a_waiting_worker_logs_the_progress_of_the_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
-    polls, poll = threading.Semaphore(0), LeaseDirectory.poll
+    polls, poll = threading.Semaphore(0), LeaseDirectory.poll_claim
 
     def count_poll(leases: LeaseDirectory) -> Claim | None:
         polls.release()
         return poll(leases)
 
-    monkeypatch.setattr(LeaseDirectory, "poll", count_poll)
+    monkeypatch.setattr(LeaseDirectory, "poll_claim", count_poll)
     source = make_model(tmp_path / "later", SHARDS)
     if newest:
         # An older commit on the disk is not enough.

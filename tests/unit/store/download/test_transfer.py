@@ -17,9 +17,9 @@ from support.hub.caches import (
 )
 from support.hub.server import MEMBER, blob_id, relative_paths
 
-from worker.store import File, Reason, UnlocatedArtifact, resolve
+from worker.store import File, Reason, UnlocatedArtifact, resolve_on_disk
 from worker.store.download import transfer
-from worker.store.download.transfer import DownloadStopped, PartialFile, Transfer
+from worker.store.download.transfer import CommitDownloader, DownloadStopped, PartialFile
 from worker.store.refusals import WrongChecksumError
 
 SIZE = len(safetensors())
@@ -126,7 +126,7 @@ def test_a_checksum_that_stays_wrong_is_reported_and_no_file_is_trusted(
     refused = store.obtain_error()
     assert (refused.reason, name in refused.problem) == (Reason.WRONG_CHECKSUM, True)
     assert len(sent_ranges(store, name)) == 2
-    assert isinstance(resolve(ARTIFACT, store.places), UnlocatedArtifact)
+    assert isinstance(resolve_on_disk(ARTIFACT, store.places), UnlocatedArtifact)
     patterns = ("blobs/{}*", ".worker/manifests/*.json", ".worker/lease-*")
     assert not [
         path
@@ -205,7 +205,7 @@ def test_a_stopped_download_writes_creates_and_removes_nothing(tmp_path: Path) -
             opened.truncate(0)
     with pytest.raises(DownloadStopped):
         PartialFile(tmp_path / "other", file, stop)
-    Transfer(HfApi(), NAME, "0" * 40, tmp_path, stop).remove_partials()
+    CommitDownloader(HfApi(), NAME, "0" * 40, tmp_path, stop).remove_partials()
     assert part.read_bytes() == b"12345"
     assert not (tmp_path / "other").exists()
 

@@ -19,16 +19,21 @@ from worker.engine.run.adapters.copies import AdapterCopies, copy_adapter
 from worker.engine.run.adapters.files import AdapterChecker, BrokenAdapter, CheckResult
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, LoRARequest, Models
-from worker.engine.seam.translation import raise_for_error, translate_errors
+from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import RawJob
-from worker.volume.adapters import AdapterVersion, adapter_names, adapter_version, directory
+from worker.volume.adapters import (
+    AdapterVersion,
+    adapter_names,
+    adapter_version,
+    adapters_directory,
+)
 
 log = logging.getLogger(__name__)
 
 
 class _VolumeLoRARequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,call-arg]  # Any
-    """A ``LoRARequest`` for an adapter of the volume; weak references to it detect its last use."""
+    """A ``LoRARequest`` for an adapter of the volume; weak references to it show its last use."""
 
 
 class Adapters:
@@ -41,7 +46,7 @@ class Adapters:
     def __init__(
         self, volume: Path, client: Client, state: Any, copies: AdapterCopies | None = None
     ) -> None:
-        self._root = directory(volume)
+        self._root = adapters_directory(volume)
         self._client = client
         self._models: Models = state.openai_serving_models
         self._copies = copies or AdapterCopies()
@@ -59,14 +64,16 @@ class Adapters:
     def is_enabled(self) -> bool:
         return self._client.vllm_config.lora_config is not None
 
-    async def list_complete(self) -> dict[str, str | None]:
+    async def list_complete_adapters(self) -> dict[str, str | None]:
         """Return the names of the volume's complete adapters, each with its known problem or None.
 
         A complete adapter has all its files. The result is empty if LoRA is disabled.
         """
         if not self.is_enabled:
             return {}
-        return await asyncio.to_thread(self.checker.find_problems, self._root, self._results.copy())
+        return await asyncio.to_thread(
+            self.checker.find_problems_by_adapter, self._root, self._results.copy()
+        )
 
     async def load_for_job(self, job: RawJob) -> LoRARequest | None:
         """Load and return a job's adapter; None if the job names only the base model, or no model.
@@ -104,10 +111,10 @@ class Adapters:
             served = ", ".join([*bases, *self._models.lora_requests])
             message = f"There is no model or adapter {name!r}; this worker serves {served}."
             raise RefusedByEngine(message, status=404, param=param)
-        request: LoRARequest = raise_for_error(resolution)
+        request: LoRARequest = raise_for_error_response(resolution)
         return request
 
-    async def load(self, request: LoRARequest) -> LoRARequest:
+    async def load_for_script(self, request: LoRARequest) -> LoRARequest:
         """Load the adapter of a script's request unless it is loaded; return vLLM's own request.
 
         The script's own request can't be used: an adapter that can't be loaded would kill the
@@ -121,7 +128,7 @@ class Adapters:
         if known is None or known.lora_path != path:
             loading = import_from_vllm("LoadLoRAAdapterRequest")(lora_name=name, lora_path=path)
             with translate_errors(self._client):
-                raise_for_error(await self._models.load_lora_adapter(loading))
+                raise_for_error_response(await self._models.load_lora_adapter(loading))
         return self._models.lora_requests[name]
 
     async def unload(self, name: str) -> None:
@@ -137,9 +144,9 @@ class Adapters:
         if served is None:
             message = f"There is no adapter {name!r} loaded."
             raise RefusedByEngine(message, status=404, param="lora_name")
-        async with self._name_lock(name):
+        async with self._lock_for_name(name):
             with translate_errors(self._client):
-                await self._unload(name)
+                await self._unload_and_forget(name)
 
     async def _sync_adapter(self, name: str) -> None:
         """Load, replace or unload the volume's adapter with this name if its files have changed.
@@ -153,9 +160,9 @@ class Adapters:
         is_configured = served is not None and not isinstance(served, _VolumeLoRARequest)
         if not self.is_enabled or is_configured or self._models.is_base_model(name):
             return
-        if await self._volume_version(name) != self._last_tried_version(name):
-            async with self._name_lock(name):
-                version = await self._volume_version(name)
+        if await self._version_on_volume(name) != self._last_tried_version(name):
+            async with self._lock_for_name(name):
+                version = await self._version_on_volume(name)
                 if version != self._last_tried_version(name):
                     await self._serve_version(name, version)
         if name in self._results:
@@ -165,13 +172,13 @@ class Adapters:
             message = f"The adapter {name!r} can't be loaded: {reason}"
             raise RefusedByEngine(message, status=400, param="model")
 
-    def _name_lock(self, name: str) -> asyncio.Lock:
+    def _lock_for_name(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
     def _last_tried_version(self, name: str) -> AdapterVersion | None:
         return self._results[name][0] if name in self._results else None
 
-    async def _volume_version(self, name: str) -> AdapterVersion | None:
+    async def _version_on_volume(self, name: str) -> AdapterVersion | None:
         try:
             return await asyncio.to_thread(adapter_version, self._root, name)
         except OSError as error:
@@ -180,7 +187,7 @@ class Adapters:
             return self._last_tried_version(name)
 
     async def _serve_version(self, name: str, version: AdapterVersion | None) -> None:
-        """Serve a version of an adapter, or none if it is broken or None, and store the result."""
+        """Serve an adapter's version, or none if it is broken or None; store the check's result."""
         request, reason = None, None
         try:
             if version is not None:
@@ -195,16 +202,16 @@ class Adapters:
         self._results.pop(name, None)
         if version is not None:
             self._results[name] = version, reason
-        await self._replace_served(name, request)
+        await self._replace_served_adapter(name, request)
 
     async def _copy_and_load(self, name: str, version: AdapterVersion) -> _VolumeLoRARequest:
         size = sum(size for _, size, _ in filter(None, version))
-        await self._free_space(name, size)
+        await self._make_space_for_adapter(name, size)
         path = self._copies.create_directory(name, size)
         request = _VolumeLoRARequest(name, self._models.lora_id_counter.inc(1), str(path))
         self._copies.expire_after_use(request, path)
         await asyncio.to_thread(copy_adapter, path, self._root, name)
-        await asyncio.to_thread(self.checker.check, path)
+        await asyncio.to_thread(self.checker.check_files, path)
         try:
             with translate_errors(self._client):
                 await self._client.add_lora(request)
@@ -216,32 +223,32 @@ class Adapters:
             raise BrokenAdapter(message.replace(str(path), name) or "vLLM refuses it") from error
         return request
 
-    async def _free_space(self, name: str, size: int) -> None:
+    async def _make_space_for_adapter(self, name: str, size: int) -> None:
         """Unload the least recently requested adapters until one more adapter can be loaded.
 
         Raises:
             BrokenAdapter: If the adapter is too large.
             RefusedByEngine: If requests still use too many of the unloaded adapters.
         """
-        limit = self._copies.max_bytes
+        limit = self._copies.max_served_bytes
         if size > limit:
             raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {limit:,}")
         while not self._copies.can_serve(size):
             served = (known for known in self._results if known in self._models.lora_requests)
             oldest = next((known for known in served if known != name), None)
             if oldest is None:
-                break  # loading adapters, or this adapter's former version, use the space
+                break  # adapters being loaded, or this adapter's former version, use the space
             log.info("the adapter %s makes room for %s", oldest, name)
-            await self._unload(oldest)
+            await self._unload_and_forget(oldest)
         if not self._copies.make_space(size):
             message = "Too many adapters are in use on this worker. Send the request again."
             raise RefusedByEngine(message, status=503, param="model")
 
-    async def _unload(self, name: str) -> None:
+    async def _unload_and_forget(self, name: str) -> None:
         self._results.pop(name, None)
-        await self._replace_served(name, None)
+        await self._replace_served_adapter(name, None)
 
-    async def _replace_served(self, name: str, request: _VolumeLoRARequest | None) -> None:
+    async def _replace_served_adapter(self, name: str, request: _VolumeLoRARequest | None) -> None:
         """Serve another ``LoRARequest``, or none, under a name, and unload the previous one.
 
         Running requests keep the previous adapter: the engine loads it again from its copy.

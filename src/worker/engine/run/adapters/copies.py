@@ -41,7 +41,7 @@ class AdapterCopies:
         self._retired: dict[Path, float] = {}
 
     @cached_property
-    def max_bytes(self) -> int:
+    def max_served_bytes(self) -> int:
         """Maximum total bytes of the served adapters."""
         if self._max_bytes is not None:
             return self._max_bytes
@@ -61,11 +61,14 @@ class AdapterCopies:
         return self._fits_limits([*self._sizes.values(), size], factor=2)
 
     def _fits_limits(self, sizes: Collection[int], factor: int = 1) -> bool:
-        return len(sizes) <= factor * self._max_adapters and sum(sizes) <= factor * self.max_bytes
+        return (
+            len(sizes) <= factor * self._max_adapters
+            and sum(sizes) <= factor * self.max_served_bytes
+        )
 
     def create_directory(self, name: str, size: int) -> Path:
         """Create the directory for a copy, and count ``size`` bytes for it."""
-        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory))
+        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._copies_directory))
         self._sizes[path] = size
         return path
 
@@ -83,7 +86,7 @@ class AdapterCopies:
         weakref.finalize(request, mark_unused)
 
     @cached_property
-    def _directory(self) -> Path:
+    def _copies_directory(self) -> Path:
         """The directory of all copies; removed with this object, or by a later worker process."""
         remove_stale_copies()
         path = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
@@ -103,7 +106,7 @@ def copy_adapter(path: Path, root: Path, name: str) -> None:
         raise BrokenAdapter(f"it has no {' and no '.join(missing)}")
     for file in FILES:
         with (folder / file).open("rb") as source, (path / file).open("wb") as target:
-            # Resolve the open file: a link may have changed since the version was read.
+            # Resolve the open file: a link may have changed since the adapter's version was read.
             opened = Path(f"/proc/self/fd/{source.fileno()}").resolve()
             if not opened.is_relative_to(resolved_root):
                 raise BrokenAdapter(f"its {file} is not in the directory of the adapters")

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
-from worker.engine.options.declarations import literal_values, pydantic_fields
+from worker.engine.options.declarations import literal_or_enum_values, pydantic_fields
 from worker.errors import InvalidInput
 from worker.volume.adapters import CONFIG, WEIGHTS, AdapterVersion, adapter_versions
 
@@ -50,7 +50,7 @@ class BrokenAdapter(ValueError):
 
 
 class _AdapterConfig(BaseModel):
-    """Keys of an adapter's configuration that vLLM uses; it refuses unsupported features itself."""
+    """Configuration keys of an adapter that vLLM uses; vLLM itself refuses unsupported features."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -70,7 +70,7 @@ class AdapterChecker:
         self._results: dict[str, CheckResult] = {}
         self._lock = threading.Lock()
 
-    def check(self, folder: Path, *, read_weights: bool = True) -> None:
+    def check_files(self, folder: Path, *, read_weights: bool = True) -> None:
         """Check an adapter's files; with ``read_weights``, also whether all weights are finite.
 
         Raises:
@@ -87,29 +87,34 @@ class AdapterChecker:
             ]
             raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
         except (TypeError, ValueError) as error:
-            raise BrokenAdapter(f"{CONFIG}: {_suggest_rank(str(error))}") from None
+            raise BrokenAdapter(f"{CONFIG}: {_add_rank_suggestion(str(error))}") from None
         try:
             shapes = _read_adapter_shapes(folder / WEIGHTS, read_weights=read_weights)
         except SafetensorError as error:
             raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
-        check_shapes(shapes, None if config.rank_pattern else config.r, self._base_shapes)
+        check_adapter_shapes(
+            shapes, None if config.rank_pattern else config.r, self._base_tensor_shapes
+        )
 
-    async def check_in_thread(self, folder: Path) -> None:
+    async def check_files_in_thread(self, folder: Path) -> None:
         """Check an adapter's files in a thread.
 
         Raises:
             InvalidInput: If vLLM would refuse the adapter, or generate wrong output with it.
         """
         try:
-            await asyncio.to_thread(self.check, folder)
+            await asyncio.to_thread(self.check_files, folder)
         except BrokenAdapter as broken:
             raise InvalidInput(str(broken)) from broken
 
-    def find_problems(self, root: Path, loaded: Mapping[str, CheckResult]) -> dict[str, str | None]:
+    def find_problems_by_adapter(
+        self, root: Path, loaded: Mapping[str, CheckResult]
+    ) -> dict[str, str | None]:
         """Return the complete adapters in ``root`` by name, each with its known problem or None.
 
         At most ``MAX_CHECKS_PER_LISTING`` adapters are checked, each once for a version of its
-        files. Results of loading (``loaded``), which finds more, take precedence. Call in a thread.
+        files. Results of loading (``loaded``), which finds more problems, take precedence. Use a
+        thread.
         """
         with self._lock:
             versions = adapter_versions(root)
@@ -122,7 +127,7 @@ class AdapterChecker:
 
     def _find_problem(self, folder: Path) -> str | None:
         try:
-            self.check(folder, read_weights=False)
+            self.check_files(folder, read_weights=False)
         except BrokenAdapter as broken:
             log.warning("the adapter %s can't be loaded: %s", folder.name, broken)
             return str(broken)
@@ -132,9 +137,11 @@ class AdapterChecker:
         return None
 
     @cached_property
-    def _base_shapes(self) -> Shapes:
+    def _base_tensor_shapes(self) -> Shapes:
         """The shapes of the base model's tensors by name."""
-        return read_base_shapes(self._config.model_config, self._config.load_config.download_dir)
+        return read_base_tensor_shapes(
+            self._config.model_config, self._config.load_config.download_dir
+        )
 
 
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
@@ -150,35 +157,36 @@ def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     checker = AdapterChecker(vllm_config)
     for module in modules:
         try:
-            _check_directory(Path(module.path).expanduser(), checker)
+            _check_adapter_directory(Path(module.path).expanduser(), checker)
         except BrokenAdapter as broken:
             raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
 
 
-def _check_directory(folder: Path, checker: AdapterChecker) -> None:
+def _check_adapter_directory(folder: Path, checker: AdapterChecker) -> None:
     if folder.is_absolute() and not (folder / CONFIG).is_file():
         raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
     if (folder / WEIGHTS).is_file():
-        checker.check(folder)
+        checker.check_files(folder)
 
 
-def _suggest_rank(message: str) -> str:
+def _add_rank_suggestion(message: str) -> str:
     """Add a sufficient MAX_LORA_RANK, or vLLM's maximum, to a message that refuses a rank."""
     if not (match := RANK_MESSAGE.search(message)):
         return message
     field = pydantic_fields(LoRAConfig)["max_lora_rank"]
-    ranks = sorted(map(int, literal_values(field.annotation)))
+    ranks = sorted(map(int, literal_or_enum_values(field.annotation)))
     sufficient = next((rank for rank in ranks if rank >= int(match[1])), None)
     if sufficient is None:
         return f"{message.rstrip('.')}: vLLM takes at most {ranks[-1]}"
     return f"{message.rstrip('.')}: set MAX_LORA_RANK={sufficient}"
 
 
-def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
+def check_adapter_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
     """Check that an adapter's matrices fit each other and the model's weights of the same names.
 
-    A module that the model lacks is refused only if its name equals a known name except for
-    numbers, such as a layer's. ``rank`` is None if the modules may have different ranks.
+    A module that the model doesn't have is refused only if its name differs from one of the model's
+    modules only by numbers, such as a layer's.``rank`` is None if the modules may have different
+    ranks.
 
     Raises:
         BrokenAdapter: If there are no tensors, or one does not fit; the message names the first.
@@ -187,7 +195,7 @@ def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # vLLM checks other names itself. Skip experts, whose layout differs between models.
+        # Skip other names, which vLLM checks itself, and experts, whose layout varies by model.
         if (match := TENSOR_NAME.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
     known = {name.rpartition(".")[0] for name in base_shapes}
@@ -200,14 +208,14 @@ def check_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) -> None:
             raise BrokenAdapter(f"the model has no {module}")
 
 
-def read_base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
+def read_base_tensor_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
     """Return the shapes of a model's tensors by name; empty if no files are found.
 
     The shape of a tensor with packed weights is (). Files that can't be read are skipped. ``cache``
     is the hub's cache directory; None for the default.
     """
     shapes = {}
-    folder = _model_folder(model_config, cache)
+    folder = _local_model_folder(model_config, cache)
     for file in folder.glob("*.safetensors") if folder else ():
         with contextlib.suppress(SafetensorError, OSError), safe_open(file, "pt") as tensors:
             for name in tensors.offset_keys():
@@ -217,7 +225,7 @@ def read_base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
     return shapes
 
 
-def _model_folder(model_config: Any, cache: str | None) -> Path | None:
+def _local_model_folder(model_config: Any, cache: str | None) -> Path | None:
     model = model_config.model
     if Path(model).is_dir():
         return Path(model)
@@ -255,9 +263,11 @@ def _check_weight_shape(module: str, matrices: Mapping[str, Shape], weight: Shap
     shape = matrices["B"][0], matrices["A"][1]
     # Embeddings, and the linear layers of some models, are stored transposed.
     if weight not in {shape, shape[::-1]}:
-        message = f"is for a weight of {_format(shape)}, the model's has {_format(weight)}"
+        message = (
+            f"is for a weight of {_format_shape(shape)}, the model's has {_format_shape(weight)}"
+        )
         raise BrokenAdapter(f"{module} {message}")
 
 
-def _format(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return " x ".join(map(str, shape))

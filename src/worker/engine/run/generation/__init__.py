@@ -11,17 +11,17 @@ from vllm.pooling_params import PoolingParams
 
 from worker.engine import Delta
 from worker.engine.run.adapters import Adapters
-from worker.engine.run.generation.deltas import keep_best_choices, split_output
+from worker.engine.run.generation.deltas import keep_best_choices, split_into_deltas
 from worker.engine.run.generation.prompts import PromptRenderer
 from worker.engine.run.generation.sampling import (
     SamplingPlan,
     build_beam_search_params,
-    limit_max_tokens,
-    plan_sampling,
-    plan_vllm_params,
+    limit_tokens_to_context,
+    plan_from_vllm_params,
+    plan_job_sampling,
 )
 from worker.engine.run.requests.bodies import check_bad_words
-from worker.engine.run.requests.texts import mark_request
+from worker.engine.run.requests.texts import mark_if_long
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
 from worker.engine.seam.translation import translate_errors
@@ -64,27 +64,29 @@ class Generation:
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
         """Yield the deltas of a raw job's answer; see ``Engine.generate``."""
-        mark_request(long=in_list)
+        mark_if_long(long=in_list)
         plan = self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         with translate_errors(self._client):
             adapter = await self.adapters.load_for_job(job)
             prompt = await self._render_prompt(job)
             skip = plan.params.skip_special_tokens
-            decode = partial(self._decode, skip_special_tokens=skip) if job.is_streamed else None
+            decode = (
+                partial(self._decode_tokens, skip_special_tokens=skip) if job.is_streamed else None
+            )
             with_ids = job.return_token_ids or self._tokenizer is None or not plan.params.detokenize
-            outputs = self._outputs(prompt, plan, request_id, adapter)
+            outputs = self._generate_outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
-                    self._check_and_rank(output, plan, request_id)
-                    for delta in split_output(output, decode, with_ids):
+                    self._check_and_rank_choices(output, plan, request_id)
+                    for delta in split_into_deltas(output, decode, with_ids):
                         yield delta
 
     async def _render_prompt(self, job: RawJob) -> EngineInput:
         try:
-            return await self.prompts.render_job(job, media=self._server.media)
+            return await self.prompts.render_job_prompt(job, media=self._server.media)
         except RefusedByEngine as refused:
             body = {"messages": self.prompts.chat_messages(job), "tools": job.tools}
-            raise await self._server.add_token_count(
+            raise await self._server.add_token_count_to_refusal(
                 refused, {**body, "prompt": job.prompt}
             ) from refused
 
@@ -103,14 +105,14 @@ class Generation:
         with translate_errors(self._client):
             context = self._client.model_config.max_model_len
             plan = (
-                plan_sampling(params, self._defaults, is_streamed=is_streamed, context=context)
+                plan_job_sampling(params, self._defaults, is_streamed=is_streamed, context=context)
                 if is_job
-                else plan_vllm_params(params)
+                else plan_from_vllm_params(params)
             )
             check_bad_words(plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
         if self._tokenizer is None:
             _refuse_tokenizer_parameters(plan)
-        if is_job:  # vLLM's own object can be changed later, so its plan is not cached
+        if is_job:  # a script can change its ``SamplingParams`` later, so their plan isn't cached
             self._last_plan = params, is_streamed, plan
         return plan
 
@@ -119,7 +121,7 @@ class Generation:
         self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         await self.adapters.load_for_job(job)
 
-    async def complete(
+    async def generate_full_answer(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
         """Generate an answer, and return it when it is complete.
@@ -128,10 +130,10 @@ class Generation:
             WorkerError: If the request is refused, or the engine is dead.
         """
         with translate_errors(self._client):
-            outputs = self._outputs(prompt, plan, request_id, adapter)
+            outputs = self._generate_outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
                 (output,) = [output async for output in outputs]
-            self._check_and_rank(output, plan, request_id)
+            self._check_and_rank_choices(output, plan, request_id)
         return output
 
     async def embed(
@@ -149,11 +151,13 @@ class Generation:
                 (output,) = [output async for output in outputs]
         return EmbeddingRequestOutput.from_base(output)
 
-    def _outputs(
+    def _generate_outputs(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> AsyncGenerator[RequestOutput, None]:
         if not plan.sampling.use_beam_search:
-            params = limit_max_tokens(self._client.model_config.max_model_len, plan.params, prompt)
+            params = limit_tokens_to_context(
+                self._client.model_config.max_model_len, plan.params, prompt
+            )
             return self._client.generate(prompt, params, request_id, lora_request=adapter)
         # Beam search is a part of vLLM's server, not of its engine.
         params = build_beam_search_params(plan, prompt, self._client.model_config)
@@ -163,15 +167,17 @@ class Generation:
         )
         return outputs
 
-    def _check_and_rank(self, output: RequestOutput, plan: SamplingPlan, request_id: str) -> None:
-        """Raise if a choice has failed; drop all but the best choices of a ranked answer."""
+    def _check_and_rank_choices(
+        self, output: RequestOutput, plan: SamplingPlan, request_id: str
+    ) -> None:
+        """Raise ``InternalError`` if a choice failed; drop all but a ranked answer's best ones."""
         if any(choice.finish_reason == "error" for choice in output.outputs):
             log.error("request %s failed in the engine", request_id)
             raise InternalError
         if plan.sampling.is_ranked:
-            keep_best_choices(output, plan, self._tokenizer, self._end_ids)
+            keep_best_choices(output, plan, self._tokenizer, self._end_token_ids)
 
-    def _decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+    def _decode_tokens(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         if self._tokenizer is None:
             return ""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
@@ -181,7 +187,7 @@ class Generation:
         return self._client.renderer.tokenizer
 
     @cached_property
-    def _end_ids(self) -> set[int]:
+    def _end_token_ids(self) -> set[int]:
         """The ids of the tokens with which the model ends a text."""
         config = self._client.model_config.try_get_generation_config() or {}
         end_ids = config.get("eos_token_id") or []

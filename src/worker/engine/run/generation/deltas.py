@@ -11,13 +11,13 @@ from worker.engine.seam.protocols import CompletionOutput, Logprob, RequestOutpu
 # Text that a tokenizer returns for the bytes of an incomplete character.
 INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
-# The value that vLLM's server writes for a probability of zero.
+# The log probability that vLLM's server writes for a probability of zero.
 MIN_LOGPROB = -9999.0
 
 Decode = Callable[[list[int]], str]
 
 
-def split_output(
+def split_into_deltas(
     output: RequestOutput, decode: Decode | None, include_ids: bool = False
 ) -> Iterator[Delta]:
     """Yield the deltas of one output of the engine.
@@ -35,7 +35,7 @@ def split_output(
     for choice in output.outputs:
         token_ids = list(choice.token_ids)
         positions = _render_logprobs(token_ids, choice.logprobs or ())
-        for text, tokens in _split_text(choice.text, token_ids, decode):
+        for text, tokens in _split_text_by_token(choice.text, token_ids, decode):
             is_last = tokens.stop == len(token_ids)
             yield Delta(
                 index=choice.index,
@@ -70,7 +70,9 @@ def keep_best_choices(
     for index, choice in enumerate(output.outputs):
         choice.index = index
         if is_beam_search and not plan.params.ignore_eos:
-            _truncate_at_end(choice, end_ids, partial(tokenizer.decode, skip_special_tokens=skip))
+            _truncate_after_end_token(
+                choice, end_ids, partial(tokenizer.decode, skip_special_tokens=skip)
+            )
         if not wants_logprobs:
             choice.logprobs = None
         elif is_beam_search:
@@ -81,7 +83,7 @@ def keep_best_choices(
             ]
 
 
-def _truncate_at_end(choice: CompletionOutput, end_ids: set[int], decode: Decode) -> None:
+def _truncate_after_end_token(choice: CompletionOutput, end_ids: set[int], decode: Decode) -> None:
     """Truncate a choice after the first end token, where sampling would have stopped."""
     ids = list(choice.token_ids)
     position = next((index for index, id_ in enumerate(ids) if id_ in end_ids), None)
@@ -104,7 +106,9 @@ def _top_candidates(
     return top
 
 
-def _split_text(text: str, ids: list[int], decode: Decode | None) -> Iterator[tuple[str, slice]]:
+def _split_text_by_token(
+    text: str, ids: list[int], decode: Decode | None
+) -> Iterator[tuple[str, slice]]:
     """Split a text among its tokens; yield each part of the text with the slice of its tokens.
 
     Without ``decode``, or with more than ``MAX_SPLIT_TOKENS`` tokens, the text is one part. The

@@ -9,7 +9,7 @@ from worker.engine.run.requests.texts import limit_texts
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, EngineInput
-from worker.engine.seam.translation import raise_for_error, translate_errors
+from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import add_system_prompt
@@ -25,8 +25,8 @@ NO_TOKENIZER = (
 def example_input(chat_renderer: Any) -> dict[str, Any]:
     """Return a short input for a test, in the richest form that a model accepts.
 
-    This is a conversation, or a text if the model has no chat template, or a list of token ids if
-    it has no tokenizer. ``chat_renderer`` is the renderer of vLLM's server.
+    The input is a conversation, or a textif the model has no chat template, or a list of token ids
+    if it has no tokenizer. ``chat_renderer`` is the renderer of vLLM's server.
     """
     tokenizer = chat_renderer.renderer.tokenizer
     if tokenizer is None:
@@ -45,7 +45,7 @@ class PromptRenderer:
         self.chat_renderer = server.state.online_renderer
         self._system_prompt = system_prompt
 
-    async def render_job(
+    async def render_job_prompt(
         self, job: RawJob, chat_template: str | None = None, media: MediaLoader | None = None
     ) -> EngineInput:
         """Render the prompt or the conversation of a job; its sampling parameters are not used.
@@ -67,7 +67,7 @@ class PromptRenderer:
 
     def chat_messages(self, job: RawJob) -> list[dict[str, Any]] | None:
         """Return the messages for the chat template; None if the job is not a conversation."""
-        messages = job.conversation
+        messages = job.chat_messages
         return None if messages is None else add_system_prompt(messages, self._system_prompt)
 
     async def render_prompt(self, prompt: Any) -> EngineInput:
@@ -118,7 +118,7 @@ class PromptRenderer:
                 else add_prompt,
                 continue_final_message=job.continue_final_message,
             )
-            _, prompts = raise_for_error(await self.chat_renderer.render_chat(request))
+            _, prompts = raise_for_error_response(await self.chat_renderer.render_chat(request))
         prompt: EngineInput
         (prompt,) = prompts
         return prompt

@@ -40,7 +40,7 @@ MISPLACED_KEYS = (
     dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING_PARAMS}") | OTHER_API_KEYS
 )
 
-# The keys of each parameter that is an object.
+# The valid keys of each parameter that is an object.
 NESTED_KEYS = {
     name: frozenset(key.name for key in fields(class_) if not key.name.startswith("_"))
     for name, class_ in (
@@ -49,8 +49,8 @@ NESTED_KEYS = {
     )
 }
 
-# Maximum number of tokens in an output whose text is split into one delta per token. The time for
-# this grows with the square of the number.
+# Maximum number of tokens in an output whose text is split into one delta per token. The time to
+# split it grows with the square of the number.
 MAX_SPLIT_TOKENS = 256
 
 _validator = TypeAdapter(SamplingParams)
@@ -58,13 +58,13 @@ _validator = TypeAdapter(SamplingParams)
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """vLLM's ``SamplingParams`` for an answer, and the job's parameters, which include others."""
+    """vLLM's ``SamplingParams`` for an answer, and all of the job's, also those not of vLLM."""
 
     params: Any
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def plan_sampling(
+def plan_job_sampling(
     sampling: Sampling, defaults: Mapping[str, Any], *, is_streamed: bool, context: int
 ) -> SamplingPlan:
     """Return the plan for an answer to a raw job.
@@ -78,10 +78,10 @@ def plan_sampling(
         Exception: vLLM's own, for a value out of range.
     """
     values = sampling.vllm_params
-    _check_keys(SAMPLING_PARAMS, values, VLLM_FIELDS)
+    _refuse_unknown_keys(SAMPLING_PARAMS, values, VLLM_FIELDS)
     for name, known in NESTED_KEYS.items():
         if isinstance(values.get(name), dict):
-            _check_keys(f"{SAMPLING_PARAMS}.{name}", values[name], known)
+            _refuse_unknown_keys(f"{SAMPLING_PARAMS}.{name}", values[name], known)
     if (interval := values.get("stream_interval")) and is_streamed and interval > MAX_SPLIT_TOKENS:
         message = f"at most {MAX_SPLIT_TOKENS} in a stream"
         raise param_error("stream_interval", message, SAMPLING_PARAMS)
@@ -95,14 +95,14 @@ def plan_sampling(
         message = f"more than the {context:,} tokens of the context"
         raise param_error("min_tokens", message, SAMPLING_PARAMS)
     if is_beam_search:
-        _refuse_ignored_parameters(sampling, params)
+        _refuse_ignored_in_beam_search(sampling, params)
     elif sampling.is_ranked and params.num_logprobs is None:
         # Ranking needs only the log probabilities of the chosen tokens, without alternatives.
         params.logprobs = 0
     return SamplingPlan(params, sampling)
 
 
-def plan_vllm_params(params: Any) -> SamplingPlan:
+def plan_from_vllm_params(params: Any) -> SamplingPlan:
     """Return the plan for an answer that is not streamed, from vLLM's own ``SamplingParams``."""
     copy = params.clone()
     copy.output_kind = RequestOutputKind.FINAL_ONLY
@@ -115,7 +115,7 @@ def build_structured_outputs(values: Mapping[str, Any]) -> Any:
     Raises:
         InvalidInput: If a key is unknown, or no kind of constraint is set.
     """
-    _check_keys(STRUCTURED_OUTPUTS, values, NESTED_KEYS[STRUCTURED_OUTPUTS])
+    _refuse_unknown_keys(STRUCTURED_OUTPUTS, values, NESTED_KEYS[STRUCTURED_OUTPUTS])
     return StructuredOutputsParams(**values)
 
 
@@ -132,7 +132,7 @@ def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_conf
         raise param_error("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
     params = plan.params
     max_tokens = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
-    # vLLM 0.29 lacks this field, and always skips special tokens.
+    # vLLM 0.29 doesn't have this field, and always skips special tokens.
     optional = ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
     return BeamSearchParams(
         beam_width=width,
@@ -144,11 +144,11 @@ def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_conf
     )
 
 
-def limit_max_tokens(context: int, params: Any, prompt: EngineInput) -> Any:
+def limit_tokens_to_context(context: int, params: Any, prompt: EngineInput) -> Any:
     """Return parameters whose ``max_tokens`` and ``min_tokens`` fit the context after a prompt.
 
-    vLLM's server applies the same limit. vLLM's engine accepts numbers that the kernels of a GPU
-    can't handle. A prompt without token ids counts as empty; the engine checks its length.
+    vLLM's server applies this limit. vLLM's engine doesn't: it accepts numbers that the kernels of
+    a GPU can't handle.A prompt without token ids counts as empty; the engine checks its length.
     """
     max_tokens = max(1, context - len(prompt.get("prompt_token_ids") or ()))
     if params.max_tokens is None or params.max_tokens <= max_tokens:
@@ -182,18 +182,20 @@ def _build_sampling_params(values: dict[str, Any]) -> Any:
         raise InvalidInput(f"{SAMPLING_PARAMS}: {message}", param=param) from None
 
 
-def _refuse_ignored_parameters(sampling: Sampling, params: Any) -> None:
+def _refuse_ignored_in_beam_search(sampling: Sampling, params: Any) -> None:
     """Refuse parameters that vLLM's beam search would ignore."""
     default, values = SamplingParams(), sampling.vllm_params
     changed = [name for name in values if getattr(params, name) != getattr(default, name)]
-    sampling.refuse_in_beam_search([name for name in changed if name not in BEAM_SEARCH_USES])
+    sampling.refuse_ignored_in_beam_search(
+        [name for name in changed if name not in BEAM_SEARCH_USES]
+    )
     # Beam search does not sample, but the default temperature and 0, which is greedy, are accepted.
     if values.get("temperature", 0) not in (0, default.temperature):
         message = "there is no chance in beam search: leave it out, or 0"
         raise param_error("temperature", message, SAMPLING_PARAMS)
 
 
-def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
+def _refuse_unknown_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
     """Refuse unknown keys, and structured outputs without a kind of constraint."""
     if unknown := sorted(values.keys() - known)[:MAX_MISTAKES]:
         names, misplaced = (KNOWN_KEYS, MISPLACED_KEYS) if known is VLLM_FIELDS else (known, {})
@@ -206,7 +208,7 @@ def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -
 
 def _validation_error(invalid: ValidationError) -> InvalidInput:
     errors = invalid.errors(include_input=False, include_url=False)
-    # A location consists of pydantic's label for the class, and the parameter.
+    # An error's location is pydantic's label for the class, then the parameter.
     reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
     if not reasons:
         return InvalidInput(f"{SAMPLING_PARAMS}: {errors[0]['msg']}")

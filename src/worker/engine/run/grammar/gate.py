@@ -27,8 +27,9 @@ COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProper
 SLOW_CPU_S = 0.1
 # Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
-# Default limit for a grammar, in seconds of CPU time, on machines with at most this many CPUs.
-# There the engine core compiles in a single thread, and all other grammars wait.
+# Default limit for a grammar, in seconds of CPU time, on machines with at most
+# ``SINGLE_THREAD_CPUS``. There the engine core compiles in a single thread, and all other grammars
+# wait.
 SINGLE_THREAD_LIMIT_S = 2.0
 SINGLE_THREAD_CPUS = 2
 
@@ -79,15 +80,15 @@ class GrammarGate:
             if result.outcome in REFUSAL_MESSAGES:
                 raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._tester.limit_s))
             if result.seconds > SLOW_CPU_S:
-                await self._wait_for_turn(grammar.key, result.seconds)
+                await self._wait_to_compile(grammar.cache_key, result.seconds)
         async with contextlib.aclosing(outputs()) as generated:
             async for output in generated:
                 if any(choice.finish_reason == "error" for choice in output.outputs):
                     raise _refusal(REFUSAL_MESSAGES["nothing"])
                 yield output
 
-    async def _wait_for_turn(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles no other slow grammar, unless its cache has this grammar."""
+    async def _wait_to_compile(self, key: bytes, seconds: float) -> None:
+        """Wait until the core compiles no other slow grammar, unless it has cached this grammar."""
         if key in self._compiled_keys:
             return
         await self._compile_lock.acquire()
@@ -101,11 +102,11 @@ class GrammarGate:
         asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
 
 
-def create_tester(client: Client, settings: Settings) -> GrammarTester | None:
+def create_grammar_tester(client: Client, settings: Settings) -> GrammarTester | None:
     """Create the tester of grammars for a client.
 
-    Returns None if the operator has disabled it, if vLLM uses another backend than xgrammar, or if
-    there is no tokenizer.
+    Returns None if the operator has disabled the trial,if vLLM uses another backend than xgrammar,
+    or if there is no tokenizer.
     """
     config = client.vllm_config
     limit_s = settings.structured_compile_s

@@ -12,12 +12,13 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xgrammar as xgr
 
-from worker.children import fork
+from worker.children import run_in_fork
 
 # Bytes of memory that a fork may use in addition to the memory of this process.
 EXTRA_MEMORY_BYTES = 2 << 30
@@ -45,7 +46,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        pid = fork(partial(try_and_report, request, compiler, info.vocab_size))
+        pid = run_in_fork(partial(try_and_report, request, compiler, info.vocab_size))
         request_numbers[pid] = request["number"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
@@ -76,14 +77,14 @@ def write_result(number: int, result: tuple[str, float]) -> None:
 
 
 def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[str, float]:
-    """Limit this fork, and try a grammar; return outcome and CPU seconds (0 if not compiled)."""
+    """Limit this fork, and try a grammar; return its outcome, CPU seconds (0 if not compiled)."""
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
-        limit = int(statm.read().split()[0]) * resource.getpagesize() + EXTRA_MEMORY_BYTES
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + EXTRA_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     started_at = time.process_time()
-    failure = INVALID  # vLLM reports the mistake
+    failure = INVALID  # vLLM itself will report the grammar's mistake
     try:
         grammar = parse_grammar(**request)
         if time.process_time() - started_at > MAX_PARSE_S:

@@ -56,7 +56,7 @@ class Grammar:
     compact: bool = False  # whether the output is JSON without whitespace
 
     @property
-    def key(self) -> bytes:
+    def cache_key(self) -> bytes:
         return sha256(repr(self).encode(errors="replace")).digest()
 
 
@@ -91,7 +91,7 @@ class GrammarTester:
         Raises:
             EngineBusy: If the process exits, or returns no result in time.
         """
-        key = grammar.key
+        key = grammar.cache_key
         if (result := self._results.get(key)) is not None:
             self._results.move_to_end(key)
             return result
@@ -103,12 +103,12 @@ class GrammarTester:
             result = None
             if count_before == self._result_count:
                 # The process hangs: its requests would occupy their slots forever.
-                await self.close()
+                await self.stop_process()
         if result is None:
             raise EngineBusy("A structured output could not be checked in time")
         return result
 
-    async def close(self) -> None:
+    async def stop_process(self) -> None:
         """Kill the process if it is running, and wait for its exit."""
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -119,18 +119,18 @@ class GrammarTester:
         await self._slots.acquire()
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self._slots.release)
-            process = await self.start()
+            process = await self.start_process()
             cleanup.pop_all()
         future: _ResultFuture = asyncio.get_running_loop().create_future()
         # Release the slot when the trial ends, even if the caller is cancelled before.
-        future.add_done_callback(partial(self._finish_trial, grammar.key))
-        if (result := self._results.get(grammar.key)) is not None:
+        future.add_done_callback(partial(self._finish_trial, grammar.cache_key))
+        if (result := self._results.get(grammar.cache_key)) is not None:
             # An equal grammar was tried while this grammar waited.
             future.set_result(result)
             return result
         number = next(self._numbers)
         self._futures[number] = future
-        _write(process, {"number": number, "limit_s": self.limit_s, **asdict(grammar)})
+        _write_message(process, {"number": number, "limit_s": self.limit_s, **asdict(grammar)})
         return await asyncio.shield(future)
 
     def _finish_trial(self, key: bytes, future: _ResultFuture) -> None:
@@ -140,14 +140,14 @@ class GrammarTester:
         while len(self._results) > MAX_RESULTS:
             self._results.popitem(last=False)
 
-    async def start(self) -> Process:
+    async def start_process(self) -> Process:
         """Start the process unless it is running; return the process."""
         async with self._start_lock:
             if self._reader is None or self._reader.done():
                 if self._description is None:
                     self._description = await asyncio.to_thread(self._describe_tokenizer)
                 # Pass nothing from the worker's environment, since it contains secrets.
-                self._process = await children.start(
+                self._process = await children.start_async(
                     children.module_command(PROCESS_MODULE),
                     children.add_source_path(_ENVIRONMENT),
                     stdin=PIPE,
@@ -156,7 +156,7 @@ class GrammarTester:
                 self._reader = asyncio.create_task(self._read_results(self._process))
                 with contextlib.suppress(ProcessLookupError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
-                _write(self._process, {"tokenizer": self._description})
+                _write_message(self._process, {"tokenizer": self._description})
             assert self._process  # for the type checker: a running reader has a process
             return self._process
 
@@ -177,8 +177,8 @@ class GrammarTester:
             future.set_result(None)
 
 
-def _write(process: Process, message: dict[str, object]) -> None:
-    """Write a message; ignore errors if the process has exited, which the reading task notices."""
+def _write_message(process: Process, message: dict[str, object]) -> None:
+    """Write a message; ignore errors after the process's exit: ``_read_results`` reports it."""
     assert process.stdin  # for the type checker: it is a pipe
     with contextlib.suppress(OSError, RuntimeError):
         process.stdin.write(json.dumps(message).encode() + b"\n")

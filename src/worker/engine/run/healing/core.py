@@ -30,8 +30,8 @@ OUT_OF_MEMORY_HINT = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
 OUTPUT_FDS = (1, 2)
-# Maximum seconds to wait until the reader has passed on a core's last output. It needs
-# milliseconds, unless the machine is busy, or another process has inherited a pipe.
+# Maximum seconds to wait until the reader has passed on a core's last output. Passing it on takes
+# milliseconds,unless the machine is busy, or another process has inherited a pipe.
 DRAIN_TIMEOUT_S = 5.0
 
 
@@ -49,7 +49,9 @@ class CoreOutput:
         # pipes, and keep them open after the core's exit.
         resource_tracker.ensure_running()
         originals = [os.dup(fd) for fd in OUTPUT_FDS]
-        self._reader = logs.redirect(OUTPUT_FDS, originals, ERRORS, self._error_file.fileno())
+        self._reader = logs.redirect_to_reader(
+            OUTPUT_FDS, originals, ERRORS, self._error_file.fileno()
+        )
         try:
             yield
         finally:
@@ -73,7 +75,7 @@ class CoreOutput:
 
 
 class Core:
-    """One engine core of vLLM, from its startup to its exit, with metrics of its own."""
+    """One engine core of vLLM, from its startup to its exit, with its metrics."""
 
     def __init__(
         self, client: Client, metrics: CollectorRegistry, heartbeat: Heartbeat, output: CoreOutput
@@ -88,7 +90,7 @@ class Core:
         self._processes = list(self._live_processes())
 
     @property
-    def requests(self) -> list[RequestState]:
+    def unfinished_requests(self) -> list[RequestState]:
         """The unfinished requests of the core, also after its death."""
         return list(self.client.output_processor.request_states.values())
 
@@ -97,19 +99,23 @@ class Core:
         """Whether all requests and all calls (which load adapters, for example) have finished."""
         return not (self.client.output_processor.has_unfinished_requests() or self._pending_calls)
 
-    def new_request_ids(self, until: float) -> set[str]:
+    def prefilling_request_ids(self, until: float) -> set[str]:
         """Return ids of requests without output that arrived by ``until`` (``time.monotonic``)."""
         until_unix = time.time() - time.monotonic() + until
         return {
             request.external_req_id
-            for request in self.requests
+            for request in self.unfinished_requests
             if request.is_prefilling and request.stats.arrival_time <= until_unix
         }
 
     @property
-    def running_request_ids(self) -> set[str]:
+    def decoding_request_ids(self) -> set[str]:
         """The ids of the requests that have some output."""
-        return {request.external_req_id for request in self.requests if not request.is_prefilling}
+        return {
+            request.external_req_id
+            for request in self.unfinished_requests
+            if not request.is_prefilling
+        }
 
     @property
     def is_paused(self) -> bool:
@@ -119,7 +125,7 @@ class Core:
         return False
 
     @property
-    def process_count(self) -> int:
+    def initial_process_count(self) -> int:
         """Number of processes that the core was started with."""
         return len(self._processes)
 
@@ -150,7 +156,7 @@ class Core:
         psutil.wait_procs(processes, EXIT_TIMEOUT_S)
 
     def has_crashed(self) -> bool:
-        """Wait for the exit of a dead core; return False if it was ended from outside."""
+        """Wait for a dead core's exit; return whether it crashed, and wasn't ended from outside."""
         exited = connection.wait([rank.sentinel for rank in self._ranks], EXIT_TIMEOUT_S)
         for rank in self._ranks:
             if rank.sentinel in exited:
@@ -160,14 +166,14 @@ class Core:
         codes = self._exit_codes
         return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
-    async def remove(self) -> str:
+    async def fail_calls_and_close(self) -> str:
         """Fail a dead core's pending calls, and close the core in a thread; return why it died."""
         # vLLM would let the calls that the core did not answer wait forever.
         for call in self._pending_calls:
             call.set_exception(EngineDead())
-        return await asyncio.to_thread(self.close)
+        return await asyncio.to_thread(self.stop_and_get_reason)
 
-    def close(self) -> str:
+    def stop_and_get_reason(self) -> str:
         """Shut down a core that no longer responds; return why it died, as one line."""
         self.client.shutdown()
         self.kill()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.suspects import Suspects, belongs_to
+from worker.engine.run.healing.suspects import Suspects, is_id_of_request
 from worker.engine.run.healing.suspension import Suspension
 from worker.engine.run.healing.watchdog import MAX_COMPILE_S, SilenceTimer, max_prefill_s
 from worker.engine.seam.translation import START_ERRORS
@@ -71,7 +71,7 @@ class Healer:
         # Times of the restarts, by ``time.monotonic``.
         self._restart_times: deque[float] = deque()
         self._suspects = Suspects()
-        # Suspects enter the engine one at a time; ``_last_suspect`` waits for the last output.
+        # Suspects enter the engine one at a time: ``_last_suspect`` awaits the last one's output.
         self._suspect_lock = asyncio.Lock()
         self._last_suspect: asyncio.Task[None] | None = None
         self._has_given_up = False
@@ -90,7 +90,7 @@ class Healer:
             while True:
                 silence = SilenceTimer(time.monotonic())
                 has_hung = await self._watch_until_dead(silence)
-                reason = await self._clean_up(silence.started_at, has_hung=has_hung)
+                reason = await self._clean_up_dead_core(silence.started_at, has_hung=has_hung)
                 await self.suspension.vacate_until_resumed()
                 if not await self._replace_core(reason):
                     return
@@ -150,8 +150,8 @@ class Healer:
             """Return for each part of the request whether the engine has no output for it yet."""
             return [
                 request.is_prefilling
-                for request in core.requests
-                if belongs_to(request.external_req_id, request_id)
+                for request in core.unfinished_requests
+                if is_id_of_request(request.external_req_id, request_id)
             ]
 
         # If a core died while this request waited for its turn, it may no longer be a suspect.
@@ -165,7 +165,9 @@ class Healer:
         while not core.client.errored:
             await asyncio.sleep(WATCH_INTERVAL_S)
             is_busy = core.client.output_processor.has_unfinished_requests()
-            silent_s = silence.update(time.monotonic(), core.heartbeat.last_at, is_busy=is_busy)
+            silent_s = silence.update_and_get_silence(
+                time.monotonic(), core.heartbeat.last_at, is_busy=is_busy
+            )
             if silent_s < NORMAL_SILENCE_S:
                 cpu_time_before = 0.0
                 continue
@@ -188,15 +190,15 @@ class Healer:
         core = self.core
         if core.is_paused:
             return True
-        limit_s = self._hang_s + max_prefill_s(core.requests, core.client.vllm_config)
+        limit_s = self._hang_s + max_prefill_s(core.unfinished_requests, core.client.vllm_config)
         # On an overloaded machine the core needs longer for the same step. So the core hangs only
         # if it is idle, or has used more CPU time than the step may take.
-        is_idle = cpu_time_s < IDLE_CPU_SHARE * silent_s * core.process_count
+        is_idle = cpu_time_s < IDLE_CPU_SHARE * silent_s * core.initial_process_count
         if silent_s < limit_s or not (is_idle or cpu_time_s + NORMAL_SILENCE_S >= limit_s):
             return False
         return silent_s > MAX_COMPILE_S or not core.is_compiling
 
-    async def _clean_up(self, step_started_at: float, *, has_hung: bool) -> str | None:
+    async def _clean_up_dead_core(self, step_started_at: float, *, has_hung: bool) -> str | None:
         """Remove the rest of a dead core; after a crash or a hang, record its requests as suspects.
 
         ``step_started_at`` is the time of the core's last message, by ``time.monotonic``. Returns
@@ -205,12 +207,12 @@ class Healer:
         core = self.core
         is_suspended, self._suspended_core = core is self._suspended_core, None
         if not is_suspended and (has_hung or await asyncio.to_thread(core.has_crashed)):
-            new_ids = core.new_request_ids(step_started_at + STEP_START_S)
-            self._suspects.record_crash(new_ids, core.running_request_ids)
+            new_ids = core.prefilling_request_ids(step_started_at + STEP_START_S)
+            self._suspects.record_crash(new_ids, core.decoding_request_ids)
         if handler := core.client.output_handler:
             # Let vLLM's handler fail the running requests first: a shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
-        reason = await core.remove()
+        reason = await core.fail_calls_and_close()
         if is_suspended:
             return None
         return "it hung" if has_hung else reason
@@ -221,7 +223,7 @@ class Healer:
         ``reason`` is None if the core was stopped on purpose, which doesn't count as a restart.
         """
         died_at = time.monotonic()
-        while reason is None or self._count_restart():
+        while reason is None or self._count_restart_if_allowed():
             if reason is not None:
                 log.error("the engine of %s died: %s: it is started again", self._name, reason)
             core = None
@@ -231,7 +233,7 @@ class Healer:
             except START_FAILURES as error:
                 reason = str(error)
                 if core:
-                    await core.remove()
+                    await core.fail_calls_and_close()
             else:
                 self.core = core
                 seconds = time.monotonic() - died_at
@@ -240,7 +242,7 @@ class Healer:
         log.error("the engine of %s died: %s: it is not started again", self._name, reason)
         return False
 
-    def _count_restart(self) -> bool:
+    def _count_restart_if_allowed(self) -> bool:
         """Count a restart; return False if the maximum has been reached."""
         now = time.monotonic()
         while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:

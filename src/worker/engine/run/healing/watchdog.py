@@ -43,7 +43,7 @@ class SilenceTimer:
     def __init__(self, now: float) -> None:
         self._since = self._updated_at = self.started_at = now
 
-    def update(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
+    def update_and_get_silence(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
         """Return the seconds of silence until ``now``.
 
         Call at least every ``MAX_UPDATE_GAP_S``: the timer restarts after a longer gap, while no

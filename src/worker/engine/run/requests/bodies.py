@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from vllm.sampling_params import SamplingParams
 
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.translation import body_error
+from worker.engine.seam.translation import invalid_body_error
 from worker.errors import InvalidInput
 from worker.validation import param_error
 
@@ -44,7 +44,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
         raise param_error("bad_words", message, holder)
 
 
-def check_input_items(body: Mapping[str, Any]) -> None:
+def check_responses_input_items(body: Mapping[str, Any]) -> None:
     """Check the items of a long ``input`` as vLLM's server would, up to the first wrong item.
 
     The server's own check keeps an error for each possible type of each wrong item. For 500 items
@@ -63,5 +63,5 @@ def check_input_items(body: Mapping[str, Any]) -> None:
             request_class.model_validate({INPUT: [item]})
         except ValidationError as invalid:
             place = f"{INPUT}.{index}"
-            message = body_error(invalid).message.replace(f"{INPUT}.0", place)
+            message = invalid_body_error(invalid).message.replace(f"{INPUT}.0", place)
             raise InvalidInput(message, param=place) from None

@@ -15,10 +15,10 @@ from worker.engine.run.requests.texts import is_long
 from worker.engine.seam.patches import ADD_REQUEST
 from worker.engine.seam.protocols import Client, EngineInput
 
-# Number of engine steps that the uncomputed prompts of long requests may fill, so that neither the
-# current nor the next step lacks work.
+# Number of engine steps that the uncomputed prompts of long requests may fill, so that the current
+# and the next step have enough work.
 MAX_QUEUED_STEPS = 2
-# One of this many slots is reserved for short requests.
+# One in ``FREE_SLOT_DIVISOR`` slots is reserved for short requests.
 FREE_SLOT_DIVISOR = 8
 # Seconds between two polls of the engine's requests: less than a full step takes.
 POLL_INTERVAL_S = 0.004
@@ -51,12 +51,12 @@ class LongRequestQueue:
         if not is_long.get():
             return await self._add_directly(request_id, prompt, *args, **kwargs)
         async with self._lock:
-            while not self._client.errored and self._is_full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+            while not self._client.errored and self._is_engine_full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
                 await asyncio.sleep(POLL_INTERVAL_S)
             self._sent_ids.add(request_id)
             return await self._add_directly(request_id, prompt, *args, **kwargs)
 
-    def _is_full(self) -> bool:
+    def _is_engine_full(self) -> bool:
         states = self._client.output_processor.request_states.values()
         long_requests = [state for state in states if state.external_req_id in self._sent_ids]
         self._sent_ids = {state.external_req_id for state in long_requests}

@@ -49,7 +49,7 @@ def allowed_hosts(model_config: Any) -> tuple[str, ...]:
     return tuple(domain for domain in domains if domain != UNREACHABLE_HOST)
 
 
-def disable_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def disable_media_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
     """Return arguments that keep vLLM from fetching media, and from opening local files.
 
     Hosts that the operator allows stay in the arguments, where the worker's fetcher finds them.

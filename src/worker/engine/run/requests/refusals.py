@@ -7,7 +7,7 @@ import logging
 import re
 
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.translation import translate
+from worker.engine.seam.translation import translate_error
 from worker.errors import MAX_MESSAGE_LENGTH
 
 # Loggers whose warnings quote messages, or the URLs of images, which can contain credentials.
@@ -53,4 +53,6 @@ def is_loggable(record: logging.LogRecord) -> bool:
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
     refusal = import_from_vllm("ErrorResponse")
-    return not any(isinstance(value, refusal) or translate(value) for value in (*arguments, error))
+    return not any(
+        isinstance(value, refusal) or translate_error(value) for value in (*arguments, error)
+    )

@@ -39,7 +39,7 @@ MEDIA_TYPES = ("image", "audio", "video", "file", "input_image", "input_audio", 
 def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
     """Check the texts of a body or of a raw job, and truncate them where the request allows it.
 
-    Also marks the current task if the request is long (see ``mark_request``). With
+    Also marks the current task if the request is long (see ``mark_if_long``). With
     ``truncate_prompt_tokens``, the texts in the returned body may be cut to the characters that can
     remain after vLLM's own truncation.
 
@@ -49,7 +49,7 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
     lists = [value for key in keys if isinstance(value := body.get(key), list)]
-    mark_request(long=size > LONG_CHARACTERS or any(map(_is_large, lists)))
+    mark_if_long(long=size > LONG_CHARACTERS or any(map(_has_many_prompts_or_ids, lists)))
     truncation, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
     if truncation is None and shape.accepts_token_ids:
         # Refuse too many token ids before any code processes each of them.
@@ -72,9 +72,9 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
         length = limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
         side = body.get("truncation_side") or tokenizer.truncation_side
         span = slice(-length, None) if side == "left" else slice(length)
-        return {**body, **_truncate(body, keys, span)}
+        return {**body, **_truncate_texts(body, keys, span)}
     for key in keys:
-        _check_size(max(_text_lengths(body.get(key)), default=0), limit, key, context)
+        _check_size(max(_character_counts(body.get(key)), default=0), limit, key, context)
     return body
 
 
@@ -87,7 +87,7 @@ def _check_size(size: int, limit: int, key: str, context: int, unit: str = "char
         )
 
 
-def mark_request(*, long: bool) -> None:
+def mark_if_long(*, long: bool) -> None:
     """Mark the current task as part of a long request if ``long``; a marked task stays marked."""
     is_long.set(long or is_long.get())
 
@@ -97,7 +97,7 @@ def _is_list_starting_with(value: Any, kind: type) -> bool:
     return isinstance(value, list) and bool(value) and type(value[0]) is kind
 
 
-def _is_large(items: list[Any]) -> bool:
+def _has_many_prompts_or_ids(items: list[Any]) -> bool:
     """Return whether a list has many prompts, or many token ids."""
     if _is_list_starting_with(items, int):
         return len(items) > MANY_TOKENS
@@ -120,28 +120,30 @@ def count_characters(value: Any) -> int:
     return count
 
 
-def _text_lengths(value: Any) -> Iterator[int]:
-    """Yield the characters of each string in a list, or the total of any other value."""
+def _character_counts(value: Any) -> Iterator[int]:
+    """Yield the character count of each string in a list, or the total of any other value."""
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         yield from map(len, value)
     else:
         yield count_characters(value)
 
 
-def _truncate(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
+def _truncate_texts(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
     """Return a body's truncated texts by key; vLLM would first tokenize all of each text."""
 
-    def truncate(value: Any) -> Any:
+    def truncate_text(value: Any) -> Any:
         return value[span] if isinstance(value, str) else value
 
     return {
-        key: [*map(truncate, value)] if isinstance(value := body[key], list) else truncate(value)
+        key: [*map(truncate_text, value)]
+        if isinstance(value := body[key], list)
+        else truncate_text(value)
         for key in keys
         if key in body
     }
 
 
-def reserve_thread(executor: Executor, threads: int) -> None:
+def reserve_thread_for_short_texts(executor: Executor, threads: int) -> None:
     """Let long requests wait for each other, so that other requests always find a free thread.
 
     Replaces ``submit`` of the executor in which vLLM renders and tokenizes. Does nothing with a

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from worker.children import Child, script_command
 from worker.engine.start.ahead import reader
-from worker.process.memory import PAGE_CACHE_SHARE, free_memory
+from worker.process.memory import PAGE_CACHE_SHARE, free_memory_bytes
 from worker.store import ArtifactLocation, disk
 
 log = logging.getLogger("worker")
@@ -28,7 +28,7 @@ class ReadAhead:
 
     @classmethod
     def start(cls, locations: Sequence[ArtifactLocation]) -> "ReadAhead | None":
-        """Start to read the weights in these locations, in the order in which they will be loaded.
+        """Start to read the weights in ``locations``, in the order in which they will be loaded.
 
         The child reads no more than a share of the memory that is free. Returns None if no weights
         are loaded through the page cache, or if their files can't be listed.
@@ -42,7 +42,7 @@ class ReadAhead:
                 for file in disk.weight_paths(location.directory, location.artifact)
             ]
             if files:
-                return cls([*dict.fromkeys(files)], int(PAGE_CACHE_SHARE * free_memory()))
+                return cls([*dict.fromkeys(files)], int(PAGE_CACHE_SHARE * free_memory_bytes()))
         return None
 
     @property

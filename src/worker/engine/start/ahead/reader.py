@@ -35,8 +35,8 @@ def iter_blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, in
             yield file, offset, min(BLOCK_BYTES, size - offset)
 
 
-def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
-    """Read a block into the page cache, and append the number of bytes of each call to ``sizes``.
+def read_into_page_cache(sizes: list[int], file: str, offset: int, size: int) -> None:
+    """Read a block into the page cache, and append each ``sendfile`` call's size to ``sizes``.
 
     The kernel moves the pages without copying them, and pages that are already cached take no time.
     """
@@ -56,7 +56,7 @@ def main(limit: int, files: Sequence[str]) -> None:
     start_time, sizes = time.monotonic(), list[int]()
 
     def report_and_exit(*_: object) -> None:
-        # The parent may have exited.
+        # Writing fails if the parent has exited.
         with suppress(OSError):
             os.write(1, f"{sum(sizes)} {time.monotonic() - start_time:.3f}\n".encode())
         os._exit(0)
@@ -64,7 +64,7 @@ def main(limit: int, files: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, report_and_exit)
     with ThreadPoolExecutor(READER_THREADS) as pool:
         for block in iter_blocks(files, limit):
-            pool.submit(read_block, sizes, *block)
+            pool.submit(read_into_page_cache, sizes, *block)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report_and_exit()
 

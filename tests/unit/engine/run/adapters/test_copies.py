@@ -106,7 +106,11 @@ async def test_a_copy_in_use_is_not_removed_and_a_further_adapter_is_refused(
     monkeypatch.setattr("worker.engine.run.adapters.copies.GRACE_PERIOD_S", 0)
     assert (await serving.get("c")).lora_name == "c"
     assert size_of(Path(used[0].lora_path))
-    assert [len(folders) for _, folders, _ in os.walk(serving.copies._directory)] == [2, 0, 0]
+    assert [len(folders) for _, folders, _ in os.walk(serving.copies._copies_directory)] == [
+        2,
+        0,
+        0,
+    ]
 
 
 async def test_unloaded_and_unknown_adapters_leave_nothing_behind(

@@ -20,9 +20,9 @@ from worker.engine.run.adapters import files as module
 from worker.engine.run.adapters.files import (
     AdapterChecker,
     BrokenAdapter,
+    check_adapter_shapes,
     check_lora_modules,
-    check_shapes,
-    read_base_shapes,
+    read_base_tensor_shapes,
 )
 from worker.volume.adapters import adapter_version
 
@@ -31,7 +31,7 @@ SHAPES = {f"{SECOND}.lora_A.weight": (4, 16), f"{SECOND}.lora_B.weight": (8, 4)}
 
 
 def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
-    return read_base_shapes(SimpleNamespace(model=str(model), revision=None), None)
+    return read_base_tensor_shapes(SimpleNamespace(model=str(model), revision=None), None)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
 )
 def test_a_valid_adapter_passes(adapter: Path, model: Path, change: Change) -> None:
     change(adapter)
-    AdapterChecker(fake_client(model).vllm_config).check(adapter)
+    AdapterChecker(fake_client(model).vllm_config).check_files(adapter)
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
@@ -58,7 +58,7 @@ def test_a_broken_adapter_is_refused_without_its_path(
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
-        AdapterChecker(fake_client(model).vllm_config).check(adapter)
+        AdapterChecker(fake_client(model).vllm_config).check_files(adapter)
     assert message in str(caught.value)
     assert str(adapter.parent) not in str(caught.value)
 
@@ -73,7 +73,7 @@ def test_a_rank_above_the_limit_is_refused(
     set_config(r=rank)(adapter)
     message = f"LoRA rank {rank} is greater than max_lora_rank {MAX_RANK}: {remedy}"
     with pytest.raises(BrokenAdapter, match=message):
-        AdapterChecker(fake_client(model).vllm_config).check(adapter)
+        AdapterChecker(fake_client(model).vllm_config).check_files(adapter)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_a_rank_above_the_limit_is_refused(
     ],
 )
 def test_a_shape_that_the_model_may_have_passes(base: dict[str, tuple[int, ...]]) -> None:
-    check_shapes(SHAPES, 4, base)
+    check_adapter_shapes(SHAPES, 4, base)
 
 
 def test_modules_of_different_ranks_pass_if_both_matrices_of_each_agree() -> None:
-    check_shapes(SHAPES, None, {})
+    check_adapter_shapes(SHAPES, None, {})
     with pytest.raises(BrokenAdapter, match="lora_A has 4 rows and lora_B 5"):
-        check_shapes({**SHAPES, f"{SECOND}.lora_B.weight": (8, 5)}, None, {})
+        check_adapter_shapes({**SHAPES, f"{SECOND}.lora_B.weight": (8, 5)}, None, {})
 
 
 @pytest.mark.parametrize("name", ["owner/never-downloaded", "s3://bucket/model", "a b c"])
@@ -145,7 +145,7 @@ class CountingChecker(AdapterChecker):
         super().__init__(None)
         self.checked_names: list[str] = []
 
-    def check(self, folder: Path, *, read_weights: bool = True) -> None:
+    def check_files(self, folder: Path, *, read_weights: bool = True) -> None:
         assert not read_weights
         self.checked_names.append(folder.name)
         if reason := (folder / "adapter_config.json").read_text():
@@ -165,13 +165,16 @@ def test_each_version_of_an_adapter_is_checked_once(tmp_path: Path) -> None:
     write_adapter(tmp_path, "good")
     high = write_adapter(tmp_path, "high", "its rank is 64")
     for _ in range(3):
-        assert checker.find_problems(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
+        assert checker.find_problems_by_adapter(tmp_path, {}) == {
+            "good": None,
+            "high": "its rank is 64",
+        }
     assert checker.checked_names == ["good", "high"]
     write_adapter(tmp_path, "high", "")
-    assert checker.find_problems(tmp_path, {}) == {"good": None, "high": None}
+    assert checker.find_problems_by_adapter(tmp_path, {}) == {"good": None, "high": None}
     assert checker.checked_names == ["good", "high", "high"]
     (high / "adapter_model.safetensors").unlink()
-    assert checker.find_problems(tmp_path, {}) == {"good": None}
+    assert checker.find_problems_by_adapter(tmp_path, {}) == {"good": None}
 
 
 def test_the_result_of_loading_an_adapter_replaces_its_check(tmp_path: Path) -> None:
@@ -180,13 +183,14 @@ def test_the_result_of_loading_an_adapter_replaces_its_check(tmp_path: Path) -> 
     write_adapter(tmp_path, "nan")
     version = adapter_version(tmp_path, "nan")
     assert version
-    assert checker.find_problems(tmp_path, {"nan": (version, "not finite")}) == {
+    assert checker.find_problems_by_adapter(tmp_path, {"nan": (version, "not finite")}) == {
         "good": None,
         "nan": "not finite",
     }
     write_adapter(tmp_path, "nan", "its rank is 64")
     assert (
-        checker.find_problems(tmp_path, {"nan": (version, "not finite")})["nan"] == "its rank is 64"
+        checker.find_problems_by_adapter(tmp_path, {"nan": (version, "not finite")})["nan"]
+        == "its rank is 64"
     )
     assert checker.checked_names == ["good", "nan"]
 
@@ -198,15 +202,19 @@ def test_each_listing_checks_a_limited_number_of_adapters(
     checker = CountingChecker()
     for name in "abc":
         write_adapter(tmp_path, name, "broken")
-    assert checker.find_problems(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
-    assert checker.find_problems(tmp_path, {}) == dict.fromkeys("abc", "broken")
+    assert checker.find_problems_by_adapter(tmp_path, {}) == {
+        "a": "broken",
+        "b": "broken",
+        "c": None,
+    }
+    assert checker.find_problems_by_adapter(tmp_path, {}) == dict.fromkeys("abc", "broken")
     assert checker.checked_names == ["a", "b", "c"]
 
 
 def test_an_unreadable_adapter_is_not_reported_as_broken(tmp_path: Path) -> None:
     class Unreadable(AdapterChecker):
-        def check(self, folder: Path, *, read_weights: bool = True) -> None:
+        def check_files(self, folder: Path, *, read_weights: bool = True) -> None:
             raise OSError("stale")
 
     write_adapter(tmp_path, "a")
-    assert Unreadable(None).find_problems(tmp_path, {}) == {"a": None}
+    assert Unreadable(None).find_problems_by_adapter(tmp_path, {}) == {"a": None}

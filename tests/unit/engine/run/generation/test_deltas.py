@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine import Delta
-from worker.engine.run.generation.deltas import INCOMPLETE_CHARACTER, split_output
+from worker.engine.run.generation.deltas import INCOMPLETE_CHARACTER, split_into_deltas
 
 
 def decode(ids: list[int]) -> str:
@@ -34,7 +34,7 @@ def output(*choices: SimpleNamespace, prompt: list[int] | None = None) -> Simple
 
 
 def split_choices(*choices: SimpleNamespace) -> list[Delta]:
-    return list(split_output(output(*choices), decode))
+    return list(split_into_deltas(output(*choices), decode))
 
 
 def texts(*choices: SimpleNamespace) -> list[str]:
@@ -74,13 +74,15 @@ def test_a_text_is_split_into_one_delta_per_token(
 def test_no_text_is_repeated_if_the_tokenizer_removes_text() -> None:
     # Some tokenizers drop a space before the punctuation that follows it.
     decoded = {1: "abcd", 2: "ab"}
-    parts = split_output(output(choice("abcdef", ids=[1, 2, 3])), lambda ids: decoded[len(ids)])
+    parts = split_into_deltas(
+        output(choice("abcdef", ids=[1, 2, 3])), lambda ids: decoded[len(ids)]
+    )
     assert [part.text for part in parts] == ["abcd", "", "ef"]
 
 
 def test_choices_are_separate_and_the_last_token_of_each_has_the_finish_reason() -> None:
     second = choice("cd", index=1, finish_reason="stop", stop_reason="d")
-    parts = split_output(output(choice("ab"), second, prompt=[7, 8, 9]), decode)
+    parts = split_into_deltas(output(choice("ab"), second, prompt=[7, 8, 9]), decode)
     assert [
         (part.index, part.text, part.finish_reason, part.stop_reason, part.prompt_tokens)
         for part in parts
@@ -113,7 +115,7 @@ def test_every_token_has_its_log_probabilities_with_the_likeliest_first() -> Non
     ab = choice("ab", logprobs=positions, finish_reason="stop")
     assert [part.logprobs for part in split_choices(ab)] == [[one] for one in expected]
     # Without a tokenizer a choice is one delta.
-    (whole,) = split_output(output(ab), None)
+    (whole,) = split_into_deltas(output(ab), None)
     assert (whole.text, whole.tokens, whole.finish_reason) == ("ab", 2, "stop")
     assert whole.logprobs == expected
 

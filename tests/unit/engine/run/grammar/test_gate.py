@@ -19,7 +19,7 @@ from worker.engine.run.grammar.gate import (
     MAX_COMPILED,
     SINGLE_THREAD_LIMIT_S,
     GrammarGate,
-    create_tester,
+    create_grammar_tester,
 )
 from worker.engine.run.grammar.trial import Grammar, TrialResult
 from worker.errors import EngineBusy
@@ -203,19 +203,19 @@ def test_the_limit_is_lower_for_engines_with_one_thread_unless_it_is_set(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     client: Any = FakeClient()
-    trial = create_tester(client, settings(**environ))
+    trial = create_grammar_tester(client, settings(**environ))
     assert trial is not None
     assert trial.limit_s == limit_s
 
 
 def test_there_are_no_trials_without_a_limit_a_tokenizer_or_a_known_backend() -> None:
     client: Any = FakeClient()
-    assert create_tester(client, settings(STRUCTURED_COMPILE_S="0")) is None
+    assert create_grammar_tester(client, settings(STRUCTURED_COMPILE_S="0")) is None
     client.vllm_config.structured_outputs_config.backend = "guidance"
-    assert create_tester(client, settings()) is None
+    assert create_grammar_tester(client, settings()) is None
     client = FakeClient()
     client.renderer.tokenizer = None
-    assert create_tester(client, settings()) is None
+    assert create_grammar_tester(client, settings()) is None
 
 
 async def test_a_failed_trial_is_an_error_that_vllms_server_handles() -> None:

@@ -59,7 +59,7 @@ def schema(count: int) -> Grammar:
 async def xgrammar_trial() -> AsyncGenerator[GrammarTester, None]:
     trial = GrammarTester(description, 20)
     yield trial
-    await trial.close()
+    await trial.stop_process()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def trial(
     monkeypatch.setattr("worker.children._SOURCES", tmp_path)
     trial = GrammarTester(str, 20)
     yield trial
-    await trial.close()
+    await trial.stop_process()
 
 
 def pid_of(trial: GrammarTester) -> int:
@@ -113,7 +113,7 @@ async def test_a_trial_beyond_the_limit_is_slow_and_does_not_delay_others(
 
 
 async def test_a_killed_process_fails_its_trials_and_is_restarted(trial: GrammarTester) -> None:
-    await trial.start()
+    await trial.start_process()
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
     waiting = asyncio.create_task(trial.try_grammar(FINE))
@@ -151,7 +151,7 @@ async def test_a_process_that_hangs_is_restarted(
 
 
 async def test_cancelled_trials_do_not_block_others(trial: GrammarTester) -> None:
-    await trial.start()
+    await trial.start_process()
     os.kill(pid_of(trial), signal.SIGSTOP)
     cancelled = [
         asyncio.create_task(trial.try_grammar(Grammar("regex", f"a{{{n}}}"))) for n in range(30)
@@ -187,7 +187,7 @@ from worker.engine.run.grammar.trial import GrammarTester
 
 async def run():
     trial = GrammarTester(lambda: "", 1)
-    await trial.start()
+    await trial.start_process()
     print(trial._process.pid, flush=True)
     await asyncio.sleep(300)
 

@@ -23,8 +23,8 @@ from worker.engine.run.healing import core as core_module
 from worker.engine.run.healing.core import OUT_OF_MEMORY_HINT, Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.translation import is_out_of_memory
-from worker.engine.start.cores import allow_environ_changes, move_metrics
-from worker.engine.start.refusals import classify_failure
+from worker.engine.start.cores import allow_environ_changes, move_vllm_metrics
+from worker.engine.start.refusals import classify_start_failure
 from worker.errors import EngineDead, MachineUnfit
 
 StartProcess = Callable[..., BaseProcess]
@@ -74,8 +74,8 @@ def test_new_requests_are_those_without_output_that_arrived_in_time() -> None:
     found = core(
         requests=[request(id_, age, new=is_new) for id_, age, is_new in (begun, new, late)]
     )
-    assert found.new_request_ids(time.monotonic() - 5) == {"new"}
-    assert found.running_request_ids == {"begun"}
+    assert found.prefilling_request_ids(time.monotonic() - 5) == {"new"}
+    assert found.decoding_request_ids == {"begun"}
 
 
 async def test_pending_calls_fail_when_a_dead_core_is_removed() -> None:
@@ -83,7 +83,7 @@ async def test_pending_calls_fail_when_a_dead_core_is_removed() -> None:
     finished.set_result(True)
     dead = core(calls=[pending, finished])
     assert not dead.is_idle
-    await dead.remove()
+    await dead.fail_calls_and_close()
     with pytest.raises(EngineDead):
         await pending
     assert (dead.is_idle, await finished) == (True, True)
@@ -101,7 +101,7 @@ def test_the_signal_that_ended_a_core_is_reported(
     dead = core(rank)
     os.kill(rank.pid or 0, number)
     assert dead.has_crashed() is crashed
-    assert dead.close() == f"ended by {number.name}"
+    assert dead.stop_and_get_reason() == f"ended by {number.name}"
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -112,12 +112,12 @@ def test_the_exit_of_a_core_is_reported_with_its_last_error(
     rank.join()
     dead = core(rank, error="ValueError: broken")
     assert dead.has_crashed() is bool(status)
-    assert dead.close() == "ValueError: broken"
+    assert dead.stop_and_get_reason() == "ValueError: broken"
 
 
 def test_an_out_of_memory_error_gets_a_hint() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert core(error=error).close() == f"{error} ({OUT_OF_MEMORY_HINT})"
+    assert core(error=error).stop_and_get_reason() == f"{error} ({OUT_OF_MEMORY_HINT})"
 
 
 def test_a_stopped_core_is_detected_and_can_be_killed(start_process: StartProcess) -> None:
@@ -183,7 +183,9 @@ def test_the_output_of_this_process_is_restored(capfd: pytest.CaptureFixture[str
 )
 def test_an_error_means_exhausted_memory_or_an_unfit_machine(error: str, *, is_full: bool) -> None:
     assert is_out_of_memory(error) is is_full
-    assert isinstance(classify_failure(RuntimeError(error), error), MachineUnfit) is not is_full
+    assert (
+        isinstance(classify_start_failure(RuntimeError(error), error), MachineUnfit) is not is_full
+    )
 
 
 # Changes that startup makes in this process: vLLM's variables and metrics
@@ -209,15 +211,15 @@ def test_vllm_reads_its_variables_only_while_a_core_starts(monkeypatch: pytest.M
 
 
 def test_the_metrics_of_an_engine_have_their_own_registry() -> None:
-    move_metrics()  # metrics that importing vLLM may have registered
+    move_vllm_metrics()  # metrics that importing vLLM may have registered
     vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
     vllms.inc()
     try:
         assert REGISTRY.get_sample_value("vllm:asked_total") == 1
-        registry = move_metrics()
+        registry = move_vllm_metrics()
         assert REGISTRY.get_sample_value("vllm:asked_total") is None
         assert REGISTRY.get_sample_value("vllm_test_total") == 0
         assert [family.name for family in registry.collect()] == ["vllm:asked"]
     finally:
         REGISTRY.unregister(other)
-    assert list(move_metrics().collect()) == []
+    assert list(move_vllm_metrics().collect()) == []

@@ -7,7 +7,7 @@ import pytest
 from support.engine.cores import CLOCK, FakeCore, run_healer
 from support.processes.background import poll_until
 
-from worker.engine.run.healing.suspects import Suspects, belongs_to
+from worker.engine.run.healing.suspects import Suspects, is_id_of_request
 from worker.engine.run.healing.watchdog import MAX_UPDATE_GAP_S, SilenceTimer, max_prefill_s
 from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 
@@ -88,7 +88,7 @@ async def test_several_new_requests_restart_sequentially() -> None:
         waits = asyncio.create_task(healer.wait_for_recovery("b"))
         await CLOCK.wait(5)
         assert not waits.done()
-        second.requests[0].is_prefilling = False
+        second.unfinished_requests[0].is_prefilling = False
         await waits
 
 
@@ -98,7 +98,8 @@ async def test_several_new_requests_restart_sequentially() -> None:
         pytest.param(FakeCore(), id="uses no processor time"),
         pytest.param(FakeCore(cpu_share=1), id="computes for too long"),
         pytest.param(
-            FakeCore(cpu_share=0.15, process_count=8), id="uses only the time of waiting processes"
+            FakeCore(cpu_share=0.15, initial_process_count=8),
+            id="uses only the time of waiting processes",
         ),
         pytest.param(FakeCore(is_paused=True), id="stopped"),
         pytest.param(
@@ -157,7 +158,7 @@ async def test_a_core_that_does_not_hang_is_not_killed(core: FakeCore, hang_s: f
 def test_an_id_of_vllm_belongs_to_the_request_whose_id_it_contains(
     id_: str, request_id: str, belong: bool
 ) -> None:
-    assert belongs_to(id_, request_id) is belong
+    assert is_id_of_request(id_, request_id) is belong
 
 
 # Each letter is a request: the new ones of a crash, a slash, and the others that ran.
@@ -201,15 +202,15 @@ def test_silence_is_measured_while_the_core_is_busy(
     silence, found = SilenceTimer(0), 0.0
     for now in range(1, 11):
         beat = beat_at if now >= beat_at else 0
-        found = silence.update(now, beat, is_busy=now > idle_until)
+        found = silence.update_and_get_silence(now, beat, is_busy=now > idle_until)
     assert found == silent_s
 
 
 def test_time_in_which_this_process_was_frozen_is_not_counted() -> None:
     silence = SilenceTimer(0)
-    assert silence.update(1, 0, is_busy=True) == 1
-    assert silence.update(1 + MAX_UPDATE_GAP_S + 60, 0, is_busy=True) == 0
-    assert silence.update(1 + MAX_UPDATE_GAP_S + 61, 0, is_busy=True) == 1
+    assert silence.update_and_get_silence(1, 0, is_busy=True) == 1
+    assert silence.update_and_get_silence(1 + MAX_UPDATE_GAP_S + 60, 0, is_busy=True) == 0
+    assert silence.update_and_get_silence(1 + MAX_UPDATE_GAP_S + 61, 0, is_busy=True) == 1
 
 
 @pytest.mark.parametrize(
@@ -222,4 +223,4 @@ def test_long_prompts_extend_the_time_of_a_step_up_to_its_token_limit(
     core = FakeCore(prompt_limit=token_limit, device=device).add("begun", prompt_len=1000)
     for number, tokens in enumerate(prompts):
         core.add(str(number), new=True, prompt_len=tokens)
-    assert max_prefill_s(core.requests, core.client.vllm_config) == seconds
+    assert max_prefill_s(core.unfinished_requests, core.client.vllm_config) == seconds

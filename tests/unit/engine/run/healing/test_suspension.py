@@ -45,7 +45,7 @@ async def test_a_suspension_waits_for_running_requests() -> None:
         caller = Caller(healer)
         await CLOCK.wait(5)
         assert (first.calls, caller.suspended.is_set()) == ([], False)
-        first.requests.clear()
+        first.unfinished_requests.clear()
         await caller.suspended.wait()
         await caller.cancel()
 

@@ -8,7 +8,7 @@ import pytest
 from support.engine.cores import settle
 
 from worker.engine.run.requests import long_requests as module
-from worker.engine.run.requests.texts import is_long, mark_request
+from worker.engine.run.requests.texts import is_long, mark_if_long
 
 
 class Core:
@@ -32,7 +32,7 @@ class Core:
     def submit(self, name: str, tokens: int, *, long: bool = True) -> asyncio.Task[str]:
         async def run() -> str:
             is_long.set(False)
-            mark_request(long=long)
+            mark_if_long(long=long)
             added: str = await self.add_request(name, tokens, None, lora_request=None)
             return added
 

@@ -17,8 +17,8 @@ from worker.engine.run.requests.texts import (
     MANY_TOKENS,
     is_long,
     limit_texts,
-    mark_request,
-    reserve_thread,
+    mark_if_long,
+    reserve_thread_for_short_texts,
 )
 from worker.errors import InvalidInput
 from worker.limits.shapes import RAW_SHAPE, BodyShape
@@ -187,7 +187,7 @@ def test_a_request_is_long_by_any_of_its_sizes(body: dict[str, Any], long: bool)
 
 def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> None:
     executor = ThreadPoolExecutor(2)
-    reserve_thread(executor, 2)
+    reserve_thread_for_short_texts(executor, 2)
     go_on, running = threading.Event(), threading.Semaphore(0)
 
     def work() -> bool:
@@ -195,8 +195,8 @@ def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> Non
         return go_on.wait(HUNG_S)
 
     def submit_long(function: Any, *args: Any) -> Any:
-        mark_request(long=True)
-        mark_request(long=False)
+        mark_if_long(long=True)
+        mark_if_long(long=False)
         return executor.submit(function, *args)
 
     several = [Context().run(submit_long, work) for _ in range(3)]
@@ -213,5 +213,5 @@ def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> Non
 def test_a_single_thread_is_not_reserved() -> None:
     executor = ThreadPoolExecutor(1)
     submit = executor.submit
-    reserve_thread(executor, 1)
+    reserve_thread_for_short_texts(executor, 1)
     assert executor.submit == submit
