@@ -73,9 +73,7 @@ class BatchStep:
             return await self._run_exclusively(attempt, "end", end)
         for index in unfinished:
             async with attempt.acquire_lease(f"shard-{index}") as lease:
-                if lease is not None and await asyncio.to_thread(
-                    self._shard_needs_answers, plan, index
-                ):
+                if lease is not None and await asyncio.to_thread(self._is_shard_open, plan, index):
                     await self._run_shard(attempt, plan, index, lease)
                     return True
         return False
@@ -94,8 +92,8 @@ class BatchStep:
         async with attempt.acquire_lease(name) as lease:
             return lease is not None
 
-    def _shard_needs_answers(self, plan: BatchPlan, index: int) -> bool:
-        """Return whether a shard is still unfinished and the batch doesn't have to stop."""
+    def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
+        """Return whether a shard is unfinished and the batch doesn't have to stop."""
         return self._batch.stop_reason() is None and index in self._batch.unfinished_shard_indexes(
             plan
         )

@@ -133,13 +133,11 @@ class CompileCache:
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
             self._remove_local_parts(_PLAN_PARTS)
         self._relax_plans()
-        thread = threading.Thread(
-            target=self._publish_missing_archives, name="compile-cache", daemon=True
-        )
+        thread = threading.Thread(target=self._publish_archives, name="compile-cache", daemon=True)
         thread.start()
         return thread
 
-    def _publish_missing_archives(self) -> None:
+    def _publish_archives(self) -> None:
         for name, parts in self._missing:
             archive = self._archive_path(name)
             command = script_command(publishing.__file__, archive, self.local, *parts)
@@ -153,7 +151,7 @@ class CompileCache:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore_archive(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Return whether an archive was unpacked; publish a missing or damaged one later."""
+        """Return whether an archive was unpacked; note a missing or damaged one for publishing."""
         archive = self._archive_path(name)
         started_at = time.monotonic()
         try:

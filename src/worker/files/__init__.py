@@ -14,7 +14,7 @@ from worker.files.storage import (
     METADATA,
     FileDirectories,
     StoredFile,
-    has_same_content,
+    equals_chunks,
 )
 from worker.settings import Settings
 from worker.volume import Volume, ids, translate_os_errors
@@ -84,9 +84,7 @@ class Files:
         """
         if id is not None and (existing := self._directories.read_metadata(id)) is not None:
             with translate_os_errors():
-                same = existing.path is None and has_same_content(
-                    self.content_path(existing), source
-                )
+                same = existing.path is None and equals_chunks(self.content_path(existing), source)
             return _require_same_file(existing, is_same=same)
         size, id = 0, id or ids.new_id(FILE_PREFIX)
         with self.create(id, filename, purpose, expires_after_s) as write:

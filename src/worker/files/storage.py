@@ -128,7 +128,7 @@ class FileDirectories:
         return newest < time.time() - ABANDONED_S
 
 
-def has_same_content(path: Path, source: Iterable[bytes]) -> bool:
+def equals_chunks(path: Path, source: Iterable[bytes]) -> bool:
     """Return whether a file contains the same bytes as a source with chunks of any size.
 
     Raises:

@@ -89,9 +89,7 @@ def read_events(
         VolumeError: The volume fails.
     """
     lines = [_EventLine(at=created_at, message="Created")]
-    lines += _merge_attempts(
-        [list(_read_event_lines(attempt / EVENTS_FILE)) for attempt in attempts]
-    )
+    lines += _merge_attempts([list(_event_lines(attempt / EVENTS_FILE)) for attempt in attempts])
     if result:
         lines.append(_result_event_line(result))
     events, newest_at = [], 0
@@ -153,7 +151,7 @@ class ProgressReader:
             self._progress.update((name, value) for name, value in numbers if value is not None)
 
 
-def _read_event_lines(path: Path) -> Iterator[_EventLine]:
+def _event_lines(path: Path) -> Iterator[_EventLine]:
     """Yield the complete and valid lines in the file of an attempt's events."""
     with translate_os_errors():
         try:

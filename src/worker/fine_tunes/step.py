@@ -108,7 +108,7 @@ class FineTuneStep:
                     await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
                 except FineTuneFailed as failure:
                     result = FineTuneResult(status="failed", error=failure.error)
-                    await self._end_fine_tune(result)
+                    await self._end_tuning(result)
         return True
 
     async def _train_and_publish(self, turn: TrainingTurn) -> None:
@@ -134,9 +134,7 @@ class FineTuneStep:
         if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.has_ended):
             return
         if attempt := await asyncio.to_thread(self._finished_attempt):
-            await self._end_fine_tune(
-                await publish_result(fine_tune, self._training_setup, attempt)
-            )
+            await self._end_tuning(await publish_result(fine_tune, self._training_setup, attempt))
         else:
             await self._end_if_cancelled(turn)
 
@@ -144,7 +142,7 @@ class FineTuneStep:
         """End the fine-tune if it was cancelled, unless its result is being published."""
         finished = await asyncio.to_thread(self._finished_attempt)
         if finished is None and await turn.stop_reason() == "cancelled":
-            await self._end_fine_tune(FineTuneResult(status="cancelled"))
+            await self._end_tuning(FineTuneResult(status="cancelled"))
 
     @contextlib.asynccontextmanager
     async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
@@ -193,9 +191,7 @@ class FineTuneStep:
         fine_tune, setup = self._fine_tune, self._training_setup
         first_step = await asyncio.to_thread(fine_tune.durable_step)
         needs_memory = not check_only
-        spec = await setup.make_spec_once_it_fits(
-            fine_tune, turn.stop_reason, needs_memory=needs_memory
-        )
+        spec = await setup.spec_once_it_fits(fine_tune, turn.stop_reason, needs_memory=needs_memory)
         if spec is None:
             return
         attempt = await asyncio.to_thread(self._create_attempt, turn, spec)
@@ -212,9 +208,7 @@ class FineTuneStep:
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
         is_checked = check_only and status == ExitStatus.FINISHED
         if outcome is None and not was_stopped and not is_checked:
-            await self._fail_unless_retryable(
-                status, explain_exit(status, process.stderr_tail), first_step
-            )
+            await self._fail_or_retry(status, explain_exit(status, process.stderr_tail), first_step)
 
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
         """Write the specification, and create the directory of another attempt."""
@@ -240,9 +234,7 @@ class FineTuneStep:
         await asyncio.to_thread(reader.update_progress)
         return status, kill_at < math.inf
 
-    async def _fail_unless_retryable(
-        self, status: int | None, reason: str, first_step: int
-    ) -> None:
+    async def _fail_or_retry(self, status: int | None, reason: str, first_step: int) -> None:
         """Allow another attempt if this one has made progress, or for the first kill by a signal.
 
         Raises:
@@ -258,7 +250,7 @@ class FineTuneStep:
             raise FineTuneFailed("training_failed", reason)
         log.warning("fine-tune %s: %s It goes on from step %d.", fine_tune.id, reason, step)
 
-    async def _end_fine_tune(self, result: FineTuneResult) -> None:
+    async def _end_tuning(self, result: FineTuneResult) -> None:
         stored = await asyncio.to_thread(self._fine_tune.end, result)
         log.info("fine-tune %s: %s", self._fine_tune.id, stored.status)
 

@@ -131,7 +131,7 @@ class TrainingSetup:
         """Write the result files of a fine-tune; return their ids."""
         return results.write_result_files(self._fine_tunes.files, fine_tune)
 
-    async def make_spec_once_it_fits(
+    async def spec_once_it_fits(
         self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool
     ) -> Spec | None:
         """Return the specification once a training fits into memory; None if it has to stop.

@@ -191,9 +191,7 @@ class Tuning(Crew):
             Stuck: If no other attempt begins.
         """
         since = time.monotonic()
-        await self.wait_until(
-            lambda: len(fine_tune.attempt_paths()) > before, "nobody goes on"
-        )
+        await self.wait_until(lambda: len(fine_tune.attempt_paths()) > before, "nobody goes on")
         self.takeovers_s.append(time.monotonic() - since)
 
     def kill_trainer(self) -> None:

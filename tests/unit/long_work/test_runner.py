@@ -100,9 +100,7 @@ async def test_the_runner_waits_only_after_steps_without_work(
     tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch, did_work: bool, seconds: float
 ) -> None:
     monkeypatch.setattr("worker.long_work.runner.POLL_S", seconds)
-    steps = Steps(
-        do_nothing, lambda: task.write_file(RESULT, TimedModel(at=1)), did_work=did_work
-    )
+    steps = Steps(do_nothing, lambda: task.write_file(RESULT, TimedModel(at=1)), did_work=did_work)
     started_at = time.monotonic()
     assert await asyncio.wait_for(run_steps(tasks, task, make_attempt(task), steps), 60) == "ended"
     assert did_work or time.monotonic() - started_at >= 2 * seconds

@@ -14,7 +14,7 @@ from worker.batches.finish import OutputFactory
 from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput
 from worker.files import Files
-from worker.files.storage import has_same_content
+from worker.files.storage import equals_chunks
 from worker.validation import name_field_in_errors
 from worker.volume import translate_os_errors, write_chunks, write_once
 
@@ -131,7 +131,7 @@ class ArrayOutput:
                     write_chunks(
                         path, self._files.chunks_within_quota(self._encode_array(results()))
                     )
-                elif not has_same_content(path, self._encode_array(results())):
+                elif not equals_chunks(path, self._encode_array(results())):
                     raise Conflict(f"{self._path}: somebody else has put a file there")
 
     def release_reserved_file(self) -> None:
