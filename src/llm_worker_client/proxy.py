@@ -45,7 +45,7 @@ class Proxy:
         request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
         try:
             callers.check_caller(incoming.headers, self._key)
-            request = await self._request_with_body(request_head, incoming.stream())
+            request = await self._read_body(request_head, incoming.stream())
         except ClientDisconnect:
             return
         except Refusal as refusal:
@@ -59,7 +59,7 @@ class Proxy:
                 await self._answer_request(request, send)
                 group.cancel_scope.cancel()
 
-    async def _request_with_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
+    async def _read_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
         """Return a request with its body.
 
         Raises:

@@ -19,7 +19,7 @@ from worker.long_work.kinds import WorkReference
 KEY = "rp-the-key"
 BATCH = WorkReference("batch", "batch_" + "a" * 24)
 ENVIRON = {"BATCH_API_KEY": KEY, "RUNPOD_ENDPOINT_ID": "ep"}
-# Statuses that stand for a jobs_server that hangs, and for one that closes the connection.
+# Statuses that make the server hang, or close the connection.
 HANG, CLOSE = 0, 1
 
 

@@ -66,7 +66,7 @@ def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
 
 
 def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return pairs as ``parse_prompts`` does: a conversation's messages, and None as the text.
+    """Return a pair for each conversation: its messages, and None, since it has no prompt text.
 
     Raises:
         TypeError: If a conversation is empty or a string.

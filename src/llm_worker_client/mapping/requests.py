@@ -110,7 +110,7 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteRule:
+class SpecialRoute:
     """Special handling of the routes whose path without ``/v1`` matches a pattern.
 
     Without ``method``, all methods match. Without ``kind``, the body's ``stream`` decides.
@@ -124,12 +124,12 @@ class RouteRule:
 
 # Routes with special handling. Jobs for other requests depend only on method, path and body.
 ROUTE_RULES = (
-    RouteRule(re.compile(r"/files/(?P<id>[^/]+)/content"), "GET", OutputKind.CONTENT),
-    RouteRule(
+    SpecialRoute(re.compile(r"/files/(?P<id>[^/]+)/content"), "GET", OutputKind.CONTENT),
+    SpecialRoute(
         re.compile(r"/llm/completions-stream"), "POST", OutputKind.EVENTS, Dialect.LLM_ENGINE
     ),
-    RouteRule(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
-    RouteRule(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
+    SpecialRoute(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
+    SpecialRoute(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
 )
 PLATFORM_PATH_PATTERN = re.compile(
     r"(run|runsync|purge-queue|health)|(status|status-sync|stream|cancel|retry)/[\w-]+"
@@ -185,14 +185,14 @@ def _worker_path(path: str, endpoint: str) -> str:
     return "/" + path.removeprefix(prefix).removeprefix("openai/")
 
 
-def _find_rule(path: str, method: str) -> tuple[RouteRule, dict[str, str]]:
+def _find_rule(path: str, method: str) -> tuple[SpecialRoute, dict[str, str]]:
     """Return the rule for a path, by default an empty one, and the named values in the path."""
     path = _VERSION.sub("", path)
     method = "GET" if method == "HEAD" else method
     for rule in ROUTE_RULES:
         if rule.method in (None, method) and (match := rule.path.fullmatch(path)):
             return rule, match.groupdict()
-    return RouteRule(re.compile("")), {}
+    return SpecialRoute(re.compile("")), {}
 
 
 def _job_input(method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:

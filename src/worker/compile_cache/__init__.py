@@ -129,7 +129,7 @@ class CompileCache:
     def start_publishing(self) -> threading.Thread:
         """Publish missing archives in the returned thread; call this once the worker is healthy."""
         if self._graph_versions() != self._unpacked:
-            # This startup compiled something: its plan is useless to other workers.
+            # Compiling took memory that this startup's plan lacks for the KV cache: don't share it.
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
             self._remove_local_parts(_PLAN_PARTS)
         self._relax_plans()

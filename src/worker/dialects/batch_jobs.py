@@ -81,7 +81,7 @@ def _find_or_create_batch(
         file_id = spec.input_file_id
     elif spec.input_path is not None:
         with name_field_in_errors("input_path"):
-            batches.files.add_reference(spec.input_path, purpose="batch", id=file_id)
+            batches.files.add_volume_file(spec.input_path, purpose="batch", id=file_id)
     else:
         # The lines are written unchecked: the batch lists an invalid line among its errors later.
         lines = (

@@ -118,7 +118,7 @@ def _plan_without_mistakes(
 
 
 def _is_vllm_imported() -> bool:
-    """Return whether the import of vLLM has succeeded; a second attempt would fail, too."""
+    """Return whether vLLM has been imported; after a failed import another one would fail, too."""
     return "worker.engine.options" in sys.modules
 
 

@@ -103,7 +103,7 @@ class Files:
             param="file",
         )
 
-    def add_reference(
+    def add_volume_file(
         self,
         path: str,
         *,

@@ -81,7 +81,7 @@ class RowSources:
                 return source
             if is_url(source):
                 return self._fetch(source, id)
-            return self.files.add_reference(source, purpose=PURPOSE, id=id).id
+            return self.files.add_volume_file(source, purpose=PURPOSE, id=id).id
 
     def store_rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
         """Store rows from a job as a file, and return its id."""

@@ -70,7 +70,7 @@ class TrainingTurn:
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune; other jobs may wait meanwhile. Use on one event loop.
+    """One job's work on a fine-tune, after a wait for its turn and lease. Use on one event loop.
 
     Args:
         fine_tune: Fine-tune to run.

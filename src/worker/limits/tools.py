@@ -1,7 +1,7 @@
 """Limits for tools, function names and chat template values, in raw jobs and in bodies.
 
-vLLM quotes names in its messages, which it searches with regular expressions.Templates and parsers
-iterate over tools and values many times.
+vLLM quotes names in its messages, which it searches with regular expressions. Templates and
+parsers iterate over tools and values many times.
 """
 
 import re

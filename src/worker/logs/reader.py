@@ -65,7 +65,7 @@ def format_timestamp(seconds: float) -> str:
 
 
 def format_json_line(text: str) -> str:
-    """Convert a line to a JSON object with time, level and message; a JSON line keeps its keys."""
+    """Convert a line to JSON with time, level and message; JSON with a message keeps its keys."""
     values = {"time": format_timestamp(time.time()), "level": "INFO"}
     if text.startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -231,7 +231,7 @@ def _read_flush_request(control: int) -> bool:
 def _flush_and_confirm(pipes: set[PipeForwarder], control: int) -> None:
     for pipe in pipes:
         pipe.forward_rest()
-    # If the worker has exited, nothing reads the confirmation.
+    # Writing the confirmation fails if the worker has exited.
     with contextlib.suppress(OSError):
         os.write(control, b".")
 

@@ -165,8 +165,8 @@ class StallDetector:
     def update_idle_seconds(self, now: float, phase: bytes, cpu_s: float, byte_count: int) -> float:
         """Add the usage since the last update, and return the seconds since the last progress.
 
-        Progress is a change of the phase, activity above the maximum of waiting processes, or a
-        late update. Call this method at least every ``MAX_CHECK_INTERVAL_S``.
+        Progress is a change of the phase, or more CPU time or bytes than waiting processes use. A
+        late update also counts. Call this at least every ``MAX_CHECK_INTERVAL_S``.
         """
         self._cpu_s += cpu_s
         self._bytes += byte_count

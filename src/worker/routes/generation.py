@@ -1,6 +1,6 @@
 """Answers with one generation of the engine, for a prompt or a conversation.
 
-They are for raw jobs and LLM Engine's completion routes.
+Raw jobs and LLM Engine's completion routes return such answers.
 """
 
 import contextlib

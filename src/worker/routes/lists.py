@@ -38,7 +38,7 @@ FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 IndexedResult = tuple[int, dict[str, Any]]
 
 
-class ChoiceSlots:
+class ChoiceLimiter:
     """Limits the number of concurrent choices; slots are acquired in the order of the calls."""
 
     def __init__(self, total: int) -> None:
@@ -82,7 +82,7 @@ def make_answer(
     total, done = len(job.items), 0
     usage = Usage()
 
-    async def answer_item(index: int, slots: ChoiceSlots) -> Piece[IndexedResult]:
+    async def answer_item(index: int, slots: ChoiceLimiter) -> Piece[IndexedResult]:
         nonlocal done
         item = job.items[index]
         async with slots.acquire(_count_slots(item, slots.total)):
@@ -96,7 +96,7 @@ def make_answer(
     async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
         await engine.check_job(job.shared)
         # Twice the engine's slots keep it busy. More would wait in its queue, ahead of other jobs.
-        slots = ChoiceSlots(2 * engine.slots)
+        slots = ChoiceLimiter(2 * engine.slots)
         tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
         try:
             for task in asyncio.as_completed(tasks) if job.stream else tasks:

@@ -76,7 +76,7 @@ ROUTES = (
     Route("POST", "/detokenize", shape=BodyShape(("tokens",), echoes_input=True)),
 )
 
-# Paths that lines of batches can use. Callers may write each of them with or without /v1.
+# Paths that lines of batches can use: those of vLLM, and with /v1 also those without it.
 BATCH_PATHS = tuple(
     path
     for route in ROUTES

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from starlette.datastructures import Headers
 
 
-def has_api_key(headers: Headers, key: SecretStr) -> bool:
+def request_has_key(headers: Headers, key: SecretStr) -> bool:
     """Return whether a request has this key: as Bearer, x-api-key, or the user name of Basic."""
     expected = key.get_secret_value().encode()
     scheme, token = parse_authorization(headers)

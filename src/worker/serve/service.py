@@ -107,7 +107,7 @@ class WorkerApp:
             raise EngineDead
 
     def _is_authorized(self, request: Request, key: SecretStr) -> bool:
-        if keys.has_api_key(request.headers, key):
+        if keys.request_has_key(request.headers, key):
             return True
         # A signed link to a file needs no key.
         path, query = request.scope["path"], request.query_params
@@ -202,7 +202,7 @@ class FailedStartApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = str(uuid.uuid4())
-        if self._key is None or keys.has_api_key(Headers(scope=scope), self._key):
+        if self._key is None or keys.request_has_key(Headers(scope=scope), self._key):
             response = error_response(self._error.body(request_id), scope)
         elif scope["path"] in PUBLIC_PATHS:
             response = Response(status_code=self._error.status)

@@ -12,7 +12,7 @@ from worker.dialects import make_answer, parse_input
 from worker.engine import Delta, Model
 from worker.errors import UnknownRoute
 from worker.routes.answer import Answer, json_size
-from worker.routes.lists import ChoiceSlots
+from worker.routes.lists import ChoiceLimiter
 from worker.routes.resources import Resources
 
 EMBEDDINGS = "/v1/embeddings"
@@ -129,7 +129,7 @@ def test_a_size_counts_the_json_bytes_in_a_post_and_a_comma() -> None:
 
 
 async def test_an_item_with_more_choices_than_slots_waits_for_all_slots() -> None:
-    slots = ChoiceSlots(2)
+    slots = ChoiceLimiter(2)
     async with slots.acquire(1):
         large_item = asyncio.create_task(slots.acquire(10).__aenter__())
         await asyncio.sleep(0.01)
@@ -139,7 +139,7 @@ async def test_an_item_with_more_choices_than_slots_waits_for_all_slots() -> Non
 
 
 async def test_an_item_cancelled_while_it_waits_releases_its_slots() -> None:
-    slots = ChoiceSlots(2)
+    slots = ChoiceLimiter(2)
     async with slots.acquire(1):
         waiting_item = asyncio.create_task(slots.acquire(2).__aenter__())
         await asyncio.sleep(0.01)

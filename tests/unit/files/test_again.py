@@ -28,10 +28,10 @@ def test_a_repeated_upload_returns_the_first_file(files: Files, volume: Path) ->
     assert first.id == ID
     assert files.receive([b"fi", b"", b"rst"], filename="again", id=ID) == first
     (volume / "inbox" / "own.jsonl").write_bytes(b"own")
-    reference = files.add_reference("inbox/own.jsonl", purpose="batch", id=OTHER)
+    reference = files.add_volume_file("inbox/own.jsonl", purpose="batch", id=OTHER)
     # The path identifies a file of the caller, so its content may be missing.
     (volume / "inbox" / "own.jsonl").unlink()
-    assert files.add_reference("./inbox/own.jsonl", purpose="batch", id=OTHER) == reference
+    assert files.add_volume_file("./inbox/own.jsonl", purpose="batch", id=OTHER) == reference
 
 
 @pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
@@ -41,11 +41,11 @@ def test_another_file_with_the_same_id_is_refused(
     first = receive(files, b"first")
     for name in ("a", "b"):
         (volume / "inbox" / name).write_bytes(b"first")
-    files.add_reference("inbox/a", purpose="batch", id=OTHER)
+    files.add_volume_file("inbox/a", purpose="batch", id=OTHER)
     for repeat in (
         partial(receive, files, content),
         partial(receive, files, b"first", OTHER),
-        *(partial(files.add_reference, "inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
+        *(partial(files.add_volume_file, "inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
     ):
         with pytest.raises(Conflict, match="another file"):
             repeat()

@@ -93,7 +93,7 @@ def test_deleting_a_reference_leaves_the_callers_file(
 ) -> None:
     own_file = volume / "inbox" / "a.jsonl"
     own_file.write_bytes(b"own")
-    file = files.add_reference(path, purpose="batch", filename="shown.jsonl")
+    file = files.add_volume_file(path, purpose="batch", filename="shown.jsonl")
     assert (file.bytes, file.filename) == (3, "shown.jsonl")
     assert files.content_path(files.get(file.id)) == own_file
     files.delete(file.id)
@@ -108,14 +108,14 @@ def test_a_path_that_is_not_a_callers_file_is_refused(
 ) -> None:
     (volume / "inbox" / "directory").mkdir()
     with pytest.raises(InvalidInput):
-        files.add_reference(path, purpose="batch")
+        files.add_volume_file(path, purpose="batch")
     assert not stored_files.exists()
 
 
 def test_a_later_link_is_not_followed_out_of_the_volume(files: Files, volume: Path) -> None:
     own_file = volume / "inbox" / "a.jsonl"
     own_file.write_bytes(b"own")
-    file = files.add_reference("inbox/a.jsonl", purpose="batch")
+    file = files.add_volume_file("inbox/a.jsonl", purpose="batch")
     own_file.unlink()
     with pytest.raises(NoSuchObject, match="no longer"):
         files.content_path(file)
@@ -176,7 +176,7 @@ def test_expired_files_are_removed_unless_they_are_in_use(
     own_file = volume / "inbox" / "own.jsonl"
     own_file.write_bytes(b"own")
     receive(files, expires_after_s=3600)
-    files.add_reference("inbox/own.jsonl", purpose="batch", expires_after_s=3600)
+    files.add_volume_file("inbox/own.jsonl", purpose="batch", expires_after_s=3600)
     used, unexpired = receive(files, expires_after_s=3600), receive(files)
     assert files.sweep(set()) == 0
     later = time.time() + 3600

@@ -58,7 +58,7 @@ def test_callers_own_files_do_not_count_towards_the_total(
     limited_files: Files, volume: Path
 ) -> None:
     (volume / "inbox" / "own").write_bytes(bytes(3 * HALF))
-    assert limited_files.add_reference("inbox/own", purpose="batch").bytes == 3 * HALF
+    assert limited_files.add_volume_file("inbox/own", purpose="batch").bytes == 3 * HALF
     assert receive(limited_files)
 
 
@@ -119,7 +119,7 @@ def expect_full(files: Files) -> None:
     """Check that a disk is too full for one byte and for a reference to a caller's file."""
     expect_refusal(files, 1, "the volume is full")
     with pytest.raises(VolumeError, match="the volume is full"):
-        files.add_reference("inbox/own", purpose="batch")
+        files.add_volume_file("inbox/own", purpose="batch")
 
 
 @pytest.mark.usefixtures("_reserve_no_space")

@@ -139,7 +139,7 @@ def _store_upload(request: RouteRequest) -> StoredFile:
     id = ids.derive_id(FILE_PREFIX, request.request_id, upload.model_dump_json())
     if upload.path is not None:
         with name_field_in_errors("path"):
-            return files.add_reference(
+            return files.add_volume_file(
                 upload.path,
                 purpose=upload.purpose,
                 filename=upload.filename,

@@ -72,7 +72,7 @@ async def _call_engine(
     prepared = PreparedBody(None)
     if route.method == "POST":
         prepared = prepare_body(job, route, engine, request_id, settings)
-        await _load_adapter(prepared.body, engine)
+        await _load_named_adapter(prepared.body, engine)
     parts = engine.call(route.path, prepared.body, request_id, usage, route.shape)
     async with contextlib.aclosing(parts):
         async for value in _read_response(parts, request_id):
@@ -106,7 +106,7 @@ def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> 
     return next((engine for engine in able_engines if name in engine.model.names), able_engines[0])
 
 
-async def _load_adapter(body: Mapping[str, Any] | None, engine: Engine) -> None:
+async def _load_named_adapter(body: Mapping[str, Any] | None, engine: Engine) -> None:
     """Load the adapter that a request names, if any.
 
     Raises:

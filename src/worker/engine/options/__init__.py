@@ -76,7 +76,7 @@ class Options:
         return self._options[name]
 
     def ineffective_option_reasons(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
-        """Return why some options have no effect, even if they are set, by setting name."""
+        """Return, by setting name, why options (set or not) would have no effect on the engines."""
         reasons = {
             prefix + dest.upper(): reason
             for prefix in ("", EMBEDDER_PREFIX)

@@ -54,7 +54,7 @@ def allow_environ_changes() -> Iterator[None]:
 def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | None) -> Core:
     """Start an engine's core by forking this process, which must have only one thread.
 
-    ``modules`` are imported in a thread after the fork; None if another fork will follow.
+    This process then imports ``modules`` in a thread; None if another fork will follow.
     """
     if import_from_vllm("current_platform").is_cpu():
         # vLLM's CPU backend has just selected "spawn", whose child would import vLLM again.

@@ -54,7 +54,7 @@ FAMILIES = [*_read_families()]
 
 
 @dataclass(frozen=True)
-class FamilyChoice:
+class RecognizedFamily:
     """The family that was recognized for a model, which determines the parsers.
 
     Attributes:
@@ -78,32 +78,36 @@ class FamilyChoice:
         return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.reason}"
 
 
-def choose_family(name: str, architectures: Sequence[str], template: str | None) -> FamilyChoice:
+def choose_family(
+    name: str, architectures: Sequence[str], template: str | None
+) -> RecognizedFamily:
     """Select a model's family by architectures and chat template, or its name if one is unknown."""
     candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
     listing = ", ".join(architectures)
     if architectures and not candidates:
-        return FamilyChoice(None, f"no family that is known has {listing}")
+        return RecognizedFamily(None, f"no family that is known has {listing}")
     if candidates and template is not None:
         family = next(
             (family for family in candidates if any(mark in template for mark in family.marks)),
             None,
         )
         if family is None:
-            return FamilyChoice(
+            return RecognizedFamily(
                 None, f"its chat template is none of those that are known for {listing}"
             )
-        return FamilyChoice(family, f"by {listing} and its chat template")
+        return RecognizedFamily(family, f"by {listing} and its chat template")
     matches = (family for family in candidates or FAMILIES if re.search(family.names, name.lower()))
     if family := next(matches, None):
-        return FamilyChoice(family, "by its name" + (f" and {listing}" if candidates else ""))
+        return RecognizedFamily(family, "by its name" + (f" and {listing}" if candidates else ""))
     # An architecture alone doesn't identify a family that covers only some of its models.
     if len(candidates) == 1 and candidates[0].marks == ("",):
-        return FamilyChoice(candidates[0], f"by {listing}")
-    return FamilyChoice(None, "neither its name nor its files say which family it is of")
+        return RecognizedFamily(candidates[0], f"by {listing}")
+    return RecognizedFamily(None, "neither its name nor its files say which family it is of")
 
 
-def choose_family_by_files(options: Namespace, architectures: Sequence[str] = ()) -> FamilyChoice:
+def choose_family_by_files(
+    options: Namespace, architectures: Sequence[str] = ()
+) -> RecognizedFamily:
     """Select the parsers of an engine's model by its files on the disk.
 
     ``architectures`` are used if config.json is not on the disk or lists none.

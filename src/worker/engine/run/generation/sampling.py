@@ -148,7 +148,7 @@ def limit_tokens_to_context(context: int, params: Any, prompt: EngineInput) -> A
     """Return parameters whose ``max_tokens`` and ``min_tokens`` fit the context after a prompt.
 
     vLLM's server applies this limit. vLLM's engine doesn't: it accepts numbers that the kernels of
-    a GPU can't handle.A prompt without token ids counts as empty; the engine checks its length.
+    a GPU can't handle. The engine checks the length of a prompt without token ids.
     """
     max_tokens = max(1, context - len(prompt.get("prompt_token_ids") or ()))
     if params.max_tokens is None or params.max_tokens <= max_tokens:

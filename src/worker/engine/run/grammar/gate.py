@@ -105,8 +105,8 @@ class GrammarGate:
 def create_grammar_tester(client: Client, settings: Settings) -> GrammarTester | None:
     """Create the tester of grammars for a client.
 
-    Returns None if the operator has disabled the trial,if vLLM uses another backend than xgrammar,
-    or if there is no tokenizer.
+    Returns None if the operator has disabled the trial, if vLLM uses another backend than
+    xgrammar, or if there is no tokenizer.
     """
     config = client.vllm_config
     limit_s = settings.structured_compile_s

@@ -31,7 +31,7 @@ OUT_OF_MEMORY_HINT = (
 )
 OUTPUT_FDS = (1, 2)
 # Maximum seconds to wait until the reader has passed on a core's last output. Passing it on takes
-# milliseconds,unless the machine is busy, or another process has inherited a pipe.
+# milliseconds, unless the machine is busy, or another process has inherited a pipe.
 DRAIN_TIMEOUT_S = 5.0
 
 
