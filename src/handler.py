@@ -282,7 +282,7 @@ def serve_jobs_failure(_: ProgramRun, failure: FailedStartHandler) -> None:
     # The startup may have failed before it set the libraries' variables.
     set_unset_variables(LIBRARY_DEFAULTS)
     restore_sdk_key()
-    from job_loop import LoopLimits, sdk  # noqa: PLC0415 - see run_sdk
+    from job_loop import LoopLimits, sdk  # noqa: PLC0415 - the SDK reads variables on import
 
     limits = LoopLimits(
         CONCURRENCY, ENGINE_DEATH_GRACE_S, MAX_INPUT_VALUES, IDLE_TIMEOUT_S, MAX_LIFETIME_S

@@ -153,7 +153,7 @@ class Poller(Generic[T]):
             await request.hang_up(CLOSE_TIMEOUT_S)
 
     def _hang_up_after_thaw(self) -> None:
-        # Hang up after a delay because timers run before an earlier response is read.
+        # The delay lets a response be read that arrived before the freeze.
         if self._request is not None:
             self._hang_up_task = asyncio.create_task(self._request.hang_up(THAW_READ_S))
 

@@ -21,7 +21,7 @@ from llm_worker_client.steps import PlatformUnreachable
 
 # Maximum bytes of a body. A form may be larger if a volume is configured for its file.
 MAX_BODY_BYTES = 64_000_000
-# Seconds between two checks of an idle connection.
+# Seconds between two checks whether a connection is idle; the second one closes it.
 IDLE_CHECK_S = 20.0
 
 
@@ -30,12 +30,12 @@ class Proxy:
 
     Args:
         endpoint: The endpoint, with the account's API key.
-        key: Key that callers must send; None if any program on this machine may call.
+        caller_key: Key that callers must send; None if any program on this machine may call.
     """
 
-    def __init__(self, endpoint: AsyncEndpoint, key: str | None = None) -> None:
+    def __init__(self, endpoint: AsyncEndpoint, caller_key: str | None = None) -> None:
         self._endpoint = endpoint
-        self._key = key
+        self._caller_key = caller_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -44,7 +44,7 @@ class Proxy:
         incoming = StarletteRequest(scope, receive)
         request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
         try:
-            callers.check_caller(incoming.headers, self._key)
+            callers.check_caller(incoming.headers, self._caller_key)
             request = await self._read_body(request_head, incoming.stream())
         except ClientDisconnect:
             return

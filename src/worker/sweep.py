@@ -21,7 +21,7 @@ FAILURE_MESSAGE = "what has expired could not be removed"
 
 
 def start_sweeping(settings: Settings) -> None:
-    """Sweep now and every hour, in a daemon thread."""
+    """Remove expired objects from the volume now and every hour, in a daemon thread."""
     threading.Thread(target=_keep_sweeping, args=(settings,), name="sweep", daemon=True).start()
 
 

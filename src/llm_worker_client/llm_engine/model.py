@@ -128,7 +128,7 @@ class Model:
     ) -> GetLLMEndpointResponse:
         """Return a model or an adapter that the endpoint serves."""
         connection.refuse_request_headers(request_headers)
-        return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_url(model)))
+        return GetLLMEndpointResponse.model_validate(connection.call("GET", _model_path(model)))
 
     @classmethod
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
@@ -146,7 +146,7 @@ class Model:
             return DeleteLLMEndpointResponse(deleted=True)
         if not (connection.CONNECTION.endpoint_id or account.endpoint_id()):
             raise NotFoundError(f"there is no endpoint {model_endpoint_name} that create made")
-        deleted = connection.call("DELETE", _model_url(model_endpoint_name))
+        deleted = connection.call("DELETE", _model_path(model_endpoint_name))
         return DeleteLLMEndpointResponse.model_validate(deleted)
 
     @classmethod
@@ -159,7 +159,7 @@ class Model:
         return DownloadModelResponse.model_validate(response)
 
 
-def _model_url(name: str) -> str:
+def _model_path(name: str) -> str:
     return f"{MODELS_PATH}/{quote(name)}"
 
 

@@ -215,7 +215,7 @@ class ShardRun:
             try:
                 with hide_defects(id):
                     answer, usage = await self.answer_request(endpoint, body, id)
-                    return 200, _encode_answer(answer), usage
+                    return 200, _encode_answer_as_json(answer), usage
             except WorkerError as error:
                 # A line waits for a suspended engine without a time limit.
                 delay_s = POLL_S if isinstance(error, EngineSuspended) else next(delays, None)
@@ -227,7 +227,7 @@ class ShardRun:
                 return error.status, error.body(id), Usage()
 
 
-def _encode_answer(answer: Any) -> Any:
+def _encode_answer_as_json(answer: Any) -> Any:
     """Encode an answer as JSON; for an unpaired surrogate, raise an error of only this line."""
     with contextlib.suppress(UnicodeEncodeError):
         return msgspec.Raw(msgspec.json.encode(answer))

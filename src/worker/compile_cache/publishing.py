@@ -49,7 +49,7 @@ def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
     if not any(path.is_file() for path in files):
         return 0
     archive.parent.mkdir(exist_ok=True)
-    _remove_stale(archive.parent)
+    _remove_unused_files(archive.parent)
     with _partial_file(archive) as (path, file):
         started_at = time.time()
         _pack(file, folder, files)
@@ -94,7 +94,7 @@ def _pack(file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
                 packed.add(path, path.relative_to(folder), recursive=False)
 
 
-def _remove_stale(shared: Path) -> None:
+def _remove_unused_files(shared: Path) -> None:
     """Remove partial files of killed workers, and archives that are no longer used."""
     now = time.time()
     for pattern, max_age_s in ((f"*{_PARTIAL}", ABANDONED_S), (f"*{SUFFIX}", UNUSED_S)):

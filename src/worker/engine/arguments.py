@@ -67,7 +67,7 @@ class EngineArguments:
         vars(options).update(values)
         return replace(self, vllm_args=options)
 
-    def with_default(self, name: str, value: Any, reason: str) -> Self:
+    def with_chosen_value(self, name: str, value: Any, reason: str) -> Self:
         """Return a copy with a value that the worker chose, which replaces an earlier default."""
         defaults = {default.name: default for default in self.defaults}
         defaults[name] = ChosenDefault(name, format_value(value), reason)

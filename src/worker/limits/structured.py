@@ -209,7 +209,7 @@ class _ConstraintMeter:
             yield _ConstraintNode(item, "", node.depth + 1, is_literal, node.enclosing)
 
     def _enclosing_repetition(self, node: _ConstraintNode) -> NestedRepetition:
-        """Return the repetition of an object's contents, since some structural tags repeat them."""
+        """Return the repetition around an object's contents: outer tags', combined with its own."""
         kind, max_times = node.value.get("type"), node.value.get("max")
         enclosing = node.enclosing
         if kind in ("plus", "star"):  # a tuple: a type may be a list, which is unhashable

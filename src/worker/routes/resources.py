@@ -139,7 +139,7 @@ class Resources:
         Reads files, so call it in a thread.
         """
         return [
-            record.work
+            record.work_reference
             for kind in KINDS.values()
             if (self._training_mode != "off" if kind.needs_training else self.engines.has_engine)
             for record in kind.load_records(self.settings).list_unfinished()

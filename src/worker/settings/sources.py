@@ -84,7 +84,7 @@ class RawSettings:
         return {OPTION_BY_SETTING.get(name, name): value for name, value in options.items()}
 
     def without_settings(self, names: Collection[str]) -> "RawSettings":
-        """Return a copy without the settings with these spellings, and without mistakes."""
+        """Return a copy without the settings spelled like this, and with no list of mistakes."""
         remaining = {name for name, spelling in self.spellings.items() if spelling not in names}
         values = {name: value for name, value in self.values.items() if name in remaining}
         extra_args = () if EXTRA_ARGS in names else self.extra_args

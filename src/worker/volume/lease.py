@@ -76,7 +76,7 @@ class Lease:
         self._released = threading.Event()
         self._write_claim()
         _leases.add(self)
-        self._thread = threading.Thread(target=self.keep_alive, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self.renew_until_released, name="lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
@@ -92,7 +92,7 @@ class Lease:
         is_newest = _newest_lease_number(self._path.parent) == self.number
         return is_newest and self.owner.encode() in self._path.read_bytes()
 
-    def keep_alive(self) -> None:
+    def renew_until_released(self) -> None:
         """Rewrite the lease every ``HEARTBEAT_S`` seconds until it is released or lost."""
         while not self._released.wait(HEARTBEAT_S):
             try:

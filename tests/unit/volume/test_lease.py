@@ -234,7 +234,7 @@ def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
     assert successor.number == attempt
     monkeypatch.setattr(lease, "HEARTBEAT_S", 0.02)
     for owner in (slow, successor):
-        threading.Thread(target=owner.keep_alive, daemon=True).start()
+        threading.Thread(target=owner.renew_until_released, daemon=True).start()
     assert slow.lost.wait(HUNG_S)
     slow.release()
     expect_heartbeats(directory, f"lease-{attempt}")

@@ -62,7 +62,7 @@ async def create_v2(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a batch of either version (LLM Engine's)."""
+    """Describe a batch of either version."""
 
     def update_and_describe() -> dict[str, Any]:
         batch = _find_batch(request)
@@ -73,7 +73,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:
-    """List the newest batches (LLM Engine's)."""
+    """List the newest batches."""
 
     def list_newest() -> list[dict[str, Any]]:
         llm_engine_batches = [
@@ -85,7 +85,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 
 async def update_priority(request: RouteRequest) -> dict[str, Any]:
-    """Change the displayed priority of a batch; its requests retain their own (LLM Engine's).
+    """Change the displayed priority of a batch; its requests retain their own.
 
     Raises:
         InvalidInput: The priority is not a string, or it is too long.
@@ -102,7 +102,7 @@ async def update_priority(request: RouteRequest) -> dict[str, Any]:
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a batch; ``success`` is false if it has already ended (LLM Engine's)."""
+    """Cancel a batch; ``success`` is false if it has already ended."""
     batch = await asyncio.to_thread(_find_batch, request)
     try:
         return {"success": True, **await cancel_batch(batch, request.resources)}

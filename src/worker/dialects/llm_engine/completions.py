@@ -98,12 +98,12 @@ def convert_to_raw(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def complete_prompt(request: RouteRequest) -> Answer[Delta]:
-    """Complete a prompt (LLM Engine's)."""
+    """Complete a prompt."""
     return _make_answer(request, stream=False)
 
 
 def stream_completion(request: RouteRequest) -> Answer[Delta]:
-    """Complete a prompt as a stream of events, one for each token (LLM Engine's)."""
+    """Complete a prompt as a stream of events, one for each token."""
     answer = _make_answer(request, stream=True)
 
     def render(deltas: list[Delta]) -> Any:

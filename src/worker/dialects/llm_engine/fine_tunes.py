@@ -85,14 +85,14 @@ class LLMEngineFineTuneRequest(StrictModel):
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
-    """Fine-tune a model (LLM Engine's)."""
+    """Fine-tune a model."""
     body = LLMEngineFineTuneRequest.from_body(request.body).as_openai_request
     fine_tune, run_with = await create_and_start_fine_tune(body, request)
     return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **run_with}
 
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:
-    """List the newest fine-tunes (LLM Engine's)."""
+    """List the newest fine-tunes."""
 
     def list_newest() -> list[dict[str, Any]]:
         return [
@@ -104,13 +104,13 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a fine-tune (LLM Engine's)."""
+    """Describe a fine-tune."""
     id, fine_tunes = request.path_params["id"], request.resources.fine_tunes
     return await asyncio.to_thread(lambda: job_object(fine_tunes.get_ended_if_due(id)))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a fine-tune; ``success`` is false if it has already ended (LLM Engine's)."""
+    """Cancel a fine-tune; ``success`` is false if it has already ended."""
 
     def try_to_cancel() -> bool:
         fine_tune = _find_fine_tune(request)
@@ -125,7 +125,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
 
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:
-    """List the events of a fine-tune, the oldest first (LLM Engine's)."""
+    """List the events of a fine-tune, the oldest first."""
     events = await asyncio.to_thread(lambda: _find_fine_tune(request).events())
     return {"events": [event_object(entry) for entry in events]}
 

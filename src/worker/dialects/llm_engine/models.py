@@ -34,7 +34,7 @@ class DownloadRequest(StrictModel):
 
 
 async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
-    """List the models that callers can name (LLM Engine's).
+    """List the models that callers can name.
 
     Raises:
         EngineDead: No engine is alive.
@@ -47,7 +47,7 @@ async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a model or an adapter (LLM Engine's).
+    """Describe a model or an adapter.
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
@@ -56,7 +56,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 
 async def refuse_to_create_or_change(request: RouteRequest) -> Any:
-    """Refuse to create or change an endpoint, which a worker can't do (LLM Engine's).
+    """Refuse to create or change an endpoint, which a worker can't do.
 
     Raises:
         InvalidInput: Always.
@@ -69,7 +69,7 @@ async def refuse_to_create_or_change(request: RouteRequest) -> Any:
 
 
 async def delete_adapter(request: RouteRequest) -> dict[str, Any]:
-    """Delete an adapter from the network volume (LLM Engine's).
+    """Delete an adapter from the network volume.
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.
@@ -97,7 +97,7 @@ async def delete_adapter(request: RouteRequest) -> dict[str, Any]:
 
 
 async def make_download_links(request: RouteRequest) -> dict[str, Any]:
-    """Return links to the files of a model or an adapter (LLM Engine's).
+    """Return links to the files of a model or an adapter.
 
     Raises:
         UnknownRoute: There is no model or adapter of this name.

@@ -25,7 +25,7 @@ class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         runner = self.model_runner
-        # vLLM's second runner, which needs Triton, samples without generators.
+        # vLLM's second runner, which needs Triton, samples without random generators.
         discards = getattr(runner, "discard_request_mask", None)
         if discards is None:
             return super().sample_tokens(grammar_output)

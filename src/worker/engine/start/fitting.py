@@ -32,13 +32,13 @@ def with_less_memory(arguments: EngineArguments, config: Any, error: str) -> Eng
         and config.device_config.device_type != "cpu"
     ):
         share = round(arguments.vllm_args.gpu_memory_utilization * MEMORY_FACTOR, 3)
-        reduced = reduced.with_default(MEMORY_OPTION, share, RETRY_REASON)
+        reduced = reduced.with_chosen_value(MEMORY_OPTION, share, RETRY_REASON)
     sequences = max(1, config.scheduler_config.max_num_seqs // SEQUENCES_DIVISOR)
     if (
         MAX_NUM_SEQS not in arguments.operator_options
         and sequences < config.scheduler_config.max_num_seqs
     ):
-        reduced = reduced.with_default(MAX_NUM_SEQS, sequences, RETRY_REASON)
+        reduced = reduced.with_chosen_value(MAX_NUM_SEQS, sequences, RETRY_REASON)
     return None if reduced is arguments else reduced
 
 

@@ -58,7 +58,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
         return arguments
     disk = file_system or "this disk"
     reason = f"{FAST_LOAD}: the fastest loader that is installed, for weights on {disk}"
-    return arguments.with_default(LOAD_FORMAT, loader, reason)
+    return arguments.with_chosen_value(LOAD_FORMAT, loader, reason)
 
 
 def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
@@ -78,14 +78,16 @@ def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> Eng
     if not is_network_file_system(file_system) or size > PAGE_CACHE_SHARE * page_cache_capacity():
         return arguments
     reason = f"the weights lie on a network disk, {file_system}, and fit into memory"
-    return arguments.with_default("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
+    return arguments.with_chosen_value("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
 
 
 def without_fast_loader(arguments: EngineArguments, *_: Any) -> EngineArguments | None:
     """Return the arguments with vLLM's own loader; None if the worker chose no other loader."""
     if all(default.name != LOAD_FORMAT for default in arguments.defaults):
         return None
-    return arguments.with_default(LOAD_FORMAT, "auto", f"{arguments.vllm_args.load_format} failed")
+    return arguments.with_chosen_value(
+        LOAD_FORMAT, "auto", f"{arguments.vllm_args.load_format} failed"
+    )
 
 
 def safetensors_files(directory: Path) -> list[Path]:

@@ -63,7 +63,7 @@ def with_tensor_parallel_size(arguments: EngineArguments, _: StartupContext) -> 
     if size == gpus:
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"
-    return arguments.with_default(TENSOR_PARALLEL_SIZE, size, reason)
+    return arguments.with_chosen_value(TENSOR_PARALLEL_SIZE, size, reason)
 
 
 def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
@@ -78,7 +78,7 @@ def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> Engi
     is_multimodal_pooling = config.runner_type == "pooling" and config.multimodal_config
     if config.skip_tokenizer_init or is_multimodal_pooling:
         return arguments
-    return arguments.with_default(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
+    return arguments.with_chosen_value(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
 
 
 def with_same_context_length(arguments: EngineArguments, config: Any) -> EngineArguments:

@@ -27,7 +27,7 @@ STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] 
     loading.with_prefetch_strategy,
     # "auto" is replaced by the parsers that suit the model's output.
     parsers.with_parsers,
-    # If a worker only trains, LoRA is enabled: it checks adapters as a serving engine does.
+    # LoRA is enabled if a worker only trains, since it checks adapters as a serving engine does.
     steps.with_lora_enabled,
     # The tensor parallel size must divide the model's number of attention heads.
     steps.with_tensor_parallel_size,

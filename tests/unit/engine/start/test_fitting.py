@@ -55,7 +55,7 @@ def configured_engine(
     *operator_options: str, device: str = "cuda", sequences: int = 256, fast: bool = False
 ) -> ConfiguredEngine:
     arguments = engine(*operator_options)
-    chosen = arguments.with_default(*FAST_LOADER) if fast else arguments
+    chosen = arguments.with_chosen_value(*FAST_LOADER) if fast else arguments
     return ConfiguredEngine(chosen, config(device=device, sequences=sequences))
 
 

@@ -185,7 +185,7 @@ def check_adapter_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) 
     """Check that an adapter's matrices fit each other and the model's weights of the same names.
 
     A module that the model doesn't have is refused only if its name differs from one of the model's
-    modules only by numbers, such as a layer's.``rank`` is None if the modules may have different
+    modules only by numbers, such as a layer's. ``rank`` is None if the modules may have different
     ranks.
 
     Raises:

@@ -99,7 +99,7 @@ class Healer:
 
     @contextlib.asynccontextmanager
     async def suspend(self, wait_timeout_s: float, drain_timeout_s: float) -> AsyncIterator[None]:
-        """See ``Engine.suspend``."""
+        """Stop the core during the block, and restart it afterwards (see ``Engine.suspend``)."""
         try:
             async with self.suspension.suspend(wait_timeout_s):
                 await self._stop_core(time.monotonic() + drain_timeout_s)
@@ -125,7 +125,7 @@ class Healer:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def wait_for_recovery(self, request_id: str) -> None:
-        """See ``Engine.wait_for_recovery``."""
+        """Wait until a core responds and the request may be sent again."""
         await self.suspension.wait_until_resumed()
         await self._wait_until_alive()
         if self._suspects.is_killer(request_id):
