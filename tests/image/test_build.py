@@ -146,7 +146,7 @@ def test_the_cuda_version_of_an_earlier_worker_fails_the_build_with_advice(
     built = build("cuda", WORKER_CUDA_VERSION="12.1.0")
     assert built.returncode != 0
     assert "WORKER_CUDA_VERSION=12.1.0 has no effect" in built.stderr
-    assert "choose that image by VLLM_VERSION" in built.stderr
+    assert "select the image with VLLM_VERSION" in built.stderr
 
 
 def test_make_image_passes_its_variables_and_labels_the_version(
