@@ -50,7 +50,8 @@ class ExitStatus(IntEnum):
     STOPPED = 75
 
 
-# Command-line option to only check the rows: writes ``CHECK_FILE``, for mistakes the outcome, too.
+# Command-line option to only check the rows. This writes ``CHECK_FILE``, and ``OUTCOME_FILE`` if
+# the rows have mistakes.
 CHECK_OPTION = "--check"
 
 

@@ -81,7 +81,7 @@ class Chunker(Generic[T]):
 
     @property
     def missing_piece_count(self) -> int:
-        """Pieces of weight 1 that the next chunk needs; 1 if no waiting piece has a deadline."""
+        """Pieces of weight 1 that complete the next chunk; 1 if no deadline limits the wait."""
         if self._deadline == math.inf:
             return 1
         return max(1, math.ceil(self._target - self._weight))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-# Newest release of vLLM that the rows were checked with.
+# Newest release of vLLM that the patches were checked with.
 NEWEST_RELEASE = "0.32"
 
 
