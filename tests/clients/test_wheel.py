@@ -73,7 +73,7 @@ def test_the_page_lists_every_installed_package(commands: Path) -> None:
     found = {canonicalize_name(one["name"]) for one in listed} - {"pip", "setuptools"}
     page = (ROOT / "docs" / "client.md").read_text()
     section = page.split("## Install it")[1].split("## The proxy")[0]
-    table, _, brought = section.partition("These bring ")
+    table, _, brought = section.partition("These require ")
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     always = [cell for cell in rows if "boto3" not in cell]
     named = [name for cell in (*always, brought) for name in re.findall(r"`([\w-]+)`", cell)]
