@@ -12,14 +12,7 @@ from worker.engine.start.parsers import choose_family_by_files
 from worker.process.estimates import ERROR_MARGIN
 from worker.settings import history
 from worker.store import Origin, Snapshot
-
-# Load formats that read weights from the repository's files, and patterns of these files' names.
-_WEIGHT_PATTERNS = {
-    **dict.fromkeys(("auto", "hf"), "*.safetensors, *.bin or *.pt"),
-    "mistral": "consolidated*.safetensors",
-    "pt": "*.pt",
-    "safetensors": "*.safetensors",
-}
+from worker.store.files import weight_patterns
 
 # Variable for the time that the platform waits for a startup, and its default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
@@ -62,8 +55,9 @@ def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
         names = _names_with_verb(snapshot.absent_weights)
         text = f"{names} named in the index of the weights, but not there"
         yield Finding(Level.FAIL, "weights", text, remedy)
-    if not (snapshot.weights or snapshot.absent_weights) and load_format in _WEIGHT_PATTERNS:
-        text = f"there are no weights: no {_WEIGHT_PATTERNS[load_format]}"
+    patterns = weight_patterns(load_format)
+    if patterns and not (snapshot.weights or snapshot.absent_weights):
+        text = f"there are no weights: no {' or '.join(patterns)}"
         yield Finding(Level.FAIL, "weights", text, "name a model that vLLM can load")
     if not snapshot.config:
         text = "there is no config.json that can be read, so nothing is known of the model's shape"

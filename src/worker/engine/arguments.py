@@ -61,6 +61,11 @@ class EngineArguments:
         name = self.prefix + name
         return self.spellings.get(name, name)
 
+    @property
+    def model_setting(self) -> str:
+        """The name of the setting that names the model, as the operator spelled it."""
+        return self.setting_name("MODEL_NAME")
+
     def with_options(self, **values: Any) -> Self:
         """Return a copy in which some of vLLM's arguments have other values."""
         options = copy.copy(self.vllm_args)

@@ -51,6 +51,10 @@ WRAPPER_ERRORS = (
     "RuntimeError: Worker failed with error '",
     "RuntimeError: Executor failed.",
 )
+# A traceback's first line, and a frame of vLLM's loader. The last such frame of a traceback shows
+# whether vLLM was creating the model (initialize_model) or reading its weights.
+_TRACEBACK_START = "Traceback (most recent call last)"
+_LOADER_FRAME = re.compile(r'^File "[^"\n]+", line \d+, in (initialize_model|load_weights)$')
 # Errors that the other processes of a core log after one of them has exited. They don't replace a
 # recorded out-of-memory error.
 _LOST_PEER = re.compile(r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)")
@@ -138,12 +142,15 @@ class ErrorRecorder:
 
     Output is forwarded in whole lines, except for long lines. Errors that follow from an
     out-of-memory error in another process of the core don't replace it. The file of
-    ``error_fd`` starts with the last error and a line feed.
+    ``error_fd`` starts with two lines: the last error, and the function of vLLM's loader that
+    raised it, which is empty for other errors.
     """
 
     def __init__(self, error_fd: int) -> None:
         self._error_fd = error_fd
         self._partial_line = b""
+        # The function of the last of ``_LOADER_FRAME`` in the current traceback.
+        self._loader_function = ""
 
     def feed(self, data: bytes) -> bytes:
         """Add output; return the complete lines, and an incomplete line if it is long."""
@@ -154,7 +161,9 @@ class ErrorRecorder:
             end = len(data)
         complete_lines, self._partial_line = data[:end], data[end:]
         for line in complete_lines.splitlines():
-            if error := find_error(line.decode(errors="replace")):
+            text = line.decode(errors="replace")
+            self._follow_traceback(text)
+            if error := find_error(text):
                 self._record_error(error)
         return complete_lines
 
@@ -163,12 +172,20 @@ class ErrorRecorder:
         rest, self._partial_line = self._partial_line, b""
         return rest
 
+    def _follow_traceback(self, line: str) -> None:
+        text = _ERROR_PREFIX.sub("", line[:MAX_SEARCHED_CHARS], count=1).strip()
+        if text.startswith(_TRACEBACK_START):
+            self._loader_function = ""
+        elif frame := _LOADER_FRAME.match(text):
+            self._loader_function = frame[1]
+
     def _record_error(self, error: str) -> None:
         previous = os.pread(self._error_fd, MAX_SEARCHED_CHARS, 0).partition(b"\n")[0]
         if not (_LOST_PEER.search(error) and _OOM_ERROR.search(previous.decode(errors="replace"))):
             # If the disk is full, the error is not recorded.
             with contextlib.suppress(OSError):
-                os.pwrite(self._error_fd, error.encode()[:MAX_SEARCHED_CHARS] + b"\n", 0)
+                lines = (error.encode()[:MAX_SEARCHED_CHARS], self._loader_function.encode(), b"")
+                os.pwrite(self._error_fd, b"\n".join(lines), 0)
 
 
 class PipeForwarder:

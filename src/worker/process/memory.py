@@ -21,6 +21,9 @@ _CGROUP_FILES = (
     ),
 )
 
+# Files with the number of processes that the kernel killed because the group's memory was full.
+_OOM_KILL_FILES = ("memory.events", "memory/memory.oom_control")
+
 
 def memory_limit(cgroup: Path = CGROUP) -> int:
     """Return how many bytes of memory this process may use.
@@ -41,6 +44,19 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
     """Return how many more bytes this process can use, limited by the machine and the container."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *_container_free_bytes(cgroup)]))
+
+
+def count_oom_kills(cgroup: Path = CGROUP) -> int | None:
+    """Return how many of the container's processes were killed because its memory was full.
+
+    Returns None if the kernel does not count them.
+    """
+    for name in _OOM_KILL_FILES:
+        if (file := cgroup / name).is_file():
+            counts = dict(line.split() for line in file.read_text().splitlines())
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return None
 
 
 def _container_limits(cgroup: Path) -> Iterator[int]:

@@ -18,6 +18,7 @@ CONFIGS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "process
 # repository has both formats, Mistral's own precedes Hugging Face's.
 _PATTERNS = {
     "auto": ("consolidated*.safetensors", "*.safetensors", "*.bin", "*.pt"),
+    "hf": ("*.safetensors", "*.bin", "*.pt"),
     "mistral": ("consolidated*.safetensors",),
     "safetensors": ("*.safetensors",),
     "fastsafetensors": ("*.safetensors",),
@@ -28,7 +29,6 @@ _PATTERNS = {
     "gguf": ("*.gguf",),
     "dummy": (),
 }
-_HUGGING_FACE = ("*.safetensors", "*.bin", "*.pt")
 
 # Files of trainers, which are never loaded.
 _TRAINER_FILES = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
@@ -80,12 +80,17 @@ def weight_files(names: Collection[str], index: str, artifact: Artifact) -> list
     if artifact.kind in {ArtifactKind.TOKENIZER, ArtifactKind.CODE}:
         return []
     roots = [name for name in names if "/" not in name and name not in _TRAINER_FILES]
-    for pattern in _PATTERNS.get(artifact.load_format, _HUGGING_FACE):
+    for pattern in _PATTERNS.get(artifact.load_format, _PATTERNS["hf"]):
         if matches := [name for name in roots if fnmatch(name, pattern)]:
             indexed = _files_in_index(index) if pattern == "*.safetensors" else set()
             return sorted(indexed or matches)
     nested = [name for name in names if fnmatch(name, _NESTED_WEIGHTS)]
     return sorted(nested) if artifact.load_format == "auto" else []
+
+
+def weight_patterns(load_format: str) -> tuple[str, ...]:
+    """Return the patterns of a load format's weights; empty if vLLM may read other files."""
+    return _PATTERNS.get(load_format, ())
 
 
 def missing_shards(names: Collection[str]) -> list[str]:

@@ -54,6 +54,11 @@ class Reason(Enum):
         "the repository has nothing that could be loaded",
         "set {setting} to one with safetensors, or LOAD_FORMAT to the format that it has",
     )
+    BROKEN_FILES = (
+        "its weights can't be loaded",
+        "copy the whole model again, set {setting} to another one, or LOAD_FORMAT to the format "
+        "of its weights",
+    )
     WRONG_CHECKSUM = (
         "what the hub sends is not what it announces",
         "try again; if that stays, set {revision} to another commit",

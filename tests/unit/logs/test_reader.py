@@ -254,13 +254,38 @@ def test_the_error_of_a_gpu_worker_is_the_error_of_the_core(
     assert recorded_error == error
 
 
+FRAME = 'File "/vllm/loader.py", line 7, in '
+START = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("lines", "function"),
+    [
+        ([START, f"{FRAME}load_model", "AssertionError"], ""),
+        ([START, f"{FRAME}load_weights", f"{FRAME}read", "KeyError: 'a'"], "load_weights"),
+        ([START, f"{FRAME}initialize_model", f"{FRAME}__init__", "KeyError"], "initialize_model"),
+        # A later traceback is about something else.
+        ([START, f"{FRAME}load_weights", "KeyError", START, f"{FRAME}run", "ValueError: no"], ""),
+        # The error that vLLM raises for the actual one leaves it in place.
+        ([START, f"{FRAME}load_weights", "KeyError", START, INIT_FAILED], "load_weights"),
+    ],
+)
+def test_the_function_of_the_loader_that_raised_the_error_is_recorded(
+    lines: list[str], function: str, tmp_path: Path
+) -> None:
+    with (tmp_path / "note").open("w+b") as error_file:
+        recorder = ErrorRecorder(error_file.fileno())
+        recorder.feed("".join(f"{CORE}{line.removeprefix(CORE)}\n" for line in lines).encode())
+        assert error_file.read().decode().split("\n")[1] == function
+
+
 def test_a_core_can_print_although_the_log_is_closed(tmp_path: Path) -> None:
     unread, target = os.pipe()
     os.close(unread)
     with (tmp_path / "note").open("w+b") as error_file:
         with run_reader(target, error_file.fileno()) as (_, core):
             core.write(OUTPUT + b"ValueError: no\n")
-        assert error_file.read() == b"ValueError: no\n"
+        assert error_file.read() == b"ValueError: no\n\n"
     os.close(target)
 
 

@@ -13,7 +13,12 @@ from support import ROOT
 
 from worker.process import processor
 from worker.process.garbage import pause_and_freeze_gc
-from worker.process.memory import free_memory_bytes, memory_limit, page_cache_capacity
+from worker.process.memory import (
+    count_oom_kills,
+    free_memory_bytes,
+    memory_limit,
+    page_cache_capacity,
+)
 
 # Memory:
 
@@ -42,6 +47,22 @@ def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path, files: dict[st
     assert memory_limit(tmp_path) == physical
     assert 4096 < page_cache_capacity(tmp_path) < physical
     assert 4096 < free_memory_bytes(tmp_path) < physical
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({"memory.events": "low 0\noom 3\noom_kill 2"}, 2),
+        ({"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1"}, 1),
+        ({"memory/memory.oom_control": "oom_kill_disable 0"}, None),
+        ({}, None),
+    ],
+)
+def test_processes_that_the_kernel_killed_for_memory_are_counted(
+    tmp_path: Path, files: dict[str, str], count: int | None
+) -> None:
+    write(tmp_path, files)
+    assert count_oom_kills(tmp_path) == count
 
 
 OF_V1 = ["memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"]

@@ -8,14 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from worker.engine.start import needs
-from worker.errors import StartFailed
+from worker.errors import MachineUnfit, StartFailed
 from worker.process.phases import log_phase
 from worker.settings import environment
 from worker.settings.sources import BAKED_MODEL_FILE, RawSettings
 from worker.settings.values import equals_boolean
-from worker.store import Artifact, ArtifactLocation, Places
+from worker.store import (
+    Artifact,
+    ArtifactKind,
+    ArtifactLocation,
+    ModelUnavailable,
+    Origin,
+    Places,
+    disk,
+)
 from worker.store.fetcher import ModelFetcher
 from worker.store.places import read_baked_models
+from worker.store.refusals import Reason
 
 log = logging.getLogger("worker")
 
@@ -86,11 +95,14 @@ class EngineArtifacts:
         """Wait for the artifacts in the settings and in ``artifacts``; log where the latter are.
 
         Raises:
-            ModelUnavailable: An artifact can't be found or downloaded.
+            ModelUnavailable: An artifact can't be found, downloaded or loaded.
             StartFailed: A download stopped before it was complete.
+            MachineUnfit: The disk of an artifact can't be read.
         """
         with log_phase("fetch"):
             locations = self.locate_artifacts(artifacts)
+            for location in locations.values():
+                _check_directory(location)
             for artifact in artifacts:
                 if artifact in locations:
                     # Log the artifact with its own setting: the location may name another one's.
@@ -126,3 +138,16 @@ class EngineArtifacts:
 
     def _start_fetcher(self, artifacts: Sequence[Artifact]) -> ModelFetcher:
         return ModelFetcher([*dict.fromkeys(artifacts)], self._places, self._environ, self._newest)
+
+
+def _check_directory(location: ArtifactLocation) -> None:
+    """Check the weights in an operator's directory; the store has checked those in caches."""
+    artifact = location.artifact
+    if location.origin is not Origin.DIRECTORY or artifact.kind is not ArtifactKind.MODEL:
+        return
+    try:
+        problem = disk.weights_problem(location.directory, artifact)
+    except OSError as error:
+        raise MachineUnfit(f"{artifact} can't be read: {error.strerror or error}") from error
+    if problem:
+        raise ModelUnavailable(artifact, Reason.BROKEN_FILES, problem)

@@ -12,11 +12,12 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from worker.children import end_forks_with_parent
 from worker.engine.arguments import EngineArguments
-from worker.engine.run.healing.core import Core, CoreOutput
+from worker.engine.run.healing.core import Core, CoreFailed, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.translation import START_ERRORS
 from worker.process.garbage import enable_gc_in_forks
+from worker.process.memory import count_oom_kills
 from worker.settings.environment import is_variable_set, set_variable
 
 # Only one core starts at a time. Otherwise the metrics that vLLM registers for two cores would be
@@ -24,6 +25,9 @@ from worker.settings.environment import is_variable_set, set_variable
 _start_lock = threading.Lock()
 
 METRICS_PREFIX = "vllm:"
+# Every worker with as much memory would fail, as with Python's MemoryError. If anything else than
+# the kernel kills a core, this says nothing about other workers.
+OOM_KILLED = "MemoryError: the kernel killed the core because the machine's memory was full"
 
 
 def move_vllm_metrics() -> CollectorRegistry:
@@ -83,7 +87,7 @@ def spawn_core(arguments: EngineArguments, config: Any) -> Core:
 
 def _start_core(arguments: EngineArguments, config: Any) -> Core:
     """Start a core; raise one of ``START_ERRORS`` if it does not start."""
-    heartbeat, output = Heartbeat(), CoreOutput()
+    heartbeat, output, oom_kills = Heartbeat(), CoreOutput(), count_oom_kills()
     with _start_lock:
         try:
             with output.capture(), end_forks_with_parent():
@@ -93,9 +97,12 @@ def _start_core(arguments: EngineArguments, config: Any) -> Core:
                     stat_loggers=[lambda *_: heartbeat],
                 )
         except START_ERRORS as error:
+            failure = output.close_and_get_error()
+            if count_oom_kills() != oom_kills:
+                raise CoreFailed(OOM_KILLED) from None
             # vLLM's own error only states that the core did not start.
-            if reason := output.close_and_get_error():
-                raise RuntimeError(reason) from error
+            if failure:
+                raise failure from error
             raise
         return Core(client, move_vllm_metrics(), heartbeat, output)
 

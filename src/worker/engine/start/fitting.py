@@ -5,6 +5,7 @@ from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import MEMORY_OPTION
+from worker.engine.run.healing.core import CoreFailed
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
@@ -19,12 +20,16 @@ SEQUENCES_DIVISOR = 4
 RETRY_REASON = "the memory was full at the first try"
 
 
-def with_less_memory(arguments: EngineArguments, config: Any, error: str) -> EngineArguments | None:
+def with_less_memory(
+    arguments: EngineArguments, config: Any, error: Exception
+) -> EngineArguments | None:
     """Return arguments for a second attempt that uses less memory.
 
-    Returns None if the first attempt had enough memory, or if no unset option can be reduced.
+    Returns None if the first attempt had enough memory, if the weights alone were too large, or if
+    no unset option can be reduced.
     """
-    if not is_out_of_memory(error):
+    weights_too_large = isinstance(error, CoreFailed) and error.loader_function
+    if weights_too_large or not is_out_of_memory(str(error)):
         return None
     reduced = arguments
     if (

@@ -139,18 +139,24 @@ def launch_without_engine(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[
 def _start_core_or_fallback(
     engine: ConfiguredEngine, context: StartupContext, modules_to_import: Sequence[str] | None
 ) -> tuple[ConfiguredEngine, Core]:
-    """Start an engine's first core; if it fails and a fallback applies, start a second one."""
-    try:
-        return engine, cores.fork_core(*engine, modules_to_import)
-    except START_ERRORS as error:
-        if (fallback := choose_fallback_arguments(*engine, str(error))) is None:
-            raise
-        fallback_arguments, description = fallback
-        log.warning("%s: %s: %s", engine.arguments.model_name, description, error)
+    """Start an engine's first core; if it fails and a fallback applies, start a second one.
+
+    Raises:
+        StartFailed: The last core did not start; with vLLM's message.
+    """
+    with translate_start_errors(*engine):
+        try:
+            return engine, cores.fork_core(*engine, modules_to_import)
+        except START_ERRORS as error:
+            if (fallback := choose_fallback_arguments(*engine, error)) is None:
+                raise
+            fallback_arguments, description = fallback
+            log.warning("%s: %s: %s", engine.arguments.model_name, description, error)
     # The second core is started outside the handler, so that the exception can't keep the first
     # one's memory alive.
     engine = _configure_and_log_hints(fallback_arguments, context)
-    return engine, cores.spawn_core(*engine)
+    with translate_start_errors(*engine):
+        return engine, cores.spawn_core(*engine)
 
 
 def _restart_core(engine: ConfiguredEngine, context: StartupContext) -> Core:

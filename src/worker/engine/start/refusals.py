@@ -10,14 +10,17 @@ import errno
 import re
 from collections.abc import Collection, Iterator, Sequence
 from textwrap import shorten
+from typing import Any
 
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import MEMORY_OPTION
 from worker.engine.options.option import join_validation_messages
+from worker.engine.run.healing.core import CoreFailed
 from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
 from worker.engine.start.fitting import NUM_GPU_BLOCKS_OVERRIDE
+from worker.engine.start.model_files import explain_load_failure, explain_refusal
 from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings
 
 # The error of a chat template that can't handle a list as a message's content.
@@ -41,6 +44,14 @@ _CAUSES = (
     ),
     ("contains custom code", "set TRUST_REMOTE_CODE=1 if you trust the repository"),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
+    (
+        "architectures .* are not supported|does not recognize this architecture",
+        "this vLLM does not have the architecture in config.json: set another model",
+    ),
+    (
+        "can't allocate memory|out of memory|memory was full",
+        "use a machine with more memory, a smaller model, or a quantized one",
+    ),
 )
 
 # Messages of drivers, GPUs, libraries and full disks, which torch, vLLM and NCCL pass on. They are
@@ -76,40 +87,63 @@ _OPERATOR_ERRORS = {
 }
 # Part of the messages of various exceptions for a quantization whose config lacks a key.
 _QUANTIZATION_CONFIG_ERROR = "Config.__init__()"
+# Further exceptions that wrong weights or a wrong configuration cause, if vLLM's loader raises
+# them. A ``RuntimeError`` is one only while weights are read: creating a model also tests the GPU.
+_LOADER_ERRORS = {
+    "AssertionError",
+    "AttributeError",
+    "EOFError",
+    "IndexError",
+    "KeyError",
+    "OverflowError",
+    "SafetensorError",
+    "TypeError",
+    "UnpicklingError",
+    "ZeroDivisionError",
+}
 # Error numbers of a plain ``OSError`` that mean a missing file or a wrong path. None is included
 # because transformers raises ``OSError`` without a number for these.
 _NOT_FOUND_ERRNOS = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
 # Start of a core's error line, as ``worker.logs.reader`` stores it: the name of the exception's
 # class and the number of an ``OSError``.
-_ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
+_ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+)(?:$|: (?:\[Errno (\d+)\])?)")
 # Part of vLLM's message if too little of the GPU's memory is free: another process uses it, unless
 # the operator has requested more than the GPU has.
 _GPU_FULL_MESSAGE = "is less than desired GPU memory utilization"
 
+# Start of a list in vLLM's message, with hundreds of names.
+_LIST_OF_ARCHITECTURES = " Supported architectures: dict_keys("
+
 # Matches an option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
 _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
-# vLLM's list of exit codes if SIGKILL ended a core: the kernel sends it when memory is exhausted.
-_KILLED_CORE = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
-# vLLM's list of exit codes if any signal ended a core, whose last output then explains nothing.
+# vLLM's list of exit codes if a signal ended a core, whose last output then explains nothing.
 _CRASHED_CORE = re.compile(r"Failed core proc.*\{[^}]*: -\d")
 
 
 @contextlib.contextmanager
-def translate_start_errors(arguments: EngineArguments) -> Iterator[None]:
-    """Convert vLLM's errors during startup into ``StartFailed``."""
+def translate_start_errors(arguments: EngineArguments, config: Any = None) -> Iterator[None]:
+    """Convert vLLM's errors during startup into ``StartFailed``; ``config`` is the engine's."""
     try:
         yield
     except START_ERRORS as error:
-        raise start_failure(error, arguments, error_message(error)) from error
+        problem, fix = error_message(error), ""
+        is_loading = isinstance(error, CoreFailed) and error.loader_function != ""
+        if config and is_loading and not is_out_of_memory(problem):
+            fix = explain_load_failure(arguments, config.model_config)
+        raise start_failure(error, arguments, problem, fix=fix) from error
 
 
 def start_failure(
-    error: Exception, arguments: EngineArguments, problem: str, culprits: Sequence[str] = ()
+    error: Exception,
+    arguments: EngineArguments,
+    problem: str,
+    culprits: Sequence[str] = (),
+    fix: str = "",
 ) -> StartFailed:
-    """Return the error of a failed startup, with advice from ``find_remedy``."""
-    text = f"vLLM could not start {arguments.model_name}: {problem}"
-    fix = find_remedy(problem, arguments, culprits)
+    """Return the error of a failed startup, with ``fix`` or the advice of ``find_remedy``."""
+    text = f"vLLM could not start {arguments.model_setting}={arguments.model_name}: {problem}"
+    fix = fix or find_remedy(problem, arguments, culprits)
     return classify_start_failure(
         error, f"{text}: {fix}" if fix else text, arguments.operator_options
     )
@@ -124,6 +158,7 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
             text = f"KeyError: {error}"
         case _:
             text = str(error)
+    text = text.partition(_LIST_OF_ARCHITECTURES)[0]
     line = shorten(text, max_length, placeholder=" …") or type(error).__name__
     line = _OPTION.sub(
         lambda found: found[1].upper() + (found[2] or ""), replace_options_by_settings(line)
@@ -147,7 +182,8 @@ def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str
         for name in culprits
     ]
     cause = next((text for pattern, text in _CAUSES if re.search(pattern, problem)), "")
-    return "; ".join(filter(None, (", or ".join(suggestions), cause)))
+    advice = "; ".join(filter(None, (", or ".join(suggestions), cause)))
+    return advice or explain_refusal(arguments, problem)
 
 
 def classify_start_failure(
@@ -160,11 +196,6 @@ def classify_start_failure(
     """
     error_text = str(error)
     messages = f"{error_text}\n{error.__cause__ or ''}"
-    if _KILLED_CORE.search(messages):
-        return StartFailed(
-            f"{message}. It was killed, as processes are when memory is exhausted: take a machine "
-            "with more of it, a smaller model, or a quantized one"
-        )
     if _CRASHED_CORE.search(messages) or _MACHINE_ERRORS.search(error_text):
         return MachineUnfit(message)
     if _GPU_FULL_MESSAGE in error_text:
@@ -178,10 +209,16 @@ def _is_operator_error(error: Exception, message: str) -> bool:
     """Return whether an error is known to be caused by settings, a model's files or the image."""
     class_names = [kind.__name__ for kind in type(error).__mro__]
     number = error.errno if isinstance(error, OSError) else None
-    if class_names[0] == "RuntimeError" and (error_line := _ERROR_LINE.match(message)):
+    if isinstance(error, RuntimeError) and (error_line := _ERROR_LINE.match(message)):
         class_names, number = [error_line[1]], int(error_line[2]) if error_line[2] else None
     if "MachineUnfit" in class_names:
         return False
+    loader_function = error.loader_function if isinstance(error, CoreFailed) else ""
     if class_names[0] == "OSError":
-        return number in _NOT_FOUND_ERRNOS
+        # torch raises EINVAL for a checkpoint that it can't parse.
+        return number in _NOT_FOUND_ERRNOS or (loader_function != "" and number == errno.EINVAL)
+    if loader_function == "load_weights" and class_names[0] == "RuntimeError":
+        return True
+    if loader_function and class_names[0] in _LOADER_ERRORS:
+        return True
     return not _OPERATOR_ERRORS.isdisjoint(class_names) or _QUANTIZATION_CONFIG_ERROR in message

@@ -62,9 +62,9 @@ CORE_CHECKS: tuple[Callable[[EngineArguments, Any], None], ...] = (
 
 
 # Fallbacks for a second core if the first core didn't start, with their log messages. A function
-# receives the first core's arguments, vLLM's configuration and the reason of the failure. It
+# receives the first core's arguments, vLLM's configuration and the error of the failure. It
 # returns the arguments for the second core; None if the fallback does not apply.
-FALLBACKS: Mapping[Callable[[EngineArguments, Any, str], EngineArguments | None], str] = {
+FALLBACKS: Mapping[Callable[[EngineArguments, Any, Exception], EngineArguments | None], str] = {
     loading.without_fast_loader: (
         "it did not start with the loader that was chosen, so vLLM's own reads the weights"
     ),
@@ -79,7 +79,7 @@ def find_option_mistakes(arguments: EngineArguments, machine: Machine) -> Iterat
 
 
 def choose_fallback_arguments(
-    arguments: EngineArguments, config: Any, reason: str
+    arguments: EngineArguments, config: Any, error: Exception
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core and a log message; None if no fallback applies.
 
@@ -88,6 +88,6 @@ def choose_fallback_arguments(
     """
     fallback = None
     for change, description in FALLBACKS.items():
-        if changed := change(arguments, config, reason):
+        if changed := change(arguments, config, error):
             arguments, fallback = changed, (changed, description)
     return fallback

@@ -15,6 +15,7 @@ from support.engine.scripted import settings
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import MEMORY_OPTION, divide_gpu_memory
+from worker.engine.run.healing.core import CoreFailed
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
@@ -84,7 +85,7 @@ def configured_engine(
 def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
     configured: ConfiguredEngine, reason: str, message: str, defaults: dict[str, str]
 ) -> None:
-    fallback = choose_fallback_arguments(*configured, reason)
+    fallback = choose_fallback_arguments(*configured, RuntimeError(reason))
     assert fallback
     arguments, description = fallback
     assert (description, {default.name: default.value for default in arguments.defaults}) == (
@@ -106,7 +107,12 @@ def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
 def test_there_is_no_fallback_if_no_option_can_be_changed(
     configured: ConfiguredEngine, reason: str
 ) -> None:
-    assert choose_fallback_arguments(*configured, reason) is None
+    assert choose_fallback_arguments(*configured, RuntimeError(reason)) is None
+
+
+def test_less_memory_for_the_cache_does_not_help_weights_that_are_too_large() -> None:
+    error = CoreFailed(OUT_OF_MEMORY, "initialize_model")
+    assert choose_fallback_arguments(*configured_engine(), error) is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from worker.engine.run.healing.core import CoreFailed
+from worker.engine.start import cores
 from worker.engine.start.refusals import classify_start_failure, error_message
 from worker.errors import MachineUnfit, StartFailed
 
@@ -60,7 +62,7 @@ def test_a_full_gpu_affects_all_workers_only_if_the_operator_set_the_share() -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "affects_all"), [(1, True), (-9, True), (-11, False), (-6, False)]
+    ("status", "affects_all"), [(1, True), (-9, False), (-11, False), (-6, False)]
 )
 def test_the_output_of_a_core_before_a_crash_is_not_the_reason(
     status: int, affects_all: bool
@@ -70,10 +72,38 @@ def test_the_output_of_a_core_before_a_crash_is_not_the_reason(
     assert classify_start_failure(error, str(error)).affects_all_workers is affects_all
 
 
-def test_a_killed_core_is_reported_as_out_of_memory() -> None:
-    failure = classify_start_failure(RuntimeError(DIED % -9), DIED % -9)
-    assert failure.affects_all_workers
-    assert "memory is exhausted" in failure.message
+# The last error in a core's output, the function of vLLM's loader that raised it, and whether every
+# worker fails.
+LOADER_ERRORS = [
+    ("AssertionError", "load_weights", True),
+    ("AssertionError", "initialize_model", True),
+    ("AssertionError", "", False),
+    ("KeyError: 'layers.0.w'", "load_weights", True),
+    ("safetensors_rust.SafetensorError: invalid header", "load_weights", True),
+    ("_pickle.UnpicklingError: invalid load key", "load_weights", True),
+    ("RuntimeError: The size of tensor a (4) must match", "load_weights", True),
+    ("RuntimeError: a kernel that does not compile", "initialize_model", False),
+    ("OSError: [Errno 22] Invalid argument", "load_weights", True),
+    ("OSError: [Errno 22] Invalid argument", "", False),
+    ("OSError: [Errno 5] Input/output error", "load_weights", False),
+    ("OSError: [Errno 116] Stale file handle", "load_weights", False),
+    ("PermissionError: [Errno 13] Permission denied", "load_weights", False),
+    ("torch.AcceleratorError: CUDA error: unknown error", "load_weights", False),
+    ("MachineUnfit: the driver is too old", "initialize_model", False),
+    (cores.OOM_KILLED, "", True),
+]
+
+
+@pytest.mark.parametrize(("line", "function", "affects_all"), LOADER_ERRORS)
+def test_wrong_weights_affect_all_workers(line: str, function: str, affects_all: bool) -> None:
+    failure = classify_start_failure(CoreFailed(line, function), line)
+    assert failure.affects_all_workers is affects_all
+
+
+def test_a_core_that_was_killed_from_outside_affects_one_worker() -> None:
+    error = CoreFailed("AssertionError", "load_weights")
+    error.__cause__ = RuntimeError(DIED % -9)
+    assert not classify_start_failure(error, str(error)).affects_all_workers
 
 
 def test_options_that_a_message_quotes_are_written_as_settings() -> None:

@@ -35,6 +35,20 @@ OUTPUT_FDS = (1, 2)
 DRAIN_TIMEOUT_S = 5.0
 
 
+class CoreFailed(RuntimeError):
+    """The last error in the output of a core that has exited, as one line.
+
+    Args:
+        message: The error's class and message.
+        loader_function: The function of vLLM's loader that raised it: "initialize_model" or
+            "load_weights"; empty for other errors.
+    """
+
+    def __init__(self, message: str, loader_function: str = "") -> None:
+        super().__init__(message)
+        self.loader_function = loader_function
+
+
 class CoreOutput:
     """One core's output; a child process copies it to the worker's output and finds its errors."""
 
@@ -59,8 +73,8 @@ class CoreOutput:
                 os.dup2(original, fd)
                 os.close(original)
 
-    def close_and_get_error(self) -> str | None:
-        """Stop reading the output of an exited core; return its last error as one line, or None."""
+    def close_and_get_error(self) -> CoreFailed | None:
+        """Stop reading the output of an exited core; return its last error, or None."""
         if self._reader is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -69,9 +83,10 @@ class CoreOutput:
         self._reader.wait()
         self._reader = None
         # ``pread`` ignores the file position, which this process shares with the reader.
-        text = os.pread(self._error_file.fileno(), MAX_SEARCHED_CHARS, 0).decode(errors="replace")
+        content = os.pread(self._error_file.fileno(), 2 * MAX_SEARCHED_CHARS, 0)
         self._error_file.close()
-        return text.partition("\n")[0] or None
+        lines = content.decode(errors="replace").split("\n")
+        return CoreFailed(*lines[:2]) if lines[0] else None
 
 
 class Core:
@@ -179,7 +194,8 @@ class Core:
         self.kill()
         error = self._output.close_and_get_error()
         signals = [signal_name(-code) for code in self._exit_codes if code < 0]
-        reason = error or (f"ended by {signals[0]}" if signals else "for an unknown reason")
+        unknown = f"ended by {signals[0]}" if signals else "for an unknown reason"
+        reason = str(error or unknown)
         return f"{reason} ({OUT_OF_MEMORY_HINT})" if is_out_of_memory(reason) else reason
 
     @property

@@ -140,7 +140,7 @@ def run_captured(code: str, capfd: pytest.CaptureFixture[str]) -> tuple[str, str
         child = subprocess.Popen([sys.executable, "-c", code])
     child.wait()
     error = output.close_and_get_error()
-    return "".join(capfd.readouterr()), error
+    return "".join(capfd.readouterr()), str(error) if error else None
 
 
 def test_output_is_forwarded_and_its_last_error_is_returned(

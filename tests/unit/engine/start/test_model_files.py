@@ -1,0 +1,139 @@
+"""Models with files that vLLM refuses or can't load: which error, and which advice."""
+
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.engine.arguments import engine_arguments
+from support.hub.caches import SHARDS, make_model
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.start.artifacts import EngineArtifacts
+from worker.engine.start.model_files import explain_load_failure, explain_refusal
+from worker.errors import MachineUnfit
+from worker.settings.sources import gather_settings
+from worker.store import Artifact, ArtifactLocation, ModelUnavailable, disk
+
+SIZES = {"vocab_size": 6, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 2}
+OTHER_MODEL = "use the config.json of these weights, or set MODEL_NAME to another model"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model with weights of ``SIZES``."""
+    shapes = {"embed": (6, 4), "layers.0.up": (8, 4), "layers.1.up": (8, 4)}
+    save_file({name: np.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.safetensors")
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text(json.dumps(SIZES))
+    return tmp_path
+
+
+def arguments(model: Path, **operator_options: str) -> EngineArguments:
+    return replace(engine_arguments(model=str(model)), operator_options=operator_options)
+
+
+def config(**changed: Any) -> Any:
+    return SimpleNamespace(hf_text_config=SimpleNamespace(**{**SIZES, **changed}))
+
+
+@pytest.mark.parametrize("key", SIZES)
+def test_the_key_that_contradicts_the_weights_is_named(model: Path, key: str) -> None:
+    found = explain_load_failure(arguments(model), config(**{key: 77}))
+    says = f"config.json says {key}=77, which does not match a.safetensors"
+    assert found == f"{says}: {OTHER_MODEL}"
+
+
+def test_the_setting_that_contradicts_the_weights_is_named(model: Path) -> None:
+    overriding = replace(arguments(model, HF_OVERRIDES="{}", SEED="1"), prefix="EMBEDDING_")
+    says = "EMBEDDING_HF_OVERRIDES says vocab_size=5, which does not match a.safetensors"
+    expected = f"{says}: leave EMBEDDING_HF_OVERRIDES unset"
+    assert explain_load_failure(overriding, config(vocab_size=5)) == expected
+
+
+def test_weights_without_headers_and_matching_weights_are_named(model: Path) -> None:
+    text = "a.safetensors can't be read or does not match config.json"
+    assert explain_load_failure(arguments(model), config()) == f"{text}: {OTHER_MODEL}"
+    (model / "a.safetensors").rename(model / "pytorch_model.bin")
+    assert explain_load_failure(arguments(model), config()).startswith("pytorch_model.bin can't")
+
+
+def test_a_broken_or_missing_file_is_named(model: Path) -> None:
+    refusals = ["no config", "no tokenizer", "other"]
+    assert [explain_refusal(arguments(model), text) for text in refusals] == ["", "", ""]
+    (model / "tokenizer.json").write_text("{")
+    broken = "tokenizer.json is not valid JSON: copy it again, or change MODEL_NAME"
+    assert explain_refusal(arguments(model), "other") == broken
+    (model / "tokenizer.json").unlink()
+    lacking = "there are no files of a tokenizer: add them, or set TOKENIZER_NAME"
+    (model / "config.json").unlink()
+    copy = "there is no config.json: copy the whole model again, or change MODEL_NAME"
+    assert [explain_refusal(arguments(model), text) for text in refusals] == [copy, lacking, ""]
+
+
+def test_a_broken_file_of_another_tokenizer_is_named(model: Path, tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer_config.json").write_text("[")
+    broken = "tokenizer_config.json is not valid JSON: copy it again, or change TOKENIZER_NAME"
+    with_tokenizer = engine_arguments(model=str(model), tokenizer=str(tokenizer))
+    assert explain_refusal(with_tokenizer, "no tokenizer") == broken
+
+
+def test_a_name_that_is_no_directory_has_no_files() -> None:
+    assert explain_refusal(engine_arguments(), "no config, no tokenizer") == ""
+
+
+# Weights in an operator's directory are checked before an engine starts.
+
+
+def locate(folder: Path, load_format: str = "auto") -> dict[Artifact, ArtifactLocation]:
+    environ = {"MODEL_NAME": str(folder), "LOAD_FORMAT": load_format}
+    artifacts = EngineArtifacts(gather_settings(environ, folder / "no file"))
+    return artifacts.locate_and_log([Artifact(str(folder), load_format=load_format)])
+
+
+def break_shard(folder: Path) -> None:
+    (folder / SHARDS[0]).write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("damage", "load_format", "problem"),
+    [
+        (lambda folder: (folder / SHARDS[1]).unlink(), "auto", f"{SHARDS[1]} is missing"),
+        (break_shard, "auto", f"{SHARDS[0]} is no safetensors file"),
+        (lambda _: None, "pt", r"no file matches \*\.pt"),
+    ],
+)
+def test_a_directory_with_weights_that_cannot_be_loaded_affects_all_workers(
+    tmp_path: Path, damage: Callable[[Path], object], load_format: str, problem: str
+) -> None:
+    folder = make_model(tmp_path / "model", SHARDS)
+    damage(folder)
+    expected = rf"its weights can't be loaded \({problem}\): .*MODEL_NAME .*LOAD_FORMAT"
+    with pytest.raises(ModelUnavailable, match=expected) as failed:
+        locate(folder, load_format)
+    assert failed.value.affects_all_workers
+
+
+@pytest.mark.parametrize("load_format", ["dummy", "tensorizer"])
+def test_a_directory_may_lack_weights_that_vllm_does_not_read_from_it(
+    tmp_path: Path, load_format: str
+) -> None:
+    assert locate(make_model(tmp_path / "model", ()), load_format)
+
+
+def test_a_disk_that_fails_affects_one_worker(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert locate(model)
+    monkeypatch.setattr(disk, "safe_open", fail)
+    with pytest.raises(MachineUnfit, match="can't be read: Input/output error"):
+        locate(model)
