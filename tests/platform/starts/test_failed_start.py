@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from support import ROOT
 from support.hub.downloads import hub_with
 from support.hub.server import Hub, Repository
 from support.pages import table_row
-from support.processes.background import start_command
+from support.processes.background import BackgroundProcess, start_command, wait_until
 from support.processes.commands import HOME, SCRIPT
 from support.processes.failed_starts import (
     WAYS,
@@ -122,6 +123,18 @@ async def test_every_queued_job_fails_with_the_reason_and_the_worker_exits(
     assert wrong == {}, queue.log
     assert queue.errors.keys() == WAYS.keys()
     assert (queue.jobs_left, queue.exit_status) == (0, 1)
+
+
+async def test_a_core_that_is_killed_from_outside_during_a_start_fails_no_job(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    def kill_core(worker: BackgroundProcess) -> None:
+        wait_until(worker.core_pids)
+        os.kill(worker.core_pids()[0], signal.SIGKILL)
+
+    queue = await start_failing_worker(worker_environ, tmp_path / "log", kill_core)
+    assert (queue.jobs_taken, queue.jobs_left, queue.errors) == (0, len(WAYS), {}), queue.log
+    assert queue.exit_status == 1
 
 
 @pytest.mark.parametrize("row", create_params(FAULTS))

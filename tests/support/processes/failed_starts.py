@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from emulator import Emulator, Options
-from support.processes.background import start_command
+from support.processes.background import BackgroundProcess, start_command
 from support.processes.commands import HOME, SCRIPT
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -69,8 +69,15 @@ WAYS: dict[str, Callable[[aiohttp.ClientSession], Awaitable[Any]]] = {
 }
 
 
-async def start_failing_worker(environ: Mapping[str, str], log: Path) -> FailedStart:
-    """Start a worker for which one job of each way is waiting; wait until it exits."""
+async def start_failing_worker(
+    environ: Mapping[str, str],
+    log: Path,
+    disturb: Callable[[BackgroundProcess], None] = lambda _: None,
+) -> FailedStart:
+    """Start a worker for which one job of each way is waiting; wait until it exits.
+
+    ``disturb`` is called in a thread with the worker as soon as it is started.
+    """
     async with (
         Emulator(Options(long_poll_s=1)) as emulator,
         aiohttp.ClientSession(f"{emulator.url}/") as session,
@@ -82,6 +89,7 @@ async def start_failing_worker(environ: Mapping[str, str], log: Path) -> FailedS
         with start_command(
             [SCRIPT], {**HOME, **environ, **emulator.worker_environ()}, log
         ) as worker:
+            await asyncio.to_thread(disturb, worker)
             ending = asyncio.create_task(asyncio.to_thread(worker.wait_for_exit))
             answered = asyncio.gather(*requests.values())
             first: set[asyncio.Future[Any]] = {ending, answered}

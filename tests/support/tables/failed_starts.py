@@ -4,12 +4,15 @@ The rows are in failed_starts.yaml. ``<folder>`` in a value is replaced with the
 ``write_models`` writes.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
 from support.models.configs import copy_model
+from support.models.damaged import copy_damaged
+from support.models.minilm import MODEL as EMBEDDER
 from support.processes.commands import DEMO
 from support.tables.planted_mistakes import FILES
 
@@ -35,8 +38,22 @@ def _row(
     )
 
 
+def _damage_rows(setting: str, prefix: str = "") -> Iterator[FailedStartRow]:
+    for damage, words in _DATA[f"damaged {prefix or 'model'}s"].items():
+        name = f"{prefix} {damage}".strip()
+        settings = {"MODEL_NAME": "<folder>/demo", setting: f"<folder>/{_directory_name(name)}"}
+        mistake = f"{prefix}: {damage}" if prefix else damage
+        yield FailedStartRow(mistake, settings, (setting, words))
+
+
+def _directory_name(damage: str) -> str:
+    return damage.replace(" ", "-")
+
+
 MISTAKES = (
     *(_row(done, *rest) for done, rest in _DATA["mistakes"].items()),
+    *_damage_rows("MODEL_NAME"),
+    *_damage_rows("EMBEDDING_MODEL_NAME", "embedder"),
     *(_row(done, *rest, hub=True) for done, rest in _DATA["download mistakes"].items()),
 )
 FAULTS = tuple(
@@ -50,7 +67,10 @@ def write_models(folder: Path) -> None:
     for name, content in FILES.items():
         (folder / name).write_text(content)
     copy_model(DEMO, folder / "demo")
-    copy_model(DEMO, folder / "architecture", architectures=["FooForCausalLM"])
+    for damage in _DATA["damaged models"]:
+        copy_damaged(DEMO, folder / _directory_name(damage), damage)
+    for damage in _DATA["damaged embedders"]:
+        copy_damaged(EMBEDDER, folder / _directory_name(f"embedder {damage}"), damage)
     for kind, (_, raised) in _DATA["faults"].items():
         code = {"AutoConfig": "configuration_foo.FooConfig"}
         copy_model(DEMO, folder / kind, auto_map=code, model_type="foo")

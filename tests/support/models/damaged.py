@@ -1,0 +1,137 @@
+"""Copies of a model with damage that no worker could load."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt")
+
+Damage = Callable[[Path, random.Random], None]
+
+
+def copy_damaged(model: Path, folder: Path, damage: str, seed: int = 0) -> Path:
+    """Copy a model and damage the copy; return the copy's directory."""
+    shutil.copytree(model, folder)
+    DAMAGES[damage](folder, random.Random(seed))
+    return folder
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    """Change keys of config.json; None removes a key."""
+    path = folder / CONFIG
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def _truncate(folder: Path, rng: random.Random) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: rng.randrange(len(content))])
+
+
+def _fill_with_garbage(folder: Path, rng: random.Random) -> None:
+    (folder / WEIGHTS).write_bytes(rng.randbytes(rng.randrange(1, 10_000)))
+
+
+def _remove_weights(folder: Path, _: random.Random) -> None:
+    (folder / WEIGHTS).unlink()
+
+
+def _change_shape(folder: Path, rng: random.Random) -> None:
+    key = rng.choice(("intermediate_size", "vocab_size", "hidden_size", "num_hidden_layers"))
+    value = json.loads((folder / CONFIG).read_text())[key]
+    change_config(folder, **{key: rng.choice((value // 2, value * 2))})
+
+
+def _remove_tensor(folder: Path, rng: random.Random) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    del tensors[rng.choice(sorted(tensors))]
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def _rename_tensor(folder: Path, rng: random.Random) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = rng.choice(sorted(tensors))
+    tensors[f"{name}.extra"] = tensors.pop(name)
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def _reshape_tensor(folder: Path, rng: random.Random) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = rng.choice(sorted(tensors))
+    tensors[name] = np.concatenate([tensors[name], tensors[name]])
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def _lose_shard(folder: Path, rng: random.Random) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names, shards = sorted(tensors), [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    parts = [{name: tensors[name] for name in names[part::2]} for part in (0, 1)]
+    for shard, part in zip(shards, parts, strict=True):
+        save_file(part, folder / shard, {"format": "pt"})
+    shard_of = {name: shard for shard, part in zip(shards, parts, strict=True) for name in part}
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shard_of}))
+    (folder / rng.choice(shards)).unlink()
+
+
+def _write_bin(folder: Path, rng: random.Random) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04" + rng.randbytes(5_000))
+
+
+def _break_config(folder: Path, rng: random.Random) -> None:
+    text = (folder / CONFIG).read_text()
+    (folder / CONFIG).write_text(text[: rng.randrange(1, len(text) - 2)])
+
+
+def _remove_config(folder: Path, _: random.Random) -> None:
+    (folder / CONFIG).unlink()
+
+
+def _remove_tokenizer(folder: Path, _: random.Random) -> None:
+    for name in TOKENIZER_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _break_tokenizer(folder: Path, rng: random.Random) -> None:
+    text = (folder / TOKENIZER_FILES[0]).read_text()
+    (folder / TOKENIZER_FILES[0]).write_text(text[: rng.randrange(1, len(text) - 2)])
+
+
+def _change_architecture(folder: Path, _: random.Random) -> None:
+    change_config(folder, architectures=["FooForCausalLM"])
+
+
+def _change_model_type(folder: Path, _: random.Random) -> None:
+    change_config(folder, model_type="foo", architectures=["FooForCausalLM"])
+
+
+def _outgrow_memory(folder: Path, _: random.Random) -> None:
+    # Weights of 12 TB, which are never read: the memory is allocated first.
+    change_config(folder, num_hidden_layers=80, intermediate_size=200_000_000, hidden_size=8192)
+
+
+DAMAGES: Mapping[str, Damage] = {
+    "cut weights": _truncate,
+    "garbage instead of weights": _fill_with_garbage,
+    "no weights": _remove_weights,
+    "weights of another shape": _change_shape,
+    "a missing tensor": _remove_tensor,
+    "a tensor of another name": _rename_tensor,
+    "a tensor of another shape": _reshape_tensor,
+    "a missing shard": _lose_shard,
+    "a broken checkpoint of torch": _write_bin,
+    "a broken config.json": _break_config,
+    "no config.json": _remove_config,
+    "no tokenizer": _remove_tokenizer,
+    "a broken tokenizer": _break_tokenizer,
+    "an unknown architecture": _change_architecture,
+    "an unknown type of model": _change_model_type,
+    "weights larger than the memory": _outgrow_memory,
+}
