@@ -11,7 +11,6 @@ from worker.store import files
 from worker.store.files import CONFIG, INDEX
 from worker.store.snapshot import Artifact, ArtifactKind, ArtifactLocation, File, Origin, Snapshot
 
-SAFETENSORS = ".safetensors"
 # Part of safetensors' message about a file whose size does not match its header.
 _INCOMPLETE = "incomplete metadata"
 
@@ -92,7 +91,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
 
     The types have safetensors' names. For other formats than safetensors, return (None, None).
     """
-    if not paths or any(path.suffix != SAFETENSORS for path in paths):
+    if not paths or any(path.suffix != ".safetensors" for path in paths):
         return None, None
     counted: Counter[str] = Counter()
     for path in paths:

@@ -1,10 +1,13 @@
 """Explains why vLLM refuses a model, from the model's files and the settings that describe them."""
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from worker.engine.arguments import EngineArguments
 from worker.store import Artifact, ArtifactKind, disk
@@ -68,6 +71,8 @@ def explain_load_failure(arguments: EngineArguments, model_config: Any) -> str:
 def _is_broken_json(path: Path) -> bool:
     try:
         json.loads(path.read_bytes())
+    except OSError:
+        return False
     except (ValueError, RecursionError):
         return True
     return False
@@ -75,12 +80,11 @@ def _is_broken_json(path: Path) -> bool:
 
 def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
     """Return the key and value of a configuration that contradict the weights; empty if unknown."""
-    shapes = {
-        name: shape
-        for path in paths
-        if path.suffix == disk.SAFETENSORS
-        for name, _, shape in disk.read_tensor_headers(path)
-    }
+    shapes = dict[str, Sequence[int]]()
+    for path in paths:
+        # The weights may be damaged, or in another format.
+        with contextlib.suppress(OSError, SafetensorError):
+            shapes |= {name: shape for name, _, shape in disk.read_tensor_headers(path)}
     if not shapes:
         return ""
     sizes = {size for shape in shapes.values() for size in shape}

@@ -50,7 +50,7 @@ _CAUSES = (
     ),
     (
         "can't allocate memory|out of memory|memory was full",
-        "use a machine with more memory, a smaller model, or a quantized one",
+        "use a machine or GPU with more memory, a smaller model, or a quantized one",
     ),
 )
 
