@@ -4,9 +4,9 @@
 # RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
 set -euo pipefail
 
-# Milliseconds that the call waits for the job; a worker may have to start first. A longer job
-# continues, and GET .../status/<its id> returns its output.
-WAIT=300000
+# Milliseconds that the call waits for the job; the platform's gateway gives up after 100 seconds.
+# If a worker has to start first, the job continues, and GET .../status/<its id> returns its output.
+WAIT=90000
 
 curl -sS --fail-with-body \
     "${RUNPOD_ENDPOINT_BASE_URL:-https://api.runpod.ai/v2}/$RUNPOD_ENDPOINT_ID/runsync?wait=$WAIT" \

@@ -68,6 +68,13 @@ def read_command_line(arguments: list[str]) -> Namespace:
         metavar="S",
         help="for jobs whose policy has none",
     )
+    add(
+        "--gateway-timeout",
+        type=parse_seconds,
+        default=defaults.gateway_timeout_s,
+        metavar="S",
+        help="seconds until a response that has not begun becomes a 524",
+    )
     for name, choices, default, text in (
         ("--failed-as", FailedJobHandling, defaults.failed_as, "HTTP status for OpenAI clients"),
         ("--lost-as", LostJobHandling, defaults.lost_as, "handling of jobs whose worker exited"),
@@ -136,6 +143,7 @@ def make_options(arguments: Namespace, api_key: str | None) -> Options:
         endpoint=arguments.endpoint,
         api_key=api_key,
         execution_timeout_s=arguments.execution_timeout,
+        gateway_timeout_s=arguments.gateway_timeout,
         failed_as=FailedJobHandling(arguments.failed_as),
         lost_as=LostJobHandling(arguments.lost_as),
         expired_as=ExpiredJobHandling(arguments.expired_as),

@@ -70,6 +70,8 @@ class Options:
     long_poll_s: float = 20.0  # timeout of a long poll by a worker (job-take, job-stop)
     stream_poll_s: float = 1.0  # timeout of /stream while there is no new chunk
     runsync_wait_s: float = 90.0  # timeout of /runsync and /status-sync for requests without `wait`
+    # Seconds until a caller whose response has not begun gets a 524; the job continues.
+    gateway_timeout_s: float = 100.0
     execution_timeout_s: float = 600.0  # for jobs whose policy has no executionTimeout
     ttl_s: float = 24 * 3600.0  # for jobs whose policy has no ttl
     run_retention_s: float = 30 * 60.0  # retention of results of /run

@@ -110,8 +110,9 @@ class Endpoint(Target):
 
     @property
     def arguments(self) -> Sequence[str]:  # type: ignore[override]  # depends on the folder
-        emulator = ["-m", "emulator", "--port", "0", "--logs", str(self._folder), "--"]
-        return [*emulator, *PYTHON, "src/handler.py"]
+        emulator = ["-m", "emulator", "--port", "0", "--logs", str(self._folder)]
+        # Rows may wait for longer than the platform's gateway.
+        return [*emulator, "--gateway-timeout", "600", "--", *PYTHON, "src/handler.py"]
 
     @property
     def url(self) -> str:

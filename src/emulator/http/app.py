@@ -1,4 +1,4 @@
-"""Request log, JSON errors, API key and protection from web pages, for all routes."""
+"""Request log, errors, API key and protection from web pages, for all routes."""
 
 import base64
 import binascii
@@ -18,6 +18,12 @@ from aiohttp.typedefs import Handler, Middleware
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
 CLIENT_CLOSED_REQUEST = 499
+# Status and page of Cloudflare, which is in front of the real platform.
+_NO_RESPONSE_IN_TIME = 524
+_TIMEOUT_PAGE = (
+    "<!DOCTYPE html><html><head><title>524</title></head>"
+    "<body>The endpoint did not respond in time.</body></html>\n"
+)
 # Seconds that requests get to finish at shutdown. It is short because only long polls are left, and
 # these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
@@ -26,6 +32,10 @@ _HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
 # Suffixes of names that don't exist in the public DNS, such as host.docker.internal. Without
 # ".local": anyone in a network may claim such a name (mDNS).
 _LOCAL_SUFFIXES = (".localhost", ".internal")
+
+
+class GatewayTimeout(Exception):
+    """A response has not begun within the gateway's timeout; its job continues."""
 
 
 def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
@@ -59,7 +69,10 @@ async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web
 
 @web.middleware
 async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn HTTP errors into JSON: ``{"error": "<method> <path>: <message>"}``."""
+    """Turn HTTP errors into JSON: ``{"error": "<method> <path>: <message>"}``.
+
+    A 524 is a page, as on the platform.
+    """
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -68,6 +81,10 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = error.headers["Allow"]
         return response
+    except GatewayTimeout:
+        return web.Response(
+            status=_NO_RESPONSE_IN_TIME, text=_TIMEOUT_PAGE, content_type="text/html"
+        )
     except ConnectionError:
         # The peer hung up, which is not an error of the emulator. The response is never sent.
         return web.Response()

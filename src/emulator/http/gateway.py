@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from pydantic_core import from_json
 
-from emulator.http.app import CLIENT_CLOSED_REQUEST
+from emulator.http.app import CLIENT_CLOSED_REQUEST, GatewayTimeout
 from emulator.http.wire import parse_raw_values, read_body, refuse_when_closed
 from emulator.options import MAX_RUNSYNC_BYTES, FailedJobHandling, Options
 from emulator.state.job import Job, Status
@@ -29,16 +29,29 @@ class JobResponder(ABC):
         self._options = options
 
     async def _respond(
-        self, request: web.Request, job_input: dict[str, Any], *, stream: bool
+        self,
+        request: web.Request,
+        job_input: dict[str, Any],
+        *,
+        stream: bool,
+        timeout_s: float | None = None,
     ) -> web.StreamResponse:
-        """Run a job and respond with its outputs; by default, cancel it if the client hangs up."""
+        """Run a job and respond with its outputs; by default, cancel it if the client hangs up.
+
+        Raises:
+            GatewayTimeout: The response has not begun within ``timeout_s``. The job continues.
+        """
         refuse_when_closed(self._queue)
         payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
         job = self._queue.submit(payload, sync=True)
         try:
+            is_answered = await job.changed.wait_for(
+                lambda: job.has_ended or (stream and bool(job.chunks)), timeout_s
+            )
+            if not is_answered:
+                raise GatewayTimeout
             if stream:
                 return await self._stream_job(request, job)
-            await job.wait_for_end()
             return self._whole_response(request, job)
         except (asyncio.CancelledError, ConnectionError):
             if self._options.cancel_on_disconnect:
@@ -98,7 +111,8 @@ class OpenAIGateway(JobResponder):
         body = await self._read_body(request) if request.method == "POST" else None
         job_input = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
         stream = body is not None and bytes(body.get("stream", b"")) == b"true"
-        return await self._respond(request, job_input, stream=stream)
+        timeout_s = self._options.gateway_timeout_s
+        return await self._respond(request, job_input, stream=stream, timeout_s=timeout_s)
 
     async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
         # The real gateway's limit is not public. This is the limit of /runsync, which also waits.

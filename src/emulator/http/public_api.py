@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -10,6 +11,7 @@ from aiohttp_retry import ListRetry, RetryClient
 from pydantic import BaseModel, HttpUrl
 from pydantic_core import from_json
 
+from emulator.http.app import GatewayTimeout
 from emulator.http.wire import (
     find_job,
     parse_raw_values,
@@ -66,13 +68,13 @@ class PublicApi:
     async def runsync(self, request: web.Request) -> web.Response:
         wait_s = self._read_wait_s(request)
         job = await self._submit(request, MAX_RUNSYNC_BYTES, sync=True)
-        await job.wait_for_end(wait_s)
+        await self._wait_for(job, lambda: job.has_ended, wait_s)
         return web.json_response(job.status_object())
 
     async def stream(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
-        await job.changed.wait_for(
-            lambda: job.has_unread_chunks or job.has_ended, self._options.stream_poll_s
+        await self._wait_for(
+            job, lambda: job.has_unread_chunks or job.has_ended, self._options.stream_poll_s
         )
         chunks = [{"output": chunk.output} for chunk in job.take_unread_chunks()]
         body: dict[str, Any] = {"status": job.status, "stream": chunks}
@@ -90,7 +92,7 @@ class PublicApi:
     async def status_sync(self, request: web.Request) -> web.Response:
         # RunPod documents only this route's rate limit, but its JavaScript client calls the route.
         job = find_job(self._queue, request)
-        await job.wait_for_end(self._read_wait_s(request))
+        await self._wait_for(job, lambda: job.has_ended, self._read_wait_s(request))
         return web.json_response(job.status_object())
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -113,6 +115,17 @@ class PublicApi:
 
     async def health(self, request: web.Request) -> web.Response:
         return web.json_response(self._queue.health())
+
+    async def _wait_for(self, job: Job, predicate: Callable[[], bool], wait_s: float) -> None:
+        """Wait until the predicate is true, at most ``wait_s`` seconds.
+
+        Raises:
+            GatewayTimeout: The gateway's timeout is shorter, and has expired.
+        """
+        timeout_s = self._options.gateway_timeout_s
+        is_true = await job.changed.wait_for(predicate, min(wait_s, timeout_s))
+        if not is_true and timeout_s < wait_s:
+            raise GatewayTimeout
 
     def _read_wait_s(self, request: web.Request) -> float:
         wait_ms = read_query_number(request, "wait", WAIT_BOUNDS_MS)

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from emulator import Emulator, Options
-from support.processes.background import BackgroundProcess, start_command
+from support.processes.background import HUNG_S, BackgroundProcess, start_command
 from support.processes.commands import HOME, SCRIPT
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -79,7 +79,7 @@ async def start_failing_worker(
     ``disturb`` is called in a thread with the worker as soon as it is started.
     """
     async with (
-        Emulator(Options(long_poll_s=1)) as emulator,
+        Emulator(Options(long_poll_s=1, gateway_timeout_s=HUNG_S)) as emulator,
         aiohttp.ClientSession(f"{emulator.url}/") as session,
     ):
         requests = {way: asyncio.ensure_future(ask(session)) for way, ask in WAYS.items()}

@@ -68,12 +68,14 @@ def test_options_are_read_from_the_command_line() -> None:
     fault = '{"on": "done", "do": "reset", "calls": 2}'
     options = parse(
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
-        f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
+        "--expired-as deleted --keep-on-disconnect --execution-timeout 7 --gateway-timeout 9 "
+        f"--fault '{fault}'"
     )
     assert options == Options(
         port=9,
         endpoint="mine",
         execution_timeout_s=7,
+        gateway_timeout_s=9,
         failed_as=FailedJobHandling.OK,
         lost_as=LostJobHandling.REQUEUED,
         expired_as=ExpiredJobHandling.DELETED,

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import ClientResponse
 from support.processes.background import poll_until
+from support.processes.emulator_peer import Peer, with_options
 from support.scripted_endpoint import (
     HANG,
     JobHandler,
@@ -194,3 +195,40 @@ async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(
         error = json.loads(text)["error"]
         assert (answer.status, beginning) == (200, "1\n\n")
         assert (error["type"], error["message"]) == (kind, message.format(id=job.id))
+
+
+@with_options(stream_poll_s=600, gateway_timeout_s=0.02)
+@pytest.mark.parametrize(
+    ("method", "path", "stream"),
+    [
+        ("POST", "/openai/v1/completions", False),
+        ("POST", "/openai/v1/completions", True),
+        ("POST", "/runsync?wait=300000", False),
+        ("GET", "/status-sync/{job}?wait=300000", False),
+        ("GET", "/stream/{job}", True),
+    ],
+)
+async def test_a_response_that_does_not_begin_in_time_is_a_page_with_524_and_its_job_continues(
+    peer: Peer, method: str, path: str, stream: bool
+) -> None:
+    job = await peer.run() if method == "GET" else None
+    url, body = peer.url(path.format(job=job)), {"input": 1, "stream": stream}
+    async with peer.session.request(method, url, json=body) as answer:
+        assert (answer.status, answer.content_type) == (524, "text/html")
+        assert (await answer.text()).startswith("<!DOCTYPE html>")
+    (job,) = peer.queue.jobs
+    assert await peer.take() == job
+    await peer.post_done(job, output=1)
+    assert (await peer.status_object(job))["output"] == 1
+
+
+async def test_the_gateways_timeout_ends_when_a_stream_has_begun(peer: Peer) -> None:
+    url = peer.url("/openai/v1/completions")
+    asking = asyncio.create_task(peer.session.post(url, json={"stream": True}))
+    await poll_until(lambda: peer.queue.jobs)
+    job = await peer.take()
+    await peer.post_chunk(job, "data: 1\n\n")
+    async with await asking as answer:
+        peer.advance_clock(300)
+        await peer.post_chunk(job, "data: [DONE]\n\n")
+        assert (answer.status, await answer.text()) == (200, "data: 1\n\ndata: [DONE]\n\n")
