@@ -1,11 +1,13 @@
 """Answers one request to a deployed endpoint, as a sequence of steps without I/O."""
 
 import base64
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from llm_worker_client.jobs import COMPLETED, Job, JobRun, read_outputs
+from llm_worker_client.jobs import COMPLETED, Job, JobRun, parse_report, read_outputs
 from llm_worker_client.mapping import (
     ForwardedRequest,
     JobRequest,
@@ -24,6 +26,7 @@ from llm_worker_client.steps import (
     PlatformReply,
     PlatformRequest,
     PlatformUnreachable,
+    ReadTimedOut,
     ResponseHead,
     Step,
     Steps,
@@ -84,9 +87,24 @@ class Exchange:
         """Forward a request to the platform's API; never cancel a job that the request starts."""
         method, body = self._request.method, self._request.body or None
         reply: PlatformReply = yield PlatformRequest(method, target.path, body, FORWARD_TIMEOUT_S)
+        if target.wait_s is not None and reply.status == 200:
+            reply = yield from self._wait_for_forwarded_job(reply, target.wait_s)
         headers = {name: reply.headers[name] for name in FORWARDED_HEADERS if name in reply.headers}
         yield ResponseHead(reply.status, headers)
         yield reply.content
+
+    def _wait_for_forwarded_job(self, reply: PlatformReply, wait_s: float) -> Steps[PlatformReply]:
+        """Return the reply with the last report of its job, within ``wait_s``."""
+        report = parse_report(reply)
+        job = Job(str(report.get("id")))
+        timeout_s = wait_s if self._timeout_s is None else min(wait_s, self._timeout_s)
+        try:
+            report = yield from JobRun(job, timeout_s).wait_for_end(report)
+        except ReadTimedOut:
+            if timeout_s != wait_s:
+                raise
+            report = yield from JobRun(job).poll_status()
+        return replace(reply, content=json.dumps(report).encode())
 
     def _run_job_request(self, job_request: JobRequest) -> Steps[None]:
         if job_request.large_form is not None:

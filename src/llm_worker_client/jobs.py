@@ -2,12 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from llm_worker_client.mapping import Refusal
-from llm_worker_client.mapping.requests import MAX_JOB_BYTES
+from llm_worker_client.mapping.errors import GATEWAY_GAVE_UP
+from llm_worker_client.mapping.requests import MAX_JOB_BYTES, MIN_WAIT_MS
 from llm_worker_client.steps import (
     Pause,
     PlatformReply,
@@ -17,21 +18,23 @@ from llm_worker_client.steps import (
     Steps,
 )
 
-# Maximum bytes of a body for /run. Larger bodies go to /runsync, whose jobs can't be cancelled.
+# Maximum bytes of a body for /run. Larger bodies go to /runsync.
 MAX_RUN_BYTES = 10_000_000
 # Seconds before each retry if the platform's response contains no delay.
 RETRY_DELAYS = (0.25, 0.5, 1.0, 2.0, 4.0)
 MAX_RETRY_DELAY = 30.0
-# Milliseconds that /runsync waits for the end of a job, and seconds for delivering its response.
-RUNSYNC_MS = 90_000
-RUNSYNC_DELIVERY_S = 30.0
+# Timeout in seconds for a request to /runsync, which waits for the end of a job for MIN_WAIT_MS.
+RUNSYNC_TIMEOUT_S = 31.0
 # Timeout in seconds for a poll of a job.
 POLL_TIMEOUT_S = 60.0
 # Empty polls that return faster than this (in seconds) are not long polls, so a pause follows them.
 LONG_POLL_MIN_S = 0.1
 MIN_POLL_DELAY, MAX_POLL_DELAY = 0.05, 0.5
 COMPLETED = "COMPLETED"
+QUEUED = "IN_QUEUE"
 ENDED_STATUSES = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
+# Statuses of a gateway that has no response of the platform, which may have received the request.
+GATEWAY_TIMEOUTS = (504, 520, 522, GATEWAY_GAVE_UP)
 
 # The platform's report of a job: its id, its status, and its output or error.
 Report = dict[str, Any]
@@ -56,10 +59,15 @@ class Job:
     output_count: int = 0
 
 
-def send_with_retries(request: PlatformRequest, *, is_repeatable: bool) -> Steps[PlatformReply]:
+def send_with_retries(
+    request: PlatformRequest, *, is_repeatable: bool, final_statuses: Collection[int] = ()
+) -> Steps[PlatformReply]:
     """Send a request, retry it after temporary failures, and return the last reply.
 
-    A request that may have arrived is only sent again if ``is_repeatable`` is set.
+    Args:
+        request: The request.
+        is_repeatable: Whether to send the request again although it may have arrived.
+        final_statuses: Statuses of replies that cause no retry.
 
     Raises:
         PlatformUnreachable: If the platform doesn't respond.
@@ -72,7 +80,8 @@ def send_with_retries(request: PlatformRequest, *, is_repeatable: bool) -> Steps
             if error.may_have_arrived and not is_repeatable:
                 raise
         else:
-            if reply.status != 429 and (reply.status < 500 or not is_repeatable):
+            is_temporary = reply.status == 429 or (reply.status >= 500 and is_repeatable)
+            if not is_temporary or reply.status in final_statuses:
                 return reply
             wait_s = _retry_delay(reply, delay)
         yield Pause(wait_s)
@@ -112,13 +121,21 @@ class JobRun:
         content = json.dumps(payload, separators=(",", ":")).encode()
         if len(content) > MAX_JOB_BYTES:
             raise Refusal(413, f"The request has more than {MAX_JOB_BYTES:,} bytes as a job.")
-        path, timeout_s = "/run", self._request_timeout_s(POLL_TIMEOUT_S)
-        if is_read_only or len(content) > MAX_RUN_BYTES:
-            wait_s = self._request_timeout_s(RUNSYNC_MS / 1000)
-            path = f"/runsync?wait={max(1_000, round(wait_s * 1000))}"
-            timeout_s = wait_s + RUNSYNC_DELIVERY_S
-        request = PlatformRequest("POST", path, content, timeout_s, starts_job=True)
-        report = _parse_report((yield from send_with_retries(request, is_repeatable=is_read_only)))
+        request = self._create_job_request(
+            content, sync=is_read_only or len(content) > MAX_RUN_BYTES
+        )
+        reply = yield from send_with_retries(
+            request, is_repeatable=is_read_only, final_statuses=GATEWAY_TIMEOUTS
+        )
+        if reply.status in GATEWAY_TIMEOUTS:
+            # The id of this job is lost. Unlike /runsync, /run responds immediately.
+            self._check_timeout()
+            if not is_read_only:
+                message = f"The platform's gateway answers {reply.status}: the job may still run."
+                raise Refusal(GATEWAY_GAVE_UP, message)
+            request = self._create_job_request(content, sync=False)
+            reply = yield from send_with_retries(request, is_repeatable=True)
+        report = parse_report(reply)
         if "id" not in report:
             raise Refusal(502, "The platform's answer has no job.")
         self._job.id = str(report["id"])
@@ -141,7 +158,7 @@ class JobRun:
         has_no_output = report.get("output") is None and report.get("error") is None
         if has_no_output and (self._job.output_count == 0 or report.get("status") != COMPLETED):
             # The status contains all yields, also of workers that don't stream and of failed polls.
-            report = yield from self.wait_for_end((yield from self._poll_status()))
+            report = yield from self.wait_for_end((yield from self.poll_status()))
         for output in read_outputs(report)[self._job.output_count :]:
             yield from self._pass_output_on(output, on_output)
         if self._job.is_over:
@@ -167,28 +184,24 @@ class JobRun:
             self._check_timeout()
             yield Pause(pause)
             pause = min(2 * pause, MAX_POLL_DELAY)
-            report = yield from self._poll_status()
+            report = yield from self.poll_status()
         return report
 
     def _poll_stream(self, on_output: OutputHandler) -> Steps[Report]:
         """Pass on yields as they arrive, until ``on_output`` returns True or the job has no more.
 
         Returns:
-            The last report; an empty dict if a poll failed, as the yields in it may be lost.
+            The last report; the job's status if a poll failed, as the yields in it may be lost.
         """
         pause = MIN_POLL_DELAY
         while True:
             started_at = time.monotonic()
-            try:
-                reply = yield from send_with_retries(
-                    self._create_poll_request("stream"), is_repeatable=False
-                )
-            except PlatformUnreachable:
-                self._check_timeout()
-                return {}
-            if reply.status >= 500:
-                return {}
-            report = _parse_report(reply)
+            report = yield from self._poll_chunks()
+            if report is None:
+                report = yield from self.poll_status()
+                # A job that no worker has taken has no yields to lose.
+                if report.get("status") != QUEUED:
+                    return (yield from self.wait_for_end(report))
             chunks = report.get("stream") or []
             for chunk in chunks:
                 yield from self._pass_output_on(chunk.get("output"), on_output)
@@ -199,10 +212,28 @@ class JobRun:
             if not chunks and time.monotonic() - started_at < LONG_POLL_MIN_S:
                 yield Pause(pause)
 
-    def _poll_status(self) -> Steps[Report]:
-        return _parse_report(
-            (yield from send_with_retries(self._create_poll_request("status"), is_repeatable=True))
-        )
+    def _poll_chunks(self) -> Steps[Report | None]:
+        """Return the report of the yields since the last call; None if the platform failed."""
+        try:
+            reply = yield from send_with_retries(
+                self._create_poll_request("stream"), is_repeatable=False
+            )
+        except PlatformUnreachable:
+            return None
+        return None if reply.status >= 500 else parse_report(reply)
+
+    def poll_status(self) -> Steps[Report]:
+        """Return the platform's report of the job; the errors are those of ``wait_for_end``."""
+        self._check_timeout()
+        try:
+            reply = yield from send_with_retries(
+                self._create_poll_request("status"), is_repeatable=True
+            )
+        except PlatformUnreachable:
+            # The timeout of the request is the remaining time.
+            self._check_timeout()
+            raise
+        return parse_report(reply)
 
     def _pass_output_on(self, output: Any, on_output: OutputHandler) -> Steps[None]:
         if self._job.is_over:
@@ -210,6 +241,12 @@ class JobRun:
         self._last_output_at = time.monotonic()
         self._job.output_count += 1
         self._job.is_over = yield from on_output(output)
+
+    def _create_job_request(self, content: bytes, *, sync: bool) -> PlatformRequest:
+        path, timeout_s = "/run", self._request_timeout_s(POLL_TIMEOUT_S)
+        if sync:
+            path, timeout_s = f"/runsync?wait={MIN_WAIT_MS}", RUNSYNC_TIMEOUT_S
+        return PlatformRequest("POST", path, content, timeout_s, starts_job=True)
 
     def _create_poll_request(self, operation: str) -> PlatformRequest:
         timeout_s = self._request_timeout_s(POLL_TIMEOUT_S)
@@ -235,7 +272,7 @@ def read_outputs(report: Report) -> list[Any]:
     return output if isinstance(output, list) else [output]
 
 
-def _parse_report(reply: PlatformReply) -> Report:
+def parse_report(reply: PlatformReply) -> Report:
     """Return the platform's report of a job; raise ``Refusal`` if the reply is an error."""
     if reply.status in (401, 403):
         raise Refusal(reply.status, "The platform refuses the account's API key.")

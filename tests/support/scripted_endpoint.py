@@ -43,11 +43,19 @@ class Script:
 
 @asynccontextmanager
 async def scripted_endpoint(
-    act: JobHandler, options: Options | None = None
+    act: JobHandler,
+    options: Options | None = None,
+    is_warm: Callable[[], object] = lambda: True,
 ) -> AsyncIterator[Emulator]:
-    """Start an emulator, and a worker that takes its jobs and calls a handler for each."""
+    """Start an emulator, and a worker that takes its jobs and calls a handler for each.
+
+    Args:
+        act: Handler of a job.
+        options: Options of the emulator.
+        is_warm: Function that returns whether the worker has started, so that it takes jobs.
+    """
     async with Emulator(options) as emulator:
-        working = asyncio.create_task(_run_worker(emulator, act))
+        working = asyncio.create_task(_run_worker(emulator, act, is_warm))
         try:
             yield emulator
         finally:
@@ -56,8 +64,10 @@ async def scripted_endpoint(
                 await working
 
 
-async def _run_worker(emulator: Emulator, act: JobHandler) -> None:
+async def _run_worker(emulator: Emulator, act: JobHandler, is_warm: Callable[[], object]) -> None:
     queue = emulator.queue
+    while not is_warm():
+        await asyncio.sleep(0.01)
     async with asyncio.TaskGroup() as acts:
         while True:
             await queue.changed.wait_for(lambda: queue.has_available_jobs)

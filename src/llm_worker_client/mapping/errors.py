@@ -6,6 +6,8 @@ from http import HTTPStatus
 from typing import Any
 
 CLIENT_CLOSED_REQUEST = 499
+# Status of the platform's gateway when it gives up: the job may run, and a retry would be another.
+GATEWAY_GAVE_UP = 524
 # Statuses below 500 for which LLM Engine's client has an exception.
 _LLM_ENGINE_STATUSES = (400, 401, 404, 429)
 

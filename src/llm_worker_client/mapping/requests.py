@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from llm_worker_client.mapping import forms
 from llm_worker_client.mapping.errors import Dialect, Refusal
@@ -16,6 +17,9 @@ MAX_JOB_BYTES = 20_000_000
 # Bytes of file content per job. The job's result contains them as base64, and the platform stores
 # no result above 20 MB.
 CONTENT_PART_BYTES = 12_000_000
+# Milliseconds that the platform's synchronous routes wait for the end of a job. Its gateway gives
+# up after 100 seconds, and the job's id is then lost: the client waits for the minimum, and polls.
+DEFAULT_WAIT_MS, MIN_WAIT_MS, MAX_WAIT_MS = 90_000, 1_000, 300_000
 
 
 class OutputKind(StrEnum):
@@ -63,9 +67,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A request for the platform's own API, which is forwarded unchanged."""
+    """A request for the platform's own API, which is forwarded.
+
+    Args:
+        path: Path below the endpoint's URL, with the query string.
+        wait_s: Seconds for which to poll the job in the response; None for no polls.
+    """
 
     path: str
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,7 @@ PLATFORM_PATH_PATTERN = re.compile(
     r"(run|runsync|purge-queue|health)|(status|status-sync|stream|cancel|retry)/[\w-]+"
 )
 _VERSION = re.compile(r"^(/v1)+(?=/)")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _READ_METHODS = ("GET", "HEAD")
 
 
@@ -150,7 +161,7 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     path, separator, query = request.target.partition("?")
     prefix = f"/v2/{endpoint}/"
     if path.startswith(prefix) and PLATFORM_PATH_PATTERN.fullmatch(path.removeprefix(prefix)):
-        return ForwardedRequest(f"/{path.removeprefix(prefix)}{separator}{query}")
+        return _create_forwarded_request(f"/{path.removeprefix(prefix)}", query)
     path = _worker_path(path, endpoint)
     rule, path_values = _find_rule(path, request.method)
     accepts_json = request.has_basic_auth or "application/json" in request.header("accept")
@@ -175,6 +186,17 @@ def find_dialect(request: Request, endpoint: str) -> Dialect:
     path = _worker_path(request.target.partition("?")[0], endpoint)
     dialect = _find_rule(path, request.method)[0].dialect
     return Dialect.LLM_ENGINE if request.has_basic_auth and dialect is Dialect.OPENAI else dialect
+
+
+def _create_forwarded_request(path: str, query: str) -> ForwardedRequest:
+    """Return a forwarded request, which waits for ``MIN_WAIT_MS`` if it would wait for longer."""
+    options = dict(parse_qsl(query))
+    wait = options.get("wait", str(DEFAULT_WAIT_MS))
+    is_sync = path.startswith(("/runsync", "/status-sync/")) and _NUMBER.fullmatch(wait)
+    if is_sync and MIN_WAIT_MS < int(wait) <= MAX_WAIT_MS:
+        options["wait"] = str(MIN_WAIT_MS)
+        return ForwardedRequest(f"{path}?{urlencode(options)}", (int(wait) - MIN_WAIT_MS) / 1000)
+    return ForwardedRequest(f"{path}?{query}" if query else path)
 
 
 def _worker_path(path: str, endpoint: str) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from llm_worker_client.mapping.errors import Dialect, Refusal
+from llm_worker_client.mapping.errors import GATEWAY_GAVE_UP, Dialect, Refusal
 from llm_worker_client.steps import ResponseHead
 
 JSON = "application/json"
@@ -40,10 +40,13 @@ def error_response(
 ) -> tuple[ResponseHead, bytes]:
     """Return the response for a refused request or a failed job."""
     status, body = refusal.to_status_and_body(dialect)
-    retry_after = {}
+    headers = {}
     if refusal.retry_after_s is not None:
-        retry_after = {"retry-after": f"{refusal.retry_after_s:g}"}
-    return create_head(status, JSON, job_id, **retry_after), _encode_utf8(_encode(body))
+        headers["retry-after"] = f"{refusal.retry_after_s:g}"
+    if status == GATEWAY_GAVE_UP:
+        # OpenAI's client would otherwise retry.
+        headers["x-should-retry"] = "false"
+    return create_head(status, JSON, job_id, **headers), _encode_utf8(_encode(body))
 
 
 def is_events(output: Any) -> bool:

@@ -49,7 +49,7 @@ def test_a_string_with_half_of_a_surrogate_pair_is_a_plain_text_response() -> No
 
 def test_a_read_takes_one_round_trip_unless_its_job_takes_too_long() -> None:
     found = run_exchange(models(), status_reply("COMPLETED", output=[{"data": []}]))
-    assert (found.paths, found.body) == (["/runsync?wait=90000"], b'{"data":[]}')
+    assert (found.paths, found.body) == (["/runsync?wait=1000"], b'{"data":[]}')
     found = run_exchange(
         models(), status_reply("IN_QUEUE"), stream_reply({"data": []}, status="COMPLETED")
     )
@@ -254,6 +254,38 @@ def test_a_read_may_be_submitted_twice() -> None:
         models(), LOST, PlatformReply(503, b""), status_reply("COMPLETED", output=[{}])
     )
     assert (found.head.status, len(found.requests)) == (200, 3)
+
+
+@pytest.mark.parametrize("status", [504, 520, 522, 524])
+def test_a_read_that_the_gateway_gave_up_continues_as_a_job(status: int) -> None:
+    found = run_exchange(
+        models(), PlatformReply(status, b"<html>"), status_reply(), stream_reply({})
+    )
+    assert found.paths == ["/runsync?wait=1000", "/run", "/stream/j"]
+    assert (found.head.status, found.pauses) == (200, [])
+
+
+@pytest.mark.parametrize("status", [504, 520, 522, 524])
+@pytest.mark.parametrize(
+    ("size", "path"), [(0, "/run"), (10_000_000, "/runsync?wait=1000")], ids=["small", "large"]
+)
+def test_a_job_that_the_gateway_gave_up_is_submitted_once(
+    status: int, size: int, path: str
+) -> None:
+    found = run_exchange(chat(user="x" * size), PlatformReply(status, b"<html>"))
+    assert (found.paths, found.head.status) == ([path], 524)
+    # OpenAI's client would otherwise retry.
+    assert found.head.headers["x-should-retry"] == "false"
+    assert "retry-after" not in found.head.headers
+    assert b"may still run" in found.body
+
+
+def test_a_poll_of_a_queued_job_that_the_gateway_gave_up_is_repeated() -> None:
+    gave_up, queued = PlatformReply(524, b"<html>"), status_reply("IN_QUEUE")
+    chunks = stream_reply("data: 1\n\n"), stream_reply(DONE)
+    found = run_exchange(chat(stream=True), status_reply(), gave_up, queued, *chunks)
+    assert found.paths[1:] == ["/stream/j", "/status/j", "/stream/j", "/stream/j"]
+    assert found.body == f"data: 1\n\n{DONE}".encode()
 
 
 def test_an_unreachable_platform_is_a_502_with_a_retry_after() -> None:

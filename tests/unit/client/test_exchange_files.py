@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -13,7 +14,14 @@ from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Request
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
-from llm_worker_client.steps import FileNotStored, PlatformReply, PlatformUnreachable, ResponseHead
+from llm_worker_client.steps import (
+    FileNotStored,
+    Pause,
+    PlatformReply,
+    PlatformUnreachable,
+    ReadTimedOut,
+    ResponseHead,
+)
 
 BASIC = {"authorization": "Basic cm9vdDo="}
 NOT_FOUND = status_reply("FAILED", error=error_body(404))
@@ -193,3 +201,35 @@ def test_calls_of_the_platforms_own_api_pass_unchanged() -> None:
     assert (found.paths, found.requests[0].content) == (["/run"], b'{"input": 1}')
     assert (found.head, found.body) == (ResponseHead(400, {"content-type": "text/plain"}), b"no")
     assert run_exchange(exchange("GET", "/v2/abc/status/a"), LOST).head.status == 502
+
+
+@pytest.mark.parametrize("wait", ["", "?wait=300000"])
+def test_a_synchronous_call_of_the_platforms_own_api_waits_by_polling(wait: str) -> None:
+    queued, completed = status_reply("IN_QUEUE"), status_reply("COMPLETED", output=[1])
+    job = exchange("POST", f"/v2/abc/runsync{wait}", {"input": 1})
+    found = run_exchange(job, queued, status_reply(), completed)
+    assert found.paths == ["/runsync?wait=1000", "/status/j", "/status/j"]
+    assert (found.head.status, found.body) == (200, completed.content)
+    # Only its caller may cancel the job.
+    assert job.job.id is None
+    found = run_exchange(exchange("GET", f"/v2/abc/status-sync/j{wait}"), completed)
+    assert (found.paths, found.body) == (["/status-sync/j?wait=1000"], completed.content)
+
+
+def test_a_synchronous_call_returns_the_jobs_state_after_its_wait(
+    let_time_pass: Callable[[], None],
+) -> None:
+    queued = status_reply("IN_QUEUE")
+    steps: Any = exchange("POST", "/v2/abc/runsync", {"input": 1}).steps()
+    assert next(steps).path == "/runsync?wait=1000"
+    assert isinstance(steps.send(queued), Pause)
+    let_time_pass()
+    assert steps.send(None).path == "/status/j"
+    assert [steps.send(queued).status, next(steps)] == [200, queued.content]
+
+
+def test_the_callers_timeout_ends_a_synchronous_call_without_a_cancel() -> None:
+    call = exchange("POST", "/v2/abc/runsync", {"input": 1}, timeout_s=0)
+    with pytest.raises(ReadTimedOut):
+        run_exchange(call, status_reply("IN_QUEUE"))
+    assert call.job.id is None

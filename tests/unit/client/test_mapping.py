@@ -143,6 +143,24 @@ def test_calls_of_the_platforms_own_api_are_forwarded(path: str) -> None:
     assert convert_request(request("POST", f"/v2/abc{path}", b"{"), "abc") == ForwardedRequest(path)
 
 
+@pytest.mark.parametrize("path", ["/runsync", "/status-sync/a-e1"])
+@pytest.mark.parametrize(
+    ("query", "forwarded", "wait_s"),
+    [
+        ("", "?wait=1000", 89.0),
+        ("?ttl=9&wait=300000", "?ttl=9&wait=1000", 299.0),
+        # The platform refuses these.
+        ("?wait=300001", "?wait=300001", None),
+        ("?wait=x", "?wait=x", None),
+    ],
+)
+def test_a_synchronous_call_of_the_platforms_own_api_waits_for_the_minimum(
+    path: str, query: str, forwarded: str, wait_s: float | None
+) -> None:
+    call = convert_request(request("POST", f"/v2/abc{path}{query}", b"{"), "abc")
+    assert call == ForwardedRequest(f"{path}{forwarded}", wait_s)
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "status", "message"),
     [

@@ -1,0 +1,213 @@
+"""An endpoint whose worker starts after the gateway's timeout: results, and numbers of jobs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx2
+import openai
+import pytest
+from support.processes.background import HUNG_S, poll_until
+from support.scripted_endpoint import (
+    ACCOUNT,
+    OutputsFunction,
+    make_handler,
+    run_proxy,
+    scripted_endpoint,
+)
+
+from emulator import Emulator, Options, Status
+from llm_worker_client import LLM, AsyncRunpodTransport, Completion, RunpodTransport, configure
+
+# Emulated timeouts of the gateway in seconds: less than each of its waits, and more than the wait
+# of the client's calls of /runsync, which is one second.
+SHORT, LONG = 0.02, 1.5
+ARGUMENTS: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
+CHAT = {"id": "c", "object": "chat.completion", "created": 0, "model": "m"}
+CHUNK = {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}}]}
+COMPLETION = {"request_id": "r", "output": {"text": "a", "num_completion_tokens": 1}}
+FILLER = {"filler": "x" * 10_000_000}
+
+
+@pytest.fixture
+def answer() -> OutputsFunction:
+    """Return a worker's answers; the route or the form of the job selects them."""
+
+    def answer(job_input: Any) -> list[Any]:
+        if "prompts" in job_input:
+            usage = {"input": 1, "output": 1}
+            choice = {"tokens": ["a"], "token_ids": [7], "finish_reason": "stop"}
+            result = {"choices": [choice], "usage": usage, "request_id": "r"}
+            return [{"outputs": [result] * len(job_input["prompts"])}]
+        route, body = job_input.get("openai_route", ""), job_input.get("openai_input")
+        if route.startswith("/v1/llm/"):
+            return [COMPLETION]
+        if body is None:
+            return [{"object": "list", "data": [{"id": "m", "object": "model"}]}]
+        if body.get("stream"):
+            return [f"data: {json.dumps(CHUNK)}\n\n", "data: [DONE]\n\n"]
+        return [{**CHAT, "choices": [{"index": 0, "message": {"content": "one"}}]}]
+
+    return answer
+
+
+@pytest.fixture(params=[SHORT])
+def gateway_timeout_s(request: pytest.FixtureRequest) -> float:
+    return float(request.param)
+
+
+@pytest.fixture
+def warm_up_after() -> list[str]:
+    """Return the text in the log of requests after which the worker starts; a test may set it."""
+    return ['"status": 524']
+
+
+with_long_timeout = pytest.mark.parametrize("gateway_timeout_s", [LONG], indirect=True)
+
+
+@pytest.fixture
+async def emulator(
+    answer: OutputsFunction, tmp_path: Path, gateway_timeout_s: float, warm_up_after: list[str]
+) -> AsyncIterator[Emulator]:
+    log = tmp_path / "requests"
+    options = Options(api_key=ACCOUNT, gateway_timeout_s=gateway_timeout_s, request_log=log)
+    async with scripted_endpoint(
+        make_handler(answer), options, is_warm=lambda: warm_up_after[0] in log.read_text()
+    ) as running:
+        yield running
+
+
+async def check_completed(emulator: Emulator, count: int) -> None:
+    """Check that the endpoint has run this number of jobs."""
+    jobs = emulator.queue.jobs.values()
+    for job in jobs:
+        assert await job.wait_for_end(HUNG_S)
+    assert [job.status for job in jobs] == [Status.COMPLETED] * count
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_plain_caller_gets_524_and_its_job_runs(emulator: Emulator, stream: bool) -> None:
+    headers, body = {"Authorization": ACCOUNT}, {**ARGUMENTS, "stream": stream}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{emulator.openai_url}/chat/completions", json=body) as response,
+    ):
+        assert (response.status, response.content_type) == (524, "text/html")
+    await check_completed(emulator, 1)
+
+
+async def test_each_retry_of_openais_client_is_another_job(
+    emulator: Emulator, warm_up_after: list[str]
+) -> None:
+    warm_up_after[0] = "there is no such text"
+    async with openai.AsyncOpenAI(base_url=emulator.openai_url, api_key=ACCOUNT) as client:
+        with pytest.raises(openai.InternalServerError) as raised:
+            await client.chat.completions.create(**ARGUMENTS)
+    assert (raised.value.status_code, len(emulator.queue.jobs)) == (524, 3)
+
+
+async def test_the_transports_return_the_result_of_one_job(
+    emulator: Emulator, endpoint_args: dict[str, Any]
+) -> None:
+    def call_sync() -> Any:
+        http = httpx2.Client(transport=RunpodTransport(**endpoint_args))
+        with openai.OpenAI(api_key="any", http_client=http) as client:
+            return client.chat.completions.create(**ARGUMENTS).choices[0].message.content
+
+    assert await asyncio.to_thread(call_sync) == "one"
+    await check_completed(emulator, 1)
+    http = httpx2.AsyncClient(transport=AsyncRunpodTransport(**endpoint_args))
+    async with openai.AsyncOpenAI(api_key="any", http_client=http) as client:
+        stream = await client.chat.completions.create(**ARGUMENTS, stream=True)
+        assert len([event async for event in stream]) == 1
+    await check_completed(emulator, 2)
+
+
+@pytest.mark.parametrize(
+    ("gateway_timeout_s", "start", "count"),
+    # If the gateway's timeout is shorter than the platform's shortest wait, a job's id is lost.
+    [(SHORT, '"status": 524', 2), (LONG, "runsync?wait=1000", 1)],
+    indirect=["gateway_timeout_s"],
+)
+async def test_a_read_is_answered(
+    emulator: Emulator,
+    endpoint_args: dict[str, Any],
+    warm_up_after: list[str],
+    start: str,
+    count: int,
+) -> None:
+    warm_up_after[0] = start
+    transport = AsyncRunpodTransport(**endpoint_args)
+    async with httpx2.AsyncClient(transport=transport) as client:
+        assert (await client.get("http://any/v1/models")).json()["data"][0]["id"] == "m"
+    await check_completed(emulator, count)
+
+
+@with_long_timeout
+async def test_a_large_request_runs_once(
+    emulator: Emulator, endpoint_args: dict[str, Any], warm_up_after: list[str]
+) -> None:
+    warm_up_after[0] = "runsync?wait=1000"
+    transport = AsyncRunpodTransport(**endpoint_args)
+    async with httpx2.AsyncClient(transport=transport, timeout=HUNG_S) as client:
+        response = await client.post("http://any/v1/chat/completions", json=ARGUMENTS | FILLER)
+    assert response.json()["choices"][0]["message"]["content"] == "one"
+    await check_completed(emulator, 1)
+
+
+@with_long_timeout
+async def test_the_proxy_answers_jobs_and_the_platforms_synchronous_calls(
+    emulator: Emulator, warm_up_after: list[str]
+) -> None:
+    warm_up_after[0] = "runsync?wait=1000"
+    async with run_proxy(emulator) as url, httpx2.AsyncClient(timeout=HUNG_S) as client:
+        body = {"input": {"openai_route": "/v1/models"}}
+        paths = ["/v2/local/runsync?wait=300000", "/v1/chat/completions"]
+        report, chat = await asyncio.gather(
+            *(
+                client.post(f"{url}{path}", json=content)
+                for path, content in zip(paths, [body, ARGUMENTS], strict=True)
+            )
+        )
+    assert (report.json()["status"], chat.json()["object"]) == ("COMPLETED", CHAT["object"])
+    await check_completed(emulator, 2)
+
+
+async def test_llm_engines_completion_runs_once(
+    emulator: Emulator, endpoint_args: dict[str, Any]
+) -> None:
+    configure(**endpoint_args)
+    completion: Any = await Completion.acreate(model="m", prompt="p", max_new_tokens=1)
+    configure()
+    assert completion.output.text == "a"
+    await check_completed(emulator, 1)
+
+
+async def test_a_list_of_prompts_runs_once(emulator: Emulator, warm_up_after: list[str]) -> None:
+    # Its polls don't wait, so the gateway doesn't give up on them.
+    warm_up_after[0] = "/status/"
+    with LLM("local", api_key=ACCOUNT, base_url=emulator.api_url) as llm:
+        outputs = await asyncio.to_thread(llm.generate, ["p"], use_tqdm=False)
+    assert [output.outputs[0].text for output in outputs] == ["a"]
+    await check_completed(emulator, 1)
+
+
+async def test_the_callers_timeout_cancels_the_queued_job(
+    emulator: Emulator,
+    endpoint_args: dict[str, Any],
+    warm_up_after: list[str],
+    tmp_path: Path,
+    let_time_pass: Callable[[], None],
+) -> None:
+    warm_up_after[0] = "there is no such text"
+    transport = AsyncRunpodTransport(**endpoint_args)
+    async with httpx2.AsyncClient(transport=transport, timeout=HUNG_S) as client:
+        asking = asyncio.create_task(client.post("http://any/v1/chat/completions", json=ARGUMENTS))
+        await poll_until(lambda: '"status": 524' in (tmp_path / "requests").read_text())
+        let_time_pass()
+        with pytest.raises(httpx2.ReadTimeout):
+            await asking
+    assert [job.status for job in emulator.queue.jobs.values()] == [Status.CANCELLED]
