@@ -25,7 +25,7 @@ COPY builder/requirements.txt /tmp/requirements.txt
 # If a package that the SDK needs is missing, this import fails the build instead of the first start.
 RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
     python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
-    && python -c "import runpod"
+    && python -c "import runpod.serverless"
 
 # Without bytecode, each starting container compiles the packages, for ten seconds or more. uv, which has
 # installed the packages of vLLM's image, doesn't compile them. Some packages contain templates that are

@@ -54,7 +54,7 @@ ENGINE_DEATH_GRACE_S = 10.0
 
 # Modules to import while the engine starts. Importing them here would delay answers to pings.
 APP_MODULE = "worker.app"
-SDK_MODULES = (APP_MODULE, "runpod", "job_loop.sdk")
+SDK_MODULES = (APP_MODULE, "runpod.serverless", "job_loop.sdk")
 HTTP_MODULES = (APP_MODULE, "worker.serve.http_server")
 
 
@@ -240,7 +240,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     with log_phase("sdk"):
         restore_sdk_key()
         # The SDK reads the environment when it is imported. The other modes don't need the SDK.
-        import runpod  # noqa: PLC0415 - see above
+        from runpod import serverless  # noqa: PLC0415 - see above
 
         from job_loop import JobLoop, LoopLimits, PlatformClient, sdk  # noqa: PLC0415 - see above
 
@@ -254,7 +254,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     report, send = client.post_progress if client else None, sender.send_job if sender else None
     worker = Worker(engines, settings, report, start_work=send)
 
-    runpod.serverless.register_fitness_check(local.make_fitness_check(worker, engines))
+    serverless.register_fitness_check(local.make_fitness_check(worker, engines))
     jobs = MAX_CONCURRENT_TRAININGS
     if engines.has_engine:
         jobs = max_jobs_from_queue(settings.max_concurrency, engines.main_engine.slots)
@@ -265,7 +265,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     else:
         args = (engines.died, sdk.count_jobs_in_progress)
         threading.Thread(target=exit_after_engine_death, args=args, daemon=True).start()
-    runpod.serverless.start(
+    serverless.start(
         {
             "handler": worker.handle,
             "return_aggregate_stream": True,

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 # emulator reads it and doesn't count such a worker as ready.
 FAILED_START_HEADER = ("X-Worker-Start", "failed")
 
-COMPATIBLE_VERSIONS = "1.10.1 to 1.12.0"
+COMPATIBLE_VERSIONS = "1.10.1 to 2.0.0rc2"
 
 _SCALER_MODULE = "runpod.serverless.modules.rp_scale"
 # The SDK creates a scaler with its configuration and starts it. This is the only name that is
-# replaced: up to version 1.12, the SDK's scaler sleeps for a second whenever all slots are taken,
+# replaced: up to version 2.0, the SDK's scaler sleeps for a second whenever all slots are taken,
 # and it gives up a post after three attempts.
 _SCALER = f"{_SCALER_MODULE}:JobScaler"
 # Function that creates a session with the platform's API key.

@@ -8,10 +8,11 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def skip_processor_benchmark() -> None:
-    """Make the SDK read the processor's name from the kernel when the SDK is imported.
+    """Make the SDK read the processor's name from the kernel.
 
-    The SDK uses only the name, but the cpuinfo library, which it calls, also starts a process that
-    counts clock ticks for a second. At that time the engine's startup needs the processor:
+    Before version 2.0 the SDK reads the name when it is imported. It uses only the name, but the
+    cpuinfo library, which it calls, also starts a process that counts clock ticks for a second. At
+    that time the engine's startup needs the processor:
     https://github.com/workhorsy/py-cpuinfo/issues/155
 
     This function is not in ``job_loop/sdk.py`` with the other replacements because it must run

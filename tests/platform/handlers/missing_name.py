@@ -9,10 +9,10 @@ serve = handler.run_sdk
 
 def serve_without_a_name(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
     # The SDK is imported by now, with the environment that the worker has written.
-    from runpod import http_client  # noqa: PLC0415 - see above
+    import runpod.serverless  # noqa: PLC0415 - see above
 
     # The only one of the names that the SDK's own loop does not look up again.
-    del http_client.AsyncClientSession
+    del runpod.http_client.AsyncClientSession
     serve(engines, settings, test_api=test_api)
 
 

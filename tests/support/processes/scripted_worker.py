@@ -13,7 +13,7 @@ from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))
 # Requirements of the SDK's command line, and their own requirements: the image has none of them.
-COMMAND_LINE_ONLY = "colorama InquirerPy pfzy prettytable prompt_toolkit watchdog wcwidth"
+COMMAND_LINE_ONLY = "colorama InquirerPy pathspec pfzy prettytable prompt_toolkit watchdog wcwidth"
 ENVIRON = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",  # or the SDK would read credentials there
