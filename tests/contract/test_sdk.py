@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
 from runpod.serverless.utils import rp_debugger
 from support import ROOT
-from support.processes.scripted_worker import ENVIRON
+from support.processes.scripted_worker import ENVIRON, full_gpu_environ
 
+from emulator import Emulator
 from job_loop import sdk
 from worker.app import Worker
 from worker.command_line import SDK_FLAGS
@@ -71,6 +73,30 @@ def test_the_build_of_the_image_fails_without_a_package_of_the_sdk() -> None:
     (code,) = re.findall(r'python -c "(import .*)"', (ROOT / "Dockerfile").read_text())
     assert run_code(code).returncode == 0
     assert "aiohttp_retry" in run_code(code, NOT_INSTALLED="aiohttp_retry").stderr
+
+
+# Starts the SDK up to the job loop, with the variables that the worker exports.
+START = """
+from types import SimpleNamespace
+from worker.settings.environment import LIBRARY_DEFAULTS, set_unset_variables
+set_unset_variables(LIBRARY_DEFAULTS)
+from job_loop import sdk
+from runpod import serverless
+sdk.replace_scaler(SimpleNamespace(start=lambda: print("takes jobs")))
+serverless.start({"handler": print})
+"""
+
+
+@pytest.mark.parametrize(("operators_value", "takes_jobs"), [("", True), ("false", False)])
+def test_the_sdk_checks_no_gpu_unless_the_operator_wants_it(
+    tmp_path: Path, operators_value: str, takes_jobs: bool
+) -> None:
+    environ = {**Emulator().worker_environ(), **full_gpu_environ(tmp_path)}
+    # Nothing answers pings.
+    del environ["RUNPOD_WEBHOOK_PING"]
+    started = run_code(START, **environ, RUNPOD_SKIP_GPU_CHECK=operators_value)
+    assert (started.returncode == 0, "takes jobs" in started.stdout) == (takes_jobs, takes_jobs)
+    assert ("GPU 0 memory allocation failed" in started.stdout) != takes_jobs
 
 
 def test_a_missing_name_is_logged_and_leaves_the_jobs_to_the_loop_of_the_sdk(

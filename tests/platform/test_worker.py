@@ -16,6 +16,7 @@ from demo_model import DIALOGUES
 from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
+from support.processes.scripted_worker import full_gpu_environ
 
 from emulator import Job, Status
 from emulator.faults import faults_that_delay_posts
@@ -32,8 +33,12 @@ TOKEN = "hf_canaryincredential"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(start_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
-    async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
+async def endpoint(
+    start_endpoint: EndpointFactory, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[EmulatedEndpoint]:
+    # The SDK's check of GPUs would end this worker.
+    environ = full_gpu_environ(tmp_path_factory.mktemp("gpu"))
+    async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024", **environ) as running:
         yield running
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 LIBRARY_DEFAULTS = {
     # With the SDK's own default, DEBUG, it prints every chunk of every response.
     "RUNPOD_LOG_LEVEL": "INFO",
-    # The SDK's GPU check would create a second CUDA context, and its network check needs the
-    # internet. The worker registers its own check instead, which generates a token.
+    # The SDK's check of GPUs would create a second CUDA context, and since version 2.0 it ends a
+    # worker whose engine has filled the GPU. Its network check needs the internet. The worker
+    # registers its own check instead, which generates a token.
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
     # Standard output is reserved for the worker's own output: the results of a local run.
