@@ -1,16 +1,24 @@
 """Finds artifacts on the disk: in the first place that has all files. Sends no requests to the hub.
 
 A snapshot in a cache must be complete: according to its manifest if a worker downloaded it, or
-according to its files if the platform or huggingface_hub downloaded it.
+according to its files if the platform or huggingface_hub downloaded it. The same is true for the
+directories in the platform's model store.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
-from worker.store.places import HASH, BakedModel, Places, possible_repository_folders
+from worker.store.places import (
+    HASH,
+    BakedModel,
+    Places,
+    possible_repository_folders,
+    possible_store_folders,
+)
 from worker.store.snapshot import Artifact, ArtifactLocation, Origin, UnlocatedArtifact
 
 DEFAULT_REVISION = "main"
@@ -36,6 +44,7 @@ def resolve_on_disk(artifact: Artifact, places: Places) -> ArtifactLocation | Un
 
 
 _Search = Callable[[], tuple[Path, str | None]]
+_RevisionSearch = Callable[[Path, str | None], Path | None]
 
 
 def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
@@ -44,6 +53,10 @@ def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin
     cache = places.download_cache(artifact)
     if places.baked and not artifact.loaded_by_name:
         yield Origin.BAKED, partial(_find_baked, artifact, places)
+    # Most endpoints have no model store, so the log does not list it as skipped.
+    has_store = os.path.isdir(places.model_store)  # noqa: PTH112 - pathlib raises without permission
+    if has_store and not artifact.loaded_by_name:
+        yield Origin.MODEL_STORE, partial(_find_stored, artifact, places.model_store)
     if places.platform != cache and not artifact.loaded_by_name:
         yield Origin.PLATFORM, partial(_find_cached, artifact, places.platform)
     yield Origin.VOLUME, partial(_find_cached, artifact, cache)
@@ -77,20 +90,50 @@ def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:
     return same_name or revision == baked.commit
 
 
-def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str]:
+def _find_stored(artifact: Artifact, store: Path) -> tuple[Path, str | None]:
+    folders = possible_store_folders(store, artifact.model)
+    return _find_revision(artifact, folders, _stored_directory)
+
+
+def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str | None]:
+    folders = possible_repository_folders(cache, artifact.model)
+    return _find_revision(artifact, folders, _cached_directory)
+
+
+def _find_revision(
+    artifact: Artifact, folders: Sequence[Path], find_directory: _RevisionSearch
+) -> tuple[Path, str | None]:
+    """Return the directory of an artifact's revision, and its commit, if that is its name."""
     problem = f"it does not have {artifact.model}"
-    for folder in possible_repository_folders(cache, artifact.model):
+    for folder in folders:
         if not folder.is_dir():
             continue
-        commit = cached_commit(folder, artifact.revision)
-        if commit is None:
+        directory = find_directory(folder, artifact.revision)
+        if directory is None:
             problem = f"it does not have revision {artifact.revision or DEFAULT_REVISION}"
             continue
-        directory = folder / "snapshots" / commit
-        if not (why := _snapshot_problem(folder, directory, commit, artifact)):
-            return directory, commit
+        name = directory.name
+        if not (why := _snapshot_problem(folder, directory, name, artifact)):
+            return directory, name if HASH.fullmatch(name) else None
         problem = why
     raise _PlaceSkippedError(problem)
+
+
+def _stored_directory(folder: Path, revision: str | None) -> Path | None:
+    """Return the directory of a revision in the model store.
+
+    The default revision is the only one, which the platform has chosen when it attached the model.
+    """
+    directories = [path for path in folder.iterdir() if path.is_dir()]
+    if revision is None and len(directories) == 1:
+        return directories[0]
+    directory = folder / (revision or DEFAULT_REVISION)
+    return directory if directory in directories else None
+
+
+def _cached_directory(folder: Path, revision: str | None) -> Path | None:
+    commit = cached_commit(folder, revision)
+    return folder / "snapshots" / commit if commit else None
 
 
 def cached_commit(folder: Path, revision: str | None) -> str | None:

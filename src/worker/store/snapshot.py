@@ -12,6 +12,7 @@ class Origin(StrEnum):
 
     DIRECTORY = "directory"
     BAKED = "image"
+    MODEL_STORE = "platform's model store"
     PLATFORM = "platform's cache"
     VOLUME = "volume"
     DOWNLOAD = "download"

@@ -16,7 +16,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "volume", tmp_path / "platform")
+    return Places(tmp_path / "volume", tmp_path / "platform", model_store=tmp_path / "store")
 
 
 @pytest.fixture

@@ -168,6 +168,57 @@ def test_a_loop_of_links_is_skipped(places: Places, repository: Path) -> None:
     assert f"volume: {WEIGHTS} is missing" in skip_reasons(ARTIFACT, places)
 
 
+COMMIT = "c" * 40
+
+
+@pytest.mark.parametrize("name", [NAME, NAME.upper()])
+@pytest.mark.parametrize("revision", [COMMIT, None])
+def test_the_model_store_of_the_platform_precedes_its_cache(
+    places: Places, repository: Path, name: str, revision: str | None
+) -> None:
+    """Without a revision, the only one is used."""
+    fill_cache(places.platform, repository, name)
+    stored = make_model(places.model_store / NAME / COMMIT)
+    artifact = Artifact(name, revision)
+    assert locate(artifact, places) == ArtifactLocation(
+        artifact, stored, Origin.MODEL_STORE, COMMIT
+    )
+
+
+def test_the_model_store_may_have_several_revisions(places: Places) -> None:
+    revisions = {name: make_model(places.model_store / NAME / name) for name in (COMMIT, "v1")}
+    for name, commit in ((COMMIT, COMMIT), ("v1", None)):
+        found = locate(replace(ARTIFACT, revision=name), places)
+        assert (found.directory, found.commit) == (revisions[name], commit)
+    assert "model store: it does not have revision main" in skip_reasons(ARTIFACT, places)
+    main = make_model(places.model_store / NAME / "main")
+    assert locate(ARTIFACT, places).directory == main
+
+
+@pytest.mark.parametrize("revision", ["v9", "a" * 40, ".", f"../name/{COMMIT}"])
+def test_a_model_store_without_the_revision_is_skipped(places: Places, revision: str) -> None:
+    make_model(places.model_store / NAME / COMMIT)
+    why = skip_reasons(replace(ARTIFACT, revision=revision), places)
+    assert f"platform's model store: it does not have revision {revision}" in why
+
+
+def test_an_incomplete_model_store_is_skipped(
+    places: Places, repository: Path, tmp_path: Path
+) -> None:
+    stored = make_model(places.model_store / NAME / COMMIT, SHARDS)
+    (stored / SHARDS[1]).unlink()
+    snapshot = fill_cache(places.platform, repository)
+    found = locate(ARTIFACT, places)
+    assert (found.directory, found.origin) == (snapshot, Origin.PLATFORM)
+    assert found.skipped == (f"platform's model store: {SHARDS[1]} is missing",)
+
+
+@pytest.mark.parametrize("name", ["org/other", "org", "../store/org/name"])
+def test_a_model_store_without_the_model_is_skipped(places: Places, name: str) -> None:
+    make_model(places.model_store / NAME / COMMIT)
+    assert "platform's model store: " in skip_reasons(Artifact(name), places)
+
+
 def test_a_volume_that_is_no_directory_is_skipped(places: Places) -> None:
     places.volume.touch()
     assert "volume: it does not have" in skip_reasons(ARTIFACT, places)
@@ -270,5 +321,8 @@ def test_code_that_is_loaded_by_name_must_be_where_the_libraries_look(
     code = Artifact(NAME, kind=ArtifactKind.CODE, code=True, loaded_by_name=True)
     assert not isinstance(resolve_on_disk(code, image), ArtifactLocation)
     assert locate(replace(code, loaded_by_name=False), image).origin is Origin.BAKED
+    (places.model_store / NAME / COMMIT).mkdir(parents=True)
+    (places.model_store / NAME / COMMIT / "own.py").touch()
+    assert not isinstance(resolve_on_disk(code, image), ArtifactLocation)
     fill_cache(places.volume, tmp_path / "code")
     assert locate(code, image).origin is Origin.VOLUME

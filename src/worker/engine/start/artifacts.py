@@ -34,7 +34,7 @@ _OPTIONS = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
 
 
 def places_to_search(environ: Mapping[str, str]) -> Places:
-    """Return the places to search for models: the image, the platform's cache and the hub's cache.
+    """Return the places to search for models: the image, the platform's, and the hub's cache.
 
     The variables in ``environ`` determine the hub's cache, so they must have their final values.
     """
