@@ -477,6 +477,12 @@ OWN_ROWS = (
         "Id of the network volume, which is also its bucket in `s3://` paths; the platform sets "
         "it.",
     ),
+    Row(
+        "RUNPOD_DC_ID",
+        VOLUME,
+        "Data center",
+        "Data center of the worker and its network volume, for messages; the platform sets it.",
+    ),
 )
 
 

@@ -23,6 +23,7 @@ WorkerError
 │  ├─ RequestKilledEngine     500: this request has probably killed the engine
 │  ├─ BrokenStream            503, retryable: a part of the answer may be lost
 │  ├─ ShuttingDown            503, retryable: this worker is shutting down
+│  ├─ OnOtherVolume           503, retryable: a worker with another network volume can answer
 │  ├─ VolumeError             507: the network volume is missing, full or read-only
 │  └─ InternalError           500
 └─ RefusedByEngine            vLLM refuses the request, with its own message and status
@@ -252,6 +253,20 @@ class ShuttingDown(ServerError):
     def __init__(self) -> None:
         super().__init__(
             "The worker that answers this request is being stopped. Send the request again."
+        )
+
+
+class OnOtherVolume(ServerError):
+    """An object is on another network volume of the endpoint; a worker with that one can answer."""
+
+    status = 503
+    retryable = True
+
+    def __init__(self, subject: str, volume: str, here: str, *, param: str | None = None) -> None:
+        super().__init__(
+            f"The {subject} is on the network volume {volume}, and this worker is on {here}. "
+            "Send the request again: a worker on that volume can answer.",
+            param=param,
         )
 
 

@@ -27,7 +27,6 @@ from worker.fine_tunes.training_setup import TrainingQueue, TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import REQUEST
 from worker.long_work.runner import RunOutcome
-from worker.volume import ids
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED_TRAINER))
@@ -53,10 +52,8 @@ def upload_file(fine_tunes: FineTunes, content: bytes = CSV, purpose: str = "fin
 
 def create_fine_tune(fine_tunes: FineTunes, created_at: int = 100, **more: Any) -> FineTune:
     values = {"created_at": created_at, "base": "demo", **more}
-    training = upload_file(fine_tunes)
-    return fine_tunes.create(
-        StoredFineTune(id=ids.new_id(FineTunes.id_prefix), training_file=training, **values)
-    )
+    training, id = upload_file(fine_tunes), fine_tunes.volume.location.new_id(FineTunes.id_prefix)
+    return fine_tunes.create(StoredFineTune(id=id, training_file=training, **values))
 
 
 def loss_event(step: int, value: float, at: float = 200) -> Event:

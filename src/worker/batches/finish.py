@@ -24,7 +24,7 @@ from worker.batches.record import (
     StoredBatch,
     count_lines,
 )
-from worker.errors import NoSuchObject, RequestError
+from worker.errors import NoSuchObject, OnOtherVolume, RequestError
 from worker.files import Files
 from worker.long_work.record import RESULT
 from worker.volume import ids, translate_os_errors
@@ -110,7 +110,7 @@ def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput
 
 def find_unchanged_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
     """Find the input of a batch; None if it was changed or removed after it was planned."""
-    with contextlib.suppress(NoSuchObject):
+    with contextlib.suppress(NoSuchObject, OnOtherVolume):
         path = files.content_path(files.get(batch.request.input_file_id, include_expired=True))
         with translate_os_errors():
             return path if plan.matches_input(path) else None
@@ -164,7 +164,7 @@ def _write_extra_output(
 
         try:
             output.write(result_lines)
-        except RequestError as error:
+        except (RequestError, OnOtherVolume) as error:
             result.status, result.mistakes = "failed", [make_mistake("no_output", error.message)]
 
 

@@ -172,7 +172,8 @@ class Batch(Record):
         """Decide how the batch ends; return the earlier decision if there is one."""
         with translate_os_errors():
             cut = records_file_sizes(self.parts_directory)
-        output, errors = (ids.new_id("file-") for _ in range(2))
+        volume_id = ids.split_volume_id(self.id)[1]
+        output, errors = (ids.add_volume_id(ids.new_id("file-"), volume_id) for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
         return self.write_or_read_file(DECISION, ending)
 

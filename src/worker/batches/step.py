@@ -11,7 +11,7 @@ from worker.batches.record import PLAN, Batch, EndStatus
 from worker.batches.shard import AnswerRequest, ShardRun, StopReason
 from worker.batches.store import Batches
 from worker.batches.window import SlotWindow
-from worker.errors import NoSuchObject
+from worker.errors import NoSuchObject, OnOtherVolume
 from worker.long_work.attempt import Attempt
 from worker.volume import translate_os_errors
 from worker.volume.lease import Lease
@@ -112,7 +112,7 @@ class BatchStep:
         now = int(time.time())
         try:
             path = files.content_path(files.get(request.input_file_id, include_expired=True))
-        except NoSuchObject:
+        except (NoSuchObject, OnOtherVolume):
             self._batches.fail(batch, [INPUT_CHANGED])
             return
         with translate_os_errors():

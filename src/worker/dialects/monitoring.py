@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_late
 
 from worker.errors import EngineDead, EngineSuspended
 from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, RouteRequest
+from worker.volume.location import VolumeLocation
 
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 
@@ -43,6 +44,7 @@ async def describe_served_model(request: RouteRequest) -> dict[str, Any]:
     if base.is_dead:
         return NOT_STARTED
     model, endpoint = base.model, settings.runpod_endpoint_id
+    location = VolumeLocation.from_settings(settings)
     url = f"{settings.runpod_endpoint_base_url}/{endpoint}/openai/v1"
     temperature = DEFAULT_CHAT_TEMPERATURE if model.temperature is None else model.temperature
     return {
@@ -53,6 +55,8 @@ async def describe_served_model(request: RouteRequest) -> dict[str, Any]:
         "device": model.device,
         "do_sample": temperature > 0,
         "system_prompt": settings.system_prompt,
+        "network_volume": location.id,
+        "data_center": location.data_center,
     }
 
 

@@ -86,7 +86,7 @@ class Files:
             with translate_os_errors():
                 same = existing.path is None and equals_chunks(self.content_path(existing), source)
             return _require_same_file(existing, is_same=same)
-        size, id = 0, id or ids.new_id(FILE_PREFIX)
+        size, id = 0, id or self.volume.location.new_id(FILE_PREFIX)
         with self.create(id, filename, purpose, expires_after_s) as write:
             for chunk in source:
                 size += len(chunk)
@@ -131,11 +131,13 @@ class Files:
         if id is not None and (existing := self._directories.read_metadata(id)) is not None:
             return _require_same_file(existing, is_same=existing.path == key)
         if not resolved.is_file():
-            raise InvalidInput(f"{path}: there is no such file on the volume")
+            where = f"the volume{self.volume.location.as_suffix}"
+            raise InvalidInput(f"{path}: there is no such file on {where}")
         with translate_os_errors():
             size = resolved.stat().st_size
         self._quota.reserve(0)
-        name, id = filename or resolved.name, id or ids.new_id(FILE_PREFIX)
+        name = filename or resolved.name
+        id = id or self.volume.location.new_id(FILE_PREFIX)
         file = self._make_metadata(id, size, name, purpose, expires_after_s, key)
         with self._directories.create(id) as folder:
             _write_metadata(folder, file)
@@ -150,8 +152,11 @@ class Files:
 
         Raises:
             NoSuchObject: No file has this id.
+            OnOtherVolume: The file is on another volume.
         """
         file = self._directories.read_metadata(id)
+        if file is None and ids.is_id(FILE_PREFIX, id):
+            self.volume.location.check_name("file", id, "id")
         if file is None or (file.is_expired and not include_expired):
             raise NoSuchObject("There is no file with this id.", param="id")
         return file
@@ -191,7 +196,8 @@ class Files:
             for file in map(self._directories.read_metadata, self._directories.all_names())
             if file is not None and not file.is_expired and purpose in {None, file.purpose}
         )
-        return paginate(files, after=after, limit=limit, order=order)
+        location = self.volume.location
+        return paginate(files, after=after, limit=limit, order=order, location=location)
 
     def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
         """Remove a file, but not a caller's file that it refers to.

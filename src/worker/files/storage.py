@@ -35,7 +35,7 @@ class StoredFile(StrictModel):
     """The metadata of a complete file, which never changes.
 
     Args:
-        id: ``file-`` and 24 letters and digits.
+        id: ``file-`` and 24 letters and digits, and the volume's id if it is known.
         bytes: Size of the content in bytes.
         created_at: Creation time in seconds since 1970.
         filename: Name for callers, which is not a name on the disk.

@@ -18,7 +18,6 @@ from worker.fine_tunes.sources import ROW_TYPES, RowSources, is_url
 from worker.job.fine_tune import FineTuneRequest, FineTuneSpec
 from worker.media.fetcher import WebFetcher
 from worker.settings import Settings
-from worker.volume import ids
 
 # Python package of Weights & Biases.
 _WANDB_PACKAGE = "wandb"
@@ -131,8 +130,9 @@ class FineTuneCreator:
         if self.fine_tunes.exists(id):
             # The request was sent twice: its rows are stored, and a URL may have other content now.
             sources = replace(sources, has_stored_urls=True)
+        derive_id = self.fine_tunes.volume.location.derive_id
         training_id, validation_id = (
-            ids.derive_id(FILE_PREFIX, id, field) for field in ("training", "validation")
+            derive_id(FILE_PREFIX, id, field) for field in ("training", "validation")
         )
         find_or_create = sources.find_or_create
         spec = request if isinstance(request, FineTuneSpec) else None

@@ -11,7 +11,7 @@ import msgspec
 
 from trainer.spec import EVENTS_FILE
 from worker.fine_tunes.request import FineTuneResult
-from worker.volume import translate_os_errors
+from worker.volume import ids, translate_os_errors
 
 EVENT_PREFIX = "ftevent-"
 # Metrics in the progress that the platform receives while a job runs.
@@ -95,7 +95,7 @@ def read_events(
     events, newest_at = [], 0
     for number, line in enumerate(lines):
         newest_at = max(newest_at, int(line.at))
-        event_id = f"{EVENT_PREFIX}{id.rpartition('-')[2]}-{number:08}"
+        event_id = ids.number_id(EVENT_PREFIX, id, number)
         fields = line.at, line.level, line.message, line.step, _rename_metrics(line.metrics)
         events.append(FineTuneEvent(event_id, newest_at, *fields))
     return events

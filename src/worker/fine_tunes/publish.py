@@ -17,7 +17,7 @@ from worker.fine_tunes.request import (
     StoredFineTune,
 )
 from worker.fine_tunes.training_setup import TrainingSetup
-from worker.volume import adapters, translate_os_errors, write_once
+from worker.volume import adapters, ids, translate_os_errors, write_once
 from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id
 from worker.volume.directories import atomic_directory
 
@@ -101,17 +101,21 @@ def _publish_adapters(
 
 
 def preferred_adapter_name(request: StoredFineTune) -> str:
-    """Return the preferred name of the adapter of a fine-tune."""
+    """Return the preferred name of the adapter of a fine-tune.
+
+    If the fine-tune's id carries the id of its volume, the name does so, too.
+    """
     created_at = time.strftime("%y%m%d-%H%M%S", time.gmtime(request.created_at))
     model = _INVALID.sub("-", request.base.rstrip("/").rpartition("/")[-1]).lstrip("._-") or "model"
     suffix = _INVALID.sub("-", request.suffix or "")
     ending = f".{suffix}.{created_at}" if suffix else f".{created_at}"
+    ending = ids.add_volume_id(ending, ids.split_volume_id(request.id)[1])
     return f"{model[: MAX_NAME_LENGTH - len(ending)]}{ending}"
 
 
 def checkpoint_adapter_name(name: str, step: int) -> str:
     """Return the name of the adapter of an epoch."""
-    return f"{name}.ckpt-{step}"
+    return _insert_before_volume_id(name, f".ckpt-{step}")
 
 
 def reserve_adapter_name(root: Path, name: str, id: str) -> str:
@@ -128,8 +132,13 @@ def reserve_adapter_name(root: Path, name: str, id: str) -> str:
     number, candidate = 1, name
     while not _try_reserve_name(root, candidate, id):
         number += 1
-        candidate = f"{name}-{number}"
+        candidate = _insert_before_volume_id(name, f"-{number}")
     return candidate
+
+
+def _insert_before_volume_id(name: str, text: str) -> str:
+    stem, volume_id = ids.split_volume_id(name)
+    return ids.add_volume_id(f"{stem}{text}", volume_id)
 
 
 def _try_reserve_name(root: Path, name: str, id: str) -> bool:

@@ -10,7 +10,7 @@ from trainer.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes import plot
 from worker.fine_tunes.record import FineTune
-from worker.volume import adapters, ids, translate_os_errors
+from worker.volume import adapters, translate_os_errors
 
 PURPOSE = "fine-tune-results"
 TABLE, PLOT = "step_metrics.csv", "losses.svg"
@@ -49,7 +49,7 @@ def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
     }
     file_ids = []
     for name, content in contents.items():
-        id = ids.derive_id(FILE_PREFIX, fine_tune.id, name)
+        id = files.volume.location.derive_id(FILE_PREFIX, fine_tune.id, name)
         if not files.exists(id):
             with translate_os_errors():
                 files.receive(content, filename=name, purpose=PURPOSE, id=id)

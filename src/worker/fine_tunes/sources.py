@@ -14,7 +14,7 @@ from worker.fine_tunes.record import FineTunes
 from worker.media.addresses import UnusableURL
 from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
 from worker.validation import name_field_in_errors
-from worker.volume import translate_os_errors
+from worker.volume import ids, translate_os_errors
 
 ROW_TYPES = ContentTypes(
     (
@@ -77,7 +77,8 @@ class RowSources:
             VolumeError: The volume fails.
         """
         with name_field_in_errors(field):
-            if source.startswith(FILE_PREFIX) and not {".", "/"} & set(source):
+            is_plain = source.startswith(FILE_PREFIX) and not {".", "/"} & set(source)
+            if is_plain or ids.is_id(FILE_PREFIX, source):
                 return source
             if is_url(source):
                 return self._fetch(source, id)

@@ -46,7 +46,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     def id_for_job(self, request_id: str) -> str:
         """Return an id derived from a job's id: a retry of the job finds the same record."""
-        return ids.derive_id(self.id_prefix, request_id)
+        return self.volume.location.derive_id(self.id_prefix, request_id)
 
     def create(self, request: RequestT) -> RecordT:
         """Create a record, or return the existing one if the job was sent twice.
@@ -85,9 +85,12 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
         Raises:
             NoSuchObject: No record has this id.
+            OnOtherVolume: The record is on another volume.
         """
         record = self.record_type(self.root / id)
         if not self.exists(id):
+            if ids.is_id(self.id_prefix, id):
+                self.volume.location.check_name(record.noun, id, self.id_param)
             raise NoSuchObject(f"There is no {record.noun} with this id.", param=self.id_param)
         return record
 

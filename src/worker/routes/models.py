@@ -5,6 +5,7 @@ from typing import Any
 from worker.engine import BaseModelHandle
 from worker.errors import EngineDead, UnknownRoute
 from worker.routes.route import RouteRequest
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 
 async def list_usable_cards(request: RouteRequest) -> list[dict[str, Any]]:
@@ -41,6 +42,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
 
     Raises:
         UnknownRoute: There is no model of this name.
+        OnOtherVolume: The name is of an adapter on another volume.
         EngineDead: No card has this name, and an engine that may serve the model is dead.
     """
     all_cards = await list_cards(request)
@@ -48,9 +50,18 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
     if match is None and any(base.is_dead for base in request.engines.base_models):
         raise EngineDead
     if match is None:
-        names = ", ".join(card["id"] for _, card in all_cards)
-        raise UnknownRoute(f"There is no model {name!r}; this worker serves {names}.")
+        names, location = ", ".join(card["id"] for _, card in all_cards), adapters_location(request)
+        location.check_name("adapter", name)
+        message = f"There is no model {name!r}; this worker serves {names}."
+        raise UnknownRoute(f"{message}{location.adapters_note}")
     return match
+
+
+def adapters_location(request: RouteRequest) -> VolumeLocation:
+    """Return the volume of the adapters; an unknown one if no model of the worker serves any."""
+    if all(base.model.max_lora_rank is None for base in request.engines.base_models):
+        return UNKNOWN_LOCATION
+    return VolumeLocation.from_settings(request.settings)
 
 
 async def _base_and_adapter_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:

@@ -101,7 +101,8 @@ class FileTransfers:
         return FileResponse(path, media_type=BINARY_TYPE, filename=file.filename, stat_result=stat)
 
     def _adapter_response(self, name: str, file: str) -> Response:
-        path = adapters.adapter_file_paths(self._adapters, name).get(file)
+        location = self._files.volume.location
+        path = adapters.adapter_file_paths(self._adapters, name, location).get(file)
         if path is None:
             raise NoSuchObject(f"The adapter {name!r} has no file {file!r}.")
         return FileResponse(path, media_type=BINARY_TYPE, filename=file)

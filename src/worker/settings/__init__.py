@@ -125,10 +125,12 @@ class Settings(BaseModel):
     fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
     wandb_api_key: SecretStr | None = None
     execution_timeout_s: PositiveFloat = 600
-    # The platform sets the worker's endpoint, the endpoints' base URL, and the network volume.
+    # The platform sets the worker's endpoint, the endpoints' base URL, and the network volume with
+    # its data center.
     runpod_endpoint_id: str | None = None
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None
+    runpod_dc_id: str | None = None
     max_concurrency: Concurrency = 300
     shutdown_grace_s: NonNegativeFloat = 25
     allowed_xargs: NameList = ()

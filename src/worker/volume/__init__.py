@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from worker.errors import InvalidInput, VolumeError
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 if TYPE_CHECKING:
     # The image build imports this package for its leases, in an environment without the settings.
@@ -46,6 +47,7 @@ class Volume:
     Args:
         root: Directory that callers' paths are relative to.
         bucket: Id of the volume, which is its bucket in the platform's S3 API; None if unknown.
+        location: Id of the volume in the ids of objects, and its data center.
         may_create_root: Whether the root may be created; False for a mounted volume.
         input_directories: Directories in the root that callers may name files in, in addition to
             ``output_directory``.
@@ -55,6 +57,7 @@ class Volume:
 
     root: Path
     bucket: str | None = None
+    location: VolumeLocation = UNKNOWN_LOCATION
     may_create_root: bool = True
     input_directories: tuple[str, ...] = ("inbox", "uploads")
     output_directory: str = "out"
@@ -71,6 +74,7 @@ class Volume:
         return cls(
             root,
             bucket,
+            VolumeLocation.from_settings(settings),
             may_create_root=settings.files_path is not None,
             input_directories=settings.files_input_paths,
             output_directory=settings.files_output_path,
@@ -98,6 +102,7 @@ class Volume:
 
         Raises:
             InvalidInput: The path leads out of the directories that callers may name.
+            OnOtherVolume: The path names another volume.
             VolumeError: There is no volume.
         """
         directories = (*self.input_directories, self.output_directory)
@@ -131,12 +136,14 @@ class Volume:
         """Resolve a path, even if it leads out of the volume.
 
         Raises:
-            InvalidInput: The path is empty, can't exist, or names another bucket.
+            InvalidInput: The path is empty, can't exist, or names a bucket that is no volume's id.
+            OnOtherVolume: The path names the bucket of another volume.
         """
         key = path
         if path.startswith(S3_SCHEME):
             bucket, _, key = path.removeprefix(S3_SCHEME).partition("/")
             if bucket != self.bucket:
+                self.location.check_volume(bucket, f"path {path}")
                 raise InvalidInput(f"{path}: this worker has no other bucket than its volume's")
         if not key or "\0" in key:
             raise InvalidInput("a path names a file on the volume")

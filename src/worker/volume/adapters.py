@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from worker.errors import NoSuchObject
 from worker.volume import ADAPTERS_DIRECTORY, translate_os_errors
 from worker.volume.directories import remove_directory
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
 # Additional file in the directory of an adapter that a fine-tune created.
@@ -84,17 +85,21 @@ def origin_fine_tune_id(root: Path, name: str) -> str | None:
     return None
 
 
-def adapter_file_paths(root: Path, name: str) -> dict[str, Path]:
+def adapter_file_paths(
+    root: Path, name: str, location: VolumeLocation = UNKNOWN_LOCATION
+) -> dict[str, Path]:
     """Return the paths of all files of an adapter by name, including additional files.
 
     Files with unusual names, and symlinks that lead out of ``root``, are left out.
 
     Raises:
         NoSuchObject: The adapter doesn't exist.
+        OnOtherVolume: The adapter is on another volume than this ``location``.
         VolumeError: The volume can't be read.
     """
     with translate_os_errors():
         if adapter_version(root, name) is None:
+            location.check_name("adapter", name)
             raise NoSuchObject(f"There is no adapter {name!r} on the volume.")
         top = root.resolve()
         paths = {file.name: file.resolve() for file in sorted((root / name).iterdir())}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from worker.errors import NoSuchObject
+from worker.volume import ids
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 # Maximum number of objects on a page, and their maximum size in bytes of JSON: a job returns a page
 # as one chunk.
@@ -48,7 +50,12 @@ def truncate_page(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def paginate(
-    objects: Iterable[T], *, after: str | None = None, limit: int = MAX_OBJECTS, order: str = "desc"
+    objects: Iterable[T],
+    *,
+    after: str | None = None,
+    limit: int = MAX_OBJECTS,
+    order: str = "desc",
+    location: VolumeLocation = UNKNOWN_LOCATION,
 ) -> Page[T]:
     """Return a page of objects, sorted by creation time and then by id.
 
@@ -57,15 +64,19 @@ def paginate(
         after: Id of the last object on the previous page; None for the first page.
         limit: Maximum number of objects on the page, from 1 to ``MAX_OBJECTS``.
         order: "desc" for newest first, "asc" for oldest first.
+        location: Volume of the objects.
 
     Raises:
         NoSuchObject: No object has the id ``after``.
+        OnOtherVolume: The object ``after`` is on another volume.
     """
     in_order = sorted(objects, key=lambda one: (one.created_at, one.id), reverse=order == "desc")
     start = 0
     if after is not None:
         positions = {one.id: place for place, one in enumerate(in_order)}
         if after not in positions:
+            if ids.is_any_id(after):
+                location.check_name("object", after, "after")
             raise NoSuchObject("after: nothing in this list has this id", param="after")
         start = positions[after] + 1
     end = start + limit

@@ -156,6 +156,7 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
     url = (await get(engine, "/chat", **local))["llm_serving_url"]
     assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
     environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
+    environ |= {"RUNPOD_VOLUME_ID": "euvolume01", "RUNPOD_DC_ID": "EU-RO-1"}
     assert await get(engine, "/chat", **environ) == {
         "status": "running",
         "llm_serving_url": "https://api.runpod.ai/v2/abc123/openai/v1",
@@ -164,6 +165,8 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
         "device": "cuda",
         "do_sample": True,
         "system_prompt": "Be brief.",
+        "network_volume": "euvolume01",
+        "data_center": "EU-RO-1",
     }
 
 

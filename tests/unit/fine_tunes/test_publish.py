@@ -73,6 +73,21 @@ def test_the_name_of_an_adapter_has_model_suffix_and_time(
     assert NAME_PATTERN.fullmatch(checkpoint_adapter_name(f"{name}-99", 10**9))
 
 
+def test_the_name_of_an_adapter_ends_with_the_volume_of_its_fine_tune(root: Path) -> None:
+    volume = "v" * 20
+    request = StoredFineTune(
+        id=f"{ID}.vol-{volume}", created_at=1, base="demo", suffix="y" * 64, training_file="file-a"
+    )
+    name = preferred_adapter_name(request)
+    assert name == f"demo.{'y' * 64}.700101-000001.vol-{volume}"
+    assert reserve_adapter_name(root, name, ID) == name
+    second = reserve_adapter_name(root, name, OTHER)
+    assert second == f"demo.{'y' * 64}.700101-000001-2.vol-{volume}"
+    checkpoint = checkpoint_adapter_name(second, 10**9)
+    assert checkpoint.endswith(f"-2.ckpt-{10**9}.vol-{volume}")
+    assert NAME_PATTERN.fullmatch(checkpoint)
+
+
 def test_a_published_adapter_has_its_files_its_base_model_and_its_origin(
     root: Path, trained_adapter: Path
 ) -> None:

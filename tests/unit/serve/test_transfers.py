@@ -87,6 +87,17 @@ async def test_routes_work_without_v1_and_with_every_method(http_client: ServeCl
     assert (await http_client.get(f"/v1{path}/content")).status_code == 404
 
 
+async def test_the_content_of_a_file_on_another_volume_can_be_requested_again(
+    engine: ScriptedEngine, environ: dict[str, str]
+) -> None:
+    id = f"file-{'a' * 24}.vol-usvolume02"
+    async with ServeClient(engine, **environ, RUNPOD_VOLUME_ID="euvolume01") as client:
+        for path in (f"/v1/files/{id}/content", f"/v1/files/{id}"):
+            response = await client.get(path)
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert f"file {id} is on the network volume usvolume02" in error_of(response)["message"]
+
+
 async def test_query_strings_reach_their_routes(http_client: ServeClient) -> None:
     # A JSON body is an upload, too.
     for purpose in ("batch", "evals", "evals"):

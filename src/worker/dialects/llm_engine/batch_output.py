@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from worker.batches.finish import OutputFactory
 from worker.batches.record import StoredBatch
-from worker.errors import Conflict, InvalidInput
+from worker.errors import Conflict, InvalidInput, OnOtherVolume
 from worker.files import Files
 from worker.files.storage import equals_chunks
 from worker.validation import name_field_in_errors
@@ -136,7 +136,7 @@ class ArrayOutput:
 
     def release_reserved_file(self) -> None:
         """Remove the reservation unless the batch has written its output."""
-        with contextlib.suppress(InvalidInput), translate_os_errors():
+        with contextlib.suppress(InvalidInput, OnOtherVolume), translate_os_errors():
             path = self._resolve_path()
             if self._is_own_reservation(path):
                 path.unlink(missing_ok=True)

@@ -20,10 +20,10 @@ from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest, P
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_batch_route
-from worker.routes.models import list_usable_cards
+from worker.routes.models import adapters_location, list_usable_cards
 from worker.routes.route import RouteRequest
 from worker.validation import drop_nulls
-from worker.volume import ids, translate_os_errors, write_file
+from worker.volume import translate_os_errors, write_file
 from worker.volume.pages import truncate_page
 
 log = logging.getLogger(__name__)
@@ -169,6 +169,7 @@ async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch,
     body = BatchCompletionsRequest.from_body(request.body)
     models = [card["id"] for card in await list_usable_cards(request)]
     if (name := body.config.model) not in models:
+        adapters_location(request).check_name("adapter", name, "model_config.model")
         message = f"there is no model {name!r}; this worker serves {', '.join(models)}"
         raise InvalidInput(f"model_config.model: {message}", param="model_config.model")
     if names := body.ignored_keys:
@@ -189,7 +190,7 @@ def _create_batch(request: RouteRequest, body: BatchCompletionsRequest, version:
     """
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
-    path, file_id = body.input_data_path, ids.derive_id(FILE, batch_id)
+    path, file_id = body.input_data_path, batches.volume.location.derive_id(FILE, batch_id)
 
     def make_stored_batch(url: str) -> StoredBatch:
         return StoredBatch(

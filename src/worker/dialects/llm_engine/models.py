@@ -14,6 +14,7 @@ from worker.routes.models import find_card, list_cards
 from worker.routes.route import RouteRequest
 from worker.validation import StrictModel
 from worker.volume import ADAPTERS_DIRECTORY, adapters, translate_os_errors
+from worker.volume.location import VolumeLocation
 
 ENDPOINTS_PATH = "/v1/llm/model-endpoints"
 ENDPOINT_PATH = "/v1/llm/model-endpoints/{name:path}"
@@ -121,7 +122,7 @@ async def refuse_adapter_file_in_job(request: RouteRequest) -> Any:
     name = request.path_params["name"]
     raise _download_error(
         name,
-        await asyncio.to_thread(adapters.adapter_file_paths, _adapters_directory(request), name),
+        await asyncio.to_thread(_find_adapter_files, request, name),
     )
 
 
@@ -181,13 +182,18 @@ def _hub_file_urls(base: BaseModelHandle) -> dict[str, str]:
 
 def _signed_adapter_links(request: RouteRequest, name: str) -> dict[str, str]:
     """Return signed links to an adapter's files. They work for an hour, without the API key."""
-    files = adapters.adapter_file_paths(_adapters_directory(request), name)
+    files = _find_adapter_files(request, name)
     base_url = request.job.query_params.get(BASE_URL_KEY)
     if base_url is None:
         raise _download_error(name, files)
     links = request.resources.links
     paths = {file: FILE_PATH.format(name=name, file=file) for file in files}
     return {file: links.sign_url(base_url, path) for file, path in paths.items()}
+
+
+def _find_adapter_files(request: RouteRequest, name: str) -> dict[str, Path]:
+    location = VolumeLocation.from_settings(request.settings)
+    return adapters.adapter_file_paths(_adapters_directory(request), name, location)
 
 
 def _download_error(name: str, files: dict[str, Path]) -> InvalidInput:

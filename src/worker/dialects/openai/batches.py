@@ -44,7 +44,10 @@ async def list_batches(request: RouteRequest) -> dict[str, Any]:
     """
     page_query = NewestFirstQuery.from_query(request.job.query_params)
     batches = request.resources.batches
-    return await asyncio.to_thread(lambda: page_query.make_page(batches.list_all(), objects.batch))
+    location = batches.volume.location
+    return await asyncio.to_thread(
+        lambda: page_query.make_page(batches.list_all(), objects.batch, location)
+    )
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:

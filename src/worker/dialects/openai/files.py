@@ -22,7 +22,7 @@ from worker.long_work.kinds import input_file_ids_in_use
 from worker.routes.answer import split_text
 from worker.routes.route import RouteRequest
 from worker.validation import QueryModel, StrictModel, Text, name_field_in_errors
-from worker.volume import ids, translate_os_errors
+from worker.volume import translate_os_errors
 
 # Maximum bytes of a file in a response, and of a range of a file, which is sent as base64: the
 # platform stores no larger results.
@@ -136,7 +136,7 @@ def _store_upload(request: RouteRequest) -> StoredFile:
         raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
     files = request.resources.batches.files
     # The id is derived so that a retried job finds the file of its first attempt.
-    id = ids.derive_id(FILE_PREFIX, request.request_id, upload.model_dump_json())
+    id = files.volume.location.derive_id(FILE_PREFIX, request.request_id, upload.model_dump_json())
     if upload.path is not None:
         with name_field_in_errors("path"):
             return files.add_volume_file(

@@ -48,12 +48,13 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     }
 
     def make_page() -> dict[str, Any]:
+        fine_tunes = request.resources.fine_tunes
         jobs = [
             fine_tune
-            for fine_tune in request.resources.fine_tunes.list_all()
+            for fine_tune in fine_tunes.list_all()
             if metadata.items() <= (fine_tune.request.metadata or {}).items()
         ]
-        return page_query.make_page(jobs, objects.fine_tuning_job)
+        return page_query.make_page(jobs, objects.fine_tuning_job, fine_tunes.volume.location)
 
     return await asyncio.to_thread(make_page)
 

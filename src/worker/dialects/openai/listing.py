@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from worker.validation import QueryModel
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 from worker.volume.pages import MAX_OBJECTS, Listable, Page, paginate, truncate_page
 
 T = TypeVar("T", bound=Listable)
@@ -26,10 +27,14 @@ class NewestFirstQuery(PageQuery):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
     def make_page(
-        self, items: Iterable[T], convert: Callable[[T], dict[str, Any]]
+        self,
+        items: Iterable[T],
+        convert: Callable[[T], dict[str, Any]],
+        location: VolumeLocation = UNKNOWN_LOCATION,
     ) -> dict[str, Any]:
         """Return a page of items as OpenAI's list object; ``convert`` makes an item's object."""
-        return make_list_object(paginate(items, after=self.after, limit=self.limit), convert)
+        page = paginate(items, after=self.after, limit=self.limit, location=location)
+        return make_list_object(page, convert)
 
 
 def make_list_object(page: Page[T], convert: Callable[[T], dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker.batches.record import Batch
 from worker.files import StoredFile
+from worker.volume import ids
 
 if TYPE_CHECKING:
     from worker.fine_tunes.events import FineTuneEvent
@@ -44,7 +45,7 @@ class ListedCheckpoint:
     @property
     def id(self) -> str:
         """An id that contains the step, so that checkpoints of the same second are sorted, too."""
-        return f"{CHECKPOINT_PREFIX}{self.fine_tune_id.rpartition('-')[2]}-{self.step:08}"
+        return ids.number_id(CHECKPOINT_PREFIX, self.fine_tune_id, self.step)
 
 
 def file(stored_file: StoredFile) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from worker.engine.run.requests.media import create_media_loader
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client
 from worker.settings import Settings
+from worker.volume.location import VolumeLocation
 
 STATS_INTERVAL_S = 10.0
 
@@ -99,7 +100,8 @@ class InProcessEngine:
         media = create_media_loader(client, settings)
         server = VllmServer(client, arguments.vllm_args, tasks, media)
         await server.build_app_state()
-        adapters = Adapters(settings.base_path, client, server.state)
+        location = VolumeLocation.from_settings(settings)
+        adapters = Adapters(settings.base_path, client, server.state, location=location)
         # The model's generation_config. On the raw path it applies only if the operator has set
         # GENERATION_CONFIG or OVERRIDE_GENERATION_CONFIG.
         model_defaults = client.model_config.get_diff_sampling_param()

@@ -25,6 +25,7 @@ from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
 from worker.settings.names import EMBEDDER_PREFIX, FOREIGN_OPTIONS, SettingNames
 from worker.settings.sources import EXTRA_ARGS, RawSettings
 from worker.settings.values import redact_by_setting_name
+from worker.volume.location import VolumeLocation
 
 if TYPE_CHECKING:
     # These modules import vLLM, which reads environment variables that the startup sets first.
@@ -138,6 +139,9 @@ def plan_and_fetch_models(raw: RawSettings, offline: bool = False) -> StartupPla
             else None
         )
         plan = plan_startup(bootstrap)
+        location = VolumeLocation.from_settings(plan.settings)
+        if location.id:
+            log.info("this worker is on the network volume %s", location)
         needs = [artifact for engine in plan.engines for artifact in artifacts_in_arguments(engine)]
         context = replace(plan.context, artifact_locations=artifacts.locate_and_log(needs))
         open_read_ahead = read_ahead.pop_all()

@@ -28,6 +28,7 @@ from worker.volume.adapters import (
     adapter_version,
     adapters_directory,
 )
+from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,12 @@ class Adapters:
     """
 
     def __init__(
-        self, volume: Path, client: Client, state: Any, copies: AdapterCopies | None = None
+        self,
+        volume: Path,
+        client: Client,
+        state: Any,
+        copies: AdapterCopies | None = None,
+        location: VolumeLocation = UNKNOWN_LOCATION,
     ) -> None:
         self._root = adapters_directory(volume)
         self._client = client
@@ -56,6 +62,8 @@ class Adapters:
         # One lock for each adapter that is being loaded or unloaded, by name.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.checker = AdapterChecker(client.vllm_config)
+        # Without LoRA, no worker of the endpoint serves adapters, whatever their volume is.
+        self._location = location if self.is_enabled else UNKNOWN_LOCATION
         can_generate = client.model_config.runner_type == "generate"
         if can_generate and not self.is_enabled and (names := adapter_names(self._root)):
             log.warning("to serve the adapters %s, set ENABLE_LORA=1", ", ".join(names))
@@ -109,7 +117,9 @@ class Adapters:
         if resolution is None or status == 404:
             bases = [base.name for base in self._models.base_model_paths]
             served = ", ".join([*bases, *self._models.lora_requests])
+            self._location.check_name("adapter", name, param)
             message = f"There is no model or adapter {name!r}; this worker serves {served}."
+            message += self._location.adapters_note
             raise RefusedByEngine(message, status=404, param=param)
         request: LoRARequest = raise_for_error_response(resolution)
         return request
@@ -142,6 +152,7 @@ class Adapters:
             message = f"The adapter {name!r} belongs to the endpoint (LORA_MODULES) and stays."
             raise RefusedByEngine(message, status=400, param="lora_name")
         if served is None:
+            self._location.check_name("adapter", name, "lora_name")
             message = f"There is no adapter {name!r} loaded."
             raise RefusedByEngine(message, status=404, param="lora_name")
         async with self._lock_for_name(name):

@@ -19,8 +19,9 @@ from worker.engine.run.adapters.copies import (
     remove_stale_copies,
 )
 from worker.engine.run.adapters.files import BrokenAdapter
-from worker.errors import RefusedByEngine
+from worker.errors import OnOtherVolume, RefusedByEngine
 from worker.volume.adapters import CONFIG, WEIGHTS
+from worker.volume.location import VolumeLocation
 
 
 class ServingModels:
@@ -37,7 +38,8 @@ class ServingModels:
         fake.add_lora = fake.remove_lora = self._accept
         fake.errored = False
         state = SimpleNamespace(openai_serving_models=self)
-        self.adapters = Adapters(adapter.parent.parent, fake, state, self.copies)
+        location = VolumeLocation("euvolume01", "EU-RO-1")
+        self.adapters = Adapters(adapter.parent.parent, fake, state, self.copies, location)
 
     async def _accept(self, _: Any) -> bool:
         return True
@@ -123,6 +125,16 @@ async def test_unloaded_and_unknown_adapters_leave_nothing_behind(
     await serving.adapters.unload("a")
     remembered = (serving.adapters._locks, serving.adapters._results, serving.lora_requests)
     assert [len(each) for each in remembered] == [0, 0, 0]
+
+
+async def test_an_unknown_adapter_may_be_on_another_volume(adapter: Path, model: Path) -> None:
+    serving = ServingModels(adapter, model, AdapterCopies(100, 10**9))
+    for name in ("b", "b.vol-euvolume01"):
+        with pytest.raises(RefusedByEngine, match=r"euvolume01 \(data center EU-RO-1\)\.$"):
+            await serving.get(name)
+    for request in (serving.get, serving.adapters.unload):
+        with pytest.raises(OnOtherVolume, match=r"The adapter b\.vol-usvolume02 is on"):
+            await request("b.vol-usvolume02")
 
 
 @pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
