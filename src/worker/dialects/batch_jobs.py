@@ -10,16 +10,16 @@ from worker.batches.shard import AnswerRequest
 from worker.batches.step import WIND_DOWN_S, BatchStep
 from worker.dialects import table
 from worker.dialects.openai import objects
-from worker.errors import NoEngine
+from worker.errors import NoEngine, OnOtherVolume
 from worker.job import BatchJob, InputLimits
 from worker.job.openai import BatchLine
 from worker.long_work import runner
+from worker.long_work.kinds import WorkReference
 from worker.record import Usage
 from worker.routes.answer import Answer, answer_by_worker
-from worker.routes.long_work import check_batch_route
+from worker.routes.long_work import check_batch_route, pass_on
 from worker.routes.resources import Resources
 from worker.validation import name_field_in_errors
-from worker.volume import ids
 
 # Default priority of batch lines in the engine's scheduler; other requests have 0 and come first.
 LINE_PRIORITY = 100
@@ -49,9 +49,15 @@ def make_answer(
     usage = Usage()
 
     async def run_and_describe() -> dict[str, Any]:
-        batch, other_jobs = await asyncio.to_thread(
-            _find_or_create_batch, job, request_id, resources
-        )
+        try:
+            batch, other_jobs = await asyncio.to_thread(
+                _find_or_create_batch, job, request_id, resources
+            )
+        except OnOtherVolume as error:
+            if spec.id is None:
+                raise
+            work = WorkReference(job.kind, spec.id, spec.passes)
+            return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
         await resources.start_long_jobs(batch.work_reference, other_jobs)
         attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
         step = BatchStep(batches, batch, _make_line_answerer(resources), resources.window, progress)
@@ -76,7 +82,7 @@ def _find_or_create_batch(
     if spec.id is not None:
         return batches.get(spec.id), 0
     batch_id = batches.id_for_job(request_id)
-    file_id = ids.derive_id("file-", batch_id)
+    file_id = batches.volume.location.derive_id("file-", batch_id)
     if spec.input_file_id is not None:
         file_id = spec.input_file_id
     elif spec.input_path is not None:

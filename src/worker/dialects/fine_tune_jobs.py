@@ -5,11 +5,14 @@ import time
 from typing import Any
 
 from worker.dialects.openai import objects
+from worker.errors import OnOtherVolume
 from worker.fine_tunes.creation import FineTuneCreator, check_base_model
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
+from worker.long_work.kinds import WorkReference
 from worker.routes.answer import Answer, answer_by_worker
+from worker.routes.long_work import pass_on
 from worker.routes.resources import Resources
 
 
@@ -26,15 +29,21 @@ def make_answer(
     Raises:
         InvalidInput: This worker does not train.
     """
-    setup = resources.training_setup
+    setup, spec = resources.training_setup, job.fine_tune
     progress: dict[str, float] = {"step": 0, "epochs": 0}
 
     async def run_and_describe() -> dict[str, Any]:
         # Fetching the rows counts towards the job's time limit.
         started_at = time.monotonic()
-        fine_tune = await _find_or_create_fine_tune(job, request_id, resources)
+        try:
+            fine_tune = await _find_or_create_fine_tune(job, request_id, resources)
+        except OnOtherVolume as error:
+            if spec.id is None:
+                raise
+            work = WorkReference(job.kind, spec.id, spec.passes)
+            return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
         await asyncio.to_thread(check_base_model, fine_tune, resources.engines.base_model.model)
-        remaining = (job.fine_tune.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
+        remaining = (spec.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
         attempt = resources.make_attempt(fine_tune, remaining - WIND_DOWN_S)
         outcome = await run_fine_tune(resources.fine_tunes, fine_tune, setup, attempt, progress)
         body = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}

@@ -61,7 +61,9 @@ class BatchSpec(BatchRequest):
     """The batch of a job: a new one from a file, a path or lines, or an existing one to continue.
 
     Args:
-        id: The id of an existing batch. Besides ``id``, only ``max_runtime_sec`` may be set.
+        id: The id of an existing batch. Besides ``id``, only ``max_runtime_sec`` and ``passes``
+            may be set.
+        passes: Number of times that workers on other volumes have passed this job on.
         input_file_id: The id of an input file.
         requests: The lines as objects.
         input_path: Path of an input file on the volume.
@@ -74,6 +76,7 @@ class BatchSpec(BatchRequest):
     requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     input_path: str | None = None
     max_runtime_sec: RuntimeSeconds | None = None
+    passes: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
@@ -81,7 +84,7 @@ class BatchSpec(BatchRequest):
         if sum(source is not None for source in sources) != 1:
             raise ValueError("one of id, input_file_id, requests and input_path")
         if self.id is not None:
-            if self.model_fields_set - {"id", "max_runtime_sec"}:
+            if self.model_fields_set - {"id", "max_runtime_sec", "passes"}:
                 raise ValueError("an existing batch is continued with its id alone")
         elif not self.endpoint:
             raise ValueError("endpoint: the URL of the lines")

@@ -133,7 +133,9 @@ class FineTuneSpec(FineTuneRequest):
     """The fine-tune of a job: a new one, or an existing one to continue.
 
     Args:
-        id: The id of an existing fine-tune. Besides ``id``, only ``max_runtime_sec`` may be set.
+        id: The id of an existing fine-tune. Besides ``id``, only ``max_runtime_sec`` and ``passes``
+            may be set.
+        passes: Number of times that workers on other volumes have passed this job on.
         rows: The training rows as objects.
         training_path: Path of a training file on the volume.
         max_runtime_sec: Maximum seconds that this job may take.
@@ -143,6 +145,7 @@ class FineTuneSpec(FineTuneRequest):
     rows: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     training_path: NonEmptyText | None = None
     max_runtime_sec: RuntimeSeconds | None = None
+    passes: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
@@ -150,7 +153,7 @@ class FineTuneSpec(FineTuneRequest):
         if sum(source is not None for source in sources) != 1:
             raise ValueError("one of id, training_file, training_path and rows")
         set_fields = {name for name in self.model_fields_set if getattr(self, name) is not None}
-        if self.id is not None and set_fields - {"id", "max_runtime_sec"}:
+        if self.id is not None and set_fields - {"id", "max_runtime_sec", "passes"}:
             raise ValueError("an existing fine-tune is continued with its id alone")
         return self
 

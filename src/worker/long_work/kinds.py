@@ -78,17 +78,25 @@ def input_file_ids_in_use(settings: Settings) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class WorkReference:
-    """A reference to long work on the volume, by its id."""
+    """A reference to long work on the volume, by its id.
+
+    Args:
+        kind: Key in ``KINDS``.
+        id: Id of the work.
+        passes: Number of times that workers on other volumes have passed the work's job on.
+    """
 
     kind: str
     id: str
+    passes: int = 0
 
     def __str__(self) -> str:
         return f"{KINDS[self.kind].noun} {self.id}"
 
     def job_input(self, **options: Any) -> dict[str, Any]:
         """Return the input of a job that continues the work, with the options of the job."""
-        return {self.kind: {"id": self.id, **options}}
+        passes = {"passes": self.passes} if self.passes else {}
+        return {self.kind: {"id": self.id, **passes, **options}}
 
     @property
     def run_with_field(self) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Creates and cancels batches and fine-tunes, for the routes of all dialects."""
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker.batches.record import Batch
 from worker.engine import Engines
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, OnOtherVolume
 from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
+from worker.long_work.kinds import WorkReference
 from worker.routes import models
 from worker.routes.resources import Resources
 from worker.routes.route import RouteRequest
@@ -15,6 +18,41 @@ from worker.routes.vllm import BATCH_PATHS
 
 if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
+
+log = logging.getLogger(__name__)
+
+
+# A job for work on another volume is passed on at most this many times, each time after a pause in
+# seconds that doubles up to a maximum. Together, the pauses take an hour.
+MAX_PASSES = 60
+MAX_PASS_PAUSE_S = 60.0
+
+
+async def pass_on(
+    work: WorkReference, error: OnOtherVolume, resources: Resources, time_limit: float
+) -> dict[str, Any]:
+    """Send the job of work that is on another volume again, so that another worker may take it.
+
+    Args:
+        work: The work, with the number of times that its job was passed on.
+        error: The error that the job fails with if it can't be passed on.
+        resources: The worker's resources.
+        time_limit: Seconds that the job may take.
+
+    Returns:
+        The answer of the job, which ends without an effect on the work.
+
+    Raises:
+        OnOtherVolume: The worker can't send jobs, or the job was passed on too often.
+    """
+    if not resources.can_send_jobs or work.passes >= MAX_PASSES:
+        raise error
+    pause = min(2.0**work.passes, MAX_PASS_PAUSE_S, time_limit / 2)
+    await resources.wait_unless_stopping(pause)
+    if await resources.start_long_jobs(replace(work, passes=work.passes + 1)):
+        raise error
+    log.info("%s is on another volume: its job was sent again", work)
+    return {work.kind: {"id": work.id}, "passed_on": error.message}
 
 
 def check_batch_route(endpoint: str, engines: Engines) -> None:

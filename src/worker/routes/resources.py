@@ -1,5 +1,6 @@
 """The resources that routes use: the engines, the settings, the volume's records."""
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -84,6 +85,18 @@ class Resources:
         from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - only for fine-tunes
 
         return FineTunes(self.settings)
+
+    @property
+    def can_send_jobs(self) -> bool:
+        """Whether this worker can try to start jobs that run long work."""
+        return self._start_work is not None
+
+    async def wait_unless_stopping(self, seconds: float) -> None:
+        """Wait, but at most a second longer after the worker has begun to stop."""
+        for _ in range(math.ceil(seconds)):
+            if time.monotonic() >= self.shutdown_at:
+                return
+            await asyncio.sleep(min(seconds, 1.0))
 
     async def start_long_jobs(self, work: WorkReference, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run long work.
