@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.doctor.findings import Finding, Level, has_failure, render
+from worker.doctor.findings import Finding, Level, has_failure, render, report_volume
 from worker.engine import start
 from worker.engine.start import BootstrapSettings
 from worker.errors import WorkerError
@@ -75,6 +75,8 @@ def run_all_checks(
         else:
             lookups = Lookups(raw_settings)
     plan, findings = _plan_startup(bootstrap, machine)
+    if bootstrap.settings:
+        findings += report_volume(bootstrap.settings)
     yield from [*findings, *hub_findings]
     if lookups and _is_vllm_imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
