@@ -190,6 +190,7 @@ def validate_plan(
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
         remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
+    remarks += _find_volume_remarks(plan.volumes or [])
     if not model:
         remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
     return plan.model_copy(update={"gpu_pools": pools}), remarks
@@ -253,6 +254,15 @@ def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
     for name in pools:
         if name not in POOLS and name.upper() in POOLS:
             yield f"gpu_pools: {name} is written {name.upper()}"
+
+
+def _find_volume_remarks(volumes: list[str]) -> Iterator[str]:
+    if len({*volumes}) > 1:
+        yield (
+            "volumes: each worker has one of them, and they don't synchronise: weights are "
+            "downloaded to each, and a file, batch, fine-tune or adapter is on one only; name one "
+            "volume if callers use these"
+        )
 
 
 def _find_secret_mistakes(plan: EndpointPlan) -> Iterator[str]:

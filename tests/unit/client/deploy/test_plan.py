@@ -148,6 +148,8 @@ def test_settings_that_may_be_right_cause_no_warning(run: Run, settings: str) ->
         ("--gpu-pools RUBIN_288", "gpu_pools: RUBIN_288 is not known here\n", True),
         ("--settings MODEL_NAME=a/Llama-3.1-70B", "weights may need 140 GB, or a volume", True),
         ("--settings MODEL_NAME=a/Llama-3.1-70B --volumes v", "disk_gb", False),
+        ("--volumes v w", "volumes: each worker has one of them, and they don't sync", True),
+        ("--volumes v v", "volumes: each", False),
     ],
 )
 def test_a_likely_mistake_is_reported_and_accepted(
