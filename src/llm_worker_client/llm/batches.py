@@ -22,6 +22,8 @@ from llm_worker_client.transport import RunpodTransport
 BASE_URL = "http://endpoint/v1"
 # Minimum and maximum seconds between two polls of a batch; each poll is a job.
 MIN_POLL_DELAY, MAX_POLL_DELAY = 0.5, 15.0
+# Maximum number of times that a request is sent if workers answer that a retry may succeed.
+MAX_ATTEMPTS = 8
 _ENDED_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -150,10 +152,15 @@ def _send(transport: RunpodTransport, method: str, path: str, **options: Any) ->
         EndpointError: If the response is an error or the platform doesn't respond.
     """
     client = httpx2.Client(transport=transport, base_url=BASE_URL, timeout=None)
-    try:
-        response = client.request(method, path, **options)
-    except httpx2.TransportError as error:
-        raise EndpointError(502, f"The platform can't be reached: {error}") from None
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            response = client.request(method, path, **options)
+        except httpx2.TransportError as error:
+            raise EndpointError(502, f"The platform can't be reached: {error}") from None
+        # Another worker may answer, for example one with the volume that the batch is on.
+        if response.status_code != 503 or "retry-after" not in response.headers:
+            break
+        time.sleep(min(MIN_POLL_DELAY * 2**attempt, MAX_POLL_DELAY))
     if response.status_code != 200:
         error_object = response.json()["error"]
         raise EndpointError(response.status_code, str(error_object.get("message")), error_object)

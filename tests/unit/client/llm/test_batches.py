@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.scripted_endpoint import ACCOUNT, OutputsFunction
+from support.scripted_endpoint import ACCOUNT, JobFailure, OutputsFunction
 
 from emulator import Emulator
 from llm_worker_client import LLM
 from llm_worker_client.llm import EndpointError, Logprob, PromptError, RequestOutput, lines
+from llm_worker_client.llm.batches import MAX_ATTEMPTS
 from llm_worker_client.llm.outputs import create_output
 from llm_worker_client.llm.prompts import Item
 
@@ -24,6 +25,9 @@ COMPLETION = {"id": "cmpl-1", "usage": USAGE, "choices": [CHOICE]}
 REFUSAL = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
 
 
+ELSEWHERE = {"error": {"message": "on another volume", "code": 503, "retryable": True}}
+
+
 class Routes:
     """A worker's routes for files and batches, with a batch that completes immediately.
 
@@ -31,12 +35,14 @@ class Routes:
         batch: Fields that override those of the batch.
         failed: Indexes of failed prompts.
         submitted: Inputs of jobs that run batches.
+        misses: Number of requests until one reaches a worker with the volume of the batch.
     """
 
     def __init__(self) -> None:
         self.batch: dict[str, Any] = {}
         self.failed: list[int] = []
         self.submitted: list[Any] = []
+        self.misses = 0
         self.input = b""
         self.created: dict[str, Any] = {}
 
@@ -44,6 +50,9 @@ class Routes:
         if "batch" in job_input:
             self.submitted.append(job_input["batch"])
             return [{}]
+        if self.misses:
+            self.misses -= 1
+            raise JobFailure(json.dumps(ELSEWHERE))
         path, body = job_input["openai_route"].partition("?")[0], job_input["openai_input"]
         if path == "/v1/files":
             self.input = base64.b64decode(body["content_base64"])
@@ -128,6 +137,18 @@ async def test_the_error_of_a_failed_prompt_has_its_index_and_the_other_outputs(
         await run_batch(llm, ["a", "b"])
     assert (raised.value.index, raised.value.status) == (1, 400)
     assert [output and output.prompt for output in raised.value.outputs] == ["a", None]
+
+
+async def test_requests_that_reach_a_worker_with_another_volume_are_sent_again(
+    llm: LLM, routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_worker_client.llm.batches.MIN_POLL_DELAY", 0.001)
+    batch = await asyncio.to_thread(llm.generate_batch, ["a", "b"])
+    routes.misses = MAX_ATTEMPTS - 1
+    assert await asyncio.to_thread(lambda: batch.status) == "completed"
+    routes.misses = MAX_ATTEMPTS
+    with pytest.raises(EndpointError, match="on another volume"):
+        await asyncio.to_thread(lambda: batch.status)
 
 
 WIDE = {"errors": {"data": [{"message": "wide"}]}}
