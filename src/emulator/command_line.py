@@ -11,7 +11,13 @@ from pydantic import ValidationError
 
 from emulator.faults import Fault, faults_that_delay_posts
 from emulator.http.wire import describe_errors
-from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
+from emulator.options import (
+    ExpiredJobHandling,
+    FailedJobHandling,
+    LostJobHandling,
+    NetworkVolume,
+    Options,
+)
 
 API_KEY_VARIABLE = "EMULATOR_API_KEY"
 
@@ -59,6 +65,14 @@ def read_command_line(arguments: list[str]) -> Namespace:
         default=[],
         metavar="JSON",
         help='for example \'{"on": "stream", "do": "status", "calls": 3}\'',
+    )
+    add(
+        "--volume",
+        type=parse_volume,
+        action="append",
+        default=[],
+        metavar="ID:DATA-CENTER:DIR",
+        help="a network volume; if there are several, each worker gets one of them in turn",
     )
     add("--seed", type=int, default=defaults.seed, metavar="N", help="seed of faults with a share")
     add(
@@ -135,6 +149,14 @@ def parse_fault(text: str) -> Fault:
         raise argparse.ArgumentTypeError(describe_errors(error)) from error
 
 
+def parse_volume(text: str) -> NetworkVolume:
+    match = re.fullmatch(r"([A-Za-z0-9]{6,20}):([\w-]+):(.+)", text, re.ASCII)
+    if not match:
+        expected = "ID:DATA-CENTER:DIR, with an id of 6 to 20 letters and digits"
+        raise argparse.ArgumentTypeError(f"{expected}, not {text!r}")
+    return NetworkVolume(match[1], match[2], Path(match[3]))
+
+
 def make_options(arguments: Namespace, api_key: str | None) -> Options:
     return Options(
         host=arguments.host,
@@ -151,5 +173,6 @@ def make_options(arguments: Namespace, api_key: str | None) -> Options:
         oversize_status=arguments.oversize_status,
         faults=(*faults_that_delay_posts(arguments.post_delay), *arguments.fault),
         seed=arguments.seed,
+        volumes=tuple(arguments.volume),
         request_log=arguments.request_log,
     )

@@ -8,10 +8,12 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
 from emulator.load_balancer import LoadBalancer
+from emulator.options import NetworkVolume
 from emulator.server import Emulator
 from emulator.state.worker import Worker
 
@@ -119,9 +121,12 @@ class Fleet:
         # Remove logs of an earlier run.
         for log in self.logs.glob("worker-*.log"):
             log.unlink()
-        for number in range(1, count + 1):
+        volumes = cycle(self.emulator.options.volumes or (None,))
+        for number, volume in zip(range(1, count + 1), volumes, strict=False):
+            if volume:
+                volume.directory.mkdir(parents=True, exist_ok=True)
             worker = self._queue.get_worker(f"worker-{number}")
-            self._supervisors.append(asyncio.create_task(self._supervise(worker)))
+            self._supervisors.append(asyncio.create_task(self._supervise(worker, volume)))
 
     async def run_until_event(self, event: asyncio.Event) -> None:
         """Let the workers run until the event is set, or until one can't be started.
@@ -158,14 +163,14 @@ class Fleet:
             supervisor.cancel()
         await asyncio.gather(*self._supervisors, return_exceptions=True)
 
-    async def _supervise(self, worker: Worker) -> None:
+    async def _supervise(self, worker: Worker, volume: NetworkVolume | None) -> None:
         """Run a worker until the queue closes; restart it after a delay whenever it exits."""
-        failures = 0
+        failures, place = 0, f" on {volume.id}" if volume else ""
         while not self._queue.is_closed:
             log = self.logs / f"{worker.id}.log"
             log_offset = log.stat().st_size if log.exists() else 0
-            self.announce(f"{worker.id} starts (its log: {log})")
-            was_ready, status = await self._run_worker(worker, log, log_offset)
+            self.announce(f"{worker.id} starts{place} (its log: {log})")
+            was_ready, status = await self._run_worker(worker, volume, log, log_offset)
             if self._queue.is_closed:
                 return
             failures = 0 if was_ready else failures + 1
@@ -178,10 +183,13 @@ class Fleet:
                 self.announce(_format_log_excerpt(log, log_offset))
             await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
-    async def _run_worker(self, worker: Worker, log: Path, log_offset: int) -> tuple[bool, int]:
+    async def _run_worker(
+        self, worker: Worker, volume: NetworkVolume | None, log: Path, log_offset: int
+    ) -> tuple[bool, int]:
         """Run a worker until it exits; return whether it became ready, and its exit status."""
         start = time.monotonic()
-        environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
+        mount = volume.worker_environ if volume else {}
+        environ = {**self.environ, **self.emulator.worker_environ(worker.id), **mount}
         process = await WorkerProcessGroup.start(self.command, environ, log)
         worker.process = process
         worker.starts += 1

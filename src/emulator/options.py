@@ -58,6 +58,25 @@ class ExpiredJobHandling(StrEnum):
     DELETED = "deleted"
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkVolume:
+    """A network volume: its id, its data center, and the directory that takes its place."""
+
+    id: str
+    data_center: str
+    directory: Path
+
+    @property
+    def worker_environ(self) -> dict[str, str]:
+        """The environment of a worker with this volume."""
+        return {
+            "RUNPOD_VOLUME_ID": self.id,
+            "RUNPOD_DC_ID": self.data_center,
+            "BASE_PATH": str(self.directory.absolute()),
+            "FILES_PATH": "",  # files are on the volume, too
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of an emulator. The defaults follow the real platform where it is documented."""
@@ -91,6 +110,7 @@ class Options:
     forward_timeout_s: float = 330.0  # timeout of a request that is forwarded to a worker
     faults: tuple[Fault, ...] = ()  # faults that are active from the start
     seed: int = 0  # seed for the faults that apply to a share of the calls
+    volumes: tuple[NetworkVolume, ...] = ()  # each worker gets one, in turn; they share no data
     request_log: Path | None = None  # file to which one line of JSON per request is written
 
     @property

@@ -23,6 +23,7 @@ from support.processes.fleets import (
 
 import emulator
 from emulator.fleet import WorkerProcessGroup
+from emulator.options import NetworkVolume
 
 SOURCE = Path(emulator.__file__).parents[1]
 
@@ -47,6 +48,22 @@ async def test_each_worker_has_a_name_a_process_and_a_log_of_its_own(tmp_path: P
         assert len({*await running.pids()}) == 3
         assert [worker["id"] for worker in await running.workers()] == names
         assert [running.log(name) for name in names] == [f"I am {name} yes\n" for name in names]
+
+
+async def test_each_worker_has_one_of_the_volumes_in_turn(tmp_path: Path) -> None:
+    names = ("RUNPOD_VOLUME_ID", "RUNPOD_DC_ID", "BASE_PATH", "FILES_PATH")
+    prints = f"say(*(environ[name] for name in {names})); "
+    volumes = tuple(
+        NetworkVolume(id, center, tmp_path / "disks" / id)
+        for id, center in (("euvolume01", "EU-RO-1"), ("usvolume02", "US-KS-2"))
+    )
+    async with running_fleet(tmp_path, prints + STAYS, count=3, volumes=volumes) as running:
+        await running.pids()
+        lines = [running.log(f"worker-{number}").strip() for number in (1, 2, 3)]
+        first, second = (f"{each.id} {each.data_center} {each.directory}" for each in volumes)
+        assert lines == [first, second, first]
+        assert all(volume.directory.is_dir() for volume in volumes)
+        assert running.announced[1].startswith("worker-2 starts on usvolume02 (its log: ")
 
 
 async def test_workers_that_exit_are_restarted_after_growing_delays(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from emulator import (
 )
 from emulator.__main__ import fetch_model_name, main
 from emulator.command_line import make_options, read_command_line
-from emulator.options import Options
+from emulator.options import NetworkVolume, Options
 
 SOURCE = Path(emulator.__file__).parents[1]
 # An option of the worker's command, not of the emulator's.
@@ -69,7 +69,8 @@ def test_options_are_read_from_the_command_line() -> None:
     options = parse(
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         "--expired-as deleted --keep-on-disconnect --execution-timeout 7 --gateway-timeout 9 "
-        f"--fault '{fault}'"
+        f"--fault '{fault}' "
+        "--volume euvolume01:EU-RO-1:a/b:c --volume usvolume02:US-KS-2:d"
     )
     assert options == Options(
         port=9,
@@ -86,6 +87,10 @@ def test_options_are_read_from_the_command_line() -> None:
             Fault(on=Call.DONE, do=Action.RESET, calls=2),
         ),
         seed=5,
+        volumes=(
+            NetworkVolume("euvolume01", "EU-RO-1", Path("a/b:c")),
+            NetworkVolume("usvolume02", "US-KS-2", Path("d")),
+        ),
     )
     # Arguments after `--` are the worker's command.
     arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
@@ -113,6 +118,8 @@ def test_every_option_in_the_documentation_exists(
         ("--endpoint a/b", "letters, digits, - and _"),
         ("""--fault '{"on": "stream"}'""", "do: Field required"),
         ("--fault nonsense", "Invalid JSON"),
+        ("--volume euvolume01", "ID:DATA-CENTER:DIR, with an id of 6 to 20 letters and digits"),
+        ("--volume vol-1:EU-RO-1:a", "not 'vol-1:EU-RO-1:a'"),
         ("--failed-as never", "invalid choice: 'never'"),
     ],
 )
