@@ -27,8 +27,9 @@ ANNOUNCEMENT_PREFIXES = (
 )
 # Part of the event that starts a choice of a chat.
 ROLE_DELTA = '"delta":{"role":"assistant","content":""'
-# Prefix of the event that ends a response of /v1/responses and contains all of it.
-COMPLETED_PREFIX = "event: response.completed\n"
+# Prefixes of the event that ends a response of /v1/responses and contains all of it. Since vLLM
+# 0.33, a response that reaches the limit of its tokens ends with the second one.
+COMPLETED_PREFIXES = ("event: response.completed\n", "event: response.incomplete\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,13 +258,15 @@ async def test_tokens_are_read_from_the_usage_of_a_body(
         assert token_counts(await record_of(engine, payload)) == expected
 
 
-@pytest.mark.parametrize("raw_output", ["1", "0"])
+@pytest.mark.parametrize(
+    ("end", "raw_output"), [("completed", "1"), ("completed", "0"), ("incomplete", "1")]
+)
 async def test_tokens_are_read_from_the_event_that_ends_a_response(
-    raw_output: str, caplog: pytest.LogCaptureFixture
+    end: str, raw_output: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     data_by_name: dict[str, Any] = {
         "created": {"response": {}},
-        "completed": {"response": RESPONSE},
+        end: {"response": RESPONSE},
     }
     events = [f"event: response.{name}\n{event(data)}" for name, data in data_by_name.items()]
     app = static_app(*events, media_type="text/event-stream")

@@ -76,7 +76,7 @@ async def _call_engine(
     parts = engine.call(route.path, prepared.body, request_id, usage, route.shape)
     async with contextlib.aclosing(parts):
         async for value in _read_response(parts, request_id):
-            if not is_stream or value.startswith(events.COMPLETED_PREFIX):
+            if not is_stream or value.startswith(events.COMPLETED_PREFIXES):
                 _set_token_counts(usage, value)
             # The closing event has no JSON data, so it is omitted from a list of decoded events.
             if settings.raw_openai_output or value != events.DONE_EVENT:
@@ -152,7 +152,7 @@ async def _read_response(
 
 def _set_token_counts(usage: Usage, answer: Any) -> None:
     """Set the token counts from a response or the event that completes it, unless already set."""
-    if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIX):
+    if isinstance(answer, str) and answer.startswith(events.COMPLETED_PREFIXES):
         (completed,) = events.decode_event_data([answer])
         answer = completed["response"]
     if not isinstance(answer, dict) or usage.prompt_tokens is not None:
