@@ -66,6 +66,15 @@ def test_every_error_of_vllm_has_a_translation_or_is_a_known_defect() -> None:
     assert len(ours) > len(defects)
 
 
+def test_no_translation_is_hidden_by_an_earlier_one() -> None:
+    classes = [class_ for class_, _ in translation.TRANSLATIONS if isinstance(class_, type)]
+    assert classes == [
+        class_
+        for index, class_ in enumerate(classes)
+        if not issubclass(class_, tuple(classes[:index]))
+    ]
+
+
 def test_a_translated_error_has_its_message_without_the_refused_value() -> None:
     error = translation.translate_error(
         VLLMValidationError("too long", parameter="prompt", value="s3")

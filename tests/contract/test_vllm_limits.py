@@ -46,17 +46,18 @@ UNBOUNDED = {
         """
         add_generation_prompt add_special_tokens background continue_final_message echo embed_dtype
         enable_response_messages endianness ignore_eos include_reasoning include_stop_str_in_output
-        mm_payload parallel_tool_calls reasoning_effort return_assistant_tokens_mask
-        return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
-        return_token_strs return_tokens_as_token_ids service_tier skip_special_tokens
-        spaces_between_special_tokens store stream truncation truncation_side use_activation
-        use_beam_search watermarking
+        mm_payload parallel_tool_calls prompt_cache_retention reasoning_effort
+        return_assistant_tokens_mask return_mm_kwargs return_prompt_text return_token_ids
+        return_token_offsets return_token_strs return_tokens_as_token_ids return_weight_versions
+        service_tier skip_special_tokens spaces_between_special_tokens store stream truncation
+        truncation_side use_activation use_beam_search watermarking
         """.split(),
         SWITCH,
     ),
     **dict.fromkeys(
         """
-        cache_salt model previous_response_id prompt_cache_key session_id task user
+        cache_salt model previous_response_id prompt_cache_key safety_identifier session_id task
+        user
         """.split(),
         NAME,
     ),
@@ -70,6 +71,7 @@ UNBOUNDED = {
     "metadata": "returned as it is",
     "padding": "prompts become as long as the context, as they may be anyway",
     "prompt": "of a response: the name of a stored prompt, which vLLM has none of",
+    "prompt_cache_options": "an object of words, which the response returns",
     "reasoning": "an object of switches",
     "stream_options": "an object of switches",
     "suffix": "vLLM refuses it",
@@ -173,7 +175,7 @@ def add_request(params: Any) -> None:
     state.free_indices, state.req_id_to_index, state.index_to_req_id = [0], {}, {}
     state.max_seq_len = state.num_computed_prefill_tokens = np.zeros(1, np.int32)
     state.num_computed_tokens_np = np.zeros(1, np.int32)
-    state.draft_tokens = [SimpleNamespace(zero_=lambda: None)]
+    state.draft_tokens, state.num_speculative_steps = [SimpleNamespace(zero_=lambda: None)], 1
     RequestState.add_request(state, "id", CONTEXT, [1] * CONTEXT, 0, params.max_tokens)
 
     sampled = create_tensors(float32="temperature top_p min_p", int32="top_k", int64="seeds")

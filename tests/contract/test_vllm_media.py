@@ -2,8 +2,8 @@
 
 import asyncio
 import http.server
-import importlib
 import socket
+import sys
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 from support.tables.attacks.media import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
+from vllm.renderers.hf import parse_chat_messages
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
 from worker.engine.run.requests.media import ENVIRONMENT, UNREACHABLE_HOST, disable_media_fetching
-from worker.engine.seam.locations import import_from_vllm
 from worker.media.walker import DENIED_PART_KEYS, URL_KEYS, URL_KINDS
 from worker.settings.environment import set_unset_variables
 
-# The map is in the same module as this exception. The module has another name before vLLM 0.32.
-_RENDERING = importlib.import_module(import_from_vllm("ChatTemplateResolutionError").__module__)
-MM_PARSER_MAP = _RENDERING.MM_PARSER_MAP
+# vLLM 0.31, 0.32 and 0.33 have the map in different modules, next to this function.
+MM_PARSER_MAP = sys.modules[parse_chat_messages.__module__].MM_PARSER_MAP
 
 # Types of parts without media.
 PARTS_WITHOUT_MEDIA = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}

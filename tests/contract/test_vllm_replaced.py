@@ -36,7 +36,7 @@ from vllm.exceptions import VLLMError
 from vllm.model_executor.layers.attention import attention
 from vllm.model_executor.models import registry
 from vllm.renderers import base
-from vllm.renderers.hf import HfRenderer
+from vllm.renderers.hf import HfRenderer, parse_chat_messages
 from vllm.utils.async_utils import make_async
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
@@ -256,9 +256,9 @@ def unregisters_other_metrics() -> bool:
 
 
 def logs_request_content() -> bool:
-    chat_utils = sys.modules[import_from_vllm("ChatTemplateResolutionError").__module__]
-    assert chat_utils.__name__ in QUOTING_LOGGERS
-    quotes = "Skipping multimodal part '%s'" in inspect.getsource(chat_utils)
+    parser = sys.modules[parse_chat_messages.__module__]
+    assert parser.logger.name.startswith(QUOTING_LOGGERS)
+    quotes = "Skipping multimodal part '%s'" in inspect.getsource(parser)
     refusals = 'logger.exception("Error in create_messages: %s", e)'
     return quotes and refusals in inspect.getsource(api_router)
 

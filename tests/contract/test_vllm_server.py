@@ -314,6 +314,7 @@ def test_error_responses_and_lines_that_quote_messages_are_not_logged() -> None:
         ("vllm.a", logging.ERROR, answer, False),
         ("vllm.a", logging.WARNING, "b", True),
         (quoting, logging.WARNING, "b", False),
+        (f"{quoting}.chat_message", logging.WARNING, "b", False),
         (quoting, logging.ERROR, "b", True),
     ]
     for name, level, argument, logged in rows:

@@ -11,6 +11,7 @@ Only the layers depend on them: the configuration, block sizes and batch sizes a
 
 import contextlib
 import math
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,9 +139,12 @@ class KvCachePlan:
         Raises:
             ValueError: The memory is too small.
         """
-        cache, *_ = import_from_vllm("get_kv_cache_configs")(
-            self.config, [dict(self.specs)], [int(memory)]
-        )
+        configure = import_from_vllm("get_kv_cache_configs")
+        specs = [dict(self.specs)]
+        # Before vLLM 0.33, the function groups the layers itself.
+        group = getattr(sys.modules[configure.__module__], "get_global_kv_cache_groups", None)
+        groups = [group(self.config, specs)] if group else []
+        cache, *_ = configure(self.config, specs, [int(memory)], *groups)
         return cache
 
     @contextlib.contextmanager

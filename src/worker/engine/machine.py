@@ -65,6 +65,13 @@ def simulate_gpu(gpu: Gpu, *, as_cuda: bool = False) -> Iterator[None]:
         "get_device_name": staticmethod(lambda *_: gpu.name),
         "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
     }
+    if platform.is_cpu():
+        # Since vLLM 0.33, some CPUs refuse data types of a cache that GPUs have.
+        replacements["get_attn_backend_cls"] = staticmethod(
+            lambda backend, attn_selector_config, **others: platform_class.get_attn_backend_cls(
+                backend, attn_selector_config._replace(kv_cache_dtype=None), **others
+            )
+        )
     if as_cuda:
         capability = interface.DeviceCapability(*divmod(gpu.capability, 10))
         replacements |= {

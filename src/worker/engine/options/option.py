@@ -48,8 +48,13 @@ EXAMPLES = {"boolean": "1", "integer": "1", "size": "16k", "number": "1.0"}
 # Exceptions that vLLM's conversions raise for a wrong value.
 CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# Options whose type doesn't list their choices, with vLLM's names of the lists.
-_CHOICE_LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
+# Options whose type doesn't list their choices, with vLLM's names of the lists. The type of
+# KV_CACHE_DTYPE lists them before vLLM 0.33.
+_CHOICE_LISTS = {
+    "KV_CACHE_DTYPE": "CacheDType",
+    "LOAD_FORMAT": "LoadFormats",
+    "QUANTIZATION": "QUANTIZATION_METHODS",
+}
 # Maximum number of choices that are suggested for a wrong value.
 _MAX_SUGGESTIONS = 3
 # Common short names of dtypes.

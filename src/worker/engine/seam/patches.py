@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 # Newest release of vLLM that the patches were checked with.
-NEWEST_RELEASE = "0.32"
+NEWEST_RELEASE = "0.33"
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
     (GracefulHTTPError, lambda error: _refusal_factory(error.http_status)(error)),
     (VLLMNotFoundError, _refusal_factory(HTTPStatus.NOT_FOUND)),
     (VLLMUnprocessableEntityError, _refusal_factory(HTTPStatus.UNPROCESSABLE_ENTITY)),
-    (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
+    (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
     (
         TemplateError,
         lambda error: InvalidInput(f"The chat template failed: {_safe_error_message(error)}"),

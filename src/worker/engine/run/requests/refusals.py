@@ -10,8 +10,8 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import translate_error
 from worker.errors import MAX_MESSAGE_LENGTH
 
-# Loggers whose warnings quote messages, or the URLs of images, which can contain credentials.
-# Before vLLM 0.32, the first logger had the second name.
+# Beginnings of the names of loggers whose warnings quote messages, or the URLs of images, which can
+# contain credentials. Before vLLM 0.32, the first one was the second; 0.33 has loggers below it.
 QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
@@ -48,7 +48,7 @@ def is_loggable(record: logging.LogRecord) -> bool:
     """Return whether a log record is neither a refusal nor a warning that quotes a request."""
     if not record.name.startswith("vllm"):
         return True
-    if record.name in QUOTING_LOGGERS and record.levelno < logging.ERROR:
+    if record.name.startswith(QUOTING_LOGGERS) and record.levelno < logging.ERROR:
         return False
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
