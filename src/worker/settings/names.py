@@ -165,6 +165,10 @@ CORRECTIONS = {
     "VLLM_CONFIG": "VLLM_CONFIG_FILE",
 }
 
+# Settings that the platform sets. They resemble its other variables, which are no settings.
+PLATFORM_SETTINGS = frozenset(
+    {"RUNPOD_DC_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_ENDPOINT_ID", "RUNPOD_VOLUME_ID"}
+)
 # Minimum similarity (``difflib`` ratio, 0 to 1) of a misspelled name to a known name.
 SIMILARITY_CUTOFF = 0.86
 
@@ -275,7 +279,7 @@ class SettingNames:
             for variable in LIBRARY_VARIABLES | self.vllm_variables
             if variable.startswith(_LIBRARY_PREFIXES)
         }
-        known = self.all_names
+        known = self.all_names - PLATFORM_SETTINGS
         suggestion = normalized if normalized in known else guess_setting(name, known | libraries)
         return f"is not a setting: did you mean {suggestion}?" if suggestion else ""
 

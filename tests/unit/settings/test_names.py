@@ -14,6 +14,7 @@ from worker.settings.names import (
     CORRECTIONS,
     LIBRARY_VARIABLES,
     OPTION_BY_SETTING,
+    PLATFORM_SETTINGS,
     REMOVED_SETTINGS,
     SPECULATIVE_KEYS,
     SettingNames,
@@ -162,9 +163,8 @@ def test_the_rows_of_a_section_are_adjacent() -> None:
 
 def test_the_form_contains_all_advanced_settings_but_no_variables_of_the_platform() -> None:
     assert [setting.name for setting in ROWS if setting.advanced and not setting.form] == []
-    platforms = ("RUNPOD_ENDPOINT_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_VOLUME_ID")
-    rows = [row(name) for name in platforms]
-    assert [setting and setting.form for setting in rows] == [False] * 3
+    rows = [row(name) for name in PLATFORM_SETTINGS]
+    assert [setting and setting.form for setting in rows] == [False] * len(PLATFORM_SETTINGS)
 
 
 def test_an_example_is_found_by_every_name_of_a_setting() -> None:
