@@ -9,16 +9,14 @@ import hashlib
 import re
 import secrets
 
-# 120 bits in base 32.
-_SUFFIX = "[a-z0-9]{24}"
 _VOLUME_MARK = ".vol-"
 # The platform's ids have ten characters. Names of adapters have no space for long ones, and other
 # characters would make the endings ambiguous.
-_VOLUME_ID = "[A-Za-z0-9]{6,20}"
-_ENDING = rf"{re.escape(_VOLUME_MARK)}{_VOLUME_ID}"
-_ID_WITHOUT_PREFIX = re.compile(rf"{_SUFFIX}({_ENDING})?")
-_ANY_ID = re.compile(rf"[a-z]+[_-]{_SUFFIX}(-\d+)?({_ENDING})?")
-_NAME_WITH_ENDING = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]*{_ENDING}")
+_VOLUME_ID = re.compile(r"[A-Za-z0-9]{6,20}")
+_NAME_WITH_VOLUME_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.vol-[A-Za-z0-9]{6,20}")
+# The 24 characters are 120 bits in base 32.
+_ID_WITHOUT_PREFIX = re.compile(r"[a-z0-9]{24}(\.vol-[A-Za-z0-9]{6,20})?")
+_ANY_ID = re.compile(r"[a-z]+[_-][a-z0-9]{24}(-\d+)?(\.vol-[A-Za-z0-9]{6,20})?")
 
 
 def new_id(prefix: str) -> str:
@@ -51,7 +49,7 @@ def is_any_id(value: str) -> bool:
 
 def is_volume_id(value: str) -> bool:
     """Return whether a string can be the volume's id in names."""
-    return re.fullmatch(_VOLUME_ID, value) is not None
+    return _VOLUME_ID.fullmatch(value) is not None
 
 
 def add_volume_id(name: str, volume_id: str | None) -> str:
@@ -61,7 +59,7 @@ def add_volume_id(name: str, volume_id: str | None) -> str:
 
 def split_volume_id(name: str) -> tuple[str, str | None]:
     """Return a name without the volume's id at its end, and the volume's id or None."""
-    if _NAME_WITH_ENDING.fullmatch(name) is None:
+    if _NAME_WITH_VOLUME_ID.fullmatch(name) is None:
         return name, None
     stem, _, volume_id = name.rpartition(_VOLUME_MARK)
     return stem, volume_id
