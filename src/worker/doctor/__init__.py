@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.doctor.findings import Finding, Level, has_failure, render, report_volume
+from worker.doctor.findings import Finding, Level, has_failure, render
 from worker.engine import start
 from worker.engine.start import BootstrapSettings
 from worker.errors import WorkerError
+from worker.settings import Settings
 from worker.settings.environment import set_unset_variables, unset_variable
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings
+from worker.volume.location import VolumeLocation
 
 if TYPE_CHECKING:
     # Imported later, when the variables that the hub's library and vLLM read have been exported.
@@ -82,6 +84,21 @@ def run_all_checks(
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
         yield from engines.check_engines(lookups, plan, judge)
+
+
+def report_volume(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding on the network volume of this machine, if the platform names it."""
+    location = VolumeLocation.from_settings(settings)
+    if location.id:
+        text = (
+            f"{location}: if the endpoint has further volumes, they don't synchronise: a file, "
+            "batch, fine-tune or adapter is on one of them only"
+        )
+        yield Finding(Level.OK, "volume", text)
+    elif settings.runpod_volume_id:
+        text = f"RUNPOD_VOLUME_ID={settings.runpod_volume_id} is no id of a volume"
+        change = "take 6 to 20 letters and digits, so that ids can name the volume"
+        yield Finding(Level.WARN, "volume", text, change)
 
 
 def _plan_startup(

@@ -3,14 +3,12 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from worker.process.estimates import GIB
-from worker.settings import Settings
-from worker.volume.location import VolumeLocation
 
 if TYPE_CHECKING:
     from worker.doctor.gpus.choice import GpuChoice
@@ -44,21 +42,6 @@ class Finding:
     def with_engine_prefix(self, prefix: str) -> Self:
         """Return the finding; for an engine whose settings have a prefix, name the embedder."""
         return replace(self, topic=f"embedder: {self.topic}") if prefix else self
-
-
-def report_volume(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding on the network volume of this machine, if the platform names it."""
-    location = VolumeLocation.from_settings(settings)
-    if location.id:
-        text = (
-            f"{location}: if the endpoint has further volumes, they don't synchronise: a file, "
-            "batch, fine-tune or adapter is on one of them only"
-        )
-        yield Finding(Level.OK, "volume", text)
-    elif settings.runpod_volume_id:
-        text = f"RUNPOD_VOLUME_ID={settings.runpod_volume_id} is no id of a volume"
-        change = "take 6 to 20 letters and digits, so that ids can name the volume"
-        yield Finding(Level.WARN, "volume", text, change)
 
 
 def has_failure(findings: Sequence[Finding]) -> bool:

@@ -3,7 +3,8 @@
 import pytest
 from support.engine.scripted import settings
 
-from worker.doctor.findings import Level, report_volume
+from worker.doctor import report_volume
+from worker.doctor.findings import Level
 
 
 def test_a_known_volume_is_reported_with_the_meaning_of_several() -> None:
