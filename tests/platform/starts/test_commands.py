@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 import pytest
+from support.models.damaged import copy_damaged
 from support.processes.background import start_command, wait_until
-from support.processes.commands import HANDLER, SCRIPT, WORKER, run_command
+from support.processes.commands import DEMO, HANDLER, SCRIPT, WORKER, run_command
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 JOB = {"input": {"messages": [{"role": "user", "content": "Hi"}]}}
@@ -43,7 +44,7 @@ def test_sigterm_while_vllm_is_imported_stops_the_worker_immediately(tmp_path: P
 
 
 def test_a_model_that_vllm_cannot_start_is_reported_without_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "no-model").mkdir()
+    copy_damaged(DEMO, tmp_path / "no-model", "no config.json")
     result = run_command({**WORKER, "MODEL_NAME": str(tmp_path / "no-model")}, SCRIPT)
     assert result.returncode == 1
     assert re.search(r"^vLLM could not start \S*no-model\S*: ", result.stderr, re.MULTILINE)
