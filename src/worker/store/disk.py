@@ -60,6 +60,9 @@ def weights_problem(directory: Path, artifact: Artifact) -> str | None:
     Raises:
         OSError: The directory or a file can't be read.
     """
+    patterns = files.weight_patterns(artifact.load_format)
+    if not patterns:
+        return None
     by_name = _candidate_weight_paths(directory)
     named = files.weight_files(by_name, read_text_or_empty(by_name.get(INDEX)), artifact)
     present = [name for name in named if name in by_name]
@@ -67,8 +70,7 @@ def weights_problem(directory: Path, artifact: Artifact) -> str | None:
     _, damage = count_elements([by_name[name] for name in present])
     if problem := _weights_problem(present, absent, damage):
         return problem
-    patterns = files.weight_patterns(artifact.load_format)
-    return f"no file matches {' or '.join(patterns)}" if patterns and not named else None
+    return None if named else f"no file matches {' or '.join(patterns)}"
 
 
 def _weights_problem(

@@ -12,6 +12,7 @@ from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Gpu, simulate_gpu
 from worker.engine.model_config import CONFIG_ERRORS
 from worker.engine.seam.locations import import_from_vllm
+from worker.engine.start.model_files import explain_refusal
 from worker.engine.start.refusals import error_message, find_remedy, start_failure
 from worker.engine.start.tables import CORE_CHECKS, STEPS
 from worker.errors import StartFailed
@@ -86,9 +87,9 @@ def find_config_refusals(
             if gpu:
                 with simulate_gpu(gpu, as_cuda=True):
                     on_gpu = find_problem(arguments)
-            refusals.append(
-                ConfigRefusal(problem, find_remedy(problem, arguments, culprits), culprits, on_gpu)
-            )
+            remedy = find_remedy(problem, arguments, culprits)
+            remedy = remedy or explain_refusal(arguments, problem)
+            refusals.append(ConfigRefusal(problem, remedy, culprits, on_gpu))
             if not culprits:
                 break
             arguments = reset_options(arguments, culprits)

@@ -11,12 +11,18 @@ from safetensors import SafetensorError
 
 from worker.engine.arguments import EngineArguments
 from worker.store import Artifact, ArtifactKind, disk
-from worker.store.files import CONFIG, has_required_files
+from worker.store.files import CONFIG, CONFIGS, INDEX, has_required_files
 
-# Settings that change the weights that vLLM expects, the likeliest cause first.
-_SETTINGS = ("HF_OVERRIDES", "HF_CONFIG_PATH", "LOAD_FORMAT", "QUANTIZATION", "MODEL_IMPL")
-# Keys of a configuration whose values are dimensions of tensors.
-_DIMENSIONS = ("vocab_size", "hidden_size", "intermediate_size")
+# Settings that replace the model's configuration, and others that change the weights that vLLM
+# expects, the likeliest cause first.
+_CONFIG_SETTINGS = ("HF_OVERRIDES", "HF_CONFIG_PATH")
+_SETTINGS = (*_CONFIG_SETTINGS, "LOAD_FORMAT", "QUANTIZATION", "MODEL_IMPL")
+# JSON files that vLLM and its libraries read.
+_JSON_FILES = (*CONFIGS, "generation_config.json", "tokenizer.json", INDEX)
+# Keys of a configuration whose values are dimensions of tensors. In a mixture of experts, no tensor
+# may have the last one.
+_DIMENSIONS = ("vocab_size", "hidden_size")
+_DENSE_DIMENSIONS = (*_DIMENSIONS, "intermediate_size")
 _LAYERS = "num_hidden_layers"
 _LAYER_INDEX = re.compile(r"\blayers\.(\d+)\.")
 # Maximum number of files that a message names.
@@ -31,8 +37,9 @@ def explain_refusal(arguments: EngineArguments, problem: str) -> str:
     if tokenizer:
         folders |= {Path(tokenizer): arguments.setting_name("TOKENIZER_NAME")}
     for folder, name in folders.items():
-        if broken := next(filter(_is_broken_json, sorted(folder.glob("*.json"))), None):
-            return f"{broken.name} is not valid JSON: copy it again, or change {name}"
+        for file in _JSON_FILES:
+            if _is_broken_json(folder / file):
+                return f"{file} is not valid JSON: copy it again, or change {name}"
     if not model.is_dir():
         return ""
     names = [path.name for path in model.iterdir()]
@@ -51,12 +58,17 @@ def explain_load_failure(arguments: EngineArguments, model_config: Any) -> str:
         arguments: Arguments of the engine, whose model is a directory.
         model_config: vLLM's configuration of the model.
     """
+    if dict(arguments.vllm_args.speculative_config or {}).get("model"):
+        source = arguments.setting_name("SPECULATIVE_CONFIG")
+        return f"the weights of the model, or of its draft in {source}, do not match their {CONFIG}"
     directory = Path(arguments.vllm_args.model)
     artifact = Artifact(str(directory), load_format=str(arguments.vllm_args.load_format))
     paths = disk.weight_paths(directory, artifact)
     names = ", ".join(path.name for path in paths[:_MAX_FILES]) or "the weights"
-    mismatch = _find_mismatch(paths, model_config.hf_text_config)
-    option = next((name for name in _SETTINGS if name in arguments.operator_options), None)
+    quantized = model_config.quantization is not None
+    mismatch = "" if quantized else _find_mismatch(paths, model_config.hf_text_config)
+    settings = _CONFIG_SETTINGS if mismatch else _SETTINGS
+    option = next((name for name in settings if name in arguments.operator_options), None)
     if option is None:
         source, model = CONFIG, arguments.model_setting
         change = f"use the {CONFIG} of these weights, or set {model} to another model"
@@ -71,7 +83,7 @@ def explain_load_failure(arguments: EngineArguments, model_config: Any) -> str:
 def _is_broken_json(path: Path) -> bool:
     try:
         json.loads(path.read_bytes())
-    except OSError:
+    except FileNotFoundError:
         return False
     except (ValueError, RecursionError):
         return True
@@ -88,10 +100,13 @@ def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
     if not shapes:
         return ""
     sizes = {size for shape in shapes.values() for size in shape}
-    for key in _DIMENSIONS:
+    has_experts = any("expert" in key for key in vars(config))
+    for key in _DIMENSIONS if has_experts else _DENSE_DIMENSIONS:
         value = getattr(config, key, None)
         if isinstance(value, int) and value not in sizes:
             return f"{key}={value}"
+    # The weights may have further layers: of a vision tower, or to predict several tokens.
     layers = {int(match[1]) for name in shapes if (match := _LAYER_INDEX.search(name))}
     value = getattr(config, _LAYERS, None)
-    return f"{_LAYERS}={value}" if layers and value != max(layers) + 1 else ""
+    has_too_few = bool(layers) and isinstance(value, int) and value > max(layers) + 1
+    return f"{_LAYERS}={value}" if has_too_few else ""

@@ -127,11 +127,7 @@ def translate_start_errors(arguments: EngineArguments, config: Any = None) -> It
     try:
         yield
     except START_ERRORS as error:
-        problem, fix = error_message(error), ""
-        is_loading = isinstance(error, CoreFailed) and error.loader_function != ""
-        if config and is_loading and not is_out_of_memory(problem):
-            fix = explain_load_failure(arguments, config.model_config)
-        raise start_failure(error, arguments, problem, fix=fix) from error
+        raise start_failure(error, arguments, error_message(error), config=config) from error
 
 
 def start_failure(
@@ -139,14 +135,34 @@ def start_failure(
     arguments: EngineArguments,
     problem: str,
     culprits: Sequence[str] = (),
-    fix: str = "",
+    config: Any = None,
 ) -> StartFailed:
-    """Return the error of a failed startup, with ``fix`` or the advice of ``find_remedy``."""
+    """Return the error of a failed startup, with advice if there is any.
+
+    ``problem`` is vLLM's message, ``culprits`` are the options that cause the refusal, and
+    ``config`` is the engine's configuration.
+    """
     text = f"vLLM could not start {arguments.model_setting}={arguments.model_name}: {problem}"
-    fix = fix or find_remedy(problem, arguments, culprits)
-    return classify_start_failure(
-        error, f"{text}: {fix}" if fix else text, arguments.operator_options
-    )
+    failure = classify_start_failure(error, text, arguments.operator_options)
+    advice = find_remedy(problem, arguments, culprits)
+    if not advice and failure.affects_all_workers:
+        # The disk may fail.
+        with contextlib.suppress(OSError):
+            advice = (
+                explain_load_failure(arguments, config.model_config)
+                if config is not None and _concerns_weights(error)
+                else explain_refusal(arguments, problem)
+            )
+    return type(failure)(f"{text}: {advice}") if advice else failure
+
+
+def _concerns_weights(error: Exception) -> bool:
+    """Return whether an error may be a contradiction between the weights and the configuration."""
+    if not isinstance(error, CoreFailed) or not error.loader_function:
+        return False
+    error_line = _ERROR_LINE.match(str(error))
+    is_likely = error_line is not None and error_line[1] in _LOADER_ERRORS
+    return error.loader_function == "load_weights" or is_likely
 
 
 def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
@@ -167,7 +183,7 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
 
 
 def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
-    """Return advice on the options that vLLM refuses, or on the model's files; blank if unknown.
+    """Return advice on the options that vLLM refuses; blank if unknown.
 
     ``problem`` is vLLM's message, and ``culprits`` are the options that cause the refusal.
     """
@@ -182,8 +198,7 @@ def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str
         for name in culprits
     ]
     cause = next((text for pattern, text in _CAUSES if re.search(pattern, problem)), "")
-    advice = "; ".join(filter(None, (", or ".join(suggestions), cause)))
-    return advice or explain_refusal(arguments, problem)
+    return "; ".join(filter(None, (", or ".join(suggestions), cause)))
 
 
 def classify_start_failure(

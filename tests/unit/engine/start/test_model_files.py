@@ -40,7 +40,9 @@ def arguments(model: Path, **operator_options: str) -> EngineArguments:
 
 
 def config(**changed: Any) -> Any:
-    return SimpleNamespace(hf_text_config=SimpleNamespace(**{**SIZES, **changed}))
+    quantization = changed.pop("quantization", None)
+    text_config = SimpleNamespace(**{**SIZES, **changed})
+    return SimpleNamespace(hf_text_config=text_config, quantization=quantization)
 
 
 @pytest.mark.parametrize("key", SIZES)
@@ -55,6 +57,35 @@ def test_the_setting_that_contradicts_the_weights_is_named(model: Path) -> None:
     says = "EMBEDDING_HF_OVERRIDES says vocab_size=5, which does not match a.safetensors"
     expected = f"{says}: leave EMBEDDING_HF_OVERRIDES unset"
     assert explain_load_failure(overriding, config(vocab_size=5)) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        # The weights may have further layers, and tensors of experts have other dimensions.
+        {"num_hidden_layers": 1},
+        {"intermediate_size": 77, "num_experts": 8},
+        # Packed weights have other dimensions.
+        {"hidden_size": 77, "quantization": "awq"},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_healthy_weights_is_not_blamed(
+    model: Path, changed: dict[str, Any]
+) -> None:
+    found = explain_load_failure(arguments(model, LOAD_FORMAT="safetensors"), config(**changed))
+    text = "a.safetensors can't be read or does not match LOAD_FORMAT"
+    assert found == f"{text}: leave LOAD_FORMAT unset"
+
+
+def test_a_setting_that_has_no_dimensions_is_not_blamed_for_them(model: Path) -> None:
+    found = explain_load_failure(arguments(model, LOAD_FORMAT="safetensors"), config(vocab_size=5))
+    assert found.startswith("config.json says vocab_size=5, which does not match a.safetensors")
+
+
+def test_the_draft_may_be_the_cause(model: Path) -> None:
+    drafting = engine_arguments(model=str(model), speculative_config={"model": "org/draft"})
+    assert "or of its draft in SPECULATIVE_CONFIG" in explain_load_failure(drafting, config())
 
 
 def test_weights_without_headers_and_matching_weights_are_named(model: Path) -> None:
@@ -84,6 +115,11 @@ def test_a_broken_file_of_another_tokenizer_is_named(model: Path, tmp_path: Path
     broken = "tokenizer_config.json is not valid JSON: copy it again, or change TOKENIZER_NAME"
     with_tokenizer = engine_arguments(model=str(model), tokenizer=str(tokenizer))
     assert explain_refusal(with_tokenizer, "no tokenizer") == broken
+
+
+def test_files_that_vllm_does_not_read_are_not_blamed(model: Path) -> None:
+    (model / "rows.json").write_text("1\n2\n")
+    assert explain_refusal(arguments(model), "CUDA driver initialization failed") == ""
 
 
 def test_a_name_that_is_no_directory_has_no_files() -> None:
@@ -122,11 +158,14 @@ def test_a_directory_with_weights_that_cannot_be_loaded_affects_all_workers(
     assert failed.value.affects_all_workers
 
 
-@pytest.mark.parametrize("load_format", ["dummy", "tensorizer"])
+@pytest.mark.parametrize("load_format", ["dummy", "tensorizer", "sharded_state"])
 def test_a_directory_may_lack_weights_that_vllm_does_not_read_from_it(
     tmp_path: Path, load_format: str
 ) -> None:
-    assert locate(make_model(tmp_path / "model", ()), load_format)
+    folder = make_model(tmp_path / "model", SHARDS)
+    for name in SHARDS:
+        (folder / name).unlink()
+    assert locate(folder, load_format)
 
 
 def test_a_disk_that_fails_affects_one_worker(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.engine.arguments import engine_arguments
 
 from worker.engine.run.healing.core import CoreFailed
 from worker.engine.start import cores
-from worker.engine.start.refusals import classify_start_failure, error_message
+from worker.engine.start.refusals import classify_start_failure, error_message, start_failure
 from worker.errors import MachineUnfit, StartFailed
 
 # Messages of CUDA, torch, vLLM, NCCL and the kernel.
@@ -104,6 +106,32 @@ def test_a_core_that_was_killed_from_outside_affects_one_worker() -> None:
     error = CoreFailed("AssertionError", "load_weights")
     error.__cause__ = RuntimeError(DIED % -9)
     assert not classify_start_failure(error, str(error)).affects_all_workers
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "advice"),
+    [
+        ("AssertionError", "load_weights", "w.safetensors can't be read"),
+        ("AssertionError", "initialize_model", "w.safetensors can't be read"),
+        # Neither a missing package nor a broken GPU is a fault of the weights.
+        ("ImportError: Please install timm", "initialize_model", ""),
+        ("torch.AcceleratorError: CUDA error: unknown error", "load_weights", ""),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "initialize_model", "a smaller model"),
+    ],
+)
+def test_the_weights_are_blamed_only_for_errors_that_they_may_cause(
+    tmp_path: Path, line: str, function: str, advice: str
+) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"")
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(hf_text_config=SimpleNamespace(), quantization=None)
+    )
+    arguments = engine_arguments(model=str(tmp_path))
+    failure = start_failure(CoreFailed(line, function), arguments, line, config=config)
+    expected = f"vLLM could not start MODEL_NAME={tmp_path}: {line}"
+    assert failure.message.startswith(f"{expected}: " if advice else expected)
+    assert advice in failure.message.removeprefix(expected)
+    assert advice or failure.message == expected
 
 
 def test_options_that_a_message_quotes_are_written_as_settings() -> None:
