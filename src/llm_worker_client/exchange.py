@@ -104,6 +104,9 @@ class Exchange:
             if timeout_s != wait_s:
                 raise
             report = yield from JobRun(job).poll_status()
+        except (Refusal, PlatformUnreachable):
+            # The caller needs the job's id, with which it can poll the job itself.
+            return reply
         return replace(reply, content=json.dumps(report).encode())
 
     def _run_job_request(self, job_request: JobRequest) -> Steps[None]:

@@ -197,6 +197,7 @@ class JobRun:
         while True:
             started_at = time.monotonic()
             report = yield from self._poll_chunks()
+            has_failed = report is None
             if report is None:
                 report = yield from self.poll_status()
                 # A job that no worker has taken has no yields to lose.
@@ -209,7 +210,8 @@ class JobRun:
                 return report
             self._check_timeout()
             pause = MIN_POLL_DELAY if chunks else min(2 * pause, MAX_POLL_DELAY)
-            if not chunks and time.monotonic() - started_at < LONG_POLL_MIN_S:
+            is_quick = has_failed or time.monotonic() - started_at < LONG_POLL_MIN_S
+            if not chunks and is_quick:
                 yield Pause(pause)
 
     def _poll_chunks(self) -> Steps[Report | None]:

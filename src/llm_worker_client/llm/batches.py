@@ -153,6 +153,8 @@ def _send(transport: RunpodTransport, method: str, path: str, **options: Any) ->
     """
     client = httpx2.Client(transport=transport, base_url=BASE_URL, timeout=None)
     for attempt in range(MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(min(MIN_POLL_DELAY * 2 ** (attempt - 1), MAX_POLL_DELAY))
         try:
             response = client.request(method, path, **options)
         except httpx2.TransportError as error:
@@ -160,7 +162,6 @@ def _send(transport: RunpodTransport, method: str, path: str, **options: Any) ->
         # Another worker may answer, for example one with the volume that the batch is on.
         if response.status_code != 503 or "retry-after" not in response.headers:
             break
-        time.sleep(min(MIN_POLL_DELAY * 2**attempt, MAX_POLL_DELAY))
     if response.status_code != 200:
         error_object = response.json()["error"]
         raise EndpointError(response.status_code, str(error_object.get("message")), error_object)

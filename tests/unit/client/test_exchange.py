@@ -1,6 +1,7 @@
 """Requests step by step: jobs are submitted and read; lost responses are recovered."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,13 @@ from support.exchanges import (
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import Dialect, Refusal
-from llm_worker_client.steps import PlatformReply, PlatformRequest, ReadTimedOut, ResponseHead
+from llm_worker_client.steps import (
+    Pause,
+    PlatformReply,
+    PlatformRequest,
+    ReadTimedOut,
+    ResponseHead,
+)
 
 DONE = "data: [DONE]\n\n"
 MESSAGE_STOP = 'event: message_stop\ndata: {"type": "message_stop"}\n\n'
@@ -286,6 +293,17 @@ def test_a_poll_of_a_queued_job_that_the_gateway_gave_up_is_repeated() -> None:
     found = run_exchange(chat(stream=True), status_reply(), gave_up, queued, *chunks)
     assert found.paths[1:] == ["/stream/j", "/status/j", "/stream/j", "/stream/j"]
     assert found.body == f"data: 1\n\n{DONE}".encode()
+
+
+def test_polls_that_fail_slowly_are_followed_by_pauses(
+    let_time_pass: Callable[[], None],
+) -> None:
+    steps: Any = chat(stream=True).steps()
+    next(steps)
+    assert steps.send(status_reply()).path == "/stream/j"
+    assert steps.send(PlatformReply(500, b"")).path == "/status/j"
+    let_time_pass()
+    assert isinstance(steps.send(status_reply("IN_QUEUE")), Pause)
 
 
 def test_an_unreachable_platform_is_a_502_with_a_retry_after() -> None:

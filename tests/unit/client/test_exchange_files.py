@@ -228,6 +228,12 @@ def test_a_synchronous_call_returns_the_jobs_state_after_its_wait(
     assert [steps.send(queued).status, next(steps)] == [200, queued.content]
 
 
+def test_a_synchronous_call_whose_polls_fail_returns_the_id_of_its_job() -> None:
+    queued, failed = status_reply("IN_QUEUE"), [PlatformReply(502, b"<html>")] * 6
+    found = run_exchange(exchange("POST", "/v2/abc/runsync", {"input": 1}), queued, *failed)
+    assert (found.head.status, found.body) == (200, queued.content)
+
+
 def test_the_callers_timeout_ends_a_synchronous_call_without_a_cancel() -> None:
     call = exchange("POST", "/v2/abc/runsync", {"input": 1}, timeout_s=0)
     with pytest.raises(ReadTimedOut):

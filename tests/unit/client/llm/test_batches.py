@@ -142,13 +142,16 @@ async def test_the_error_of_a_failed_prompt_has_its_index_and_the_other_outputs(
 async def test_requests_that_reach_a_worker_with_another_volume_are_sent_again(
     llm: LLM, routes: Routes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_worker_client.llm.batches.MIN_POLL_DELAY", 0.001)
+    pauses = list[float]()
+    monkeypatch.setattr("llm_worker_client.llm.batches.time.sleep", pauses.append)
     batch = await asyncio.to_thread(llm.generate_batch, ["a", "b"])
     routes.misses = MAX_ATTEMPTS - 1
     assert await asyncio.to_thread(lambda: batch.status) == "completed"
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
     routes.misses = MAX_ATTEMPTS
     with pytest.raises(EndpointError, match="on another volume"):
         await asyncio.to_thread(lambda: batch.status)
+    assert len(pauses) == 2 * (MAX_ATTEMPTS - 1)
 
 
 WIDE = {"errors": {"data": [{"message": "wide"}]}}
