@@ -16,7 +16,14 @@ from worker.batches.lines import BatchPlan, InputLine, InvalidLine, Shard, parse
 from worker.batches.parts import PartWriter, PendingLine, read_finished_lines
 from worker.batches.record import Batch
 from worker.batches.window import SlotWindow
-from worker.errors import EngineDead, EngineSuspended, InternalError, WorkerError, hide_defects
+from worker.errors import (
+    EngineDead,
+    EngineSuspended,
+    InternalError,
+    OnOtherVolume,
+    WorkerError,
+    hide_defects,
+)
 from worker.long_work.attempt import Attempt
 from worker.record import Usage
 from worker.volume import translate_os_errors
@@ -219,7 +226,9 @@ class ShardRun:
             except WorkerError as error:
                 # A line waits for a suspended engine without a time limit.
                 delay_s = POLL_S if isinstance(error, EngineSuspended) else next(delays, None)
-                if error.retryable and delay_s is not None:
+                # This worker's volume stays the same.
+                can_help = error.retryable and not isinstance(error, OnOtherVolume)
+                if can_help and delay_s is not None:
                     await asyncio.sleep(delay_s)
                     continue
                 if isinstance(error, EngineDead):

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
 from worker.engine import Delta
-from worker.errors import RefusedByEngine, WorkerError
+from worker.errors import OnOtherVolume, RefusedByEngine, WorkerError
 
 CHAT = "/v1/chat/completions"
 # Routes that answer every request immediately, with their own path.
@@ -68,8 +68,12 @@ def make_app(engine: Player) -> Starlette:
         body = await request.json()
         engine.requests.append(body)
         request_id = request.headers["x-request-id"]
-        if engine.script and isinstance(engine.script[0], RefusedByEngine):
-            return _error_response(engine.script[0])
+        first_step = engine.script[0] if engine.script else None
+        if isinstance(first_step, RefusedByEngine):
+            return _error_response(first_step)
+        # The worker's own check of an adapter's name raises this error in vLLM's app.
+        if isinstance(first_step, OnOtherVolume):
+            raise first_step
         if body.get("stream"):
             return StreamingResponse(
                 _events(engine, request_id), media_type="text/event-stream; charset=utf-8"

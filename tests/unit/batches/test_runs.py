@@ -20,7 +20,7 @@ from support.processes.background import poll_until
 
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
-from worker.errors import EngineDead, RefusedByEngine
+from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
 from worker.long_work.kinds import WorkReference
 
 
@@ -78,6 +78,15 @@ async def test_a_line_is_retried_up_to_three_times(
     await poll_until(lambda: len(batch_worker.engine.requests) >= times)
     batch_worker.engine.script = tuple(tokens("a"))
     assert (await task)["request_counts"] == request_counts(1 - failed, failed)
+
+
+async def test_a_line_for_an_adapter_on_another_volume_is_not_retried(
+    batch_worker: BatchWorker,
+) -> None:
+    batch_worker.engine.script = (OnOtherVolume("adapter a", "usvolume02", "euvolume01"),)
+    outcome = await batch_worker.run_batch(**batch_request(1))
+    assert outcome["request_counts"] == request_counts(0, 1)
+    assert len(batch_worker.engine.requests) == 1
 
 
 async def test_a_batch_survives_a_dead_engine(batch_worker: BatchWorker) -> None:
