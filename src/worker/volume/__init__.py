@@ -143,7 +143,7 @@ class Volume:
         if path.startswith(S3_SCHEME):
             bucket, _, key = path.removeprefix(S3_SCHEME).partition("/")
             if bucket != self.bucket:
-                self.location.check_volume(bucket, f"path {path}")
+                self.location.check_bucket(bucket, path)
                 raise InvalidInput(f"{path}: this worker has no other bucket than its volume's")
         if not key or "\0" in key:
             raise InvalidInput("a path names a file on the volume")

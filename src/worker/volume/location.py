@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     # The image build imports this package for its leases, in an environment without the settings.
     from worker.settings import Settings
 
+# Other buckets of a path are probably not volumes.
+_PLATFORM_ID = re.compile(r"[a-z0-9]{10}")
 # Callers see the data center, so it must be a plain word.
 _DATA_CENTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -65,9 +67,18 @@ class VolumeLocation:
         Raises:
             OnOtherVolume: The name carries the id of another volume.
         """
-        self.check_volume(ids.split_volume_id(name)[1], f"{noun} {name}", param)
+        self._check_volume(ids.split_volume_id(name)[1], f"{noun} {name}", param)
 
-    def check_volume(self, volume_id: str | None, subject: str, param: str | None = None) -> None:
+    def check_bucket(self, bucket: str, path: str) -> None:
+        """Check that the bucket of a caller's path is not another volume.
+
+        Raises:
+            OnOtherVolume: It has the form of the platform's ids of volumes.
+        """
+        if _PLATFORM_ID.fullmatch(bucket):
+            self._check_volume(bucket, f"path {path}")
+
+    def _check_volume(self, volume_id: str | None, subject: str, param: str | None = None) -> None:
         """Check that an object is not on another volume, by the id of its volume.
 
         Raises:
