@@ -108,7 +108,9 @@ async def reserve_memory(
 
 def needed_bytes(spec: Spec) -> int | None:
     """Return the minimum memory of a training in bytes; None if the model's files lack the data."""
-    elements, _ = count_elements([*spec.model.glob("*.safetensors")])
+    elements = None
+    with contextlib.suppress(OSError):
+        elements, _ = count_elements([*spec.model.glob("*.safetensors")])
     sizes = _model_sizes(spec.model)
     weights = elements.total() if elements else 0
     if not weights or sizes is None:

@@ -86,6 +86,8 @@ class BatchSpec(BatchRequest):
         if self.id is not None:
             if self.model_fields_set - {"id", "max_runtime_sec", "passes"}:
                 raise ValueError("an existing batch is continued with its id alone")
+        elif self.passes:
+            raise ValueError("passes: only with id")
         elif not self.endpoint:
             raise ValueError("endpoint: the URL of the lines")
         return self

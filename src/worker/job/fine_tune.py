@@ -155,6 +155,8 @@ class FineTuneSpec(FineTuneRequest):
         set_fields = {name for name in self.model_fields_set if getattr(self, name) is not None}
         if self.id is not None and set_fields - {"id", "max_runtime_sec", "passes"}:
             raise ValueError("an existing fine-tune is continued with its id alone")
+        if self.id is None and self.passes:
+            raise ValueError("passes: only with id")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Creates and cancels batches and fine-tunes, for the routes of all dialects."""
+"""Creates and cancels batches and fine-tunes, and passes on their jobs, for all dialects."""
 
 import asyncio
 import logging
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from worker.fine_tunes.record import FineTune
 
 log = logging.getLogger(__name__)
-
 
 # A job for work on another volume is passed on at most this many times, each time after a pause in
 # seconds that doubles up to a maximum. Together, the pauses take an hour.
