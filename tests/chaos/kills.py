@@ -25,6 +25,7 @@ from support.processes.kills import (
     TRAINER,
     ProcessTree,
     begin_training,
+    complete_with_grammar,
     kill_worker,
     training_environ,
     wait_until_exited,
@@ -67,7 +68,9 @@ def wait_for_moment(
         time.sleep(rng.uniform(0, startup_s))
         return
     worker.wait_for_output("Uvicorn running on ")
-    begin_training(ServerProcess(worker.process, worker.log).url)
+    url = ServerProcess(worker.process, worker.log).url
+    complete_with_grammar(url)
+    begin_training(url)
     wait_until(lambda: ProcessTree.of_worker(worker).has_all(TRAINER))
     time.sleep(rng.uniform(0, MAX_RUN_S))
     if moment is Moment.STOPPING:

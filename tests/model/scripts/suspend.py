@@ -55,7 +55,7 @@ async def check_suspensions(engines: Engines, settings: Settings) -> None:
     worker = Worker(engines, settings)
     engine: Any = engines.main_engine
     answer = await ask(worker, GREEDY)
-    # The process that tries grammars starts in the background. This job waits for it.
+    # This job starts the process that tries grammars.
     assert "choices" in await ask(worker, GRAMMAR)
     before, after = resource_usage(), []
     for _ in range(3):

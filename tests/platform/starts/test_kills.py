@@ -22,6 +22,7 @@ from support.processes.kills import (
     TRAINER,
     ProcessTree,
     begin_training,
+    complete_with_grammar,
     kill_worker,
     training_environ,
 )
@@ -56,7 +57,11 @@ def test_a_worker_killed_during_startup_training_or_after_healing_leaves_no_proc
             # The new core is not a fork, so only the watch on its parent stops it.
             worker.wait_for_output(" is back after ")
         if moment == "training":
-            begin_training(ServerProcess(worker.process, worker.log).url)
+            # This process starts with the first grammar.
+            assert not ProcessTree.of_worker(worker).has_all(GRAMMAR)
+            url = ServerProcess(worker.process, worker.log).url
+            complete_with_grammar(url)
+            begin_training(url)
             wait_until(lambda: ProcessTree.of_worker(worker).has_all(TRAINER, GRAMMAR))
         family = kill_worker(worker)
         assert family.has_all(CORE, *READERS)

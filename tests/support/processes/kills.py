@@ -21,6 +21,12 @@ TRAINER = "-m trainer"
 CORE = "VLLM::EngineCore"
 
 
+def complete_with_grammar(url: str) -> None:
+    """Request a completion from a worker that serves HTTP, whose grammar is compiled on trial."""
+    body = {"model": "demo", "prompt": "Hi", "structured_outputs": {"regex": "[0-9]{3}"}}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=HUNG_S).raise_for_status()
+
+
 def begin_training(url: str) -> None:
     """Start a long fine-tune on a worker that serves HTTP."""
     rows = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -38,7 +44,7 @@ def begin_training(url: str) -> None:
 
 
 def training_environ(model: str | Path, volume: Path) -> dict[str, str]:
-    """Return the variables of a worker that has every kind of child process."""
+    """Return the variables of a worker that can have every kind of child process."""
     return {
         "MODEL_NAME": str(model),
         "SERVED_MODEL_NAME": "demo",

@@ -78,8 +78,6 @@ class InProcessEngine:
         self._background_tasks.append(watch)
         if not self._settings.disable_log_stats:
             self._background_tasks.append(asyncio.create_task(self._log_stats()))
-        if self._tester:
-            self._background_tasks.append(asyncio.create_task(self._tester.start_process()))
 
     async def _use_new_core(self, core: Core) -> None:
         await self._use_core(core)

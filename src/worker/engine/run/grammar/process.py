@@ -28,6 +28,9 @@ MAX_PARSE_S = 0.5
 MAX_STEP_S = 0.1
 MAX_STEPS = 96
 
+# Niceness of the process: it yields the CPU to the engine and the jobs, but still makes progress.
+NICENESS = 10
+
 # Outcomes of a trial. vLLM itself reports the mistake in an invalid grammar.
 FINE, INVALID, FAILED = "fine", "invalid", "failed"
 SLOW, LARGE, NOTHING = "slow", "large", "nothing"
@@ -35,6 +38,8 @@ SLOW, LARGE, NOTHING = "slow", "large", "nothing"
 
 def main() -> None:
     """Read requests from standard input, and write results to standard output, as lines of JSON."""
+    # Not before the imports, because the first grammar waits for them.
+    os.nice(NICENESS)
     # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Numbers of the requests by the process ids of their forks, which write results themselves.

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,8 +31,6 @@ _ENVIRONMENT = {
 MAX_RESULTS = 2_000
 # Maximum number of grammars to try concurrently, since each trial needs memory of its own.
 MAX_CONCURRENT = 4
-# Niceness of the process: it yields the CPU to the engine and the jobs, but still makes progress.
-NICENESS = 10
 # Seconds to wait for a result, in addition to ten times the limit: other grammars may come first,
 # and the process may have to start.
 BASE_TIMEOUT_S = 60.0
@@ -75,13 +72,12 @@ class GrammarTester:
     def __init__(self, describe_tokenizer: Callable[[], str], limit_s: float) -> None:
         self.limit_s = limit_s
         self._describe_tokenizer = describe_tokenizer
-        self._description: str | None = None
         self._results: OrderedDict[bytes, TrialResult] = OrderedDict()
         self._futures: dict[int, _ResultFuture] = {}
         self._numbers = count()
         self._result_count = 0
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
-        self._start_lock = asyncio.Lock()
+        self._start: asyncio.Task[Process] | None = None
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -141,24 +137,33 @@ class GrammarTester:
             self._results.popitem(last=False)
 
     async def start_process(self) -> Process:
-        """Start the process unless it is running; return the process."""
-        async with self._start_lock:
-            if self._reader is None or self._reader.done():
-                if self._description is None:
-                    self._description = await asyncio.to_thread(self._describe_tokenizer)
-                # Pass nothing from the worker's environment, since it contains secrets.
-                self._process = await children.start_async(
-                    children.module_command(PROCESS_MODULE),
-                    children.add_source_path(_ENVIRONMENT),
-                    stdin=PIPE,
-                    stdout=PIPE,
-                )
-                self._reader = asyncio.create_task(self._read_results(self._process))
-                with contextlib.suppress(ProcessLookupError):
-                    os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
-                _write_message(self._process, {"tokenizer": self._description})
-            assert self._process  # for the type checker: a running reader has a process
-            return self._process
+        """Start the process unless it is running; return the process.
+
+        The first grammar starts it: it needs 190 MiB, and most workers never get such a grammar.
+        """
+        is_running = self._reader is not None and not self._reader.done()
+        if self._start is None or (self._start.done() and not is_running):
+            self._start = asyncio.create_task(self._start_process())
+        # A caller that gives up must not end a start that others wait for.
+        return await asyncio.shield(self._start)
+
+    async def _start_process(self) -> Process:
+        # The process needs the description only after its imports, which take longer.
+        describing = asyncio.create_task(asyncio.to_thread(self._describe_tokenizer))
+        # Pass nothing from the worker's environment, since it contains secrets.
+        process = self._process = await children.start_async(
+            children.module_command(PROCESS_MODULE),
+            children.add_source_path(_ENVIRONMENT),
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        self._reader = asyncio.create_task(self._read_results(process))
+        async with contextlib.AsyncExitStack() as cleanup:
+            # Without the description, the process would wait forever.
+            cleanup.push_async_callback(self.stop_process)
+            _write_message(process, {"tokenizer": await describing})
+            cleanup.pop_all()
+        return process
 
     async def _read_results(self, process: Process) -> None:
         assert process.stdout  # for the type checker: it is a pipe

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -161,6 +162,38 @@ async def test_cancelled_trials_do_not_block_others(trial: GrammarTester) -> Non
         task.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
     os.kill(pid_of(trial), signal.SIGCONT)
+    assert (await trial.try_grammar(FINE)).outcome == "fine"
+
+
+async def test_a_cancelled_caller_does_not_end_the_start_that_others_wait_for(
+    trial: GrammarTester,
+) -> None:
+    described, starts = threading.Event(), []
+
+    def describe() -> str:
+        starts.append(described.wait())
+        return ""
+
+    trial._describe_tokenizer = describe
+    first, second = (asyncio.create_task(trial.try_grammar(grammar)) for grammar in (FINE, OTHER))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    described.set()
+    assert (await second).outcome == "fine"
+    assert starts == [True]
+
+
+async def test_a_start_that_fails_leaves_no_process_and_is_repeated(trial: GrammarTester) -> None:
+    def fail() -> str:
+        raise RuntimeError("no tokenizer")
+
+    trial._describe_tokenizer = fail
+    with pytest.raises(RuntimeError, match="no tokenizer"):
+        await trial.try_grammar(FINE)
+    assert trial._process
+    assert trial._process.returncode == -signal.SIGKILL
+    trial._describe_tokenizer = str
     assert (await trial.try_grammar(FINE)).outcome == "fine"
 
 
