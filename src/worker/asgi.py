@@ -1,7 +1,7 @@
 """Calls an ASGI app in this process; supports streamed responses and client disconnects."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,8 @@ class ResponseHead:
 class _AppCall:
     """The ``receive`` and ``send`` callables of one call of the app."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, take_part: Callable[[bytes], bool]) -> None:
+        self._take_part = take_part
         self._requests: list[Message] = [
             {"type": "http.request", "body": body, "more_body": False},
         ]
@@ -73,8 +74,11 @@ class _AppCall:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.parts.put_nowait(_to_response_head(message))
-        elif message.get("body"):
-            self.parts.put_nowait(bytes(message["body"]))
+        elif (part := bytes(message.get("body", b""))) and not (
+            # While an earlier part waits, this one waits, too.
+            self.parts.empty() and self._take_part(part)
+        ):
+            self.parts.put_nowait(part)
 
     def on_task_done(self, task: asyncio.Future[None]) -> None:
         _running.discard(task)
@@ -84,8 +88,16 @@ class _AppCall:
             task.exception()
 
 
+def take_no_part(_: bytes) -> bool:
+    """Take no part of a body, so that ``call_app`` yields all parts."""
+    return False
+
+
 async def call_app(
-    app: ASGIApp, request: Request, state: dict[str, Any] | None = None
+    app: ASGIApp,
+    request: Request,
+    state: dict[str, Any] | None = None,
+    take_part: Callable[[bytes], bool] = take_no_part,
 ) -> AsyncGenerator[ResponseHead | bytes, None]:
     """Yield the head of the app's response, then the parts of its body.
 
@@ -96,11 +108,14 @@ async def call_app(
         app: The ASGI app, which runs on this event loop.
         request: The request; it can be used for several calls.
         state: Dictionary in which the app stores data about this call, for the caller to read.
+        take_part: Function that may take a part of the body, so that it is not yielded. It is
+            called by the app when all earlier parts have been taken or yielded, and saves the
+            switch to the caller's task. It must not raise an exception.
 
     Raises:
         Exception: Any exception of the app.
     """
-    app_call = _AppCall(request.body)
+    app_call = _AppCall(request.body, take_part)
     scope = request.scope if state is None else {**request.scope, "state": state}
     task = asyncio.ensure_future(app(scope, app_call.receive, app_call.send))
     _running.add(task)

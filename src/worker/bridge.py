@@ -4,9 +4,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+# Function that passes an item to the reader of the stream whose source runs in this context, as a
+# yield does, but without a switch to the task that iterates the source.
+pass_item: ContextVar[Callable[[Any], None]] = ContextVar("pass_item")
 
 
 class Stream(Generic[T]):
@@ -46,9 +51,7 @@ class Stream(Generic[T]):
         # Set before counting the items, so that an item that arrives in between sends a signal.
         self._min_items = min_items
         if len(self._items) < min_items and not self._ended:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._items_arrived.wait()
+            await self._wait_for_items(timeout_s)
         self._items_arrived.clear()
         # Clear before taking the items, so that an item that arrives in between sends a signal.
         self._signalled = False
@@ -59,6 +62,17 @@ class Stream(Generic[T]):
         if self._error is not None:
             raise self._error
         return None
+
+    async def _wait_for_items(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            await self._items_arrived.wait()
+            return
+        # ``asyncio.timeout`` would cancel the task, which costs several times as much.
+        timer = self._reader_loop.call_later(timeout_s, self._items_arrived.set)
+        try:
+            await self._items_arrived.wait()
+        finally:
+            timer.cancel()
 
     def cancel(self) -> None:
         """Close the source, from any thread; does nothing after the source has ended."""
@@ -87,11 +101,15 @@ class Stream(Generic[T]):
             self._pump_task.cancel()
 
     async def _pump(self) -> None:
+        pass_item.set(self._add_item)
         async with contextlib.aclosing(self._source()) as source:
             async for item in source:
-                self._items.append(item)
-                if len(self._items) >= self._min_items:
-                    self._wake_reader()
+                self._add_item(item)
+
+    def _add_item(self, item: T) -> None:
+        self._items.append(item)
+        if len(self._items) >= self._min_items:
+            self._wake_reader()
 
     def _on_pump_done(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():

@@ -109,6 +109,12 @@ class Chunker(Generic[T]):
         """Remove and return pieces up to a weight and the size limit; at least the first one."""
         chunk: list[T] = []
         weight = size = 0
+        fits = self._weight <= limit and self._size <= PIECES_LIMIT_BYTES
+        # A piece without weight does not go into a chunk that is full without it.
+        if fits and self._waiting and self._waiting[-1].weight > 0:
+            chunk = [piece.value for piece in self._waiting]
+            weight, size = self._weight, self._size
+            self._waiting.clear()
         while self._waiting and weight < limit:
             piece = self._waiting[0]
             is_too_heavy = weight + piece.weight > self._policy.largest

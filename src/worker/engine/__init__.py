@@ -5,7 +5,7 @@ This module doesn't import vLLM: that takes seconds, and the settings must be re
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from worker.asgi import ResponseHead
+from worker.asgi import ResponseHead, take_no_part
 from worker.bridge import Stream
 from worker.errors import EngineDead, NoEngine
 from worker.job import RawJob
@@ -185,6 +185,7 @@ class Engine(BaseModelHandle, Protocol):
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
+        take_part: Callable[[bytes], bool] = take_no_part,
     ) -> AsyncGenerator[ResponseHead | bytes, None]:
         """Call vLLM's server; yield one response head, then the body in parts.
 
@@ -196,6 +197,7 @@ class Engine(BaseModelHandle, Protocol):
             request_id: The id of the request, which is passed to vLLM.
             usage: Token counts to fill in at the end, if vLLM's server counts tokens on this route.
             shape: The shape of the body, by which its texts and media are limited.
+            take_part: Function that may take parts of the body; see ``asgi.call_app``.
 
         Raises:
             WorkerError: The request is refused, or the engine is dead. A refusal can also be a

@@ -4,11 +4,9 @@ An event is represented by its text, including the blank line at its end.
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from worker.asgi import ResponseHead
 
 DATA_PREFIX = "data: "
 DONE_EVENT = "data: [DONE]\n\n"
@@ -30,6 +28,8 @@ ROLE_DELTA = '"delta":{"role":"assistant","content":""'
 # Prefixes of the event that ends a response of /v1/responses and contains all of it. Since vLLM
 # 0.33, a response that reaches the limit of its tokens ends with the second one.
 COMPLETED_PREFIXES = ("event: response.completed\n", "event: response.incomplete\n")
+# Prefixes of events that end an answer, or contain its usage.
+LAST_PREFIXES = (*ERROR_PREFIXES, *COMPLETED_PREFIXES, DONE_EVENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,29 @@ class ErrorFormat:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
-async def split_events(
-    parts: AsyncGenerator[ResponseHead | bytes, None],
-) -> AsyncGenerator[str, None]:
-    """Yield the events of a body. vLLM sends one event in each part, but does not guarantee it."""
-    incomplete = b""
-    async for part in parts:
-        assert isinstance(part, bytes)  # For the type checker: the caller has read the head.
-        *events, incomplete = (incomplete + part).split(SEPARATOR)
-        for event in events:
-            yield (event + SEPARATOR).decode()
-    if incomplete:
-        yield incomplete.decode()
+class EventSplitter:
+    """Splits the parts of a body into events.
+
+    vLLM sends one event in each part, but does not guarantee it.
+
+    Attributes:
+        incomplete: The begin of an event whose rest has not arrived.
+    """
+
+    def __init__(self) -> None:
+        self.incomplete = b""
+
+    def split_part(self, part: bytes) -> list[str]:
+        """Return the events that are complete with this part."""
+        *events, self.incomplete = (self.incomplete + part).split(SEPARATOR)
+        return [(event + SEPARATOR).decode() for event in events]
+
+    def decode_inner_event(self, part: bytes) -> str | None:
+        """Return a part that is one event before the last ones; None for any other part."""
+        if self.incomplete or part.find(SEPARATOR) != len(part) - len(SEPARATOR):
+            return None
+        event = part.decode()
+        return None if event.startswith(LAST_PREFIXES) else event
 
 
 def event_weight(event: str) -> int:

@@ -86,14 +86,16 @@ class Route:
     @property
     def path_template(self) -> str:
         """The path as the OpenAPI document displays it: ``{name}`` in place of ``{name:path}``."""
-        return compile_path(self.path)[1]
+        return _compile_path(self.path)[1]
 
     def match_path(self, path: str) -> dict[str, str] | None:
         """Return the parameters in a path without /v1, or None if the path does not match."""
-        match = _compile_pattern(self.path).match(path)
+        match = _compile_path(self.path.removeprefix("/v1"))[0].match(path)
         return match and match.groupdict()
 
 
 @cache
-def _compile_pattern(path: str) -> re.Pattern[str]:
-    return compile_path(path.removeprefix("/v1"))[0]
+def _compile_path(path: str) -> tuple[re.Pattern[str], str]:
+    """Return a path's pattern, and the path as the OpenAPI document displays it."""
+    pattern, template, _ = compile_path(path)
+    return pattern, template

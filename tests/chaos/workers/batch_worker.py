@@ -8,7 +8,7 @@ the prompt.
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from os import getpid
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ class RecordingEngine(ScriptedEngine):
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
+        take_part: Callable[[bytes], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
-        async for part in super().call(path, body, request_id, usage, shape):
+        async for part in super().call(path, body, request_id, usage, shape, take_part):
             yield part
         name = body["messages"][-1]["content"] if body else "-"
         self._notes.write(f"{time.monotonic():.6f} {getpid()} {name}\n".encode())

@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -159,12 +159,14 @@ class ScriptedEngine:
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
+        take_part: Callable[[bytes], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
         request = asgi.Request(method, path, data, request_id)
         with self._raise_if_dead():
-            async with contextlib.aclosing(asgi.call_app(self.app, request)) as parts:
+            parts = asgi.call_app(self.app, request, take_part=take_part)
+            async with contextlib.aclosing(parts):
                 async for part in parts:
                     if self.is_dead:
                         raise EngineDead

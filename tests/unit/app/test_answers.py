@@ -152,9 +152,15 @@ LINE_BREAKS = "a\u2028b\u2029c\x85d\x0be\r\nf😀"  # every line boundary of str
 
 
 async def serve_parts(
-    payload: dict[str, Any], *parts: bytes, media_type: str = "text/event-stream"
+    payload: dict[str, Any],
+    *parts: bytes,
+    media_type: str = "text/event-stream",
+    pauses: bool = False,
 ) -> list[Any]:
-    """Return the yields of a job whose response body arrives in these parts."""
+    """Return the yields of a job whose response body arrives in these parts.
+
+    With pauses, the worker handles each part before the next one arrives.
+    """
     headers = [(b"content-type", media_type.encode())]
 
     async def app(_: Message, receive: Any, send: Any) -> None:
@@ -162,6 +168,8 @@ async def serve_parts(
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for part in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
+            for _turn in range(10 * pauses):
+                await asyncio.sleep(0)
 
     with ScriptedEngine(app=app) as engine:
         return await yields_of(engine, payload)
@@ -219,14 +227,32 @@ EVENTS = [
 BODY = "".join([*EVENTS, "data: [DONE]\n\n"]).encode()
 
 
-@given(st.sets(st.integers(1, len(BODY) - 1)))
+@given(st.sets(st.integers(1, len(BODY) - 1)), st.booleans())
 @settings(max_examples=30)
-def test_events_are_whole_wherever_the_body_is_split(cuts: set[int]) -> None:
+def test_events_are_whole_wherever_the_body_is_split(cuts: set[int], pauses: bool) -> None:
     edges = [0, *sorted(cuts), len(BODY)]
     parts = [BODY[begin:end] for begin, end in itertools.pairwise(edges)]
-    yields = asyncio.run(serve_parts(STREAM, *parts))
+    yields = asyncio.run(serve_parts(STREAM, *parts, pauses=pauses))
     assert [len(events_in(chunk)) for chunk in yields] == [1, 3, 1]
     assert "".join(yields) == BODY.decode()
+
+
+MESSAGE_EVENTS = [
+    f"event: {name}\ndata: {{}}\n\n"
+    for name in (
+        "message_start content_block_start content_block_delta content_block_delta ping"
+        " content_block_stop content_block_start content_block_delta message_delta message_stop"
+    ).split()
+]
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_events_keep_their_order(*, pauses: bool) -> None:
+    body = {"messages": [], "max_tokens": 1, "stream": True}
+    job = {"openai_route": "/v1/messages", "openai_input": body, **EXACT}
+    parts = [event.encode() for event in MESSAGE_EVENTS]
+    yields = await serve_parts(job, *parts, pauses=pauses)
+    assert "".join(yields) == "".join(MESSAGE_EVENTS)
 
 
 async def test_a_last_event_without_a_blank_line_is_not_lost() -> None:

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from worker.asgi import ResponseHead
+from worker.bridge import pass_item
 from worker.chunking import Piece
 from worker.dialects.openai.bodies import PreparedBody, prepare_body
 from worker.engine import Engine, Engines
@@ -73,16 +74,32 @@ async def _call_engine(
     if route.method == "POST":
         prepared = prepare_body(job, route, engine, request_id, settings)
         await _load_named_adapter(prepared.body, engine)
-    parts = engine.call(route.path, prepared.body, request_id, usage, route.shape)
+    pass_piece = pass_item.get(None)
+    splitter = events.EventSplitter()
+    has_begun = False
+
+    def take_part(part: bytes) -> bool:
+        """Pass an inner event of a stream that has begun directly to the stream's reader."""
+        if has_begun and pass_piece and (event := splitter.decode_inner_event(part)):
+            pass_piece(_to_piece(event))
+            return True
+        return False
+
+    parts = engine.call(route.path, prepared.body, request_id, usage, route.shape, take_part)
     async with contextlib.aclosing(parts):
-        async for value in _read_response(parts, request_id):
+        async for value in _read_response(parts, splitter, request_id):
             if not is_stream or value.startswith(events.COMPLETED_PREFIXES):
                 _set_token_counts(usage, value)
             # The closing event has no JSON data, so it is omitted from a list of decoded events.
             if settings.raw_openai_output or value != events.DONE_EVENT:
-                best_value = prepared.select_best(value)
-                weight = events.event_weight(best_value) if is_stream else 1
-                yield Piece(best_value, weight=weight, size=json_size(best_value))
+                piece = _to_piece(prepared.select_best(value), is_event=is_stream)
+                yield piece
+                has_begun = is_stream and piece.weight > 0
+
+
+def _to_piece(value: Any, *, is_event: bool = True) -> Piece[Any]:
+    weight = events.event_weight(value) if is_event else 1
+    return Piece(value, weight=weight, size=json_size(value))
 
 
 def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> Engine:
@@ -118,7 +135,9 @@ async def _load_named_adapter(body: Mapping[str, Any] | None, engine: Engine) ->
 
 
 async def _read_response(
-    parts: AsyncGenerator[ResponseHead | bytes, None], request_id: str
+    parts: AsyncGenerator[ResponseHead | bytes, None],
+    splitter: events.EventSplitter,
+    request_id: str,
 ) -> AsyncGenerator[Any, None]:
     """Yield the events of a stream, or the body of any other response.
 
@@ -127,27 +146,39 @@ async def _read_response(
     """
     head = await anext(parts)
     assert isinstance(head, ResponseHead)  # For the type checker.
+    body_parts = (part async for part in parts if isinstance(part, bytes))
     if head.media_type == "text/event-stream":
-        announcements: list[str] = []
-        async for event in events.split_events(parts):
-            if event.startswith(events.ERROR_PREFIXES):
-                raise _translate_error(events.parse_error(event), None, request_id)
-            announcements.append(event)
-            # Events without content are withheld until content arrives. Until then, the server may
-            # refuse the request, or the engine may die, after which the answer is restarted.
-            if events.event_weight(event):
-                while announcements:
-                    yield announcements.pop(0)
-        for event in announcements:
+        async for event in _read_events(body_parts, splitter, request_id):
             yield event
         return
-    body = b"".join([part async for part in parts if isinstance(part, bytes)])
+    body = b"".join([part async for part in body_parts])
     if head.status >= 400:
         error_body = json.loads(body)
         # The error has vLLM's format, or the format of its web framework.
         error = error_body.get("error") or {"message": error_body.get("detail")}
         raise _translate_error(error, head.status, request_id)
     yield json.loads(body) if head.media_type == "application/json" else body.decode()
+
+
+async def _read_events(
+    parts: AsyncGenerator[bytes, None], splitter: events.EventSplitter, request_id: str
+) -> AsyncGenerator[str, None]:
+    announcements: list[str] = []
+    has_begun = False
+    async for part in parts:
+        for event in splitter.split_part(part):
+            if event.startswith(events.ERROR_PREFIXES):
+                raise _translate_error(events.parse_error(event), None, request_id)
+            announcements.append(event)
+            # Events without content are withheld until content arrives. Until then, the server may
+            # refuse the request, or the engine may die, after which the answer is restarted.
+            has_begun = has_begun or events.event_weight(event) > 0
+            while has_begun and announcements:
+                yield announcements.pop(0)
+    for event in announcements:
+        yield event
+    if splitter.incomplete:
+        yield splitter.incomplete.decode()
 
 
 def _set_token_counts(usage: Usage, answer: Any) -> None:

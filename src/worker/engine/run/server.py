@@ -7,12 +7,13 @@ import threading
 import types
 import typing
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from worker import asgi
 from worker.engine.run.requests.bodies import check_bad_words, check_responses_input_items
@@ -31,6 +32,8 @@ from worker.record import Usage
 
 log = logging.getLogger(__name__)
 
+# Paths of the most frequent requests.
+FIRST_PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 # Values of ``param`` in vLLM's refusal of a prompt that is too long.
 TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 
@@ -50,7 +53,7 @@ class VllmServer:
         self._tasks = tasks
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
         SANITIZE.replace_in_modules(sanitize_message)
-        _remove_exception_handlers(self._app)
+        _shorten_path_of_requests(self._app)
         silence_refusals()
         self._keys = dict(_body_keys_by_path(self._app))
         # Building the OpenAPI document takes a second or two: don't do it concurrently.
@@ -92,6 +95,7 @@ class VllmServer:
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
+        take_part: Callable[[bytes], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         """See ``Engine.call``."""
         try:
@@ -107,7 +111,8 @@ class VllmServer:
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)
                 state: dict[str, Any] = {}
-                async with contextlib.aclosing(asgi.call_app(self._app, request, state)) as parts:
+                parts = asgi.call_app(self._app, request, state, take_part)
+                async with contextlib.aclosing(parts):
                     async for part in parts:
                         # After the core's death, vLLM's server would respond with status 500, or
                         # an error event in a stream. Requests without a body need no core.
@@ -184,10 +189,12 @@ def _pydantic_keys(annotation: Any) -> Iterator[str]:
             yield field.alias
 
 
-def _remove_exception_handlers(app: Any) -> None:
-    """Remove an app's exception handlers, so that exceptions are translated as for raw jobs.
+def _shorten_path_of_requests(app: Any) -> None:
+    """Remove the parts of an app that calls in this process don't need, and sort its routes.
 
-    Handlers for the framework's own HTTP errors stay.
+    Without the app's exception handlers, exceptions are translated as for raw jobs. Handlers for
+    the framework's own HTTP errors stay. No call has an origin, so the middleware for browsers does
+    nothing but pass on each event.
     """
     http_handlers = {
         error: handler
@@ -195,8 +202,11 @@ def _remove_exception_handlers(app: Any) -> None:
         if isinstance(error, type) and issubclass(error, HTTPException)
     }
     EXCEPTION_HANDLERS.replace(app, http_handlers)
+    app.user_middleware = [each for each in app.user_middleware if each.cls is not CORSMiddleware]
     # vLLM has already built the middleware stack, with the previous handlers.
     app.middleware_stack = app.build_middleware_stack()
+    # Each request tries the patterns of all routes before its own, and its metrics do so again.
+    app.router.routes.sort(key=lambda route: getattr(route, "path", "") not in FIRST_PATHS)
 
 
 def _hide_model_path(arguments: Namespace) -> Namespace:
