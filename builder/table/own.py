@@ -108,6 +108,13 @@ OWN_ROWS = (
         form=True,
     ),
     Row(
+        "STREAM_WHOLE_ANSWERS",
+        OPENAI,
+        "Stream whole answers",
+        "Post an answer that is not a stream as a chunk, too, for callers that read it from"
+        " `/stream`. It costs a second post per answer.",
+    ),
+    Row(
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
         OPENAI,
         "Served model name",

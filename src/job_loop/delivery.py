@@ -1,10 +1,11 @@
-"""Delivers the response of one job to the platform: its chunks in order, then its result."""
+"""Delivers the answer of one job to the platform: its chunks in order, then its result."""
 
 import asyncio
 import json
 import time
 from typing import Any
 
+from job_loop.connections import PostRequest
 from job_loop.wire import PlatformClient, PostFailed, PostNotDelivered, PostUncertain, backoff_s
 from worker.errors import AnswerTooLarge, BrokenStream
 from worker.record import JobRecord
@@ -28,8 +29,8 @@ class Delivery:
         self._result_bytes = 0
         self._deadline = None if record.limit_s is None else record.received_at + record.limit_s
 
-    async def post_chunk(self, value: Any) -> None:
-        """Post one yield of the job and store it for the result.
+    async def add(self, value: Any) -> None:
+        """Store one yield of the job for the result; post it as a chunk, too, if there are several.
 
         Raises:
             AnswerTooLarge: If the platform would drop a result with this many bytes.
@@ -45,10 +46,10 @@ class Delivery:
                 f"The answer has more than {MAX_RESULT_BYTES:,} bytes in all, which the platform "
                 "does not keep: ask for less, or for fewer prompts in one job."
             )
+        if self._record.is_whole:
+            return
         try:
-            await self._post(
-                self._client.urls.chunk_url(self._record.id), b'{"output": %b}' % encoded
-            )
+            await self._post(self._client.posts.chunk, b'{"output": %b}' % encoded)
         except PostNotDelivered as error:
             # Callers that don't stream read the whole response from the result.
             if self._record.streamed:
@@ -71,9 +72,11 @@ class Delivery:
         await self._post_final(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
     async def _post_final(self, body: bytes) -> None:
-        await self._post(self._client.urls.result_url(self._record.id), body, is_repeatable=True)
+        posts = self._client.posts
+        post = posts.result if self._record.is_whole else posts.result_after_chunks
+        await self._post(post, body, is_repeatable=True)
 
-    async def _post(self, url: str, body: bytes, *, is_repeatable: bool = False) -> None:
+    async def _post(self, post: PostRequest, body: bytes, *, is_repeatable: bool = False) -> None:
         """Post until the platform has accepted or rejected the body or the deadline is over.
 
         A post that may have arrived is retried only if ``is_repeatable``.
@@ -84,7 +87,7 @@ class Delivery:
         failures, give_up_at = 0, self._deadline
         while True:
             try:
-                await self._client.post(url, self._record.id, body)
+                await self._client.post(post, self._record.id, body)
             except PostFailed as failed:
                 last_error: PostNotDelivered = failed
             except PostUncertain as failed:

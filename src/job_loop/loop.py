@@ -103,6 +103,8 @@ class JobLoop:
         self._death = engine_death
         self._in_progress = in_progress
         self._job_tasks: dict[str, asyncio.Task[None]] = {}
+        # Ids of the jobs whose answers are not complete.
+        self._occupied_slots: set[str] = set()
         self._shutdown = asyncio.Event()
         self._slot_event = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -184,8 +186,9 @@ class JobLoop:
 
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
         while await self._wait_for_slot():
-            free_slots = self._limits.max_jobs - len(self._job_tasks)
-            url = self._client.urls.take_jobs_url(free_slots, is_busy=bool(self._job_tasks))
+            url = self._client.urls.take_jobs_url(
+                self._free_slot_count, is_busy=bool(self._job_tasks)
+            )
             for job in await poller.poll(url):
                 self._start_job(job)
 
@@ -193,10 +196,20 @@ class JobLoop:
         """Wait for a ready engine and a free slot; return False if the loop is shutting down."""
         while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - engines rarely restart, and their loop can't set this loop's Event
             await asyncio.sleep(READY_INTERVAL_S)
-        while not self._shutdown.is_set() and len(self._job_tasks) >= self._limits.max_jobs:
+        while not self._shutdown.is_set() and self._free_slot_count <= 0:
             self._slot_event.clear()
             await self._slot_event.wait()
         return not self._shutdown.is_set()
+
+    @property
+    def _free_slot_count(self) -> int:
+        """Number of jobs to take, which is limited if results can't be posted."""
+        max_jobs = self._limits.max_jobs
+        return min(max_jobs - len(self._occupied_slots), 2 * max_jobs - len(self._job_tasks))
+
+    def _free_slot(self, job_id: str) -> None:
+        self._occupied_slots.discard(job_id)
+        self._slot_event.set()
 
     async def _cancel_stopped_jobs(self, poller: Poller[str]) -> None:
         """Poll for the ids of cancelled jobs, and cancel those of the jobs that are running."""
@@ -212,13 +225,14 @@ class JobLoop:
             return
         task = asyncio.create_task(self._run_job(job))
         self._job_tasks[job_id] = task
+        self._occupied_slots.add(job_id)
         self._in_progress.add(job_id)
         self._restart_idle_timer()
 
         def on_done(task: asyncio.Task[None]) -> None:
             del self._job_tasks[job_id]
             self._in_progress.remove(job_id)
-            self._slot_event.set()
+            self._free_slot(job_id)
             self._restart_idle_timer()
             if not task.cancelled() and (defect := task.exception()):
                 log.error("job %s met a defect", job_id, exc_info=defect)
@@ -229,19 +243,10 @@ class JobLoop:
         """Run a job, post its yields and its result or error, and log the job."""
         record = JobRecord.from_job(job)
         delivery = Delivery(self._client, record)
-        error: str | None = None
         try:
-            try:
-                with hide_defects(record.id):
-                    async with contextlib.aclosing(self._handler.handle(job, record)) as yields:
-                        async for value in yields:
-                            if isinstance(value, dict) and value.get("error"):
-                                error = str(value["error"])
-                                break
-                            await delivery.post_chunk(value)
-            except WorkerError as worker_error:
-                record.status = worker_error.status
-                error = json.dumps(worker_error.body(record.id), ensure_ascii=False)
+            error = await self._post_yields(job, record, delivery)
+            # The engine is done with this job: take another one while the result is posted.
+            self._free_slot(record.id)
             if error is None:
                 await delivery.post_result()
             else:
@@ -255,6 +260,22 @@ class JobLoop:
             log.error("job %s: its result could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect, so no traceback
         finally:
             record.write_to_log()
+
+    async def _post_yields(
+        self, job: dict[str, Any], record: JobRecord, delivery: Delivery
+    ) -> str | None:
+        """Run a job and post its yields; return the error with which it fails, or None."""
+        try:
+            with hide_defects(record.id):
+                async with contextlib.aclosing(self._handler.handle(job, record)) as yields:
+                    async for value in yields:
+                        if isinstance(value, dict) and value.get("error"):
+                            return str(value["error"])
+                        await delivery.add(value)
+        except WorkerError as error:
+            record.status = error.status
+            return json.dumps(error.body(record.id), ensure_ascii=False)
+        return None
 
 
 def _parse_jobs(response: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from pkgutil import resolve_name
 
-from aiohttp import ClientSession, TraceConfig
+from aiohttp import ClientSession
 
 from job_loop.loop import JobHandler, JobLoop, JobsInProgress, LoopLimits
 from job_loop.wire import PlatformClient, PlatformUrls
@@ -72,13 +72,13 @@ def platform_urls() -> PlatformUrls:
     return PlatformUrls(resolve_name(_TAKE_URL), resolve_name(_STREAM_URL), resolve_name(_DONE_URL))
 
 
-def create_session(trace: TraceConfig) -> ClientSession:
-    session: ClientSession = resolve_name(_SESSION)(trace_configs=[trace])
+def create_session() -> ClientSession:
+    session: ClientSession = resolve_name(_SESSION)()
     return session
 
 
-def _create_failed_start_session(trace: TraceConfig) -> ClientSession:
-    session = create_session(trace)
+def _create_failed_start_session() -> ClientSession:
+    session = create_session()
     session.headers.add(*FAILED_START_HEADER)
     return session
 

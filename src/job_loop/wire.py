@@ -1,18 +1,18 @@
 """HTTP client for the platform: classifies failed posts and replaces dead connections."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Self
 
 import aiohttp
-from aiohttp import ClientSession, ClientTimeout, TraceConfig
+from aiohttp import ClientSession
 from aiohttp_retry import JitterRetry
+
+from job_loop.connections import JOB_ID, ConnectionPool, PostRequest
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +73,6 @@ class PlatformUrls:
     stream: str
     done: str
 
-    def chunk_url(self, job_id: str) -> str:
-        return _build_job_url(self.stream, job_id, is_stream=False)
-
-    def result_url(self, job_id: str) -> str:
-        # As in the SDK, isStream is true for results and false for chunks.
-        return _build_job_url(self.done, job_id, is_stream=True)
-
-    def progress_url(self, job_id: str) -> str:
-        return _build_job_url(self.done, job_id, is_stream=False)
-
     def take_jobs_url(self, max_jobs: int, *, is_busy: bool) -> str:
         url = self.take
         if max_jobs > 1:
@@ -96,12 +86,24 @@ class PlatformUrls:
         return None if stop_url == self.take else stop_url
 
 
+class PostRequests:
+    """The posts to the platform's URLs, with the headers of a session."""
+
+    def __init__(self, urls: PlatformUrls, session: ClientSession) -> None:
+        headers = session.headers.copy()
+        headers["charset"] = "utf-8"
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        headers["X-Request-ID"] = JOB_ID
+        # As in the SDK, isStream is true only for the result of a job with chunks.
+        self.chunk = PostRequest(f"{urls.stream}&isStream=false", headers)
+        self.result_after_chunks = PostRequest(f"{urls.done}&isStream=true", headers)
+        self.result = PostRequest(f"{urls.done}&isStream=false", headers)
+
+
 class PlatformClient:
     """An HTTP client for the platform. Enter its context on the event loop that uses it."""
 
-    def __init__(
-        self, urls: PlatformUrls, create_session: Callable[[TraceConfig], ClientSession]
-    ) -> None:
+    def __init__(self, urls: PlatformUrls, create_session: Callable[[], ClientSession]) -> None:
         """Initialize the client; ``create_session`` opens sessions with the platform's API key."""
         self.urls = urls
         # Callbacks that hang up waiting requests after this process was frozen.
@@ -113,7 +115,9 @@ class PlatformClient:
         self._closing_sessions: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._session = self._open_session()
+        self._session = self._create_session()
+        self._connections = ConnectionPool()
+        self.posts = PostRequests(self.urls, self._session)
         self._last_tick_at = time.time()
         self._clock_task = asyncio.create_task(self._watch_clock())
         return self
@@ -124,6 +128,7 @@ class PlatformClient:
             task.cancel()
         await asyncio.gather(*self._closing_sessions, return_exceptions=True)
         await self._session.close()
+        self._connections.close_idle()
 
     @property
     def session(self) -> ClientSession:
@@ -131,18 +136,26 @@ class PlatformClient:
         self._replace_session_after_thaw()
         return self._session
 
-    async def post(self, url: str, job_id: str, body: bytes) -> None:
+    async def post(self, post: PostRequest, job_id: str, content: bytes) -> None:
         """Post JSON without a retry.
 
         Raises:
             PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
         """
-        context = SimpleNamespace(is_sent=False)
+        self._replace_session_after_thaw()
         try:
-            status = await self._post_once(url, job_id, body, context)
+            connection = await self._connections.acquire(post.origin, CONNECT_TIMEOUT_S)
         except NETWORK_ERRORS as error:
             self.record_failure(error)
-            raise (PostUncertain if context.is_sent else PostFailed)(repr(error)) from error
+            raise PostFailed(repr(error)) from error
+        try:
+            timeout_s = POST_TIMEOUT_S + len(content) / MIN_BYTES_PER_S
+            status = await connection.send(post.encode(job_id, content), timeout_s)
+        except NETWORK_ERRORS as error:
+            self.record_failure(error)
+            raise PostUncertain(repr(error)) from error
+        finally:
+            self._connections.release(post.origin, connection)
         if status < 300:
             self.record_success()
             return
@@ -158,8 +171,8 @@ class PlatformClient:
         Raises:
             PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
         """
-        body = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
-        await self.post(self.urls.progress_url(job["id"]), job["id"], body)
+        content = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
+        await self.post(self.posts.result, job["id"], content)
 
     def record_failure(self, error: object) -> None:
         """Record a failed request; log an outage once requests have failed for ``OUTAGE_S``."""
@@ -177,32 +190,6 @@ class PlatformClient:
             log.info("calls to the platform succeed again, after %.1f s", seconds)
         self._failing_since, self._is_outage_logged = None, False
 
-    async def _post_once(self, url: str, job_id: str, body: bytes, context: SimpleNamespace) -> int:
-        headers = {
-            "charset": "utf-8",
-            "Content-Type": "application/x-www-form-urlencoded",
-            "X-Request-ID": job_id,
-        }
-        total_s = POST_TIMEOUT_S + len(body) / MIN_BYTES_PER_S
-        async with self.session.post(
-            url,
-            data=body,
-            headers=headers,
-            # aiohttp would follow a redirect without the body.
-            allow_redirects=False,
-            timeout=ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S),
-            trace_request_ctx=context,
-        ) as response:
-            # The status is enough: a body that breaks off afterwards is not a failure.
-            with contextlib.suppress(*NETWORK_ERRORS):
-                await response.read()
-            return response.status
-
-    def _open_session(self) -> ClientSession:
-        trace = TraceConfig()
-        trace.on_request_headers_sent.append(_mark_request_sent)
-        return self._create_session(trace)
-
     async def _watch_clock(self) -> None:
         while True:
             self._replace_session_after_thaw()
@@ -216,7 +203,8 @@ class PlatformClient:
         if now - last_read_at < FROZEN_S:
             return
         log.info("thawed after %.0f s", now - last_read_at)
-        old, self._session = self._session, self._open_session()
+        old, self._session = self._session, self._create_session()
+        self._connections.close_idle()
         close_task = asyncio.create_task(_close_session_later(old))
         self._closing_sessions.add(close_task)
         close_task.add_done_callback(self._closing_sessions.discard)
@@ -224,19 +212,9 @@ class PlatformClient:
             callback()
 
 
-async def _mark_request_sent(_: ClientSession, context: SimpleNamespace, __: object) -> None:
-    """Record in a request's context that at least its headers have been sent."""
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.is_sent = True
-
-
 async def _close_session_later(session: ClientSession) -> None:
-    """Close a session after a delay in which its last posts can finish, or when cancelled."""
+    """Close a session after a delay in which its last response can be read, or when cancelled."""
     try:
         await asyncio.sleep(10 * POST_TIMEOUT_S)
     finally:
         await session.close()
-
-
-def _build_job_url(url: str, job_id: str, *, is_stream: bool) -> str:
-    return f"{url.replace('$ID', job_id)}&isStream={str(is_stream).lower()}"

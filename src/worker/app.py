@@ -152,6 +152,8 @@ class Worker:
                 seconds = record.limit_s or self._timeout_s
                 reply = dialects.make_answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
+                is_chunked = reply.stream or record.streamed or self._settings.stream_whole_answers
+                record.is_whole = not is_chunked
                 async with (
                     report_progress(job, reply.progress, self._report),
                     contextlib.aclosing(self._render_chunks(parsed, reply, record)) as yields,

@@ -45,6 +45,7 @@ class JobRecord:
         submitted_at: Time at which the engine received the request; None if it never did.
         first_piece_at: Time at which the first piece of the answer arrived.
         streamed: Whether the caller requested a stream.
+        is_whole: Whether the answer is one yield that only the job's result contains.
         chunks: Number of yields.
         posts_retried: Number of retried posts to the platform.
     """
@@ -58,6 +59,7 @@ class JobRecord:
     submitted_at: float | None = None
     first_piece_at: float | None = None
     streamed: bool = False
+    is_whole: bool = False
     chunks: int = 0
     posts_retried: int = 0
 

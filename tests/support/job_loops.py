@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import ClientSession, TraceConfig, web
+from aiohttp import ClientSession, web
 
 from emulator import Emulator, Job
 from job_loop import JobLoop, LoopLimits, PlatformClient
@@ -26,7 +26,7 @@ UNPOSTABLE = "unpostable"  # replaces a yield with an object that JSON can't rep
 
 @dataclass
 class ScriptedAnswers:
-    """Yields the values in a job's input: ``{"yields": [...], "stream": true}``."""
+    """Yields the values in a job's input: ``{"yields": [...], "stream": true, "whole": false}``."""
 
     records: list[JobRecord] = field(default_factory=list)
     closed_jobs: list[str] = field(default_factory=list)  # ids of jobs whose answers have finished
@@ -43,6 +43,7 @@ class ScriptedAnswers:
             yield {"error": json.dumps(job["input"].body(record.id))}
             return
         record.streamed = job["input"].get("stream", False)
+        record.is_whole = job["input"].get("whole", False)
         self.records.append(record)
         self.running_jobs.add(job["id"])
         self.max_running = max(self.max_running, len(self.running_jobs))
@@ -78,12 +79,14 @@ class Platform:
     in_progress: set[str]
     task: asyncio.Task[None]
 
-    def submit(self, *yields: Any, stream: bool = False, **payload: Any) -> Job:
-        job_input = {"yields": yields, "stream": stream}
+    def submit(
+        self, *yields: Any, stream: bool = False, whole: bool = False, **payload: Any
+    ) -> Job:
+        job_input = {"yields": yields, "stream": stream, "whole": whole}
         return self.emulator.queue.submit({"input": job_input, **payload})
 
-    async def run(self, *yields: Any, stream: bool = False, **payload: Any) -> Job:
-        job = self.submit(*yields, stream=stream, **payload)
+    async def run(self, *yields: Any, **options: Any) -> Job:
+        job = self.submit(*yields, **options)
         assert await job.wait_for_end(HUNG_S)
         return job
 
@@ -112,10 +115,6 @@ def platform_urls(emulator: Emulator) -> PlatformUrls:
     )
 
 
-def make_session(trace: TraceConfig) -> ClientSession:
-    return ClientSession(trace_configs=[trace])
-
-
 @asynccontextmanager
 async def run_job_loop(
     emulator: Emulator, jobs: int = 4, grace_s: float = 60, values: float = math.inf
@@ -123,7 +122,7 @@ async def run_job_loop(
     """Run a job loop on a running emulator; stop the loop at the end of the block."""
     answers, wire, in_progress = (
         ScriptedAnswers(),
-        PlatformClient(platform_urls(emulator), make_session),
+        PlatformClient(platform_urls(emulator), ClientSession),
         set[str](),
     )
     died: Future[None] = Future()

@@ -144,13 +144,12 @@ class OpenAIGateway(JobResponder):
 
 
 def job_output(job: Job) -> Any:
-    """Return the output of a job: a single chunk's output, or a list of several chunks' outputs.
+    """Return the outputs of a job's chunks, or of its result without chunks; a single one alone.
 
-    Without chunks, it is the output of the final post.
+    A result without chunks is a list, too, if the handler is a generator.
     """
-    outputs = [chunk.output for chunk in job.chunks]
-    # There are no chunks if the handler is not a generator.
-    return outputs[0] if len(outputs) == 1 else outputs or job.output
+    outputs = [chunk.output for chunk in job.chunks] or job.output
+    return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
 
 
 def to_openai_error(job: Job) -> dict[str, Any]:

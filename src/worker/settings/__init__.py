@@ -147,6 +147,7 @@ class Settings(BaseModel):
     default_batch_max_delay_ms: NonNegativeFloat = 100
     default_max_tokens: PositiveInt = 16
     raw_openai_output: Boolean = True
+    stream_whole_answers: Boolean = False
     strict_requests: Boolean = False
     structured_compile_s: NonNegativeFloat = 30
     structured_max_repetitions: PositiveInt = 10_000

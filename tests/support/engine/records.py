@@ -15,8 +15,8 @@ def record_fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [vars(entry)["fields"] for entry in caplog.records if entry.name == "worker.record"]
 
 
-async def record_of(engine: ScriptedEngine, payload: Any) -> JobRecord:
+async def record_of(engine: ScriptedEngine, payload: Any, **environ: str) -> JobRecord:
     record = JobRecord(ID)
-    async for _ in worker(engine).handle({"id": ID, "input": payload}, record):
+    async for _ in worker(engine, **environ).handle({"id": ID, "input": payload}, record):
         pass
     return record

@@ -72,6 +72,14 @@ async def test_a_record_passed_by_the_caller_is_not_logged(
     assert record_fields(caplog) == []
 
 
+@pytest.mark.parametrize("setting", ["0", "1"])
+async def test_a_record_has_whether_only_the_result_contains_the_answer(setting: str) -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        for form, stream in itertools.product((raw_job, chat_job), (True, False)):
+            record = await record_of(engine, form(stream=stream), STREAM_WHOLE_ANSWERS=setting)
+            assert record.is_whole is (not stream and setting == "0")
+
+
 async def test_a_record_has_whether_the_response_is_streamed() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         for form, stream in itertools.product(FORMS, (True, False)):

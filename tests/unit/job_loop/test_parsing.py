@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from aiohttp import web
-from support.job_loops import make_session, run_job_loop, serve_routes
+from aiohttp import ClientSession, web
+from support.job_loops import run_job_loop, serve_routes
 
 from emulator import Emulator
 from job_loop import PlatformClient
@@ -85,7 +85,9 @@ async def test_a_take_returns_parsed_jobs_and_the_ids_of_the_others() -> None:
         return web.Response(text=f'[{{"id": "bad", "input": {DEEP}}}, {json.dumps(GOOD)}]')
 
     async with serve_routes(web.get("/job-take-batch/w", take)) as url:
-        wire = PlatformClient(PlatformUrls(f"{url}/job-take/w?", "", ""), make_session)
+        wire = PlatformClient(
+            PlatformUrls(f"{url}/job-take/w?", f"{url}/?", f"{url}/?"), ClientSession
+        )
         polls = Poller(wire, _parse_jobs, reports_outages=True)
         async with wire:
             jobs = await polls.poll(wire.urls.take_jobs_url(2, is_busy=False))

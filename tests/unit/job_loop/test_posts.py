@@ -4,7 +4,6 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ from support.processes.emulator_peer import EmulatorClock
 
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire
+from job_loop.connections import PostRequest
 from worker.errors import InvalidInput
 
 NAN = float("nan")
@@ -46,7 +46,7 @@ async def refuse_chunks(platform: Platform, status: int) -> AsyncIterator[None]:
         return web.json_response({})
 
     async with serve_routes(web.post("/refusing", refuse), web.get("/taken", accept)) as url:
-        platform.wire.urls = replace(platform.wire.urls, stream=f"{url}/refusing?")
+        platform.wire.posts.chunk = PostRequest(f"{url}/refusing", {})
         yield
 
 
@@ -54,6 +54,13 @@ async def test_a_yielded_error_fails_the_job_with_its_text(platform: Platform) -
     job = await platform.run("begun", {"error": '{"error": {"message": "ü"}}'}, "never")
     assert (job.status, job.error) == (Status.FAILED, '{"error": {"message": "ü"}}')
     assert chunk_outputs(job) == ["begun"]
+
+
+async def test_a_whole_answer_is_posted_once_as_the_result(platform: Platform) -> None:
+    job = await platform.run({"text": "ü"}, whole=True)
+    assert (job.status, job.output, job.chunks) == (Status.COMPLETED, [{"text": "ü"}], [])
+    worker = platform.emulator.queue.get_worker("w")
+    assert (worker.chunks, worker.results, platform.answers.records[0].chunks) == (0, 1, 1)
 
 
 async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: Platform) -> None:
@@ -80,8 +87,8 @@ async def test_a_stream_continues_after_refused_connections(platform: Platform) 
 
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}/chunks?"
-        platform.wire.urls = replace(platform.wire.urls, stream=url)
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/chunks"
+        platform.wire.posts.chunk = PostRequest(url, {})
         job = platform.submit(*CHUNKS, stream=True)
         await platform.wait_until_begun(job)
         await poll_until(lambda: job.has_ended or platform.answers.records[0].posts_retried > 2)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import uvloop
+from aiohttp import ClientSession
 from support.job_loops import (
     HANG,
     Platform,
     ScriptedAnswers,
-    make_session,
     platform_urls,
     run_job_loop,
 )
@@ -115,7 +115,7 @@ def stop_during_take(holding_platform: HoldingPlatform) -> ScriptedAnswers:
         server = await asyncio.start_server(holding_platform.serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         wire = PlatformClient(
-            PlatformUrls(f"{url}/take?", f"{url}/stream/$ID?", f"{url}/done/$ID?"), make_session
+            PlatformUrls(f"{url}/take?", f"{url}/stream/$ID?", f"{url}/done/$ID?"), ClientSession
         )
         loop = JobLoop(answers, wire, LoopLimits(1, 60), Future(), set())
         with contextlib.closing(server):
@@ -254,7 +254,7 @@ async def test_a_signal_starts_shutdown_and_a_second_one_reaches_the_previous_ha
 
 
 def create_failed_start_loop(emulator: Emulator, limits: LoopLimits) -> JobLoop:
-    wire = PlatformClient(platform_urls(emulator), make_session)
+    wire = PlatformClient(platform_urls(emulator), ClientSession)
     return JobLoop(FailedStartHandler(StartFailed("no model")), wire, limits, Future(), set[str]())
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 from support.job_loops import (
     HANG,
     Platform,
-    make_session,
     platform_urls,
     run_job_loop,
     serve_routes,
@@ -44,6 +43,17 @@ async def test_many_more_jobs_than_slots_all_get_their_answers(slots: int) -> No
             assert await job.wait_for_end(HUNG_S)
             assert job.output == [number]
     assert platform.answers.max_running <= slots
+
+
+async def test_a_slot_is_free_while_the_result_of_its_job_is_posted() -> None:
+    async with Emulator() as emulator, run_job_loop(emulator, jobs=1) as platform:
+        fault = Fault(on=Call.DONE, do=Action.DELAY, delay_s=2 * HUNG_S)
+        platform.emulator.faults.add(fault)
+        jobs = [platform.submit(number, whole=True) for number in range(3)]
+        await platform.wait_until_begun(*jobs[:2])
+        # The results of as many jobs as there are slots may wait.
+        assert platform.in_progress == {job.id for job in jobs[:2]}
+        assert jobs[2].status is Status.IN_QUEUE
 
 
 def test_a_take_reports_whether_the_worker_is_busy() -> None:
@@ -118,7 +128,7 @@ async def poll_twice(answer: str, read: Callable[[Any], list[Any]]) -> float:
 
     async with (
         serve_routes(web.get("/poll", poll)) as url,
-        PlatformClient(PlatformUrls(f"{url}/poll", "", ""), make_session) as wire,
+        PlatformClient(PlatformUrls(f"{url}/poll", f"{url}/?", f"{url}/?"), ClientSession) as wire,
     ):
         poller, start = Poller(wire, read, reports_outages=True), time.monotonic()
         for _ in range(2):
