@@ -16,6 +16,8 @@ SITE_TOOL := .site/installed
 RANDOM_MODEL := .models/random
 # The file that make bench writes. make bench-plots draws one or more of them and combines their runs.
 FIGURES ?= .bench-figures/demo.json
+# The file of the benchmark that simulates the load of a GPU.
+LOAD_FIGURES ?= .bench-figures/gpu-load.json
 NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
@@ -256,10 +258,13 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/batch.py callers
 	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py
 	@$(BIN)/python benchmarks/volume_transfer.py
+	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --json $(LOAD_FIGURES)
 
-bench-plots: $(PLOTTER) ## Draw docs/plots and print the table from files of make bench (FIGURES="a.json b.json"; .bench, 40 MB)
+bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of make bench (FIGURES="a.json b.json", LOAD_FIGURES="c.json"; .bench, 40 MB)
 	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
 	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py $(FIGURES)
+	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --read $(LOAD_FIGURES)
+	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
 
 pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the README's pictures of two commands
 	@$(BIN)/python builder/pictures.py docs/plots

@@ -1,7 +1,9 @@
 """Draws the results of `compare.py`: throughput and first tokens, one stream, and the startup.
 
     PYTHONPATH=benchmarks .bench/bin/python builder/plots.py FILE [FILE ...] --output docs/plots
+    PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load FILE [FILE ...]
 
+With `--load` it draws the results of `gpu_load`: the pace of streams, and the CPU that they use.
 The rounds of several files are combined. The pictures have a white background, so that they can be
 read on light and on dark pages.
 """
@@ -14,6 +16,7 @@ import matplotlib as mpl
 from compare_parts import comparison as comparisons
 from compare_parts.comparison import Comparison, Groups
 from compare_parts.rows import SWEEP
+from gpu_load.loads import COUNTS, PACES, stream_load
 from matplotlib.figure import Figure
 
 # Colours that colour-blind readers can distinguish, and markers for prints in grey.
@@ -39,10 +42,11 @@ def concurrency(comparison: Comparison) -> Figure:
     """Draw tokens per second and the time to the first token, by the number of callers."""
     figure = Figure(figsize=(8, 3.5))
     rates, firsts = figure.subplots(1, 2)
-    for side, groups in comparison.sides().items():
+    sides = comparison.sides()
+    for side in (side for side in SIDES if side in sides):
         title, colour, marker = SIDES[side]
         for axes, name in ((rates, "tokens_per_s"), (firsts, "first_p50")):
-            values = [groups[load][name] for load in SWEEP.values()]
+            values = [sides[side][load][name] for load in SWEEP.values()]
             axes.plot(list(SWEEP), values, color=colour, marker=marker, markersize=4, label=title)
     for axes in (rates, firsts):
         axes.set_xscale("log", base=2)
@@ -61,7 +65,7 @@ def stream(comparison: Comparison) -> Figure:
     """Draw the arrivals of the tokens of one stream."""
     figure = Figure(figsize=(8, 3))
     axes = figure.subplots()
-    for side in comparison.rounds:
+    for side in (side for side in SIDES if side in comparison.rounds):
         title, colour, marker = SIDES[side]
         arrivals = [(0.0, 0), *comparison.stream(side)]
         times, tokens = zip(*arrivals, strict=True)
@@ -109,6 +113,29 @@ def _draw_phases(figure: Figure, phases: Groups, sides: Mapping[str, Groups]) ->
             axes.text(middle, "worker", text, ha="center", va="center", fontsize=7)
 
 
+def pace(comparison: Comparison) -> Figure:
+    """Draw the pace of streams and the CPU of the front, by the number of streams and the pace."""
+    figure = Figure(figsize=(8, 3.5))
+    paces, cores = figure.subplots(1, 2)
+    for side, groups in comparison.sides().items():
+        _, colour, marker = SIDES[side]
+        for nominal, line in zip(PACES, ("--", "-"), strict=True):
+            for axes, name in ((paces, "pace"), (cores, "front_cores")):
+                values = [groups[stream_load(count, nominal)][name] for count in COUNTS]
+                style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": line}
+                axes.plot(COUNTS, values, label=f"{side}, {nominal} tokens/s a stream", **style)
+    for axes in (paces, cores):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(COUNTS, [str(count) for count in COUNTS])
+        axes.set_xlabel("streams")
+        axes.set_ylim(bottom=0)
+    paces.set_title("pace of a stream / pace of the GPU")
+    cores.set_title("CPU cores, without those of the core")
+    figure.legend(*paces.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+LOAD_PLOTS: dict[str, Callable[[Comparison], Figure]] = {"pace": pace}
 PLOTS: dict[str, Callable[[Comparison], Figure]] = {
     "concurrency": concurrency,
     "stream": stream,
@@ -116,11 +143,13 @@ PLOTS: dict[str, Callable[[Comparison], Figure]] = {
 }
 
 
-def draw(comparison: Comparison, output: Path) -> None:
-    """Write all plots of a comparison into a directory as PNG files."""
+def draw(
+    plots: Mapping[str, Callable[[Comparison], Figure]], comparison: Comparison, output: Path
+) -> None:
+    """Write plots of a comparison into a directory as PNG files."""
     output.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        for name, plot in PLOTS.items():
+        for name, plot in plots.items():
             plot(comparison).savefig(output / f"{name}.png", dpi=110, facecolor="white")
 
 
@@ -129,5 +158,7 @@ if __name__ == "__main__":
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, default=Path("docs/plots"))
+    parser.add_argument("--load", action="store_true", help="the files are those of gpu_load")
     arguments = parser.parse_args()
-    draw(comparisons.read(arguments.files), arguments.output)
+    plots = LOAD_PLOTS if arguments.load else PLOTS
+    draw(plots, comparisons.read(arguments.files), arguments.output)

@@ -1,0 +1,117 @@
+"""The loads, and the bodies of their requests."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_load.pacing import words
+
+# Tokens of the prompts: those that all have in common, and those of each.
+SYSTEM_TOKENS, USER_TOKENS = 1900, 80
+# Placeholder in the template of bodies.
+NUMBER = "$NUMBER"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look up a text.",
+            "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
+        },
+    }
+]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Callers who each send the next request when the answer to their last one has ended.
+
+    Args:
+        streams: Number of callers.
+        pace: Tokens per second of each stream.
+        tokens: Exact number of tokens of each answer.
+        stream: Whether the answers are streamed. Those that aren't start and end together.
+        calls_tool: Whether the requests have tools, and the answers call one.
+        window_s: Seconds in which the load is measured, after all callers have started.
+    """
+
+    streams: int
+    pace: float
+    tokens: int = 100
+    stream: bool = True
+    calls_tool: bool = False
+    window_s: float = 10.0
+
+    @property
+    def ramp_s(self) -> float:
+        """Seconds over which the callers start, so that their answers end one by one."""
+        return self.tokens / self.pace if self.stream else 0.0
+
+
+# Seconds that an answer takes, by the number of streams: with 1,024 streams, answers of a few
+# seconds would make the front parse prompts more than anything else.
+SECONDS = {64: 4, 128: 6, 256: 10, 1024: 30}
+COUNTS, PACES = tuple(SECONDS), (20, 50)
+
+
+def stream_load(count: int, pace: int) -> str:
+    """Return the name of the load with a number of streams at a pace."""
+    return f"{count} at {pace}/s"
+
+
+CEILING = "64 at 500/s"
+LOADS = {
+    **{
+        stream_load(count, pace): Load(count, pace, tokens=SECONDS[count] * pace)
+        for pace in PACES
+        for count in COUNTS
+    },
+    "64 with tools at 50/s": Load(64, 50, tokens=200, calls_tool=True),
+    "256 with tools at 50/s": Load(256, 50, tokens=500, calls_tool=True),
+    "64 whole at 50/s": Load(64, 50, stream=False),
+    # Answers so long that few requests arrive in the window.
+    CEILING: Load(64, 500, tokens=6000),
+}
+WARM_UP = Load(16, 50, tokens=50, window_s=5.0)
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order for the callers: a load, and the body of its requests with a placeholder."""
+
+    load: Load
+    body: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Order":
+        values = json.loads(text)
+        return Order(Load(**values["load"]), values["body"])
+
+
+def make_order(load: Load, name: str, model: Path) -> Order:
+    """Return the order for a load of chats with a served model, whose directory has the words."""
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    texts = [word.replace("Ġ", " ") for word in words(tokenizer["model"]["vocab"])]
+
+    def text(tokens: int) -> str:
+        return "".join(texts[number % len(texts)] for number in range(tokens))
+
+    body: dict[str, Any] = {
+        "model": name,
+        "messages": [
+            {"role": "system", "content": text(SYSTEM_TOKENS)},
+            {"role": "user", "content": NUMBER + text(USER_TOKENS)},
+        ],
+        "max_tokens": load.tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": load.stream,
+        "vllm_xargs": {"pace": load.pace, "tool": int(load.calls_tool)},
+        **({"stream_options": {"include_usage": True}} if load.stream else {}),
+        **({"tools": TOOLS} if load.calls_tool else {}),
+    }
+    return Order(load, json.dumps(body))
