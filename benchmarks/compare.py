@@ -1,6 +1,7 @@
 """Compares the worker, including the platform, with vLLM's own server and the bare engine.
 
     python benchmarks/compare.py [--rounds 3] [--model .models/demo] [--json FILE] [--others]
+        [--only worker server bare sdk-1.12 sdk-2.0] [--threads one|default]
     python benchmarks/compare.py --read FILE [FILE ...]
 
 The worker runs as in production with the local platform, which is a separate process. vLLM's server
@@ -8,6 +9,10 @@ has no platform between itself and the callers. The bare engine is called in its
 have the same engine settings. Each round starts each side again, in alternating order. Callers,
 platform and side share the machine; the table also shows their shares of it. The medians of the
 rounds and their ratios count; figures of different machines can't be compared.
+
+By default all sides have one thread, one process in addition to the core, and few log lines. With
+`--threads default` each side chooses them itself; only the options of the engine are the same. Two
+more sides, `--only sdk-…`, are the same worker with the job loop of the SDK.
 
 After the loads of the table, a round has a sweep from one caller to 128, and one longer stream
 whose token arrivals are stored; the worker also streams with delayed POSTs. `--others` runs other
@@ -17,22 +22,22 @@ prints it again from the files of one or several runs, whose rounds are combined
 """
 
 import argparse
-import asyncio
-import sys
+import os
 from pathlib import Path
 
 import bench
-from compare_parts import comparison as comparisons
+from compare_parts import command
 from compare_parts.comparison import Comparison, Groups, Round
 from compare_parts.figures import Load
 from compare_parts.others import run_others
-from compare_parts.rows import POST_DELAYS_MS, SWEEP, table
-from compare_parts.sides import SIDES, StartSide, WorkerSide
+from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, ROWS, SWEEP
+from compare_parts.sides import CONDITIONS, SIDES, WorkerSide, parse_side
 
 # The loads of each side, in this order; the first one also warms up.
 LOADS = {
     "warm-up": Load(callers=64, requests=128),
-    "idle": Load(callers=1, requests=40),
+    # Enough requests that their p99 is not their maximum.
+    "idle": Load(callers=1, requests=200),
     "16 streams": Load(callers=16, requests=160),
     "64 streams": Load(callers=64, requests=320),
     "64 whole": Load(callers=64, requests=320, stream=False),
@@ -43,10 +48,10 @@ ONE_STREAM = Load(callers=1, requests=1, tokens=200)
 SLOW_LINK = Load(callers=1, requests=5, tokens=100)
 
 
-async def measure(start_side: StartSide, model: Path) -> Round:
+async def measure(side_name: str, model: Path, threads: str) -> Round:
     """Start a side, and measure it with all loads."""
     results: Groups = {}
-    async with start_side(model) as side:
+    async with SIDES[side_name](model, CONDITIONS[threads]) as side:
         for name, load in LOADS.items():
             results[name] = (await side.run(load)).figures.as_json()
         results["start"] = {"first_s": side.first_s, "memory_mib": side.memory_mib()}
@@ -68,46 +73,23 @@ async def measure_link(side: WorkerSide) -> dict[str, float]:
     }
 
 
-async def measure_all(arguments: argparse.Namespace) -> dict[str, list[Round]]:
-    results: dict[str, list[Round]] = {name: [] for name in arguments.only}
-    for number in range(arguments.rounds):
-        for name in sorted(arguments.only, reverse=number % 2 == 0):
-            results[name].append(await measure(SIDES[name], arguments.model))
-            print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
-    return results
-
-
 def compare(arguments: argparse.Namespace) -> Comparison:
-    machine = bench.machine()
-    other_figures = [run_others(arguments.model)] if arguments.others else []
-    rounds = asyncio.run(measure_all(arguments))
-    return Comparison([machine], arguments.model.name, rounds, other_figures)
-
-
-def main(arguments: argparse.Namespace) -> None:
-    if arguments.read:
-        comparison = comparisons.read(arguments.read)
-    else:
-        comparison = compare(arguments)
-        bench.write_json(arguments.json, comparisons.FILE_FORMAT.dump_python(comparison))
-    print(table(comparison.sides()))
-    rounds = max(map(len, comparison.rounds.values()))
-    print(f"\nMedians of {rounds}; model {comparison.model}; {'; '.join(comparison.machine)}")
+    machine, model, threads = bench.machine(), arguments.model, arguments.threads
+    # Otherwise variables of this shell would change the defaults of the sides.
+    for name in CONDITIONS["one"].environ:
+        os.environ.pop(name, None)
+    other_figures = [run_others(model)] if arguments.others else []
+    rounds = command.measure_rounds(arguments, lambda name: measure(name, model, threads))
+    return Comparison([machine], model.name, CONDITIONS[threads].title, rounds, other_figures)
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__, writes_json=True)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    parser.add_argument("--only", nargs="+", choices=tuple(SIDES), default=list(SIDES))
+    parser = command.options(__doc__, SIDES, FIRST_SIDES, parse_side)
+    parser.add_argument("--threads", choices=tuple(CONDITIONS), default="one")
     parser.add_argument(
         "--others", action="store_true", help="also run other benchmarks for their rows"
     )
-    parser.add_argument(
-        "--read",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="print the table of files instead of measuring",
-    )
-    main(parser.parse_args())
+    arguments = parser.parse_args()
+    if arguments.others and arguments.threads != "one":
+        parser.error("--others runs benchmarks with threads of their own, so omit --threads")
+    command.run(arguments, compare, ROWS)

@@ -1,1 +1,1 @@
-"""The parts of `compare.py`: sides, loads, resource usage, result files, and rows."""
+"""The parts of `compare.py`: sides, loads, resource usage, result files, rows, and the command."""

@@ -35,12 +35,14 @@ class Comparison:
     Args:
         machine: A description of the machine for each run.
         model: Name of the model's directory.
+        conditions: Description of the conditions that all sides share.
         rounds: The rounds of each side.
         others: The figures of the worker from other benchmarks, for each run.
     """
 
     machine: list[str]
     model: str
+    conditions: str
     rounds: dict[str, list[Round]]
     others: list[Groups]
 
@@ -76,17 +78,20 @@ def medians(rounds: Sequence[Groups]) -> Groups:
 
 
 def read(files: Sequence[Path]) -> Comparison:
-    """Read the files of runs with the same model, and combine their rounds.
+    """Read the files of runs with the same model and conditions, and combine their rounds.
 
     Raises:
-        ValueError: If the runs have different models, or a file is not such a file.
+        ValueError: If the runs have different models or conditions, or a file is not such a file.
     """
     runs = [FILE_FORMAT.validate_json(file.read_bytes()) for file in files]
     if len({run.model for run in runs}) > 1:
         raise ValueError("these runs are of different models")
+    if len({run.conditions for run in runs}) > 1:
+        raise ValueError("these runs have different conditions")
     return Comparison(
         machine=[machine for run in runs for machine in run.machine],
         model=runs[0].model,
+        conditions=runs[0].conditions,
         rounds=_join_rounds([run.rounds for run in runs]),
         others=[groups for run in runs for groups in run.others],
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 Side = Mapping[str, Mapping[str, float]]
 
+# The sides of the first columns; those with the SDK's own loop follow.
+FIRST_SIDES = ("worker", "server", "bare")
 # The loads of the sweep, by number of callers.
 SWEEP = {2**power: f"sweep {2**power}" for power in range(8)}
 # Milliseconds that are added to each POST of the worker.
@@ -52,23 +54,23 @@ class Row:
 
 
 ROWS = (
-    Row("start to the first streamed token, s", "start", "first_s", max_ratio=0.5),
-    Row("idle: first token p50, ms", "idle", "first_p50", max_ratio=1.5),
-    Row("idle: first token p99, ms", "idle", "first_p99"),
-    Row("idle: 64 tokens p50, ms", "idle", "latency_p50", max_ratio=1.1),
+    Row("start to the first streamed token, s", "start", "first_s", max_ratio=0.4),
+    Row("idle: first token p50, ms", "idle", "first_p50", max_ratio=1.2),
+    Row("idle: first token p99, ms", "idle", "first_p99", max_ratio=1.5),
+    Row("idle: 64 tokens p50, ms", "idle", "latency_p50", max_ratio=0.9),
     Row("16 streams: tokens/s", "16 streams", "tokens_per_s", min_ratio=1.0, digits=0),
     Row("64 streams: tokens/s", "64 streams", "tokens_per_s", min_ratio=1.0, digits=0),
     Row("64 streams: first token p50, ms", "64 streams", "first_p50", max_ratio=1.0),
-    Row("64 streams: gap between tokens p99, ms", "64 streams", "gap_p99", max_value=50.0),
-    Row("64 streams: CPU of the side, ms a request", "64 streams", "own_cpu", max_ratio=0.75),
+    Row("64 streams: gap between tokens p99, ms", "64 streams", "gap_p99", max_value=120.0),
+    Row("64 streams: CPU of the side, ms a request", "64 streams", "own_cpu", max_ratio=1.0),
     Row("64 streams: CPU of the platform, ms a request", "64 streams", "platform_cpu"),
     Row("64 streams: CPU of the callers, ms a request", "64 streams", "client_cpu"),
     Row("64 streams: share of the machine, side, %", "64 streams", "own_share", digits=0),
     Row("64 streams: share of the platform, %", "64 streams", "platform_share", digits=0),
     Row("64 streams: share of the callers, %", "64 streams", "client_share", digits=0),
-    Row("64 streams: POSTs a stream", "64 streams", "posts", max_value=7.0),
-    Row("64 whole: requests/s", "64 whole", "requests_per_s", min_ratio=0.95, digits=0),
-    Row("64 whole: CPU of the side, ms a request", "64 whole", "own_cpu", max_ratio=0.75),
+    Row("64 streams: POSTs a stream", "64 streams", "posts"),
+    Row("64 whole: requests/s", "64 whole", "requests_per_s", min_ratio=1.0, digits=0),
+    Row("64 whole: CPU of the side, ms a request", "64 whole", "own_cpu", max_ratio=0.9),
     Row("64 whole: CPU of the platform, ms a request", "64 whole", "platform_cpu"),
     Row("64 whole: share of the machine, side, %", "64 whole", "own_share", digits=0),
     Row("64 whole: share of the platform, %", "64 whole", "platform_share", digits=0),
@@ -94,12 +96,13 @@ ROWS = (
 )
 
 
-def table(sides: Mapping[str, Side]) -> str:
+def table(sides: Mapping[str, Side], rows: Sequence[Row]) -> str:
     """Return the table as Markdown, with the worker's ratio to vLLM's server and its goal."""
-    names = [name for name in ("worker", "server", "bare") if name in sides]
+    names = [name for name in FIRST_SIDES if name in sides]
+    names += sorted(sides.keys() - names)
     lines = [_line("", [f"{name:>9}" for name in names], f"{'ratio':>6}", "goal")]
     lines.append(_line("---", ["---:"] * len(names), "---:", "---"))
-    for row in ROWS:
+    for row in rows:
         values = {name: sides[name].get(row.load, {}).get(row.figure) for name in names}
         if any(values.values()):
             cells = [_format(values[name], row.digits) for name in names]

@@ -1,4 +1,7 @@
-"""The sides: the worker with a local platform, vLLM's own server, and the bare engine."""
+"""The sides: the worker with a local platform, vLLM's own server, and the bare engine.
+
+More sides are the same worker with the SDK's own loop, for two releases of the SDK.
+"""
 
 import asyncio
 import json
@@ -6,10 +9,13 @@ import shlex
 import socket
 import sys
 import time
+from argparse import ArgumentTypeError
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,23 +27,52 @@ from compare_parts import http_load, usage
 from compare_parts.figures import Figures, Load, Measurement, figures
 from compare_parts.phases import Phase, record_phases
 from emulator import faults_that_delay_posts
+from job_loop.sdk import COMPATIBLE_VERSIONS
 
 START_S = 180.0
 NAME = "model"
-# The same engine for all sides: one process in addition to the core, no compilation, no log line
-# per request.
+# The same engine for all sides, without compilation, and with the same size of the KV cache.
 ENGINE: dict[str, Any] = {
     "dtype": "float16",
     "max_model_len": 1024,
     "max_num_seqs": 256,
     "enforce_eager": True,
-    "distributed_executor_backend": "uni",
 }
-ENVIRON = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "OMP_NUM_THREADS": "1",
+CACHE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions that are the same on all sides.
+
+    Args:
+        title: Their description for the output.
+        engine: Options of the engine.
+        environ: Variables of the side's process.
+        server_flags: Options that only vLLM's server has.
+    """
+
+    title: str
+    engine: dict[str, Any]
+    environ: dict[str, str]
+    server_flags: tuple[str, ...] = ()
+
+
+# By the name of `--threads`.
+CONDITIONS = {
+    # One process in addition to the core. The worker still logs a line per request.
+    "one": Conditions(
+        "one thread a side",
+        {**ENGINE, "distributed_executor_backend": "uni"},
+        {
+            **CACHE,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "OMP_NUM_THREADS": "1",
+        },
+        ("--disable-uvicorn-access-log",),
+    ),
+    "default": Conditions("each side's own threads, processes and log", ENGINE, CACHE),
 }
 
 
@@ -141,7 +176,28 @@ class BareSide:
         return usage.memory_mib(self.process.pid)
 
 
-StartSide = Callable[[Path], AbstractAsyncContextManager[Side]]
+StartSide = Callable[[Path, Conditions], AbstractAsyncContextManager[Side]]
+HANDLER = (sys.executable, "-u", str(bench.ROOT / "src" / "handler.py"))
+PYTHONPATH = {"PYTHONPATH": f"{bench.ROOT / 'benchmarks'}:{bench.ROOT / 'src'}"}
+
+
+def worker_settings(model: Path, engine: Mapping[str, Any]) -> dict[str, str]:
+    """Return a worker's settings for a model and options of its engine."""
+    return {
+        "MODEL_NAME": str(model),
+        "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME,
+        **{name.upper(): str(int(v) if v is True else v) for name, v in engine.items()},
+    }
+
+
+def server_command(model: Path, port: int, conditions: Conditions) -> list[str]:
+    """Return the command of vLLM's server for a model."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", NAME, "--port", str(port), *conditions.server_flags]
+    for name, value in conditions.engine.items():
+        flag = f"--{name.replace('_', '-')}"
+        command += [flag] if value is True else [flag, str(value)]
+    return command
 
 
 async def _read_worker_environ(platform: Process) -> dict[str, str]:
@@ -154,14 +210,14 @@ async def _read_worker_environ(platform: Process) -> dict[str, str]:
     return environ
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
 
 
-async def _first_token(base: str, process: Process) -> float:
+async def first_token(base: str, process: Process) -> float:
     """Return the time of a stream's first token; retry until the side accepts connections.
 
     Raises:
@@ -185,55 +241,78 @@ async def _first_token(base: str, process: Process) -> float:
 
 
 @asynccontextmanager
-async def worker(model: Path) -> AsyncIterator[Side]:
+async def worker(
+    model: Path, conditions: Conditions, command: Sequence[str] = HANDLER
+) -> AsyncIterator[Side]:
     """Run the worker as in production, with a local platform in a separate process."""
-    port, worker_port = _free_port(), _free_port()
+    port, worker_port = free_port(), free_port()
     ports = ("--port", str(port), "--worker-port", str(worker_port))
-    command = (sys.executable, "-m", "emulator", *ports)
-    environ = {"PYTHONPATH": str(bench.ROOT / "src")}
-    async with bench.run_process(command, environ, quiet=True) as platform:
+    emulator = (sys.executable, "-m", "emulator", *ports)
+    async with bench.run_process(emulator, PYTHONPATH, quiet=True) as platform:
         settings = await _read_worker_environ(platform)
-        settings |= {name.upper(): str(int(v) if v is True else v) for name, v in ENGINE.items()}
-        settings |= {"MODEL_NAME": str(model), "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME}
+        settings |= worker_settings(model, conditions.engine)
         began = time.monotonic()
-        handler = (sys.executable, "-u", str(bench.ROOT / "src" / "handler.py"))
-        running = bench.run_process(handler, {**ENVIRON, **settings}, merged=True)
+        environ = {**conditions.environ, **settings, **PYTHONPATH}
+        running = bench.run_process(command, environ, merged=True)
         async with running as process, record_phases(process, began) as phases:
             address = f"http://127.0.0.1:{port}"
             base = f"{address}/v2/local/openai/v1"
-            first_s = await _first_token(base, process) - began
+            first_s = await first_token(base, process) - began
             yield WorkerSide(base, process, first_s, platform, f"{address}/control", phases)
 
 
 @asynccontextmanager
-async def server(model: Path) -> AsyncIterator[Side]:
+async def server(model: Path, conditions: Conditions) -> AsyncIterator[Side]:
     """Run vLLM's own server."""
-    port = _free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", NAME, "--port", str(port), "--disable-uvicorn-access-log"]
-    for name, value in ENGINE.items():
-        flag = f"--{name.replace('_', '-')}"
-        command += [flag] if value is True else [flag, str(value)]
+    port = free_port()
+    command = server_command(model, port, conditions)
     began = time.monotonic()
-    async with bench.run_process(command, ENVIRON, quiet=True, stdout=DEVNULL) as process:
+    environ = conditions.environ
+    async with bench.run_process(command, environ, quiet=True, stdout=DEVNULL) as process:
         base = f"http://127.0.0.1:{port}/v1"
-        yield HttpSide(base, process, await _first_token(base, process) - began)
+        yield HttpSide(base, process, await first_token(base, process) - began)
 
 
 @asynccontextmanager
-async def bare(model: Path) -> AsyncIterator[Side]:
+async def bare(model: Path, conditions: Conditions) -> AsyncIterator[Side]:
     """Run the engine in a process that calls it."""
     command = (
         sys.executable,
         "-m",
         "compare_parts.bare",
-        json.dumps({"model": str(model), **ENGINE}),
+        json.dumps({"model": str(model), **conditions.engine}),
     )
-    environ = {**ENVIRON, "PYTHONPATH": f"{bench.ROOT / 'benchmarks'}:{bench.ROOT / 'src'}"}
+    environ = {**conditions.environ, **PYTHONPATH}
     began = time.monotonic()
     async with bench.run_process(command, environ, quiet=True, stdin=PIPE) as process:
         await bench.next_line(process, "started")
         yield BareSide(process, time.monotonic() - began)
 
 
+def _sdk_pythons() -> dict[str, Path]:
+    """Return the sides with the SDK's own loop, and the interpreters of their releases."""
+    newest = COMPATIBLE_VERSIONS.split()[-1]
+    pythons = {newest: bench.ROOT / ".sdk" / newest / "bin" / "python"}
+    pythons[version("runpod")] = Path(sys.executable)
+    return {f"sdk-{'.'.join(release.split('.')[:2])}": each for release, each in pythons.items()}
+
+
+def parse_side(name: str) -> str:
+    """Return the name of a side from the command line.
+
+    Raises:
+        ArgumentTypeError: If the environment with its release of the SDK is missing.
+    """
+    python = SDK_PYTHONS.get(name)
+    if python and not python.exists():
+        target = python.relative_to(bench.ROOT).parents[1] / "installed"
+        raise ArgumentTypeError(f"{name} needs another release of the SDK: run `make {target}`")
+    return name
+
+
+SDK_PYTHONS = _sdk_pythons()
 SIDES: dict[str, StartSide] = {"worker": worker, "server": server, "bare": bare}
+SIDES |= {
+    name: partial(worker, command=(str(python), "-u", "-m", "compare_parts.sdk_loop"))
+    for name, python in SDK_PYTHONS.items()
+}
