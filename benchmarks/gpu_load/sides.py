@@ -138,7 +138,9 @@ async def worker(model: Path) -> AsyncIterator[Side]:
     with _records() as (records, environ):
         async with (
             _run_callers("platform", port) as callers,
-            bench.run_process(HANDLER, {**environ, **settings}, stdout=DEVNULL) as front,
+            bench.run_process(
+                HANDLER, {**environ, **settings}, quiet=True, stdout=DEVNULL
+            ) as front,
         ):
             # The core works for the first time when the worker warms up.
             async with asyncio.timeout(START_S):
