@@ -30,7 +30,7 @@ class Delivery:
         self._deadline = None if record.limit_s is None else record.received_at + record.limit_s
 
     async def add(self, value: Any) -> None:
-        """Store one yield of the job for the result; post it as a chunk, too, if there are several.
+        """Store one yield of the job for the result; post it as a chunk unless it is the only one.
 
         Raises:
             AnswerTooLarge: If the platform would drop a result with this many bytes.

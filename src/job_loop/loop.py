@@ -64,7 +64,7 @@ class LoopLimits:
     """Limits for jobs and for the lifetime of a loop.
 
     Args:
-        max_jobs: Maximum number of jobs in progress.
+        max_jobs: Maximum number of jobs that run, and of jobs whose result is being posted.
         grace_s: Seconds for running jobs to finish during a shutdown, unless an engine died.
         max_values: Maximum number of JSON values in one job.
         idle_s: Seconds without a job after which the loop shuts down.

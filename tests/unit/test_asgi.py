@@ -54,6 +54,29 @@ class App:
             raise LookupError("the app's own")
 
 
+@pytest.mark.parametrize(("pauses", "yielded"), [(0, [b"a", b"b", b"c"]), (5, [b"a", b"c"])])
+async def test_a_part_that_is_taken_is_not_yielded_unless_an_earlier_one_waits(
+    pauses: int, yielded: list[bytes]
+) -> None:
+    taken: list[bytes] = []
+
+    async def app(_scope: Message, _receive: Any, send: Any) -> None:
+        await send(start())
+        for part in (b"a", b"b", b"c"):
+            for _turn in range(pauses):
+                await asyncio.sleep(0)
+            await send(body(part))
+
+    def take_part(part: bytes) -> bool:
+        if part == b"b":
+            taken.append(part)
+        return part == b"b"
+
+    parts = [part async for part in call_app(app, POST, take_part=take_part)]
+    assert parts == [HEAD, *yielded]
+    assert taken == [part for part in (b"a", b"b", b"c") if part not in yielded]
+
+
 async def read_response(app: Any) -> list[ResponseHead | bytes]:
     return [part async for part in call_app(app, POST)]
 
