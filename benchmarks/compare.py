@@ -1,7 +1,7 @@
 """Compares the worker, including the platform, with vLLM's own server and the bare engine.
 
     python benchmarks/compare.py [--rounds 3] [--model .models/demo] [--json FILE] [--others]
-        [--only worker server bare sdk-1.12 sdk-2.0] [--threads one|default]
+        [--only worker server bare rust sdk-1.12 sdk-2.0] [--conditions one-thread|default|gpu]
     python benchmarks/compare.py --read FILE [FILE ...]
 
 The worker runs as in production with the local platform, which is a separate process. vLLM's server
@@ -11,8 +11,10 @@ platform and side share the machine; the table also shows their shares of it. Th
 rounds and their ratios count; figures of different machines can't be compared.
 
 By default all sides have one thread, one process in addition to the core, and few log lines. With
-`--threads default` each side chooses them itself; only the options of the engine are the same. Two
-more sides, `--only sdk-…`, are the same worker with the job loop of the SDK.
+`--conditions default` each side chooses them itself; only the options of the engine are the same,
+and with `gpu` they are those of a GPU, without any of a CPU. More sides are vLLM's server with its
+front end in Rust (`--only rust`; its program is in vLLM's wheels for GPUs, and runs without one),
+and the same worker with the job loop of the SDK (`--only sdk-…`).
 
 After the loads of the table, a round has a sweep from one caller to 128, and one longer stream
 whose token arrivals are stored; the worker also streams with delayed POSTs. `--others` runs other
@@ -28,10 +30,11 @@ from pathlib import Path
 import bench
 from compare_parts import command
 from compare_parts.comparison import Comparison, Groups, Round
+from compare_parts.conditions import CONDITIONS
 from compare_parts.figures import Load
 from compare_parts.others import run_others
 from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, ROWS, SWEEP
-from compare_parts.sides import CONDITIONS, SIDES, WorkerSide, parse_side
+from compare_parts.sides import SIDES, WorkerSide, parse_side
 
 # The loads of each side, in this order; the first one also warms up.
 LOADS = {
@@ -48,10 +51,10 @@ ONE_STREAM = Load(callers=1, requests=1, tokens=200)
 SLOW_LINK = Load(callers=1, requests=5, tokens=100)
 
 
-async def measure(side_name: str, model: Path, threads: str) -> Round:
+async def measure(side_name: str, model: Path, conditions: str) -> Round:
     """Start a side, and measure it with all loads."""
     results: Groups = {}
-    async with SIDES[side_name](model, CONDITIONS[threads]) as side:
+    async with SIDES[side_name](model, CONDITIONS[conditions]) as side:
         for name, load in LOADS.items():
             results[name] = (await side.run(load)).figures.as_json()
         results["start"] = {"first_s": side.first_s, "memory_mib": side.memory_mib()}
@@ -74,22 +77,22 @@ async def measure_link(side: WorkerSide) -> dict[str, float]:
 
 
 def compare(arguments: argparse.Namespace) -> Comparison:
-    machine, model, threads = bench.machine(), arguments.model, arguments.threads
+    machine, model, conditions = bench.machine(), arguments.model, arguments.conditions
     # Otherwise variables of this shell would change the defaults of the sides.
-    for name in CONDITIONS["one"].environ:
+    for name in CONDITIONS["one-thread"].environ:
         os.environ.pop(name, None)
     other_figures = [run_others(model)] if arguments.others else []
-    rounds = command.measure_rounds(arguments, lambda name: measure(name, model, threads))
-    return Comparison([machine], model.name, CONDITIONS[threads].title, rounds, other_figures)
+    rounds = command.measure_rounds(arguments, lambda name: measure(name, model, conditions))
+    return Comparison([machine], model.name, CONDITIONS[conditions].title, rounds, other_figures)
 
 
 if __name__ == "__main__":
     parser = command.options(__doc__, SIDES, FIRST_SIDES, parse_side)
-    parser.add_argument("--threads", choices=tuple(CONDITIONS), default="one")
+    parser.add_argument("--conditions", choices=tuple(CONDITIONS), default="one-thread")
     parser.add_argument(
         "--others", action="store_true", help="also run other benchmarks for their rows"
     )
     arguments = parser.parse_args()
-    if arguments.others and arguments.threads != "one":
-        parser.error("--others runs benchmarks with threads of their own, so omit --threads")
+    if arguments.others and arguments.conditions != "one-thread":
+        parser.error("--others runs benchmarks with threads of their own, so omit --conditions")
     command.run(arguments, compare, ROWS)

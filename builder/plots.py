@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 SIDES = {
     "worker": ("this worker, whole platform included", "#0072b2", "o"),
     "server": ("vLLM's server, no platform", "#d55e00", "s"),
+    "rust": ("vLLM's front end in Rust, no platform", "#009e73", "D"),
     "bare": ("bare engine, in its own process", "#767676", "^"),
 }
 PHASES = ("#8cc4e8", "#c9e3f4")  # alternating
@@ -57,7 +58,7 @@ def concurrency(comparison: Comparison) -> Figure:
     firsts.yaxis.set_major_formatter("{x:g}")
     rates.set_title("tokens per second")
     firsts.set_title("first token, median, ms")
-    figure.legend(*rates.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*rates.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

@@ -1,1 +1,1 @@
-"""The parts of `compare.py`: sides, loads, resource usage, result files, rows, and the command."""
+"""The parts of `compare.py`: conditions, sides, loads, usage, files, rows, and the command."""

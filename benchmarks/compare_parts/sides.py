@@ -1,10 +1,12 @@
 """The sides: the worker with a local platform, vLLM's own server, and the bare engine.
 
-More sides are the same worker with the SDK's own loop, for two releases of the SDK.
+More sides are vLLM's server with its front end in Rust, and the same worker with the SDK's own
+loop, for two releases of the SDK.
 """
 
 import asyncio
 import json
+import os
 import shlex
 import socket
 import sys
@@ -24,6 +26,7 @@ import bench
 import psutil
 
 from compare_parts import http_load, usage
+from compare_parts.conditions import Conditions
 from compare_parts.figures import Figures, Load, Measurement, figures
 from compare_parts.phases import Phase, record_phases
 from emulator import faults_that_delay_posts
@@ -31,49 +34,6 @@ from job_loop.sdk import COMPATIBLE_VERSIONS
 
 START_S = 180.0
 NAME = "model"
-# The same engine for all sides, without compilation, and with the same size of the KV cache.
-ENGINE: dict[str, Any] = {
-    "dtype": "float16",
-    "max_model_len": 1024,
-    "max_num_seqs": 256,
-    "enforce_eager": True,
-}
-CACHE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Conditions that are the same on all sides.
-
-    Args:
-        title: Their description for the output.
-        engine: Options of the engine.
-        environ: Variables of the side's process.
-        server_flags: Options that only vLLM's server has.
-    """
-
-    title: str
-    engine: dict[str, Any]
-    environ: dict[str, str]
-    server_flags: tuple[str, ...] = ()
-
-
-# By the name of `--threads`.
-CONDITIONS = {
-    # One process in addition to the core. The worker still logs a line per request.
-    "one": Conditions(
-        "one thread a side",
-        {**ENGINE, "distributed_executor_backend": "uni"},
-        {
-            **CACHE,
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "OMP_NUM_THREADS": "1",
-        },
-        ("--disable-uvicorn-access-log",),
-    ),
-    "default": Conditions("each side's own threads, processes and log", ENGINE, CACHE),
-}
 
 
 class Side(Protocol):
@@ -179,6 +139,9 @@ class BareSide:
 StartSide = Callable[[Path, Conditions], AbstractAsyncContextManager[Side]]
 HANDLER = (sys.executable, "-u", str(bench.ROOT / "src" / "handler.py"))
 PYTHONPATH = {"PYTHONPATH": f"{bench.ROOT / 'benchmarks'}:{bench.ROOT / 'src'}"}
+# vLLM's variable for the program of its front end in Rust, which only its wheels for GPUs contain.
+RUST_PROGRAM = "VLLM_RUST_FRONTEND_PATH"
+RUST = {"VLLM_USE_RUST_FRONTEND": "1"}
 
 
 def worker_settings(model: Path, engine: Mapping[str, Any]) -> dict[str, str]:
@@ -190,9 +153,12 @@ def worker_settings(model: Path, engine: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def server_command(model: Path, port: int, conditions: Conditions) -> list[str]:
+def server_command(
+    model: Path, port: int, conditions: Conditions, *, rust: bool = False
+) -> list[str]:
     """Return the command of vLLM's server for a model."""
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    module = "compare_parts.serve" if rust else "vllm.entrypoints.openai.api_server"
+    command = [sys.executable, "-m", module, "--model", str(model)]
     command += ["--served-model-name", NAME, "--port", str(port), *conditions.server_flags]
     for name, value in conditions.engine.items():
         flag = f"--{name.replace('_', '-')}"
@@ -262,12 +228,12 @@ async def worker(
 
 
 @asynccontextmanager
-async def server(model: Path, conditions: Conditions) -> AsyncIterator[Side]:
-    """Run vLLM's own server."""
+async def server(model: Path, conditions: Conditions, *, rust: bool = False) -> AsyncIterator[Side]:
+    """Run vLLM's own server, with its front end in Python or in Rust."""
     port = free_port()
-    command = server_command(model, port, conditions)
+    command = server_command(model, port, conditions, rust=rust)
     began = time.monotonic()
-    environ = conditions.environ
+    environ = {**conditions.environ, **(RUST | PYTHONPATH if rust else {})}
     async with bench.run_process(command, environ, quiet=True, stdout=DEVNULL) as process:
         base = f"http://127.0.0.1:{port}/v1"
         yield HttpSide(base, process, await first_token(base, process) - began)
@@ -301,8 +267,11 @@ def parse_side(name: str) -> str:
     """Return the name of a side from the command line.
 
     Raises:
-        ArgumentTypeError: If the environment with its release of the SDK is missing.
+        ArgumentTypeError: If the environment with its release of the SDK, or vLLM's program in
+            Rust, is missing.
     """
+    if name == "rust" and not Path(os.environ.get(RUST_PROGRAM, "")).is_file():
+        raise ArgumentTypeError(f"set {RUST_PROGRAM} to the file vllm/vllm-rs of a wheel for GPUs")
     python = SDK_PYTHONS.get(name)
     if python and not python.exists():
         target = python.relative_to(bench.ROOT).parents[1] / "installed"
@@ -311,7 +280,12 @@ def parse_side(name: str) -> str:
 
 
 SDK_PYTHONS = _sdk_pythons()
-SIDES: dict[str, StartSide] = {"worker": worker, "server": server, "bare": bare}
+SIDES: dict[str, StartSide] = {
+    "worker": worker,
+    "server": server,
+    "bare": bare,
+    "rust": partial(server, rust=True),
+}
 SIDES |= {
     name: partial(worker, command=(str(python), "-u", "-m", "compare_parts.sdk_loop"))
     for name, python in SDK_PYTHONS.items()

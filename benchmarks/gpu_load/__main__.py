@@ -1,13 +1,15 @@
 """Compares the worker with vLLM's own server under the load of a GPU, on a machine without one.
 
     PYTHONPATH=benchmarks python -m gpu_load [--rounds 3] [--json FILE] [--loads LOAD ...]
+        [--only worker server rust]
     PYTHONPATH=benchmarks python -m gpu_load --read FILE [FILE ...]
 
 Only the forward pass is simulated (`core.py`): a step of the core takes as long as a GPU would, by
 the clock, and its tokens are written in advance. Everything else is real, on both sides: vLLM's
 scheduler, its cache of blocks and its messages, tokenizers, parsers, and the whole front, which is
-the worker or vLLM's server. The callers are a process that does little for each token. The worker
-gets jobs from it and posts chunks to it; vLLM's server gets requests.
+the worker or vLLM's server (`--only rust`: with its front end in Rust, see `compare.py`). The
+callers are a process that does little for each token. The worker gets jobs from it and posts chunks
+to it; vLLM's server gets requests.
 
 Pace is the tokens per second of a stream, relative to the nominal pace of the core. If a front
 keeps it, its callers wait only for the GPU. At 64 streams of 500 tokens/s no front keeps it: this
@@ -21,6 +23,7 @@ from collections.abc import Sequence
 import bench
 from compare_parts import command
 from compare_parts.comparison import Comparison, Round
+from compare_parts.sides import parse_side
 
 from gpu_load.loads import LOADS, WARM_UP
 from gpu_load.rows import ROWS
@@ -42,6 +45,6 @@ def compare(arguments: argparse.Namespace) -> Comparison:
 
 
 if __name__ == "__main__":
-    parser = command.options(__doc__, SIDES, list(SIDES))
+    parser = command.options(__doc__, SIDES, ("worker", "server"), parse_side)
     parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=list(LOADS))
     command.run(parser.parse_args(), compare, ROWS)

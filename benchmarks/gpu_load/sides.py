@@ -8,18 +8,18 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bench
 from compare_parts import usage
-from compare_parts.sides import (
-    CONDITIONS as COMPARISON_CONDITIONS,
-)
+from compare_parts.conditions import CONDITIONS as COMPARISON_CONDITIONS
 from compare_parts.sides import (
     HANDLER,
     NAME,
     PYTHONPATH,
+    RUST,
     START_S,
     first_token,
     free_port,
@@ -44,10 +44,10 @@ ENGINE: dict[str, Any] = {
     "tool_call_parser": "hermes",
 }
 CONDITIONS = replace(
-    COMPARISON_CONDITIONS["one"],
+    COMPARISON_CONDITIONS["one-thread"],
     engine=ENGINE,
     environ={
-        **COMPARISON_CONDITIONS["one"].environ,
+        **COMPARISON_CONDITIONS["one-thread"].environ,
         **PYTHONPATH,
         # The core computes nothing, so the model's own context does not matter.
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
@@ -150,15 +150,20 @@ async def worker(model: Path) -> AsyncIterator[Side]:
 
 
 @asynccontextmanager
-async def server(model: Path) -> AsyncIterator[Side]:
-    """Run vLLM's own server."""
+async def server(model: Path, *, rust: bool = False) -> AsyncIterator[Side]:
+    """Run vLLM's own server, with its front end in Python or in Rust."""
     port = free_port()
-    command = server_command(model, port, CONDITIONS)
+    command = server_command(model, port, CONDITIONS, rust=rust)
     with _records() as (records, environ):
-        async with bench.run_process(command, environ, quiet=True, stdout=DEVNULL) as front:
+        variables = {**environ, **(RUST if rust else {})}
+        async with bench.run_process(command, variables, quiet=True, stdout=DEVNULL) as front:
             await first_token(f"http://127.0.0.1:{port}/v1", front)
             async with _run_callers("clients", port) as callers:
                 yield Side(model, front, callers, records)
 
 
-SIDES: dict[str, StartSide] = {"worker": worker, "server": server}
+SIDES: dict[str, StartSide] = {
+    "worker": worker,
+    "server": server,
+    "rust": partial(server, rust=True),
+}
