@@ -240,7 +240,7 @@ watch-vllm: ## Open an issue if vLLM has a newer release than the image (needs g
 issue: ## Open an issue, unless one with this title is open (TITLE=..., BODY=...; needs gh)
 	@$(RELEASE) issue "$${TITLE:?}" "$${BODY:?}"
 
-bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and write the table of docs/performance.md (FIGURES=.bench-figures/demo.json; an hour)
+bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and write the table of docs/performance.md (FIGURES=.bench-figures/demo.json; two hours)
 	@$(BIN)/python benchmarks/compare.py --others --json $(FIGURES)
 	@$(BIN)/python benchmarks/compare.py --model $(RANDOM_MODEL) --json $(dir $(FIGURES))random.json
 	@$(BIN)/python benchmarks/emulator_speed.py
