@@ -33,7 +33,7 @@ from compare_parts.comparison import Comparison, Groups, Round
 from compare_parts.conditions import CONDITIONS
 from compare_parts.figures import Load
 from compare_parts.others import run_others
-from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, ROWS, SWEEP
+from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, SWEEP, table
 from compare_parts.sides import SIDES, WorkerSide, parse_side
 
 # The loads of each side, in this order; the first one also warms up.
@@ -95,4 +95,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.others and arguments.conditions != "one-thread":
         parser.error("--others runs benchmarks with threads of their own, so omit --conditions")
-    command.run(arguments, compare, ROWS)
+    command.run(arguments, compare, table)

@@ -3,14 +3,13 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import bench
 
 from compare_parts import comparison as comparisons
-from compare_parts.comparison import Comparison, Round
-from compare_parts.rows import Row, table
+from compare_parts.comparison import Comparison, Groups, Round
 
 
 def options(
@@ -55,15 +54,15 @@ def measure_rounds(
 def run(
     arguments: argparse.Namespace,
     compare: Callable[[argparse.Namespace], Comparison],
-    rows: Sequence[Row],
+    table: Callable[[Mapping[str, Groups]], str],
 ) -> None:
-    """Compare the sides, or read the files of comparisons, and print the table."""
+    """Compare the sides, or read the files of comparisons, and print the table of their medians."""
     if arguments.read:
         comparison = comparisons.read(arguments.read)
     else:
         comparison = compare(arguments)
         bench.write_json(arguments.json, comparisons.FILE_FORMAT.dump_python(comparison))
-    print(table(comparison.sides(), rows))
+    print(table(comparison.sides()))
     rounds = max(map(len, comparison.rounds.values()))
     run = [f"model {comparison.model}", comparison.conditions, *comparison.machine]
     print(f"\nMedians of {rounds}; {'; '.join(run)}")

@@ -96,13 +96,13 @@ ROWS = (
 )
 
 
-def table(sides: Mapping[str, Side], rows: Sequence[Row]) -> str:
+def table(sides: Mapping[str, Side]) -> str:
     """Return the table as Markdown, with the worker's ratio to vLLM's server and its goal."""
     names = [name for name in FIRST_SIDES if name in sides]
     names += sorted(sides.keys() - names)
     lines = [_line("", [f"{name:>9}" for name in names], f"{'ratio':>6}", "goal")]
     lines.append(_line("---", ["---:"] * len(names), "---:", "---"))
-    for row in rows:
+    for row in ROWS:
         values = {name: sides[name].get(row.load, {}).get(row.figure) for name in names}
         if any(values.values()):
             cells = [_format(values[name], row.digits) for name in names]

@@ -14,7 +14,7 @@ to it; vLLM's server gets requests.
 Pace is the tokens per second of a stream, relative to the nominal pace of the core. If a front
 keeps it, its callers wait only for the GPU. At 64 streams of 500 tokens/s no front keeps it: this
 is the ceiling. The prompts have 2,000 tokens, most of them in common. After each load, the streams
-are cancelled. Goals are relative to vLLM's server. A round takes about 10 minutes.
+are cancelled. A round takes about 10 minutes.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from compare_parts.comparison import Comparison, Round
 from compare_parts.sides import parse_side
 
 from gpu_load.loads import LOADS, WARM_UP
-from gpu_load.rows import ROWS
+from gpu_load.rows import table
 from gpu_load.sides import CONDITIONS, SIDES, StartSide
 
 
@@ -47,4 +47,4 @@ def compare(arguments: argparse.Namespace) -> Comparison:
 if __name__ == "__main__":
     parser = command.options(__doc__, SIDES, ("worker", "server"), parse_side)
     parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=list(LOADS))
-    command.run(parser.parse_args(), compare, ROWS)
+    command.run(parser.parse_args(), compare, table)

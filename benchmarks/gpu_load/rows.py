@@ -1,29 +1,44 @@
-"""The rows of the table: each load's figures."""
+"""The table: a row for each load, and in each cell the figures of all sides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 
-from compare_parts.rows import Row
+from compare_parts.comparison import Groups
 
-from gpu_load.loads import CEILING, LOADS, Load
+from gpu_load.loads import LOADS
+
+# Titles of the columns, with the name of a figure and its number of decimal places.
+COLUMNS = {
+    "tokens/s": ("tokens_per_s", 0),
+    "pace": ("pace", 2),
+    "first token p50, ms": ("first_p50", 0),
+    "gap between tokens p99, ms": ("gap_p99", 0),
+    "CPU cores of the front": ("front_cores", 2),
+}
+
+# Figures that whole answers don't have.
+STREAMED = {"pace", "first_p50", "gap_p99"}
 
 
-def _rows(name: str, load: Load) -> Iterator[Row]:
-    if load.stream and not load.calls_tool:
-        goal = 1.0 if name == CEILING else None
-        yield Row(f"{name}: tokens/s", name, "tokens_per_s", min_ratio=goal, digits=0)
-    else:
+def table(sides: Mapping[str, Groups]) -> str:
+    """Return the table as Markdown."""
+    loads = [name for name in LOADS if any(name in groups for groups in sides.values())]
+    lines = [_line("streams", COLUMNS), _line("---", ["---"] * len(COLUMNS))]
+    lines += [
+        _line(name, [_cell(sides, name, *column) for column in COLUMNS.values()]) for name in loads
+    ]
+    return "\n".join([*lines, "", f"Each cell: {' / '.join(sides)}."])
+
+
+def _line(title: str, cells: Iterable[str]) -> str:
+    return f"| {title:22} | {' | '.join(cells)} |"
+
+
+def _cell(sides: Mapping[str, Groups], load: str, figure: str, digits: int) -> str:
+    """Return a figure of each side, or nothing if the load has no such figure."""
+    streams, calls_tool = LOADS[load].stream, LOADS[load].calls_tool
+    if figure in STREAMED and not streams:
+        return ""
+    if figure == "tokens_per_s" and (calls_tool or not streams):
         # The callers count no tokens of whole answers, and only a part of those of a tool's call.
-        yield Row(f"{name}: tokens/s of the core", name, "core_tokens_per_s", digits=0)
-    if load.stream and name != CEILING:
-        yield Row(f"{name}: pace / nominal pace", name, "pace", min_ratio=0.98, digits=3)
-    yield Row(f"{name}: pace of the core / nominal", name, "core_pace", digits=3)
-    yield Row(f"{name}: CPU cores of the front", name, "front_cores", digits=2)
-    yield Row(f"{name}: CPU cores of the core", name, "core_cores", digits=2)
-    yield Row(f"{name}: CPU cores of the callers", name, "callers_cores", digits=2)
-    yield Row(f"{name}: first token p50, ms", name, "first_p50", digits=0)
-    yield Row(f"{name}: gap between tokens p99, ms", name, "gap_p99", digits=0)
-    yield Row(f"{name}: tokens a POST", name, "tokens_a_post")
-    yield Row(f"{name}: core without requests, ms/s", name, "core_idle_ms", digits=1)
-
-
-ROWS = [row for name, load in LOADS.items() for row in _rows(name, load)]
+        figure = "core_tokens_per_s"
+    return " / ".join(f"{groups[load][figure]:,.{digits}f}" for groups in sides.values())
