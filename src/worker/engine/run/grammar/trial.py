@@ -148,8 +148,6 @@ class GrammarTester:
         return await asyncio.shield(self._start)
 
     async def _start_process(self) -> Process:
-        # The process needs the description only after its imports, which take longer.
-        describing = asyncio.create_task(asyncio.to_thread(self._describe_tokenizer))
         # Pass nothing from the worker's environment, since it contains secrets.
         process = self._process = await children.start_async(
             children.module_command(PROCESS_MODULE),
@@ -161,7 +159,9 @@ class GrammarTester:
         async with contextlib.AsyncExitStack() as cleanup:
             # Without the description, the process would wait forever.
             cleanup.push_async_callback(self.stop_process)
-            _write_message(process, {"tokenizer": await describing})
+            # The process imports its modules meanwhile, which takes longer.
+            description = await asyncio.to_thread(self._describe_tokenizer)
+            _write_message(process, {"tokenizer": description})
             cleanup.pop_all()
         return process
 
