@@ -13,6 +13,7 @@ COLUMNS = {
     "first token p50, ms": ("first_p50", 0),
     "gap between tokens p99, ms": ("gap_p99", 0),
     "CPU cores of the front": ("front_cores", 2),
+    "core without requests, ms/s": ("core_idle_ms", 1),
 }
 
 # Figures that whole answers don't have.
@@ -21,7 +22,7 @@ STREAMED = {"pace", "first_p50", "gap_p99"}
 
 def table(sides: Mapping[str, Groups]) -> str:
     """Return the table as Markdown."""
-    loads = [name for name in LOADS if any(name in groups for groups in sides.values())]
+    loads = [name for name in LOADS if all(name in groups for groups in sides.values())]
     lines = [_line("streams", COLUMNS), _line("---", ["---"] * len(COLUMNS))]
     lines += [
         _line(name, [_cell(sides, name, *column) for column in COLUMNS.values()]) for name in loads
