@@ -86,10 +86,11 @@ async def main(args: Namespace) -> bool:
 async def run(name: str, args: Namespace) -> Report:
     """Run a scenario and print its report."""
     try:
-        async with asyncio.timeout(60 * args.limit):
+        async with asyncio.timeout(60 * args.limit) as limit:
             report = await SCENARIOS[name](args)
     except TimeoutError:
-        report = Report(name, broken=[f"not finished after {args.limit:g} minutes"])
+        late = f"not finished after {args.limit:g} minutes" if limit.expired() else "a step hung"
+        report = Report(name, broken=[late])
     except WorkerExited as error:
         report = Report(name, broken=[f"the worker exited: {error}"])
     report.print()

@@ -11,6 +11,7 @@ import signal
 import time
 from argparse import Namespace
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,7 @@ from emulator import Job
 
 SCRIPT = Path(__file__).parent / "workers" / "failing_worker.py"
 CALLERS = 16
+SIGNAL_AGAIN_S = 10.0  # between two signals that raise an exception
 LONGEST_PAUSE_S = 3.0  # from the recovery of the service to the next death
 # Rounds before the size of the worker that later sizes are compared with.
 WARM_UP_ROUNDS = 5
@@ -90,19 +92,26 @@ class DeathsRun:
     async def end_core(self, name: str, cause: Cause) -> None:
         """End a core and wait until a new job is answered."""
         old_pids, started_at = set(self.endpoint.worker.core_pids()), time.monotonic()
-        bomb = self._disturb_core(cause)
+        core_pid = self.endpoint.core_pid()
+        bomb = self._disturb_core(core_pid, cause)
+        signalled_at = started_at
         async with asyncio.timeout(HUNG_S):
             while old_pids & {*await asyncio.to_thread(self.endpoint.worker.core_pids)}:
                 await asyncio.sleep(0.05)
+                # The exception has no effect where a library ignores it.
+                if cause is Cause.RAISED and time.monotonic() - signalled_at > SIGNAL_AGAIN_S:
+                    with suppress(ProcessLookupError):
+                        os.kill(core_pid, SIGNALS[cause])
+                    signalled_at = time.monotonic()
         self.report.check(await self.endpoint.answers_jobs(), f"{name}: no service")
         self.recovery_s.setdefault(cause, []).append(time.monotonic() - started_at)
         if bomb is not None:
             assert await bomb.wait_for_end(HUNG_S), self.endpoint.log
         self.sizes.append(self._size())
 
-    def _disturb_core(self, cause: Cause) -> Job | None:
+    def _disturb_core(self, core_pid: int, cause: Cause) -> Job | None:
         if cause in SIGNALS:
-            os.kill(self.endpoint.core_pid(), SIGNALS[cause])
+            os.kill(core_pid, SIGNALS[cause])
             return None
         params = {"guided_regex": BOMB, "min_tokens": 40, "max_tokens": 40}
         return self.endpoint.submit({"prompt": "Hi", "sampling_params": params, "stream": True})
