@@ -7,8 +7,8 @@ from typing import Any
 
 from gpu_load.pacing import words
 
-# Tokens of the prompts: those that all have in common, and those of each.
-SYSTEM_TOKENS, USER_TOKENS = 1900, 80
+# Tokens of a prompt that no other prompt has.
+USER_TOKENS = 80
 # Placeholder in the template of bodies.
 NUMBER = "$NUMBER"
 TOOLS = [
@@ -33,6 +33,7 @@ class Load:
         tokens: Exact number of tokens of each answer.
         stream: Whether the answers are streamed. Those that aren't start and end together.
         calls_tool: Whether the requests have tools, and the answers call one.
+        common_tokens: Number of tokens that all prompts have in common.
         window_s: Seconds in which the load is measured, after all callers have started.
     """
 
@@ -41,6 +42,7 @@ class Load:
     tokens: int = 100
     stream: bool = True
     calls_tool: bool = False
+    common_tokens: int = 1900
     window_s: float = 10.0
 
     @property
@@ -70,6 +72,9 @@ LOADS = {
     "64 with tools at 50/s": Load(64, 50, tokens=200, calls_tool=True),
     "256 with tools at 50/s": Load(256, 50, tokens=500, calls_tool=True),
     "64 whole at 50/s": Load(64, 50, stream=False),
+    # A small model on a fast GPU: the fronts have more to do with requests than with tokens.
+    "64 short at 270/s": Load(64, 270, tokens=64, common_tokens=20),
+    "64 short whole at 270/s": Load(64, 270, tokens=64, stream=False, common_tokens=20),
     # Answers so long that few requests arrive in the window.
     CEILING: Load(64, 500, tokens=6000),
 }
@@ -103,7 +108,7 @@ def make_order(load: Load, name: str, model: Path) -> Order:
     body: dict[str, Any] = {
         "model": name,
         "messages": [
-            {"role": "system", "content": text(SYSTEM_TOKENS)},
+            {"role": "system", "content": text(load.common_tokens)},
             {"role": "user", "content": NUMBER + text(USER_TOKENS)},
         ],
         "max_tokens": load.tokens,
