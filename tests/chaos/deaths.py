@@ -70,15 +70,18 @@ class DeathsRun:
     # Memory (bytes), file descriptors and processes of the worker after each round.
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
     is_stopping: bool = False
+    running: set[Job] = field(default_factory=set)
 
     async def call_repeatedly(self, rng: random.Random) -> None:
         """Submit jobs sequentially and check the outcome of each."""
         while not self.is_stopping:
             payload, text = known_job(rng)
             job = self.endpoint.submit(payload)
+            self.running.add(job)
             if not await job.wait_for_end(HUNG_S):
                 self.report.broken.append(f"a job has no end: {job.status}")
                 return
+            self.running.discard(job)
             self._check(job, text)
 
     def _check(self, job: Job, text: str) -> None:
@@ -88,6 +91,10 @@ class DeathsRun:
         self.endings[f"{kind}, {ending}"] += 1
         allowed = {Ending.WHOLE, Ending.RETRYABLE} if has_begun else {Ending.WHOLE, Ending.REFUSED}
         self.report.check(ending in allowed, f"a job, {kind}, is {ending}: {details(job)}")
+
+    async def wait_for_running_jobs(self) -> None:
+        """Wait for the jobs that run now: the longest ones don't end within short pauses."""
+        await asyncio.gather(*(job.wait_for_end(HUNG_S) for job in self.running))
 
     async def end_core(self, name: str, cause: Cause) -> None:
         """End a core and wait until a new job is answered."""
@@ -139,6 +146,8 @@ async def run(args: Namespace) -> Report:
             await asyncio.sleep(rng.uniform(0, LONGEST_PAUSE_S))
             cause = list(Cause)[number % len(Cause)]
             await run_.end_core(f"death {number} ({cause})", cause)
+            if cause is list(Cause)[-1]:
+                await run_.wait_for_running_jobs()
         run_.is_stopping = True
         await asyncio.wait(callers)
     _add_figures(run_)
