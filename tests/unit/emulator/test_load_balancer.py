@@ -62,15 +62,15 @@ class BalancedEndpoint:
 @asynccontextmanager
 async def start_load_balancer(count: int = 2, **options: Any) -> AsyncIterator[BalancedEndpoint]:
     async with AsyncExitStack() as stack:
-        balancer = await stack.enter_async_context(
-            LoadBalancer(Options(ping_interval_s=0.01, **options))
-        )
+        balancer = LoadBalancer(Options(ping_interval_s=0.01, **options))
         workers = {f"worker-{n}": ServingWorker(f"worker-{n}") for n in range(1, count + 1)}
         for worker in workers.values():
             port = int(balancer.worker_environ(worker.id)["PORT"])
             bound = socket.create_server(("127.0.0.1", port))
             route = web.route("*", "/{path:.*}", worker.answer)
             await stack.enter_async_context(serve_routes(route, bound=bound))
+        # It exits first: a connection that arrives while a server closes is never closed.
+        await stack.enter_async_context(balancer)
         session = await stack.enter_async_context(aiohttp.ClientSession(balancer.url))
         yield BalancedEndpoint(workers, session)
 
