@@ -30,13 +30,10 @@ CLIENTS = 128  # concurrent jobs, and slots
 # Large enough to compute all prompts in one step: vLLM's CPU engine dies of a prompt with a seed
 # that is computed in two steps.
 BATCHED_TOKENS = "16384"
-MAX_ATTEMPTS = 20
+MAX_ATTEMPTS = 10
 LONG_STREAMS = 4  # computed during the outage, in addition to the clients' jobs
 # Every 50th pair of jobs generates 1,000 tokens.
 LONG_EVERY, LONG_TOKENS = 50, 1000
-# Share of the chunks whose post breaks, by kind of fault. Each fails its job, and a long stream has
-# up to 200 chunks on a slow machine, so that few of its attempts would succeed with a larger share.
-BROKEN_CHUNKS = 0.002
 # Seconds added to the outage for the execution timeout. A job that was lost on its way to the
 # worker times out and is submitted again.
 EXECUTION_EXTRA_S = 120.0
@@ -189,11 +186,11 @@ def _faults() -> list[Fault]:
         faults += [
             Fault(on=call, do=Action.STATUS, status=500, share=0.02),
             Fault(on=call, do=Action.STATUS, status=429, share=0.01),
-            Fault(on=call, do=Action.RESET, share=_broken_share(call)),
+            Fault(on=call, do=Action.RESET, share=0.01),
         ]
     for call in (Call.STREAM, Call.DONE):
         faults += [
-            Fault(on=call, do=Action.LOSE, share=_broken_share(call)),
+            Fault(on=call, do=Action.LOSE, share=0.01),
             Fault(on=call, do=Action.HANG, share=0.005, calls=10),
         ]
     # Each of these costs a job its execution timeout, and the worker the timeout of its request for
@@ -201,7 +198,3 @@ def _faults() -> list[Fault]:
     faults.append(Fault(on=Call.TAKE, do=Action.LOSE, share=0.1, calls=3))
     faults.append(Fault(on=Call.TAKE, do=Action.HANG, share=0.01, calls=1))
     return faults
-
-
-def _broken_share(call: Call) -> float:
-    return BROKEN_CHUNKS if call is Call.STREAM else 0.01
