@@ -25,6 +25,7 @@ prints it again from the files of one or several runs, whose rounds are combined
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import bench
@@ -45,7 +46,8 @@ LOADS = {
     "64 streams": Load(callers=64, requests=320),
     "64 whole": Load(callers=64, requests=320, stream=False),
 }
-# The number of requests is small enough that all of these loads take less than a minute.
+# The number of requests is small enough that all of these loads take less than a minute on a
+# CPU.
 LOADS |= {name: Load(callers, requests=max(8, 2 * callers)) for callers, name in SWEEP.items()}
 ONE_STREAM = Load(callers=1, requests=1, tokens=200)
 SLOW_LINK = Load(callers=1, requests=5, tokens=100)
@@ -54,9 +56,12 @@ SLOW_LINK = Load(callers=1, requests=5, tokens=100)
 async def measure(side_name: str, model: Path, conditions: str) -> Round:
     """Start a side, and measure it with all loads."""
     results: Groups = {}
+    factor = CONDITIONS[conditions].request_factor
     async with SIDES[side_name](model, CONDITIONS[conditions]) as side:
         for name, load in LOADS.items():
-            results[name] = (await side.run(load)).figures.as_json()
+            requests = load.requests * (factor if load.callers > 1 else 1)
+            measured = await side.run(replace(load, requests=requests))
+            results[name] = measured.figures.as_json()
         results["start"] = {"first_s": side.first_s, "memory_mib": side.memory_mib()}
         stream = await side.run(ONE_STREAM)
         if not isinstance(side, WorkerSide):

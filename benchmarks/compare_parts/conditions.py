@@ -28,12 +28,14 @@ class Conditions:
         engine: Options of the engine.
         environ: Variables of the side's process.
         server_flags: Options that only vLLM's server has.
+        request_factor: Factor of the requests of each load with several callers.
     """
 
     title: str
     engine: dict[str, Any]
     environ: dict[str, str]
     server_flags: tuple[str, ...] = ()
+    request_factor: int = 1
 
 
 # By the name of `--conditions`.
@@ -51,5 +53,8 @@ CONDITIONS = {
         ("--disable-uvicorn-access-log",),
     ),
     "default": Conditions("each side's own threads, processes and log", ENGINE, CACHE),
-    "gpu": Conditions("a GPU; each side's own threads, processes and log", GPU_ENGINE, {}),
+    # With a GPU, a load of the usual size would end within two seconds.
+    "gpu": Conditions(
+        "a GPU; each side's own threads, processes and log", GPU_ENGINE, {}, request_factor=3
+    ),
 }
