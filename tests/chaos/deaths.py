@@ -70,18 +70,15 @@ class DeathsRun:
     # Memory (bytes), file descriptors and processes of the worker after each round.
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
     is_stopping: bool = False
-    running: set[Job] = field(default_factory=set)
 
     async def call_repeatedly(self, rng: random.Random) -> None:
         """Submit jobs sequentially and check the outcome of each."""
         while not self.is_stopping:
             payload, text = known_job(rng)
             job = self.endpoint.submit(payload)
-            self.running.add(job)
             if not await job.wait_for_end(HUNG_S):
                 self.report.broken.append(f"a job has no end: {job.status}")
                 return
-            self.running.discard(job)
             self._check(job, text)
 
     def _check(self, job: Job, text: str) -> None:
@@ -94,7 +91,8 @@ class DeathsRun:
 
     async def wait_for_running_jobs(self) -> None:
         """Wait for the jobs that run now: the longest ones don't end within short pauses."""
-        await asyncio.gather(*(job.wait_for_end(HUNG_S) for job in self.running))
+        jobs = self.endpoint.emulator.queue.jobs.values()
+        await asyncio.gather(*(job.wait_for_end(HUNG_S) for job in jobs if not job.has_ended))
 
     async def end_core(self, name: str, cause: Cause) -> None:
         """End a core and wait until a new job is answered."""
