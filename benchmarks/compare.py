@@ -12,9 +12,9 @@ rounds and their ratios count; figures of different machines can't be compared.
 
 By default all sides have one thread, one process in addition to the core, and few log lines. With
 `--conditions default` each side chooses them itself; only the options of the engine are the same,
-and with `gpu` they are those of a GPU, without any of a CPU. More sides are vLLM's server with its
-front end in Rust (`--only rust`; its program is in vLLM's wheels for GPUs, and runs without one),
-and the same worker with the job loop of the SDK (`--only sdk-…`).
+and with `gpu` they are those of a GPU, without any of a CPU, and the loads have more requests. More
+sides are vLLM's server with its front end in Rust (`--only rust`; its program is in vLLM's wheels
+for GPUs, and runs without one), and the same worker with the job loop of the SDK (`--only sdk-…`).
 
 After the loads of the table, a round has a sweep from one caller to 128, and one longer stream
 whose token arrivals are stored; the worker also streams with delayed POSTs. `--others` runs other
@@ -46,8 +46,7 @@ LOADS = {
     "64 streams": Load(callers=64, requests=320),
     "64 whole": Load(callers=64, requests=320, stream=False),
 }
-# The number of requests is small enough that all of these loads take less than a minute on a
-# CPU.
+# So few requests that all of these loads take less than a minute on a CPU.
 LOADS |= {name: Load(callers, requests=max(8, 2 * callers)) for callers, name in SWEEP.items()}
 ONE_STREAM = Load(callers=1, requests=1, tokens=200)
 SLOW_LINK = Load(callers=1, requests=5, tokens=100)
