@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from model.conftest import WriteAdapter
 from support.processes.background import poll_until
+from support.volume.receipts import read_receipts
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -53,18 +54,12 @@ class Client:
             self.seconds[id] = time.monotonic() - begin
         return yields
 
-    async def read_receipts(self, count: int) -> dict[str, dict[str, Any]]:
-        """Return the receipts on the volume by id, when there are so many."""
-        files = self._volume / "worker" / "receipts"
-
-        def read() -> dict[str, dict[str, Any]]:
-            lines = [line for file in files.glob("*/*") for line in file.read_text().splitlines()]
-            receipts = list(map(json.loads, lines))
-            assert len({receipt["id"] for receipt in receipts}) == len(receipts)
-            return {receipt["id"]: receipt for receipt in receipts}
-
-        await poll_until(lambda: len(read()) >= count)
-        return read()
+    async def wait_for_receipts(self, count: int) -> dict[str, dict[str, Any]]:
+        """Return the receipts on the volume by id, when there are this many."""
+        await poll_until(lambda: len(read_receipts(self._volume)) >= count)
+        receipts = {receipt["id"]: receipt for receipt in read_receipts(self._volume)}
+        assert len(receipts) == count
+        return receipts
 
 
 @pytest.fixture
@@ -113,7 +108,7 @@ async def test_the_shares_of_a_mixed_load_add_up_to_the_time_of_the_engine(
         )
     )
     wall_s, busy_s = time.monotonic() - begin, GPU_TIME.busy_s - busy_before
-    stored = await client.read_receipts(REQUESTS + 2)
+    stored = await client.wait_for_receipts(REQUESTS + 2)
     receipts = {id: stored[id] for id in jobs}
 
     total = sum(receipt["gpu_seconds"] for receipt in receipts.values())

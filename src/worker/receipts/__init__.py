@@ -11,7 +11,7 @@ from typing import Any
 
 from worker.engine import Engines
 from worker.receipts.storage import ReceiptFile
-from worker.record import JobRecord, elapsed_ms
+from worker.record import JobRecord, Usage, elapsed_ms
 from worker.settings import Settings
 from worker.volume import Volume
 
@@ -52,7 +52,9 @@ class Receipts:
             self._file.add({**receipt, "status": record.status})
 
     def _describe(self, record: JobRecord) -> dict[str, Any]:
-        use, usage, now = record.use, record.usage, time.monotonic()
+        use, now = record.use, time.monotonic()
+        # The usage of a batch also has the lines of other jobs.
+        usage = Usage() if use.has_parts else record.usage
         gpu_seconds = round(use.gpu_seconds, 6)
         receipt = {
             "id": record.id,

@@ -19,6 +19,7 @@ from support.engine.scripted import (
 )
 from support.engine.yields import failure
 from support.processes.background import poll_until
+from support.volume.receipts import read_receipts
 
 WORDS = tokens("a", "b", "c")
 COUNTS = {"prompt": PROMPT_TOKENS, "cached": 0, "completion": len(WORDS)}
@@ -28,11 +29,6 @@ LISTS = {"prompts": ["Hi", "Hi"], "receipt": True}
 async def run(payload: Any, *script: Step, **environ: str) -> list[Any]:
     with ScriptedEngine(*(script or WORDS)) as engine:
         return await yields_of(engine, payload, **environ)
-
-
-def read_receipts(root: Path) -> list[Any]:
-    files = root.glob("worker/receipts/*/*.jsonl")
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def check(receipt: dict[str, Any], route: str, requests: int = 1) -> None:

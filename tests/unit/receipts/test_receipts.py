@@ -1,6 +1,5 @@
 """Receipts: their fields, and the files that workers append them to."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import ScriptedEngine, settings
 from support.processes.background import wait_until
+from support.volume.receipts import read_receipts
 
 from worker.process import exits
 from worker.receipts import Receipts, storage, vllm_version
@@ -39,11 +39,6 @@ def make_record(id: str = "job-1", **fields: Any) -> JobRecord:
     record.use.start_request(lambda: record.use.add(ONE_REQUEST))()
     record.use.gpu_seconds = 0.5
     return record
-
-
-def read_receipts(root: Path) -> list[dict[str, Any]]:
-    files = sorted(root.glob("worker/receipts/*/pod1-*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def test_a_receipt_has_the_works_figures_and_the_callers_names(tmp_path: Path) -> None:
