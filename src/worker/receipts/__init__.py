@@ -23,6 +23,8 @@ class Receipts:
         model = engines.base_model.model
         worker_id = settings.runpod_pod_id or "local"
         self._worker = {"id": worker_id, "gpu": model.gpu, "vllm": vllm_version()}
+        if settings.runpod_endpoint_id:
+            self._worker["endpoint"] = settings.runpod_endpoint_id
         self._price = settings.gpu_price_per_second
         self._file = (
             ReceiptFile(Volume.from_settings(settings), worker_id) if settings.receipts else None
