@@ -4,6 +4,8 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from model.conftest import WriteAdapter
 from support.processes.background import poll_until
 from support.volume.receipts import read_receipts
 
+from llm_worker_client.receipts import sum_receipts
 from worker.app import Worker
 from worker.engine import Engines
 from worker.settings import Settings
@@ -63,8 +66,8 @@ class Client:
 
 
 @pytest.fixture
-def client(lora_engine: "InProcessEngine", settings: Settings, volume: Path) -> Client:
-    return Client(lora_engine, settings, volume)
+def client(lora_engine: "InProcessEngine", settings: Settings, tmp_path: Path) -> Client:
+    return Client(lora_engine, settings, tmp_path)
 
 
 def make_job(number: int) -> dict[str, Any]:
@@ -87,8 +90,21 @@ def make_job(number: int) -> dict[str, Any]:
     return jobs[number % len(jobs)]
 
 
+def check_sums_by_team(root: Path, receipts: Mapping[str, dict[str, Any]]) -> None:
+    """Compare the client's sums with the receipts of the teams' requests."""
+    days = [date.fromisoformat(day.name) for day in (root / "worker" / "receipts").iterdir()]
+    by_team = sum_receipts(root, days, ["label:team"]).groups
+    assert by_team.keys() == {("-",), *((team,) for team in TEAMS)}
+    for team in TEAMS:
+        own = [one for one in receipts.values() if one["labels"]["team"] == team]
+        sums = by_team[team,]
+        assert (sums.requests, sums.failed) == (len(own), sum(one["status"] > 200 for one in own))
+        assert sums.completion_tokens == sum(one["tokens"]["completion"] for one in own)
+        assert sums.gpu_seconds == pytest.approx(sum(one["gpu_seconds"] for one in own))
+
+
 async def test_the_shares_of_a_mixed_load_add_up_to_the_time_of_the_engine(
-    client: Client, write_adapter: WriteAdapter
+    client: Client, write_adapter: WriteAdapter, tmp_path: Path
 ) -> None:
     """Requests with several choices, streams, lists, two adapters; every eighth is cancelled."""
     # Only this package imports vLLM, so that it isn't imported when the tests are collected.
@@ -125,6 +141,7 @@ async def test_the_shares_of_a_mixed_load_add_up_to_the_time_of_the_engine(
         assert receipt["labels"] == {"team": TEAMS[int(id) // 3 % 3]}
         assert receipt["user"] == f"user-{int(id) % 4}"
         assert receipt["cost_usd"] == pytest.approx(receipt["gpu_seconds"] / 1000, abs=1e-8)
+    check_sums_by_team(tmp_path, receipts)
     # The stopwatch also measures the path back from the worker to its caller.
     errors_ms = [
         abs(1000 * client.seconds[id] - receipts[id]["total_ms"]) for id in jobs.keys() - cancelled
