@@ -4,6 +4,7 @@ import json
 
 import pytest
 from aiohttp import ClientSession
+from support.clients.console import check_headers, read_values
 from support.processes.emulator_peer import Peer, emulator_peer, with_options
 from support.tables import web_pages
 from yarl import URL
@@ -105,6 +106,28 @@ async def test_programs_are_answered_and_web_pages_are_refused(
             status = await web_pages.request_status(url, headers, f"/v2/local/{path}")
             assert status == (200 if is_answered else 403)
         assert job.status is (Status.IN_PROGRESS if is_answered else Status.IN_QUEUE)
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, ""), (KEY, "needed")])
+async def test_the_console_needs_no_key(
+    session: ClientSession, key: str | None, value: str
+) -> None:
+    async with (
+        Emulator(Options(api_key=key, endpoint="mine")) as emulator,
+        session.get(f"{emulator.root_url}/") as response,
+    ):
+        page = await response.text()
+        check_headers(response.headers, page)
+    assert read_values(page) == {"server": "emulator", "endpoint": "/v2/mine", "key": value}
+
+
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+async def test_the_console_is_refused_to_web_pages(
+    headers: dict[str, str], is_answered: bool
+) -> None:
+    async with Emulator() as emulator:
+        status = await web_pages.request_status(emulator.root_url, headers, "/")
+    assert status == (200 if is_answered else 403)
 
 
 async def test_workers_and_callers_reach_an_emulator_that_listens_on_all_addresses(
