@@ -100,8 +100,8 @@ endpoint: $(INSTALLED) demo ## Serve a model as a RunPod endpoint on this machin
 		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py $(if $(findstring --load-balancing,$(OPTIONS)),--serve)
 
-serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
-	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, OPTIONS=--console, any setting)
+	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT) $(OPTIONS)
 
 image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a model to it)
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }

@@ -32,7 +32,7 @@ from worker.failed_start import (
 from worker.process import exits, processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
-from worker.serve.listener import Ports, StartupListener
+from worker.serve.listener import Ports, StartupListener, check_console_access
 from worker.settings import Settings
 from worker.settings.environment import (
     LIBRARY_DEFAULTS,
@@ -199,8 +199,11 @@ def answer_job_or_resume_trainings(run: ProgramRun) -> None:
 
 def serve_http(run: ProgramRun) -> None:
     """Answer HTTP requests until a signal arrives or an engine dies."""
+    host, console = run.command.host, run.command.console
+    if console:
+        check_console_access(host, run.raw_settings.values)
     # The ports open before anything is loaded: load balancers send pings from the first second.
-    host, ports = run.command.host, Ports.choose(run.command.port, process_environ())
+    ports = Ports.choose(run.command.port, process_environ())
     listener = run.listener = StartupListener(host, ports)
     with run.start_engines() as (engines, settings):
         from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
@@ -208,7 +211,9 @@ def serve_http(run: ProgramRun) -> None:
         sweep.start_sweeping(settings)
         watch_engines = partial(exit_after_engine_death, engines.died)
         sockets = listener.take_sockets()
-        http_server.serve(engines, settings, host, sockets, exit_process, watch_engines)
+        numbers = [one.getsockname()[1] for one in sockets]
+        server = http_server.make_server(engines, settings, host, *numbers, console=console)
+        http_server.serve(server, sockets, exit_process, watch_engines)
 
 
 def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:

@@ -94,6 +94,7 @@ async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
                 await fleet.drain(arguments.grace, stop_signals.stop_now)
         return
     async with Emulator(options) as emulator:
+        print_line(f"The console: {emulator.root_url}/")
         print_line(f"The endpoint: {emulator.url}\nOpenAI's API: {emulator.openai_url}")
         if not arguments.command:
             print_line(format_worker_exports(emulator))

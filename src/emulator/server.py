@@ -19,6 +19,7 @@ from emulator.http.worker_port import WorkerPort, freeze_worker, thaw_worker
 from emulator.options import MAX_READ_BYTES, Options
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
+from llm_worker_console import make_page
 
 
 class Emulator:
@@ -43,7 +44,9 @@ class Emulator:
         webhooks = Webhooks(options.webhook_retry_delay_s)
         self._stack.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await set_up_runner(self._stack, self._make_app(middlewares))
+        app = self._make_app(middlewares)
+        app.router.add_get("/", self._send_console)
+        runner = await set_up_runner(self._stack, app)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
         await self._worker_port.start(await set_up_runner(self._stack, self._make_app(middlewares)))
@@ -83,6 +86,15 @@ class Emulator:
     def _thaw_workers(self) -> None:
         for worker in self.queue.workers.values():
             thaw_worker(worker)
+
+    async def _send_console(self, request: web.Request) -> web.Response:
+        options = self.options
+        page = make_page(
+            "emulator",
+            needs_key=options.api_key is not None,
+            endpoint_path=f"/v2/{options.endpoint}",
+        )
+        return web.Response(body=page.body, headers=page.headers)
 
     def _make_app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults

@@ -18,6 +18,7 @@ from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.mapping import Refusal, Request, find_dialect, responses
 from llm_worker_client.mapping.forms import aparse_form
 from llm_worker_client.steps import PlatformUnreachable
+from llm_worker_console import make_page
 
 # Maximum bytes of a body. A form may be larger if a volume is configured for its file.
 MAX_BODY_BYTES = 64_000_000
@@ -36,6 +37,10 @@ class Proxy:
     def __init__(self, endpoint: AsyncEndpoint, caller_key: str | None = None) -> None:
         self._endpoint = endpoint
         self._caller_key = caller_key
+        page = make_page(
+            "proxy", needs_key=caller_key is not None, endpoint_path=f"/v2/{endpoint.id}"
+        )
+        self._console = Response(page.body, headers=page.headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -43,8 +48,11 @@ class Proxy:
             return
         incoming = StarletteRequest(scope, receive)
         request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
+        # The console's page needs no key, but the requests that it sends do.
+        is_console = (incoming.method, request_head.target) == ("GET", "/")
         try:
-            callers.check_caller(incoming.headers, self._caller_key)
+            if not is_console or self._caller_key is None:
+                callers.check_caller(incoming.headers, self._caller_key)
             request = await self._read_body(request_head, incoming.stream())
         except ClientDisconnect:
             return
@@ -52,6 +60,9 @@ class Proxy:
             dialect = find_dialect(request_head, self._endpoint.id)
             head, body = responses.error_response(refusal, dialect)
             await Response(body, head.status, head.headers)(scope, receive, send)
+            return
+        if is_console:
+            await self._console(scope, receive, send)
             return
         with request.form or nullcontext():
             async with anyio.create_task_group() as group:

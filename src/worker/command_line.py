@@ -41,6 +41,7 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
     parser.add_argument("--train", action="store_true", help="train adapters, without an engine")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
+    parser.add_argument("--console", action="store_true", help="with --serve: a page for a browser")
     # Other addresses (0.0.0.0 in a pod) are reachable from other machines, and may need a key.
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
     parser.add_argument("--port", type=int, help="where --serve listens; 0: any; unset: PORT, 8000")
@@ -54,6 +55,8 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
         parser.error(_unknown_argument_message(unknown[0], parser))
     if (known.gpu and not known.check) or (known.prices and not known.gpu):
         parser.error("--gpu is for --check, and --prices is for --gpu")
+    if known.console and not known.serve:
+        parser.error("--console is for --serve")
     return known
 
 

@@ -61,11 +61,13 @@ def commands_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return create_environment(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx")
 
 
-def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
+def test_the_wheel_is_small_and_holds_the_client_and_its_page(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST_WHEEL
     files = zipfile.ZipFile(wheel).namelist()
-    assert {file.partition("/")[0].partition("-")[0] for file in files} == {"llm_worker_client"}
-    assert {"llm_worker_client/py.typed", "llm_worker_client/deploy/settings.json"} <= set(files)
+    packages = {file.partition("/")[0].partition("-")[0] for file in files}
+    assert packages == {"llm_worker_client", "llm_worker_console"}
+    data = ("llm_worker_client/py.typed", "llm_worker_client/deploy/settings.json")
+    assert {*data, "llm_worker_console/index.html"} <= set(files)
 
 
 def test_the_page_lists_every_installed_package(commands: Path) -> None:

@@ -144,14 +144,16 @@ def test_the_client_reads_each_route_in_the_format_of_the_worker() -> None:
 def test_the_package_requires_exactly_its_imports() -> None:
     nodes = [
         node
-        for file in (ROOT / "src" / "llm_worker_client").rglob("*.py")
+        for package in ("llm_worker_client", "llm_worker_console")
+        for file in (ROOT / "src" / package).rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
     ]
     modules = {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     packages = {module.partition(".")[0] for module in modules}
     # httpx is imported for type checkers only; the OpenAI and Anthropic clients bring it.
-    third_party = packages - sys.stdlib_module_names - {"llm_worker_client", "httpx"}
+    own = {"llm_worker_client", "llm_worker_console"}
+    third_party = packages - sys.stdlib_module_names - own - {"httpx"}
     providers = packages_distributions()
     found = {canonicalize_name(providers[module][0]) for module in third_party}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

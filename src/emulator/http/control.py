@@ -4,7 +4,6 @@ import signal
 from typing import Any, Literal
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, Field
 
 from emulator.faults import Fault, Faults
@@ -48,14 +47,14 @@ class ControlApi:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/faults", self.list_faults),
-            web.post("/control/faults", _reject_origin(self.add_fault)),
-            web.delete("/control/faults", _reject_origin(self.clear_faults)),
+            web.post("/control/faults", self.add_fault),
+            web.delete("/control/faults", self.clear_faults),
             web.get("/control/jobs", self.list_job_timings),
             web.get("/control/jobs/{job}", self.show_job_timings),
             web.get("/control/workers", self.list_workers),
-            web.post("/control/workers/{worker}/signal", _reject_origin(self.signal_worker)),
-            web.post("/control/workers/{worker}/freeze", _reject_origin(self.freeze_worker)),
-            web.post("/control/outage", _reject_origin(self.begin_outage)),
+            web.post("/control/workers/{worker}/signal", self.signal_worker),
+            web.post("/control/workers/{worker}/freeze", self.freeze_worker),
+            web.post("/control/outage", self.begin_outage),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
@@ -112,17 +111,6 @@ class ControlApi:
 async def _read_seconds(request: web.Request) -> float:
     body = await read_body(request, MAX_CHUNK_BYTES)
     return validate(SecondsRequest, parse_object(body)).seconds
-
-
-def _reject_origin(handler: Handler) -> Handler:
-    """Return a handler that rejects requests with an Origin header: they come from web pages."""
-
-    async def check_origin(request: web.Request) -> web.StreamResponse:
-        if "Origin" in request.headers:
-            raise web.HTTPForbidden(text="not for web pages")
-        return await handler(request)
-
-    return check_origin
 
 
 def _describe_worker(worker: Worker) -> dict[str, Any]:

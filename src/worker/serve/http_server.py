@@ -16,10 +16,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from llm_worker_console import make_page
 from worker.engine import Engines
 from worker.errors import StartFailed
 from worker.failed_start import MAX_LIFETIME_S
 from worker.serve.connections import ConnectionLimits, HttpConnection, PortConnections
+from worker.serve.listener import LOOPBACK
 from worker.serve.service import METHODS, PING, FailedStartApp, WorkerApp
 from worker.serve.startup_server import MAX_HEAD_BYTES
 from worker.serve.web_pages import WebPageFilter
@@ -30,7 +32,6 @@ log = logging.getLogger(__name__)
 
 # Seconds that running requests have to finish after a stop signal.
 GRACE_S = 30
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
 
@@ -51,13 +52,44 @@ class HealthPortFilter:
             await self._app(scope, receive, send)
 
 
+class ConsoleApp:
+    """An app that serves the console's page at ``/``, without a key, and passes on the rest."""
+
+    def __init__(self, app: ASGIApp, *, needs_key: bool) -> None:
+        page = make_page("worker", needs_key=needs_key)
+        self._app = app
+        self._response = Response(page.body, headers=page.headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and (scope["path"], scope["method"]) == ("/", "GET")
+        await (self._response if is_page else self._app)(scope, receive, send)
+
+
 def make_server(
-    engines: Engines, settings: Settings, host: str, port: int, health: int | None = None
+    engines: Engines,
+    settings: Settings,
+    host: str,
+    port: int,
+    health: int | None = None,
+    *,
+    console: bool = False,
 ) -> uvicorn.Server:
-    """Return an unstarted server; ``health`` is an additional port for ``/ping`` only."""
+    """Return an unstarted server of a worker.
+
+    Args:
+        engines: The engines that answer.
+        settings: The worker's settings.
+        host: Host to listen on.
+        port: Main port.
+        health: Additional port for ``/ping`` only.
+        console: Whether ``/`` is the console's page.
+    """
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
-    return _make_server(WorkerApp(engines, settings), settings, host, port, health, lifespan="on")
+    app: ASGIApp = WorkerApp(engines, settings)
+    if console:
+        app = ConsoleApp(app, needs_key=settings.serve_api_key is not None)
+    return _make_server(app, settings, host, port, health, lifespan="on")
 
 
 def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -72,19 +104,15 @@ def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 def serve(
-    engines: Engines,
-    settings: Settings,
-    host: str,
+    server: uvicorn.Server,
     sockets: Sequence[socket],
     exit_process: ExitProcess,
     watch: Callable[[Callable[[], int]], None],
 ) -> None:
-    """Serve requests on the sockets of a ``StartupListener`` at this host, until a signal.
+    """Serve requests on the sockets of a ``StartupListener`` until a signal.
 
     ``watch`` runs in a thread and exits if an engine dies; its argument counts running requests.
     """
-    ports = [one.getsockname()[1] for one in sockets]
-    server = make_server(engines, settings, host, *ports)
     _exit_on_signal(exit_process, 0)
 
     def count_requests() -> int:
@@ -92,8 +120,8 @@ def serve(
 
     threading.Thread(target=watch, args=(count_requests,), daemon=True).start()
     # Log the address, which uvicorn logs only for sockets that it has opened itself.
-    named = f"[{host}]" if ":" in host else host
-    log.info("Uvicorn running on http://%s:%d", named, ports[0])
+    host, port = server.config.host, server.config.port
+    log.info("Uvicorn running on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     server.run(sockets=[*sockets])
 
 

@@ -17,6 +17,8 @@ from worker.errors import EngineBusy, MachineUnfit, StartFailed
 from worker.serve import startup_server
 from worker.settings.mistakes import Mistake, SettingsError
 
+# Hosts that only programs of this machine reach.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DEFAULT_PORT = 8000
 HIGHEST_PORT = 65_535
 # Seconds that the child process has to hand over the sockets.
@@ -45,6 +47,19 @@ class Ports:
         health = _port_from_variable("PORT_HEALTH", environ)
         main = DEFAULT_PORT if main is None else main
         return cls(main, None if health == main else health)
+
+
+def check_console_access(host: str, values: Mapping[str, str]) -> None:
+    """Check that only this machine, or callers with a key, can use the console.
+
+    Raises:
+        StartFailed: Other machines reach the host, and the settings have no key.
+    """
+    if host not in LOOPBACK and not values.get("SERVE_API_KEY"):
+        raise StartFailed(
+            f"--console on {host} would let every machine that reaches the port use this worker: "
+            f"set SERVE_API_KEY, or leave out --host to serve {LOOPBACK[0]} only"
+        )
 
 
 def _port_from_variable(name: str, environ: Mapping[str, str]) -> int | None:

@@ -75,11 +75,11 @@ class ServerPort:
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    engine: ScriptedEngine, host: str = "127.0.0.1", **environ: str
+    engine: ScriptedEngine, host: str = "127.0.0.1", console: bool = False, /, **environ: str
 ) -> AsyncIterator[ServerPort]:
     listeners = [socket.create_server((host, 0)) for _ in range(2)]
     ports = [listener.getsockname()[1] for listener in listeners]
-    running = make_server(engine.engines, settings(**environ), host, *ports)
+    running = make_server(engine.engines, settings(**environ), host, *ports, console=console)
     task = asyncio.create_task(running.serve(sockets=listeners))
     await poll_until(lambda: running.started)
     health = ServerPort(running, ports[1])

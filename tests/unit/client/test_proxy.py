@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from support.clients.console import check_headers, read_values
 from support.processes.background import HUNG_S
 from support.scripted_endpoint import HANG, OutputsFunction, only_job, run_proxy
 from support.tables import web_pages
@@ -115,6 +116,25 @@ async def test_programs_get_responses_and_web_pages_start_no_jobs(
         )
         assert status == (200 if is_answered else 403)
     assert len(emulator.queue.jobs) == (2 if is_answered else 0)
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, ""), ("sk-mine", "needed")])
+async def test_the_console_needs_no_key_and_starts_no_job(
+    emulator: Emulator, key: str | None, value: str
+) -> None:
+    async with open_client(emulator, key) as client:
+        response = await client.get("/")
+    check_headers(response.headers, response.text)
+    assert read_values(response.text) == {"server": "proxy", "endpoint": "/v2/local", "key": value}
+    assert len(emulator.queue.jobs) == 0
+
+
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+async def test_the_console_is_refused_to_web_pages(
+    proxy_client: httpx2.AsyncClient, headers: dict[str, str], is_answered: bool
+) -> None:
+    status = await web_pages.request_status(f"{proxy_client.base_url}", headers, "/")
+    assert status == (200 if is_answered else 403)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_the_command_serves_until_interrupted_and_prints_a_workers_environment()
     command = [sys.executable, "-m", "emulator", "--port", "0"]
     with subprocess.Popen(command, cwd=SOURCE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(10)]
-        words = shlex.split("".join(lines[2:]), comments=True)
+        lines = [process.stdout.readline() for _ in range(11)]
+        words = shlex.split("".join(lines[3:]), comments=True)
         environ = dict(word.split("=", 1) for word in words if word != "export")
         take = environ["RUNPOD_WEBHOOK_GET_JOB"]
         health = take.split("/job-take/")[0] + "/health"

@@ -17,7 +17,7 @@ from support.processes.background import HUNG_S, wait_until
 from worker.errors import MachineUnfit, StartFailed
 from worker.serve import listener as module
 from worker.serve import startup_server
-from worker.serve.listener import Ports, StartupListener
+from worker.serve.listener import Ports, StartupListener, check_console_access
 from worker.settings.mistakes import SettingsError
 
 # A worker that the test kills. The core that it has forked has a copy of the control socket.
@@ -202,3 +202,29 @@ def test_an_unresponsive_holder_process_makes_the_machine_unfit(
         listener.child.wait()
     with pytest.raises(MachineUnfit, match="start the worker again"):
         listener.take_sockets()
+
+
+# The console:
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "is_allowed"),
+    [
+        ("127.0.0.1", None, True),
+        ("::1", None, True),
+        ("localhost", "", True),
+        ("0.0.0.0", "sk-mine", True),
+        ("0.0.0.0", None, False),
+        ("0.0.0.0", "", False),
+        ("192.168.1.20", None, False),
+    ],
+)
+def test_the_console_is_for_this_machine_or_for_callers_with_a_key(
+    host: str, key: str | None, is_allowed: bool
+) -> None:
+    values = {} if key is None else {"SERVE_API_KEY": key}
+    if is_allowed:
+        check_console_access(host, values)
+    else:
+        with pytest.raises(StartFailed, match=f"{host} would .+ set SERVE_API_KEY"):
+            check_console_access(host, values)

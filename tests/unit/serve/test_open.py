@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr
+from support.clients.console import check_headers, read_values
 from support.engine.connections import serve_http
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 from support.processes.background import HUNG_S
@@ -105,6 +106,39 @@ def test_listening_on_the_network_without_a_key_logs_a_warning(
 ) -> None:
     make_server(ScriptedEngine().engines, settings(**environ), host, 8000)
     assert ("SERVE_API_KEY" in caplog.text) is warns
+
+
+# The console:
+
+
+@pytest.mark.parametrize(("environ", "value"), [({}, ""), (KEY, "needed")])
+async def test_the_console_needs_no_key_but_its_requests_do(
+    engine: ScriptedEngine, environ: dict[str, str], value: str
+) -> None:
+    async with (
+        serve_http(engine, "127.0.0.1", True, **environ) as port,
+        httpx.AsyncClient(base_url=port.url, timeout=HUNG_S) as http_client,
+    ):
+        response = await http_client.get("/")
+        models = await http_client.get("/v1/models")
+        assert (await http_client.post("/")).status_code == (401 if value else 404)
+        assert (await http_client.get(f"{port.health.url}/")).status_code == 404
+    check_headers(response.headers, response.text)
+    assert read_values(response.text) == {"server": "worker", "endpoint": "", "key": value}
+    assert models.status_code == (401 if value else 200)
+
+
+async def test_only_the_flag_turns_the_console_on(engine: ScriptedEngine) -> None:
+    async with serve_http(engine) as port:
+        assert await request_status(port.url, {"Host": HERE}, "/") == 404
+
+
+@pytest.mark.parametrize(("headers", "is_answered"), REQUESTS)
+async def test_the_console_is_refused_to_web_pages(
+    engine: ScriptedEngine, headers: dict[str, str], is_answered: bool
+) -> None:
+    async with serve_http(engine, "127.0.0.1", True) as port:
+        assert await request_status(port.url, headers, "/") == (200 if is_answered else 403)
 
 
 # A worker that doesn't start:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from aiohttp import ClientSession
+from support.clients.console import check_headers, read_values
 from support.processes.emulator_peer import Peer, emulator_peer, with_options
 from support.tables import web_pages
 from yarl import URL
@@ -80,14 +81,18 @@ async def test_callers_need_the_key_only_if_the_endpoint_has_one(
         ("POST", "outage"),
     ],
 )
-async def test_even_a_page_of_the_emulator_may_not_cause_faults(
-    peer: Peer, method: str, path: str
+@pytest.mark.parametrize(
+    ("headers", "is_answered"),
+    [({"Host": host, "Origin": f"http://{host}"}, True) for host in ("localhost:8000", "[::1]:80")]
+    + [(headers, False) for headers, is_answered in web_pages.REQUESTS if not is_answered],
+)
+async def test_only_the_emulators_own_page_may_cause_faults(
+    peer: Peer, method: str, path: str, headers: dict[str, str], is_answered: bool
 ) -> None:
-    headers = {"Origin": peer.emulator.root_url}
-    body = json.dumps({"on": "take", "do": "reset"})
-    answer = await peer.request(method, f"/control/{path}", data=body, headers=headers)
-    assert answer[0] == 403
-    assert peer.emulator.faults.list_active() == []
+    url, path = peer.emulator.root_url, f"/control/{path}"
+    status = await web_pages.request_status(url, headers, path, method)
+    # Without a body and a worker, a request that is not refused changes nothing.
+    assert (status == 403) is not is_answered
 
 
 @pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
@@ -101,6 +106,28 @@ async def test_programs_are_answered_and_web_pages_are_refused(
             status = await web_pages.request_status(url, headers, f"/v2/local/{path}")
             assert status == (200 if is_answered else 403)
         assert job.status is (Status.IN_PROGRESS if is_answered else Status.IN_QUEUE)
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, ""), (KEY, "needed")])
+async def test_the_console_needs_no_key(
+    session: ClientSession, key: str | None, value: str
+) -> None:
+    async with (
+        Emulator(Options(api_key=key, endpoint="mine")) as emulator,
+        session.get(f"{emulator.root_url}/") as response,
+    ):
+        page = await response.text()
+        check_headers(response.headers, page)
+    assert read_values(page) == {"server": "emulator", "endpoint": "/v2/mine", "key": value}
+
+
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+async def test_the_console_is_refused_to_web_pages(
+    headers: dict[str, str], is_answered: bool
+) -> None:
+    async with Emulator() as emulator:
+        status = await web_pages.request_status(emulator.root_url, headers, "/")
+    assert status == (200 if is_answered else 403)
 
 
 async def test_workers_and_callers_reach_an_emulator_that_listens_on_all_addresses(
