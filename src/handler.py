@@ -29,6 +29,7 @@ from worker.failed_start import (
     MAX_LIFETIME_S,
     FailedStartHandler,
 )
+from worker.metrics import push
 from worker.process import processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
@@ -205,10 +206,15 @@ def serve_http(run: ProgramRun) -> None:
     with run.start_engines() as (engines, settings):
         from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
-        sweep.start_sweeping(settings)
+        start_background_threads(engines, settings)
         watch_engines = partial(exit_after_engine_death, engines.died)
         sockets = listener.take_sockets()
         http_server.serve(engines, settings, host, sockets, exit_process, watch_engines)
+
+
+def start_background_threads(engines: Engines, settings: Settings) -> None:
+    sweep.start_sweeping(settings)
+    push.start_pushing(settings, lambda: [engine.metrics for engine in engines])
 
 
 def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
@@ -229,7 +235,7 @@ def serve_jobs(run: ProgramRun) -> None:
     """Take jobs from the platform, or serve the SDK's API, until a signal or an engine's death."""
     processor.skip_processor_benchmark()
     with run.start_engines() as (engines, settings):
-        sweep.start_sweeping(settings)
+        start_background_threads(engines, settings)
         run_sdk(engines, settings, test_api=run.command.rp_serve_api)
         # Exit within the block, so that the engine is not stopped first.
         exit_process(0)
@@ -305,6 +311,7 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
+    push.push_last_metrics()
     children.stop_descendants()
     logs.flush()
     os._exit(status)

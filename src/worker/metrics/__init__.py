@@ -44,19 +44,19 @@ class RunningJobs:
 
     def __init__(self) -> None:
         self.all_ended = threading.Event()
-        self._count = 0
+        self.count = 0
         gauge = Gauge("worker_jobs_running", "Jobs that the worker has taken and not finished.")
-        gauge.set_function(lambda: self._count)
+        gauge.set_function(lambda: self.count)
 
     def add(self) -> None:
-        self._count += 1
+        self.count += 1
         JOBS_TAKEN.inc()
 
     def remove(self, status: int) -> None:
         """Count a job's end; set ``all_ended`` if no other job is running."""
         JOBS_FINISHED.labels(int(status)).inc()
-        self._count -= 1
-        if not self._count:
+        self.count -= 1
+        if not self.count:
             self.all_ended.set()
 
 
