@@ -15,11 +15,12 @@ from support.processes.background import HUNG_S
 
 @dataclass
 class Push:
-    """One push: the request's headers, and its metrics by name."""
+    """One push: the request's headers and path, and its metrics by name."""
 
     headers: dict[str, str]
     resource: dict[str, str]
     metrics: dict[str, Metric]
+    path: str = ""
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's points, or of a histogram's counts, with these labels."""
@@ -68,9 +69,9 @@ def otlp_receiver() -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with receiver.changed:
                 if receiver.status == 200:
-                    assert self.path == "/v1/metrics"
                     request = ExportMetricsServiceRequest.FromString(body)
-                    receiver.pushes.append(parse_request(dict(self.headers), request))
+                    push = parse_request(dict(self.headers), request, self.path)
+                    receiver.pushes.append(push)
                 else:
                     receiver.refused += 1
                 receiver.changed.notify_all()
@@ -91,7 +92,9 @@ def otlp_receiver() -> Iterator[Receiver]:
             server.shutdown()
 
 
-def parse_request(headers: dict[str, str], request: ExportMetricsServiceRequest) -> Push:
+def parse_request(
+    headers: dict[str, str], request: ExportMetricsServiceRequest, path: str = ""
+) -> Push:
     (resource,) = request.resource_metrics
     metrics = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
-    return Push(headers, attributes(resource.resource.attributes), metrics)
+    return Push(headers, attributes(resource.resource.attributes), metrics, path)

@@ -130,12 +130,13 @@ def test_a_push_has_the_headers_and_the_workers_attributes(
     start: Start, receiver: Receiver
 ) -> None:
     start(
-        OTEL_EXPORTER_OTLP_ENDPOINT=f"{receiver.url}/",
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"{receiver.url}/otlp/",
         OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20secret-key, x-team=a=b",
         RUNPOD_POD_ID="w1",
         RUNPOD_ENDPOINT_ID="ep",
     )
     (first,) = receiver.wait_for_pushes(1)
+    assert first.path == "/otlp/v1/metrics"
     headers = {name.lower(): value for name, value in first.headers.items()}
     assert (headers["authorization"], headers["x-team"]) == ("Bearer secret-key", "a=b")
     assert first.resource == {
