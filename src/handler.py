@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
+from prometheus_client import CollectorRegistry
+
 from worker import children, doctor, failed_start, local, logs, masking, sweep
 from worker.children.with_parent import exit_with_parent
 from worker.command_line import read_command_line
@@ -30,9 +32,10 @@ from worker.failed_start import (
     FailedStartHandler,
 )
 from worker.metrics import push
-from worker.process import processor, stalls
+from worker.process import exits, processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
+from worker.receipts import vllm_version
 from worker.serve.listener import Ports, StartupListener
 from worker.settings import Settings
 from worker.settings.environment import (
@@ -214,7 +217,13 @@ def serve_http(run: ProgramRun) -> None:
 
 def start_background_threads(engines: Engines, settings: Settings) -> None:
     sweep.start_sweeping(settings)
-    push.start_pushing(settings, lambda: [engine.metrics for engine in engines])
+
+    def list_registries() -> list[CollectorRegistry]:
+        return [engine.metrics for engine in engines]
+
+    pusher = push.start_pushing(settings, list_registries, vllm_version())
+    if pusher:
+        exits.call_at_exit(pusher.stop)
 
 
 def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
@@ -311,7 +320,7 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
-    push.push_last_metrics()
+    exits.call_functions()
     children.stop_descendants()
     logs.flush()
     os._exit(status)

@@ -23,8 +23,6 @@ INTERVAL_S = 15.0
 # Seconds from the end of the last job to its push, unless another job arrives. vLLM counts the last
 # tokens only after it has passed them on.
 IDLE_S = 0.2
-# Seconds for the last push at an exit.
-LAST_PUSH_S = 1.5
 # Loggers of the exporters, which would repeat an error at every push.
 EXPORTER_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
@@ -38,8 +36,11 @@ ListRegistries = Callable[[], Iterable[CollectorRegistry]]
 class MetricsPusher:
     """Pushes metrics from a thread of its own until ``stop``."""
 
-    def __init__(self, settings: Settings, list_registries: ListRegistries) -> None:
+    def __init__(
+        self, settings: Settings, list_registries: ListRegistries, vllm_version: str
+    ) -> None:
         self._settings = settings
+        self._vllm_version = vllm_version
         self._list_registries = list_registries
         self._wake = RUNNING_JOBS.all_ended
         self._stopping = threading.Event()
@@ -54,10 +55,10 @@ class MetricsPusher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Push once more, and wait for that for at most ``LAST_PUSH_S``."""
+        """Push once more, and wait for the end of that."""
         self._stopping.set()
         self._wake.set()
-        self._thread.join(LAST_PUSH_S)
+        self._thread.join()
 
     def _keep_problem(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record, which is not about a push."""
@@ -74,6 +75,7 @@ class MetricsPusher:
             "service.name": "llm-worker",
             "service.instance.id": settings.runpod_pod_id or _process_id(),
             "runpod.endpoint.id": settings.runpod_endpoint_id or "",
+            "vllm.version": self._vllm_version,
         }
         resource = otlp.create_resource({name: text for name, text in attributes.items() if text})
         exporter = otlp.create_exporter(settings)
@@ -106,22 +108,15 @@ class MetricsPusher:
         self._has_failed = has_failed
 
 
-def start_pushing(settings: Settings, list_registries: ListRegistries) -> None:
+def start_pushing(
+    settings: Settings, list_registries: ListRegistries, vllm_version: str
+) -> MetricsPusher | None:
     """Push the metrics of this process and of its engines from now on, if there is a receiver."""
-    if settings.otel_exporter_otlp_endpoint is not None:
-        pusher = MetricsPusher(settings, list_registries)
-        _pushers.append(pusher)
-        pusher.start()
-
-
-def push_last_metrics() -> None:
-    """Push the metrics for the last time, within ``LAST_PUSH_S``; call before the exit."""
-    while _pushers:
-        _pushers.pop().stop()
-
-
-# At most one.
-_pushers: list[MetricsPusher] = []
+    if settings.otel_exporter_otlp_endpoint is None:
+        return None
+    pusher = MetricsPusher(settings, list_registries, vllm_version)
+    pusher.start()
+    return pusher
 
 
 def _process_id() -> str:

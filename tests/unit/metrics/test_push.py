@@ -19,7 +19,7 @@ from worker.settings import Settings
 
 TAKEN = "worker_jobs_taken_total"
 # Starts a pusher with additional settings.
-Start = Callable[..., None]
+Start = Callable[..., push.MetricsPusher | None]
 
 
 @pytest.fixture
@@ -37,13 +37,15 @@ def registry() -> CollectorRegistry:
 def start(receiver: Receiver, registry: CollectorRegistry) -> Iterator[Start]:
     RUNNING_JOBS.all_ended.clear()
 
-    def start_pushing(**environ: str) -> None:
+    def start_pushing(**environ: str) -> push.MetricsPusher | None:
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **environ}
         settings = Settings.from_env({"MODEL_NAME": "org/model", **environ})
-        push.start_pushing(settings, lambda: [registry])
+        pusher = push.start_pushing(settings, lambda: [registry], "0.32.0")
+        if pusher:
+            stack.callback(pusher.stop)
+        return pusher
 
     with ExitStack() as stack:
-        stack.callback(push.push_last_metrics)
         yield start_pushing
 
 
@@ -107,23 +109,13 @@ def test_metrics_are_pushed_regularly_while_a_job_runs(start: Start, receiver: R
 
 
 def test_the_exit_pushes_once_more(start: Start, receiver: Receiver) -> None:
-    start()
+    pusher = start()
+    assert pusher
     before = receiver.wait_for_pushes(1)[0].value(TAKEN)
     RUNNING_JOBS.add()
-    push.push_last_metrics()
+    pusher.stop()
     RUNNING_JOBS.remove(200)
     assert [each.value(TAKEN) - before for each in receiver.pushes] == [0, 1]
-
-
-def test_the_exit_does_not_wait_for_a_silent_receiver(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(push, "LAST_PUSH_S", 0.01)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        start(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        connection, _ = silent.accept()
-        push.push_last_metrics()
-        connection.close()
 
 
 def test_a_push_has_the_headers_and_the_workers_attributes(
@@ -143,6 +135,7 @@ def test_a_push_has_the_headers_and_the_workers_attributes(
         "service.name": "llm-worker",
         "service.instance.id": "w1",
         "runpod.endpoint.id": "ep",
+        "vllm.version": "0.32.0",
     }
 
 
@@ -153,8 +146,7 @@ def test_a_worker_without_an_id_has_the_id_of_its_process(start: Start, receiver
 
 
 def test_nothing_is_started_without_a_receiver(start: Start) -> None:
-    start(OTEL_EXPORTER_OTLP_ENDPOINT="")
-    assert push._pushers == []
+    assert start(OTEL_EXPORTER_OTLP_ENDPOINT="") is None
 
 
 @pytest.mark.usefixtures("_push_often")
@@ -167,7 +159,6 @@ def test_a_failure_and_its_end_are_one_line_each(
     receiver.wait_for_refused(3)
     receiver.status = 200
     receiver.wait_for_pushes(2)
-    push.push_last_metrics()
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         f"the metrics could not be pushed to {receiver.url}: "
@@ -200,7 +191,7 @@ def test_metrics_are_pushed_by_grpc(start: Start) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        start(
+        pusher = start(
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_EXPORTER_OTLP_HEADERS="x-key=secret",
@@ -208,6 +199,7 @@ def test_metrics_are_pushed_by_grpc(start: Start) -> None:
         wait_until(lambda: received)
         assert received[0].headers["x-key"] == "secret"
         assert received[0].value("worker_jobs_finished_total", code="507") == 0
-        push.push_last_metrics()
+        assert pusher
+        pusher.stop()
     finally:
         server.stop(None).wait(HUNG_S)
