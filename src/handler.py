@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from prometheus_client import CollectorRegistry
-
 from worker import children, doctor, failed_start, local, logs, masking, sweep
 from worker.children.with_parent import exit_with_parent
 from worker.command_line import read_command_line
@@ -222,12 +220,7 @@ def serve_http(run: ProgramRun) -> None:
 
 def start_background_threads(engines: Engines, settings: Settings) -> None:
     sweep.start_sweeping(settings)
-
-    def list_registries() -> list[CollectorRegistry]:
-        return [engine.metrics for engine in engines]
-
-    pusher = push.start_pushing(settings, list_registries, vllm_version())
-    if pusher:
+    if pusher := push.start_pushing(settings, engines, vllm_version()):
         exits.call_at_exit(pusher.stop)
 
 

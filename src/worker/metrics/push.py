@@ -7,7 +7,8 @@ a signal. So they are pushed when the last job ends, and not only regularly.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -21,25 +22,33 @@ INTERVAL_S = 15.0
 # Seconds from the end of the last job to its push, unless another job arrives. vLLM counts the last
 # tokens only after it has passed them on.
 IDLE_S = 0.2
+# Seconds between two pushes of a worker whose jobs are short and rare: a push takes some
+# milliseconds of the interpreter.
+MIN_INTERVAL_S = 0.5
 # Loggers of the exporters, which would repeat an error at every push.
 EXPORTER_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
 )
 
-# Returns the registries of the engines, which change when an engine is started again.
-ListRegistries = Callable[[], Iterable[CollectorRegistry]]
+
+class MeasuredEngine(Protocol):
+    """An engine with metrics of its own."""
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """The metrics, which are others when the engine is started again."""
 
 
 class MetricsPusher:
     """Pushes metrics from a thread of its own until ``stop``."""
 
     def __init__(
-        self, settings: Settings, list_registries: ListRegistries, vllm_version: str
+        self, settings: Settings, engines: Iterable[MeasuredEngine], vllm_version: str
     ) -> None:
         self._settings = settings
         self._vllm_version = vllm_version
-        self._list_registries = list_registries
+        self._engines = engines
         self._wake = RUNNING_JOBS.all_ended
         self._stopping = threading.Event()
         self._has_failed = False
@@ -80,7 +89,7 @@ class MetricsPusher:
         is_last = False
         while not is_last:
             is_last = self._stopping.is_set()
-            merged = MergedRegistries([REGISTRY, *self._list_registries()])
+            merged = MergedRegistries([REGISTRY, *(engine.metrics for engine in self._engines)])
             self._problems.clear()
             result = exporter.export(otlp.convert_metrics(merged.collect(), resource))
             self._log_change(has_failed=result is not otlp.SUCCESS)
@@ -89,10 +98,11 @@ class MetricsPusher:
 
     def _wait_until_due(self) -> None:
         """Wait until the interval is over, the worker has become idle, or ``stop`` is called."""
-        due_at = time.monotonic() + INTERVAL_S
-        while self._wake.wait(max(0.0, due_at - time.monotonic())):
+        pushed_at = time.monotonic()
+        while self._wake.wait(max(0.0, pushed_at + INTERVAL_S - time.monotonic())):
             self._wake.clear()
-            if self._stopping.wait(IDLE_S) or not RUNNING_JOBS.count:
+            pause_s = max(IDLE_S, pushed_at + MIN_INTERVAL_S - time.monotonic())
+            if self._stopping.wait(pause_s) or not RUNNING_JOBS.count:
                 return
 
     def _log_change(self, *, has_failed: bool) -> None:
@@ -107,11 +117,11 @@ class MetricsPusher:
 
 
 def start_pushing(
-    settings: Settings, list_registries: ListRegistries, vllm_version: str
+    settings: Settings, engines: Iterable[MeasuredEngine], vllm_version: str
 ) -> MetricsPusher | None:
     """Push the metrics of this process and of its engines from now on, if there is a receiver."""
     if settings.otel_exporter_otlp_endpoint is None:
         return None
-    pusher = MetricsPusher(settings, list_registries, vllm_version)
+    pusher = MetricsPusher(settings, engines, vllm_version)
     pusher.start()
     return pusher

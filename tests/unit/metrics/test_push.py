@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -40,7 +41,7 @@ def start(receiver: Receiver, registry: CollectorRegistry) -> Iterator[Start]:
     def start_pushing(**environ: str) -> push.MetricsPusher | None:
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **environ}
         settings = Settings.from_env({"MODEL_NAME": "org/model", **environ})
-        pusher = push.start_pushing(settings, lambda: [registry], "0.32.0")
+        pusher = push.start_pushing(settings, [SimpleNamespace(metrics=registry)], "0.32.0")
         if pusher:
             stack.callback(pusher.stop)
         return pusher
