@@ -48,7 +48,7 @@ TOKENS = 64  # per answer
 SAMPLING: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 # Matches a Python dict as well as the JSON of an event.
 FULL_LENGTH = re.compile(r"""finish_reason["']: ?["']length""")
-# Minimum ratio of the throughput of observed jobs to that of plain ones.
+# Minimum ratio of the throughputs of observed and plain jobs.
 OBSERVED_GOAL = 0.99
 # A receiver that accepts everything, in another process. It prints its port.
 RECEIVER = """

@@ -469,7 +469,7 @@ OWN_ROWS = (
         "GPU_PRICE_PER_SECOND",
         VOLUME,
         "Price of a GPU",
-        "Price of one GPU in US dollars per second, for the cost in receipts.",
+        "Price of one GPU in US dollars per second, for the cost in receipts; `0`: they have none.",
     ),
     Row(
         "BATCH_API_KEY",

@@ -78,7 +78,7 @@ class Receipts:
             "gpu_seconds": gpu_seconds,
             "worker": self._worker,
         }
-        if self._price is not None:
+        if self._price:
             receipt["cost_usd"] = round(gpu_seconds * self._price, 9)
         names = {"user": record.user, "labels": record.labels, "batch": record.batch}
         return receipt | {name: value for name, value in names.items() if value}

@@ -152,7 +152,7 @@ class Settings(BaseModel):
     wandb_api_key: SecretStr | None = None
     receipts: Boolean = False
     receipts_retention_days: NonNegativeFloat = 90
-    gpu_price_per_second: NonNegativeFloat | None = None
+    gpu_price_per_second: NonNegativeFloat = 0
     execution_timeout_s: PositiveFloat = 600
     # The platform sets the worker's id, its endpoint, the endpoints' base URL, and the network
     # volume with its data center.
