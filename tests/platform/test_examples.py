@@ -175,4 +175,5 @@ def test_the_fine_tuning_examples_teach_the_colours(
 def test_every_example_is_listed_and_tested() -> None:
     assert set(SCRIPTS) == EXPECTED_OUTPUTS.keys() | TESTED_SEPARATELY | TESTED_IN_CLIENTS
     listed = re.findall(r"^\| \[(\S+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.M)
-    assert sorted(listed) == SCRIPTS
+    monitoring = [str(file.relative_to(EXAMPLES)) for file in (EXAMPLES / "monitoring").iterdir()]
+    assert sorted(listed) == sorted([*SCRIPTS, *monitoring])

@@ -60,13 +60,19 @@ class Artifact:
 
 @dataclass(frozen=True)
 class ArtifactLocation:
-    """The directory of an artifact's files; ``skipped`` says why earlier places were skipped."""
+    """The directory of an artifact's files; ``skipped`` says why earlier places were skipped.
+
+    If the files were downloaded just now, ``downloaded_bytes`` and ``download_s`` are the size and
+    the duration in seconds.
+    """
 
     artifact: Artifact
     directory: Path
     origin: Origin
     commit: str | None = None
     skipped: tuple[str, ...] = ()
+    downloaded_bytes: int = field(default=0, compare=False)
+    download_s: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         if self.origin is Origin.DIRECTORY:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from worker import metrics
 from worker.engine.start import needs
 from worker.errors import MachineUnfit, StartFailed
 from worker.process.phases import log_phase
@@ -94,6 +95,8 @@ class EngineArtifacts:
     def locate_and_log(self, artifacts: Sequence[Artifact]) -> dict[Artifact, ArtifactLocation]:
         """Wait for the artifacts in the settings and in ``artifacts``; log where the latter are.
 
+        Call this once: it also counts the downloads.
+
         Raises:
             ModelUnavailable: An artifact can't be found, downloaded or loaded.
             StartFailed: A download stopped before it was complete.
@@ -103,6 +106,8 @@ class EngineArtifacts:
             locations = self.locate_artifacts(artifacts)
             for location in locations.values():
                 _check_directory(location)
+                metrics.DOWNLOADED_BYTES.inc(location.downloaded_bytes)
+                metrics.DOWNLOAD_SECONDS.inc(location.download_s)
             for artifact in artifacts:
                 if artifact in locations:
                     # Log the artifact with its own setting: the location may name another one's.

@@ -137,7 +137,13 @@ class _Download:
             raise ModelUnavailable(self._artifact, Reason.UNWRITABLE, location.skipped[-1])
         if location == before:
             return location
-        return replace(location, origin=Origin.DOWNLOAD, skipped=self._skipped)
+        return replace(
+            location,
+            origin=Origin.DOWNLOAD,
+            skipped=self._skipped,
+            downloaded_bytes=self._meter.downloaded_bytes,
+            download_s=self._meter.download_s,
+        )
 
     def _download_files(self, stop: threading.Event) -> None:
         """Download all needed files of the current commit, then write the manifest.

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
-from worker import metrics
-
 log = logging.getLogger(__name__)
 
 
@@ -17,13 +15,18 @@ def format_size(count: float) -> str:
 
 
 class ProgressMeter:
-    """Logs the number of bytes on the disk, including those that other workers have downloaded."""
+    """Logs the number of bytes on the disk, including those that other workers have downloaded.
+
+    Attributes:
+        downloaded_bytes, download_s: The size and the duration of the whole download; 0 before.
+    """
 
     INTERVAL_S = 5.0
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._total = 0
+        self._total = self.downloaded_bytes = 0
+        self.download_s = 0.0
         self._done: Callable[[], int] = int
 
     def stored_and_total_bytes(self) -> tuple[int, int]:
@@ -47,15 +50,14 @@ class ProgressMeter:
             log.info("%s: %s", self._name, self._progress_text())
 
     def log_duration(self) -> None:
-        """Log the duration and the rate of the download, and add it to the metrics."""
+        """Log the duration and the rate of the download."""
         if self._total > self._before:
             elapsed = time.monotonic() - self._begun
             size = self._total - self._before
+            self.downloaded_bytes, self.download_s = size, elapsed
             rate = format_size(size / elapsed)
             text = "%s: %s downloaded in %.1f s, %s/s"
             log.info(text, self._name, format_size(size), elapsed, rate)
-            metrics.DOWNLOADED_BYTES.inc(size)
-            metrics.DOWNLOAD_SECONDS.inc(elapsed)
 
     def _progress_text(self) -> str:
         done, total = self.stored_and_total_bytes()

@@ -3,12 +3,14 @@
 import json
 import os
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME, SHARDS, fill_cache, isolate_hub_library, make_model
 from support.hub.server import hub
+from support.metrics import watch_metrics
 
 from worker.engine.arguments import EngineArguments, StartupContext
 from worker.engine.machine import Machine
@@ -281,3 +283,18 @@ def test_both_engines_get_the_directories_of_their_models(
     found = make_artifacts(tmp_path, MODEL_REVISION="v1").locate_and_log(artifacts)
     places = [insert_directories(engine, found).vllm_args.model for engine in engines]
     assert places == [str(first), str(other)]
+
+
+def test_the_downloads_of_a_start_are_counted(
+    tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = make_artifacts(tmp_path, model_directory)
+    locations = artifacts.locate_artifacts()
+    found = {
+        artifact: replace(location, downloaded_bytes=5, download_s=2.0)
+        for artifact, location in locations.items()
+    }
+    monkeypatch.setattr(artifacts, "locate_artifacts", lambda _: found)
+    downloads = watch_metrics("worker_downloaded_bytes_total", "worker_download_seconds_total")
+    artifacts.locate_and_log([])
+    assert downloads() == [5, 2.0]
