@@ -29,7 +29,7 @@ from worker.failed_start import (
     MAX_LIFETIME_S,
     FailedStartHandler,
 )
-from worker.process import processor, stalls
+from worker.process import exits, processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
 from worker.serve.listener import Ports, StartupListener, check_console_access
@@ -310,6 +310,7 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
+    exits.call_functions()
     children.stop_descendants()
     logs.flush()
     os._exit(status)

@@ -435,6 +435,24 @@ OWN_ROWS = (
         "Days after which files and ended batches are deleted; `0`: never.",
     ),
     Row(
+        "RECEIPTS",
+        VOLUME,
+        "Receipts",
+        "Write the times, the tokens and the share of the GPU of each request to the volume.",
+    ),
+    Row(
+        "RECEIPTS_RETENTION_DAYS",
+        VOLUME,
+        "Retention of receipts (days)",
+        "Days after which receipts are deleted; `0`: never.",
+    ),
+    Row(
+        "GPU_PRICE_PER_SECOND",
+        VOLUME,
+        "Price of a GPU",
+        "Price of one GPU in US dollars per second, for the cost in receipts.",
+    ),
+    Row(
         "BATCH_API_KEY",
         VOLUME,
         "Key for batches",
@@ -476,6 +494,12 @@ OWN_ROWS = (
         "Weights & Biases key",
         "Key for reporting trainings to Weights & Biases, if callers request it and its package is"
         " installed; no other process gets the key.",
+    ),
+    Row(
+        "RUNPOD_POD_ID",
+        SERVERLESS,
+        "Worker",
+        "Id of the worker, for its metrics and receipts; the platform sets it.",
     ),
     Row(
         "RUNPOD_VOLUME_ID",

@@ -1,4 +1,4 @@
-"""Command line of ``python -m llm_worker_client``, with the commands proxy, deploy and files."""
+"""Command line of ``python -m llm_worker_client``: proxy, deploy, files and receipts."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ from llm_worker_client.callers import LOOPBACK
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
+from llm_worker_client.receipts import command as receipts
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,6 +50,9 @@ def read_command_line(arguments: list[str]) -> Namespace:
     files.add_arguments(
         commands.add_parser("files", help="files of any size on the network volume")
     )
+    receipts.add_arguments(
+        commands.add_parser("receipts", help="sum the receipts that workers wrote to the volume")
+    )
     return parser.parse_args(arguments)
 
 
@@ -79,7 +83,12 @@ def _print_error(message: str) -> int:
 
 def main() -> int:
     arguments = read_command_line(sys.argv[1:])
-    commands = {"deploy": deploy.run_subcommand, "files": files.run, "proxy": run_proxy}
+    commands = {
+        "deploy": deploy.run_subcommand,
+        "files": files.run,
+        "proxy": run_proxy,
+        "receipts": receipts.run,
+    }
     return commands[arguments.command](arguments)
 
 

@@ -30,12 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Repeat the command to continue an interrupted transfer where it stopped."
     )
     common = ArgumentParser(add_help=False)
-    for flag, metavar, text, variable in (
-        ("--volume", "ID", "the volume's id", account.VOLUME_ID_VARIABLE),
-        ("--datacenter", "NAME", "such as EU-RO-1", account.VOLUME_DATACENTER_VARIABLE),
-        ("--volume-url", "URL", "of another S3 API", account.VOLUME_URL_VARIABLE),
-    ):
-        common.add_argument(flag, metavar=metavar, help=f"{text} ({variable})")
+    add_volume_arguments(common)
     actions = parser.add_subparsers(dest="action", required=True)
     upload = actions.add_parser("upload", parents=[common], help="put a file on the volume")
     upload.add_argument("path", type=Path)
@@ -54,6 +49,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     delete.add_argument("key")
     for transfer in (upload, download):
         transfer.add_argument("--quiet", action="store_true", help="show no bar")
+
+
+def add_volume_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that select a volume to a parser."""
+    for flag, metavar, text, variable in (
+        ("--volume", "ID", "the volume's id", account.VOLUME_ID_VARIABLE),
+        ("--datacenter", "NAME", "such as EU-RO-1", account.VOLUME_DATACENTER_VARIABLE),
+        ("--volume-url", "URL", "of another S3 API", account.VOLUME_URL_VARIABLE),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=f"{text} ({variable})")
 
 
 def run(options: Namespace) -> int:

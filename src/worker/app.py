@@ -11,15 +11,15 @@ from typing import Any
 
 from worker import dialects
 from worker.bridge import Stream, call_at_task_end
-from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
+from worker.chunking import YIELD_LIMIT_BYTES, Chunker, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.job import AnyJob, InputLimits, Job, PromptListJob
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
-from worker.record import UNANSWERED, JobRecord
-from worker.routes.answer import Answer, json_size
+from worker.record import UNANSWERED, JobRecord, engine_use
+from worker.routes.answer import Answer, chunk_policy, json_size
 from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import SignedLinks
@@ -129,6 +129,7 @@ class Worker:
         cleanup = contextlib.ExitStack()
         if writes_record:
             cleanup.callback(record.write_to_log)
+        cleanup.callback(self._resources.receipts.store, record)
         cleanup.callback(self._change_running_job_count, -1)
         self._change_running_job_count(1)
         # This stays the status of a cancelled job, which runs no more code that could set it.
@@ -149,14 +150,16 @@ class Worker:
             with hide_defects(request_id):
                 parsed = await self._parse_input(job.get("input"))
                 record.route, record.streamed = dialects.describe_for_log(parsed)
+                record.user, record.labels = parsed.receipt_names
                 seconds = record.limit_s or self._timeout_s
                 reply = dialects.make_answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
                 is_chunked = reply.stream or record.streamed or self._settings.stream_whole_answers
                 record.is_whole = not is_chunked
+                render = self._render_stream if reply.stream else self._render_whole
                 async with (
                     report_progress(job, reply.progress, self._report),
-                    contextlib.aclosing(self._render_chunks(parsed, reply, record)) as yields,
+                    contextlib.aclosing(render(parsed, reply, record)) as yields,
                 ):
                     async for chunk in yields:
                         yield chunk
@@ -181,17 +184,12 @@ class Worker:
             return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
         return dialects.parse_input(payload, self._budget)
 
-    async def _render_chunks(
+    async def _render_stream(
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
+        """Yield a response in chunks."""
         with self._open_stream(reply, record) as read:
-            if not reply.stream:
-                chunk = await self._render_whole(read, reply)
-                # The status is set before the yield, because some callers request only one yield.
-                record.status = HTTPStatus.OK
-                yield chunk
-                return
-            chunker: Chunker[Any] = Chunker(reply.policy or self._chunk_policy(job))
+            chunker: Chunker[Any] = Chunker(reply.policy or chunk_policy(job, self._settings))
             wait: float | None = None
             failure: WorkerError | None = None
             try:
@@ -203,8 +201,11 @@ class Worker:
             except WorkerError as error:
                 failure = error
             # Send the remaining pieces, also if a failure follows.
-            while chunk := chunker.take_chunk(time.monotonic()):
-                yield reply.render(chunk)
+            last = [reply.render(chunk) for chunk in _take_chunks(chunker)]
+            if failure is None:
+                last = self._add_receipt(last, job, reply, record)
+            for rendered in last:
+                yield rendered
             if failure is not None:
                 try:
                     raise failure
@@ -213,6 +214,33 @@ class Worker:
                     # would keep the job's memory until the next full garbage collection.
                     del failure
             record.status = HTTPStatus.OK
+
+    async def _render_whole(
+        self, job: Job, reply: Answer[Any], record: JobRecord
+    ) -> AsyncGenerator[Any, None]:
+        """Yield a response that is not streamed, as one chunk."""
+        with self._open_stream(reply, record) as read:
+            values: list[Any] = []
+            while (pieces := await read()) is not None:
+                values += [piece.value for piece in pieces]
+            (chunk,) = self._add_receipt([reply.render(values)], job, reply, record)
+            if (size := json_size(chunk)) > self._yield_limit:
+                raise AnswerTooLarge(
+                    f"The answer has {size:,} bytes and one yield holds {self._yield_limit:,}: "
+                    "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
+                )
+            # The status is set before the yield, because some callers request only one yield.
+            record.status = HTTPStatus.OK
+            yield chunk
+
+    def _add_receipt(
+        self, yields: list[Any], job: Job, reply: Answer[Any], record: JobRecord
+    ) -> list[Any]:
+        """Return the last yields of a complete answer, with the job's receipt if requested."""
+        if not job.receipt:
+            return yields
+        record.status = HTTPStatus.OK
+        return reply.add_receipt(yields, self._resources.receipts.create(record))
 
     @contextlib.contextmanager
     def _open_stream(self, reply: Answer[Any], record: JobRecord) -> Iterator[ReadPieces]:
@@ -224,6 +252,7 @@ class Worker:
 
         def source() -> AsyncGenerator[Piece[Any], None]:
             record.submitted_at = time.monotonic()
+            engine_use.set(record.use)
             return reply.pieces()
 
         async def read(timeout_s: float | None = None, count: int = 1) -> list[Piece[Any]] | None:
@@ -246,19 +275,6 @@ class Worker:
         with call_at_task_end(close):
             yield read
 
-    async def _render_whole(self, read: ReadPieces, reply: Answer[Any]) -> Any:
-        """Read a whole response that is not streamed, and return it as one yield."""
-        values: list[Any] = []
-        while (pieces := await read()) is not None:
-            values += [piece.value for piece in pieces]
-        chunk = reply.render(values)
-        if (size := json_size(chunk)) > self._yield_limit:
-            raise AnswerTooLarge(
-                f"The answer has {size:,} bytes and one yield holds {self._yield_limit:,}: "
-                "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
-            )
-        return chunk
-
     def _refuse_large_pieces(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
         largest = max((piece.size for piece in pieces), default=0)
         if largest > self._yield_limit:
@@ -268,16 +284,11 @@ class Worker:
             )
         return pieces
 
-    def _chunk_policy(self, job: Job) -> ChunkPolicy:
-        settings = self._settings
-        delay_ms = job.max_batch_delay_ms
-        return ChunkPolicy(
-            largest=job.max_batch_size or settings.default_batch_size,
-            smallest=job.min_batch_size or settings.default_min_batch_size,
-            growth=job.batch_size_growth_factor or settings.default_batch_size_growth_factor,
-            max_delay=(settings.default_batch_max_delay_ms if delay_ms is None else delay_ms)
-            / 1000,
-        )
+
+def _take_chunks(chunker: Chunker[Any]) -> Iterator[list[Any]]:
+    """Yield chunks of the remaining pieces."""
+    while chunk := chunker.take_chunk(time.monotonic()):
+        yield chunk
 
 
 def _failure_chunk(body: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""The log record of a job: one line when the job ends, without its prompt and its answer."""
+"""The record of a job, for its line in the log and its receipt, without its prompt and answer."""
 
 import logging
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -29,6 +31,93 @@ class Usage:
 
 
 @dataclass(slots=True)
+class EngineUse:
+    """The work of the engines for one job, as the sum of the job's requests that have ended.
+
+    A job with a list or a batch has many requests.
+
+    Attributes:
+        whole: The use of the job that this use is a part of; None if it is no part.
+        has_parts: Whether there are other uses that are parts of this one.
+        model: Name of the base model or adapter that computed the last request; None before.
+        requests: Number of requests, also those that run.
+        prompt_tokens: Tokens of the prompts.
+        cached_tokens: Tokens of the prompts that the engine did not compute again.
+        output_tokens: Generated tokens, also those that the caller did not get.
+        preemptions: Number of times that a request lost its memory and was computed again.
+        computed_from, first_token_at: Times of the first request's first step and of the first
+            token of any request (``time.monotonic``); None before.
+        gpu_seconds: Share of the GPUs' time, in seconds of one GPU.
+    """
+
+    whole: "EngineUse | None" = None
+    has_parts: bool = False
+    model: str | None = None
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    computed_from: float | None = None
+    first_token_at: float | None = None
+    gpu_seconds: float = 0.0
+    _end_functions: set[Callable[[], None]] = field(default_factory=set)
+
+    def create_part(self) -> "EngineUse":
+        """Return a use for a part of the job, such as a line of a batch, which counts here, too."""
+        self.has_parts = True
+        return EngineUse(self)
+
+    def start_request(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Count a request; return the function that ends it, which calls ``end`` once."""
+        for use in self._with_wholes():
+            use.requests += 1
+
+        def end_once() -> None:
+            # A request may end on the engine's loop while ``end_requests`` runs on the jobs' loop.
+            # Only one of them can remove the function from the set.
+            try:
+                self._end_functions.remove(end_once)
+            except KeyError:
+                return
+            end()
+
+        self._end_functions.add(end_once)
+        return end_once
+
+    def end_requests(self) -> None:
+        """End the requests that still run: their job has ended, or their engine has died."""
+        for end in tuple(self._end_functions):
+            end()
+
+    def add(self, ended: "EngineUse") -> None:
+        """Add the work for a request that has ended, here and to the whole."""
+        for use in self._with_wholes():
+            use.model = ended.model
+            use.prompt_tokens += ended.prompt_tokens
+            use.cached_tokens += ended.cached_tokens
+            use.output_tokens += ended.output_tokens
+            use.preemptions += ended.preemptions
+            use.gpu_seconds += ended.gpu_seconds
+            use.computed_from = min(
+                filter(None, (use.computed_from, ended.computed_from)), default=None
+            )
+            use.first_token_at = min(
+                filter(None, (use.first_token_at, ended.first_token_at)), default=None
+            )
+
+    def _with_wholes(self) -> Iterator["EngineUse"]:
+        use: EngineUse | None = self
+        while use is not None:
+            yield use
+            use = use.whole
+
+
+# The use to which requests are charged that are sent in this context.
+engine_use: ContextVar[EngineUse] = ContextVar("engine_use")
+
+
+@dataclass(slots=True)
 class JobRecord:
     """The log record of one job. Times are in seconds (``time.monotonic``).
 
@@ -48,6 +137,11 @@ class JobRecord:
         is_whole: Whether the answer is one yield that only the job's result contains.
         chunks: Number of yields.
         posts_retried: Number of retried posts to the platform.
+        use: The engines' work for the job.
+        user: The caller's name for its user; None if the job has none.
+        labels: The caller's metadata for receipts.
+        batch: Id of the batch whose line this is; None for a job.
+        receipt: The job's receipt; None until it is created.
     """
 
     id: str
@@ -62,6 +156,11 @@ class JobRecord:
     is_whole: bool = False
     chunks: int = 0
     posts_retried: int = 0
+    use: EngineUse = field(default_factory=EngineUse)
+    user: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    batch: str | None = None
+    receipt: dict[str, Any] | None = None
 
     @classmethod
     def from_job(cls, job: dict[str, Any]) -> Self:
@@ -81,9 +180,9 @@ class JobRecord:
             "status": self.status,
             "prompt_tokens": self.usage.prompt_tokens,
             "output_tokens": self.usage.output_tokens,
-            "queue_ms": _elapsed_ms(self.received_at, self.submitted_at),
-            "first_token_ms": _elapsed_ms(self.received_at, self.first_piece_at),
-            "total_ms": _elapsed_ms(self.received_at, time.monotonic()),
+            "queue_ms": elapsed_ms(self.received_at, self.submitted_at),
+            "first_token_ms": elapsed_ms(self.received_at, self.first_piece_at),
+            "total_ms": elapsed_ms(self.received_at, time.monotonic()),
             "chunks": self.chunks,
             "posts_retried": self.posts_retried,
         }
@@ -93,5 +192,6 @@ class JobRecord:
         log.info("%s", text, extra={"fields": values})
 
 
-def _elapsed_ms(begin: float, end: float | None) -> float | None:
+def elapsed_ms(begin: float, end: float | None) -> float | None:
+    """Return the milliseconds between two times in seconds; None if there is no end."""
     return None if end is None else round(1000 * (end - begin), 1)

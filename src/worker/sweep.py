@@ -1,14 +1,16 @@
-"""Removes expired files, batches and fine-tunes from the volume, hourly by one of its workers."""
+"""Removes expired files, long work and receipts from the volume, hourly by one of its workers."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from worker.errors import VolumeError
 from worker.files import Files
 from worker.long_work import kinds
+from worker.receipts.storage import sweep_receipts
 from worker.settings import Settings
 from worker.volume import Volume, translate_os_errors
 
@@ -44,8 +46,9 @@ def sweep(settings: Settings) -> int:
         # If the files in use are unknown, remove none.
         return Files.from_settings(settings).sweep(kinds.input_file_ids_in_use(settings))
 
-    parts = (
+    parts: tuple[Callable[[], int], ...] = (
         sweep_files,
+        partial(sweep_receipts, settings),
         *(each.sweep for each in kinds.existing_record_collections(settings)),
     )
     return sum(map(_sweep_part, parts))
@@ -73,7 +76,10 @@ def _keep_sweeping(settings: Settings) -> None:
     while True:
         try:
             if removed := sweep(settings):
-                log.info("%d files, batches and fine-tunes had expired and were removed", removed)
+                log.info(
+                    "%d files, batches, fine-tunes and receipts had expired and were removed",
+                    removed,
+                )
         except VolumeError as error:
             log.warning("%s: %s", FAILURE_MESSAGE, error)
         except Exception:

@@ -40,7 +40,9 @@ from vllm.renderers.hf import HfRenderer, parse_chat_messages
 from vllm.utils.async_utils import make_async
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.metrics import loggers, prometheus
+from vllm.v1.metrics.stats import RequestStateStats
 from vllm.v1.sample.ops.logprobs import batched_count_greater_than
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -99,6 +101,28 @@ def test_the_first_parameter_of_add_request_is_the_id_of_the_caller() -> None:
     # The states of requests also contain this id.
     source = inspect.getsource(InputProcessor.assign_request_id)
     assert "request.external_req_id = request.request_id" in source
+
+
+# The dict of unfinished requests, which worker/engine/run/requests/gpu_time.py replaces:
+
+
+def test_every_request_enters_and_leaves_the_dict_of_unfinished_requests() -> None:
+    """Otherwise requests are charged for too little or too much time."""
+    source = inspect.getsource(OutputProcessor)
+    assert re.findall(r"request_states\[\w+\] = ", source) == ["request_states[request_id] = "]
+    assert {*re.findall(r"request_states\.(\w+)\(", source)} == {"get", "items", "pop", "values"}
+    assert "del self.request_states" not in source
+    # An output is processed before its caller gets it, so that the request has left by then.
+    process = inspect.getsource(OutputProcessor.process_outputs)
+    assert not inspect.iscoroutinefunction(OutputProcessor.process_outputs)
+    assert "self._finish_request(req_state)" in process
+
+
+def test_the_state_of_a_request_has_the_figures_of_its_receipt() -> None:
+    names = {"num_generation_tokens", "num_preemptions", "scheduled_ts", "first_token_ts"}
+    assert names <= RequestStateStats.__dataclass_fields__.keys()
+    # vLLM collects them for every client with a logger of statistics, and the worker adds one.
+    assert "self.log_stats = log_stats or has_custom_loggers" in inspect.getsource(AsyncLLM)
 
 
 # Work in threads, which worker/engine/run/requests/texts.py replaces:
@@ -176,7 +200,8 @@ def test_the_part_of_a_patch_and_its_replacement_exist(row: Patch) -> None:
     except (ImportError, AttributeError) as error:
         pytest.fail(f"{row.owner} has moved ({error}): correct its row in seam/patches.py")
     # Attributes that a constructor sets exist on instances only, not on the class.
-    exists = hasattr(owner, row.name) or f"self.{row.name} = " in inspect.getsource(owner)
+    assigned = rf"self\.{row.name}(: .+)? = "
+    exists = hasattr(owner, row.name) or re.search(assigned, inspect.getsource(owner))
     assert exists, f"{row.owner} has no {row.name} any more: correct its row in seam/patches.py"
     assert resolve_name(row.replacement)
     assert row.last_release is None or Version(row.last_release) < Version(patches.NEWEST_RELEASE)

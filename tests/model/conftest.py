@@ -1,6 +1,7 @@
 """Fixtures with one real engine in this process for all tests of this folder."""
 
 import os
+import shutil
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.engine.requests import wait_until_idle
+from support.models.lora import MAX_RANK, make_adapter
 from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
@@ -17,6 +19,11 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
+# More slots than the tests need adapters at a time: on a CPU, vLLM would confuse the adapters.
+LORA_SLOTS = 16
+
+# Writes an adapter to the volume, or replaces it.
+WriteAdapter = Callable[..., Path]
 # Returns all chunks of a job; the keyword arguments are its input.
 Ask = Callable[..., Coroutine[Any, Any, list[Any]]]
 
@@ -61,6 +68,31 @@ def demo_engine(settings: Settings, inductor_cache: Path) -> "Iterator[InProcess
         # The core has the variable now; other engines of the tests must not have it.
         patch.undo()
         yield engine
+
+
+@pytest.fixture(scope="session")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the volume of the engine that serves adapters."""
+    return tmp_path_factory.mktemp("volume")
+
+
+@pytest.fixture(scope="session")
+def lora_engine(settings: Settings, volume: Path) -> "Iterator[InProcessEngine]":
+    """Start an engine that serves adapters, once per session."""
+    options = {"ENABLE_LORA": "1", "MAX_LORA_RANK": str(MAX_RANK), "MAX_LORAS": str(LORA_SLOTS)}
+    with launch_engine(settings.model_copy(update={"base_path": volume}), **options) as engine:
+        yield engine
+
+
+@pytest.fixture
+def write_adapter(volume: Path, demo_model: Path) -> WriteAdapter:
+    def write_adapter(name: str, seed: int = 1) -> Path:
+        folder = volume / "adapters" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        make_adapter(folder, demo_model, seed)
+        return folder
+
+    return write_adapter
 
 
 @pytest.fixture

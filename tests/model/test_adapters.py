@@ -5,19 +5,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from model.conftest import Ask, launch_engine
+from model.conftest import Ask, WriteAdapter
 from support.engine.requests import text_of
 from support.engine.scripted import failure
 from support.models.lora import (
     BROKEN,
-    MAX_RANK,
     REFUSED_BY_VLLM,
-    make_adapter,
     set_config,
 )
 from support.releases import needs_vllm
@@ -31,44 +29,17 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
-# More slots than the tests need adapters at a time: on a CPU, vLLM would confuse the adapters.
-SLOTS = 16
 GREEDY = {"temperature": 0, "max_tokens": 8}
 # Long enough for vLLM's prefix cache.
 PROMPT = "Count: " * 100
 
-# Writes an adapter to the volume, or replaces it.
-WriteAdapter = Callable[..., Path]
 # Calls a method of the engine on the engine's event loop.
 Call = Callable[..., Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("volume")
-
-
-@pytest.fixture(scope="module")
-def lora_engine(settings: Settings, volume: Path) -> "Iterator[InProcessEngine]":
-    options = {"ENABLE_LORA": "1", "MAX_LORA_RANK": str(MAX_RANK), "MAX_LORAS": str(SLOTS)}
-    with launch_engine(settings.model_copy(update={"base_path": volume}), **options) as engine:
-        yield engine
 
 
 @pytest.fixture
 def worker(lora_engine: "InProcessEngine", settings: Settings) -> Worker:
     return Worker(Engines(lora_engine), settings)
-
-
-@pytest.fixture
-def write_adapter(volume: Path, demo_model: Path) -> WriteAdapter:
-    def write_adapter(name: str, seed: int = 1) -> Path:
-        folder = volume / "adapters" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        make_adapter(folder, demo_model, seed)
-        return folder
-
-    return write_adapter
 
 
 @pytest.fixture

@@ -174,5 +174,5 @@ def test_sweeping_continues_every_hour_after_any_failure(
     assert [record.getMessage() for record in caplog.records] == [
         "what has expired could not be removed: sick",
         "what has expired could not be removed",
-        "2 files, batches and fine-tunes had expired and were removed",
+        "2 files, batches, fine-tunes and receipts had expired and were removed",
     ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
 
@@ -134,6 +134,12 @@ class Api:
         """Return the account's network volumes."""
         response = self._send("GET", f"{self._api_url}/network-volumes")
         return list(response["networkVolumes"])
+
+    def get_serverless_billing(self, endpoint_id: str, start: str, end: str) -> Json:
+        """Return an endpoint's bills by day, from ``start`` until before ``end`` (RFC 3339)."""
+        query = {"startTime": start, "endTime": end, "bucketSize": "day"}
+        query["serverlessId"] = endpoint_id
+        return self._send("GET", f"{self._api_url}/billing/serverless?{urlencode(query)}")
 
     @contextmanager
     def stream_log(

@@ -21,6 +21,9 @@ CONTENT_PART_BYTES = 12_000_000
 # up after 100 seconds, and the job's id is then lost: the client waits for the minimum, and polls.
 DEFAULT_WAIT_MS, MIN_WAIT_MS, MAX_WAIT_MS = 90_000, 1_000, 300_000
 
+# Header whose value 1 requests a receipt in the response.
+RECEIPT_HEADER = "x-receipt"
+
 
 class OutputKind(StrEnum):
     """How a job's yields form the response."""
@@ -171,8 +174,9 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     body = None if request.method in _READ_METHODS else _parse_body(request, form)
     is_stream = bool(body and body.get("stream") is True)
     kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
+    receipt = {"receipt": True} if request.header(RECEIPT_HEADER) == "1" else {}
     return JobRequest(
-        input=_job_input(request.method, f"{path}{separator}{query}", body),
+        input=_job_input(request.method, f"{path}{separator}{query}", body) | receipt,
         kind=kind,
         is_read_only=request.method in _READ_METHODS,
         json_file_id=path_values.get("id") if accepts_json else None,

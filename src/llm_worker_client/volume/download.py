@@ -48,6 +48,28 @@ def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_s
         leftover.unlink(missing_ok=True)
 
 
+def read_block(s3: S3Api, file: VolumeFile, offset: int, size: int) -> bytes:
+    """Return a block of a file that may be appended to, with retries.
+
+    Raises:
+        BotoCoreError: If the connection broke too often.
+    """
+    tries = 0
+    while True:
+        response = s3.request_block(file, offset, size)
+        with closing(response["Body"]) as body:
+            try:
+                # The server may send the whole file instead of the requested block.
+                if "ContentRange" not in response:
+                    body.read(offset)
+                return bytes(body.read(size))
+            except BotoCoreError:
+                if tries == len(s3_module.RETRY_PAUSES_S):
+                    raise
+        STOP_EVENT.get().wait(s3_module.RETRY_PAUSES_S[tries])
+        tries += 1
+
+
 def _download_rest(out: BinaryIO, s3: S3Api, file: VolumeFile, progress: Progress) -> None:
     """Download to the end of the file, with retries; received bytes reset the number of tries."""
     tries = 0

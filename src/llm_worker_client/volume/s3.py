@@ -146,6 +146,11 @@ class S3Api:
             Bucket=self.volume, Key=file.key, Range=f"bytes={offset}-", IfMatch=f'"{file.etag}"'
         )
 
+    def request_block(self, file: VolumeFile, offset: int, size: int) -> Any:
+        """Request a block of a file, whose ETag may have changed."""
+        span = f"bytes={offset}-{offset + size - 1}"
+        return self.patient_client.get_object(Bucket=self.volume, Key=file.key, Range=span)
+
     def delete_file(self, key: str) -> None:
         self.quick_client.delete_object(Bucket=self.volume, Key=key)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from llm_worker_client import account
-from llm_worker_client.volume.download import download
+from llm_worker_client.volume.download import download, read_block
 from llm_worker_client.volume.errors import NoSpace, NoSuchFile, VolumeError, VolumeNotConfigured
 from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE, MAX_PART_SIZE, LocalFileState
 from llm_worker_client.volume.progress import Progress
@@ -119,6 +119,19 @@ class Volume:
             with Progress(file.size, path.name, visible=progress) as progress_bar:
                 download(self._s3, file, path, progress_bar, self._part_size)
         return file
+
+    def read(self, file: VolumeFile) -> Iterator[bytes]:
+        """Yield the content of a file in blocks, up to the size that it had when it was listed.
+
+        The file may be appended to meanwhile.
+
+        Raises:
+            VolumeError: If the file can't be read.
+        """
+        for offset in range(0, file.size, self._part_size):
+            with self._s3.stoppable_transfer():
+                block = read_block(self._s3, file, offset, min(self._part_size, file.size - offset))
+            yield block
 
     def list(self, prefix: str = "") -> Iterator[VolumeFile]:
         """Yield the files whose keys begin with a prefix."""

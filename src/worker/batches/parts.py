@@ -7,7 +7,6 @@ data that it reported as durable.
 """
 
 import asyncio
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import check_space, sync_directory, translate_os_errors
+from worker.volume import check_space, sync_directory, translate_os_errors, write_durably
 
 # A group is committed when it has this many lines, or after this many seconds.
 GROUP_LINES = 64
@@ -158,8 +157,8 @@ class PartWriter:
                 new_lines += text
                 self._offset += len(text)
             check_space(self._lines.parent, len(new_lines))
-            _write_durably(lines_file, new_lines)
-            _write_durably(records_file, new_records)
+            write_durably(lines_file, new_lines)
+            write_durably(records_file, new_records)
 
 
 def read_finished_lines(
@@ -222,12 +221,3 @@ def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine
             number, failed, prompt, output, offset, length, crc = fields
             if offset + length <= size:
                 yield FinishedLine(number, bool(failed), prompt, output, offset, length, crc, part)
-
-
-def _write_durably(file: FileIO, content: bytearray) -> None:
-    """Write the whole content and make it durable."""
-    remaining = memoryview(content)
-    while remaining:
-        # If the disk gets full, a call may write only a part; then the next call raises the error.
-        remaining = remaining[file.write(remaining) or 0 :]
-    os.fsync(file.fileno())

@@ -10,12 +10,12 @@ from worker.batches.shard import AnswerRequest
 from worker.batches.step import WIND_DOWN_S, BatchStep
 from worker.dialects import table
 from worker.dialects.openai import objects
-from worker.errors import NoEngine, OnOtherVolume
+from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob, InputLimits
 from worker.job.openai import BatchLine
 from worker.long_work import runner
 from worker.long_work.kinds import WorkReference
-from worker.record import Usage
+from worker.record import UNANSWERED, EngineUse, JobRecord, Usage, engine_use
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import check_batch_route, pass_on
 from worker.routes.resources import Resources
@@ -60,7 +60,8 @@ def make_answer(
             return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
         await resources.start_long_jobs(batch.work_reference, other_jobs)
         attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
-        step = BatchStep(batches, batch, _make_line_answerer(resources), resources.window, progress)
+        answer_line = await asyncio.to_thread(_make_line_answerer, batch, resources)
+        step = BatchStep(batches, batch, answer_line, resources.window, progress)
         outcome = await runner.run_steps(batches, batch, attempt, step)
         response = {"batch": await asyncio.to_thread(objects.batch, batch)}
         counts = response["batch"]["usage"]
@@ -98,7 +99,10 @@ def _find_or_create_batch(
     return batches.create(StoredBatch.from_request(spec, batch_id, file_id)), other_jobs
 
 
-def _make_line_answerer(resources: Resources) -> AnswerRequest:
+def _make_line_answerer(batch: Batch, resources: Resources) -> AnswerRequest:
+    """Return the function that answers a batch's lines. Reads a file, so call it in a thread."""
+    labels = batch.request.metadata or {}
+    job_use = engine_use.get(EngineUse())
     limits = InputLimits.from_settings(resources.settings)
     has_priorities = any(engine.model.has_priorities for engine in resources.engines)
 
@@ -106,11 +110,26 @@ def _make_line_answerer(resources: Resources) -> AnswerRequest:
         limits.check_input(body)
         if has_priorities:
             body = {"priority": LINE_PRIORITY, **body}
-        result = table.make_answer(
-            BatchLine(route=url, method="POST", body=body), request_id, resources
-        )
-        async with contextlib.aclosing(result.pieces()) as pieces:
-            values = [piece.value async for piece in pieces]
-        return result.render(values), result.usage
+        line = BatchLine(route=url, method="POST", body=body)
+        record = JobRecord(request_id, route=url, status=UNANSWERED, batch=batch.id)
+        user, line_labels = line.receipt_names
+        record.user, record.labels = user, {**labels, **line_labels}
+        record.use = job_use.create_part()
+        engine_use.set(record.use)
+        try:
+            result = table.make_answer(line, request_id, resources)
+            record.usage = result.usage
+            async with contextlib.aclosing(result.pieces()) as parts:
+                pieces = [piece async for piece in parts]
+            record.status, record.first_piece_at = 200, pieces[0].produced_at
+            answer = [result.render([piece.value for piece in pieces])]
+            if line.receipt:
+                answer = result.add_receipt(answer, resources.receipts.create(record))
+        except WorkerError as error:
+            record.status = error.status
+            raise
+        finally:
+            resources.receipts.store(record)
+        return answer[0], result.usage
 
     return answer_line

@@ -19,7 +19,7 @@ class RawFormatter:
     def __init__(self, job: RawJob, request_id: str) -> None:
         self._n = job.sampling_params.n
         self._request_id = request_id
-        self._output_tokens = 0
+        self._prompt_tokens = self._output_tokens = 0
         self._finish_reasons: dict[int, dict[str, Any]] = {}
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
@@ -28,6 +28,7 @@ class RawFormatter:
         for delta in deltas:
             choice = choices[delta.index]
             choice["tokens"].append(delta.text)
+            self._prompt_tokens = delta.prompt_tokens
             self._output_tokens += delta.tokens
             for target, key in (
                 (choice, "logprobs"),
@@ -41,8 +42,8 @@ class RawFormatter:
                     "finish_reason": delta.finish_reason,
                     "stop_reason": delta.stop_reason,
                 }
-        chunk["usage"] = {"input": deltas[-1].prompt_tokens, "output": self._output_tokens}
-        if len(self._finish_reasons) == self._n:
+        chunk["usage"] = {"input": self._prompt_tokens, "output": self._output_tokens}
+        if deltas and len(self._finish_reasons) == self._n:
             for index, reasons in self._finish_reasons.items():
                 choices[index].update(reasons)
             chunk["request_id"] = self._request_id

@@ -20,8 +20,7 @@ from worker.job import RawJob
 from worker.limits.shapes import EMPTY_SHAPE, BodyShape
 from worker.record import Usage
 
-# Seconds that a request waits for a suspended engine, and seconds that running requests get to
-# finish before an engine is suspended.
+# Seconds that a request waits for a suspended engine, and that running requests get to finish.
 SUSPEND_TIMEOUT_S = 30.0
 DRAIN_TIMEOUT_S = 60.0
 
@@ -63,6 +62,7 @@ class Model:
         source: The repository or directory that the operator configured.
         directory: The directory that the model was loaded from; None if vLLM located it by name.
         commit: The commit of the model's repository; None if the model is not from a repository.
+        gpu: The GPU's name; "CPU" without one.
         gpu_count: Number of GPUs that share the model's weights.
         quantization: vLLM's name for the quantization of the weights; None if not quantized.
         tokenizer: The directory of the tokenizer; None if vLLM located it by name.
@@ -83,6 +83,7 @@ class Model:
     source: str = ""
     directory: Path | None = None
     commit: str | None = None
+    gpu: str = "CPU"
     gpu_count: int = 1
     quantization: str | None = None
     tokenizer: Path | None = None

@@ -10,6 +10,7 @@ from worker.engine import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import chat_template_text
 from worker.engine.run.requests.media import allowed_hosts
+from worker.engine.seam.locations import import_from_vllm
 from worker.process.concurrency import max_jobs_from_queue
 from worker.settings import Concurrency
 from worker.settings.environment import ChosenDefault
@@ -21,6 +22,7 @@ def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str
     """Describe an engine's model; ``tasks`` are vLLM's names of its supported tasks."""
     options, parallel = arguments.vllm_args, config.parallel_config
     sampling_defaults = config.model_config.get_diff_sampling_param()
+    is_cpu = config.device_config.device_type == "cpu"
     return Model(
         names=tuple(options.served_model_name),
         max_model_len=config.model_config.max_model_len,
@@ -33,6 +35,7 @@ def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str
         source=arguments.model_name,
         directory=_directory_or_none(options.model),
         commit=arguments.commit,
+        gpu="CPU" if is_cpu else import_from_vllm("current_platform").get_device_name(),
         gpu_count=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
         quantization=config.model_config.quantization,
         tokenizer=_directory_or_none(options.tokenizer or options.model),

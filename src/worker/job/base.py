@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from worker.validation import StrictModel, to_invalid_input
+from worker.validation import Metadata, StrictModel, Text, to_invalid_input
 
 # Type of the keys for chunking: a number of pieces, a factor, or milliseconds.
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -14,10 +14,12 @@ RuntimeSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Job(StrictModel):
-    """A validated input. The fields below, which all shapes share, control how a stream is chunked.
+    """A validated input. All shapes share the fields below.
 
-    For ``max_batch_delay_ms``, null selects the worker's default, and if it is 0, pieces wait until
-    a chunk is full. For the other fields, 0 and null select the default.
+    The first four control how a stream is chunked. For ``max_batch_delay_ms``, null selects the
+    worker's default, and if it is 0, pieces wait until a chunk is full. For the other three, 0 and
+    null select the default. The last three concern the job's receipt: whether the answer contains
+    it, and the caller's names in it.
     """
 
     # Keys that only inputs of this shape have; one of them identifies the shape.
@@ -31,6 +33,14 @@ class Job(StrictModel):
     min_batch_size: NonNegative | None = None
     batch_size_growth_factor: NonNegative | None = None
     max_batch_delay_ms: NonNegative | None = None
+    receipt: bool = False
+    user: Text | None = None
+    metadata: Metadata | None = None
+
+    @property
+    def receipt_names(self) -> tuple[str | None, Mapping[str, str]]:
+        """The caller's name for its user, and its labels."""
+        return self.user, self.metadata or {}
 
     @classmethod
     def from_input(cls, values: Mapping[str, Any]) -> Self:

@@ -8,9 +8,12 @@ from urllib.parse import parse_qsl, unquote
 from pydantic import TypeAdapter, ValidationError, model_validator
 
 from worker.job.base import Job
+from worker.validation import Metadata, Text
 
 _VERSION_PREFIX = re.compile(r"^(/v1)+(?=/)")
 _boolean_adapter = TypeAdapter(bool)
+_user_adapter = TypeAdapter(Text | None)
+_labels_adapter = TypeAdapter(Metadata)
 
 
 class OpenAIJob(Job):
@@ -31,12 +34,37 @@ class OpenAIJob(Job):
     @model_validator(mode="before")
     @classmethod
     def _rename_gateway_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Replace the gateway's keys by the worker's."""
+        """Replace the gateway's keys by the worker's, and move ``receipt`` out of the body.
+
+        Clients of the gateway can only add keys to the body.
+        """
         renamed = dict(values)
         for name, alias in cls.aliases.items():
             if alias in renamed:
                 renamed[name] = renamed.pop(alias)
+        body = renamed.get("body")
+        if isinstance(body, dict) and "receipt" in body:
+            renamed["body"] = {key: value for key, value in body.items() if key != "receipt"}
+            renamed.setdefault("receipt", body["receipt"])
         return renamed
+
+    @property
+    def receipt_names(self) -> tuple[str | None, Mapping[str, str]]:
+        """The caller's name for its user, and its labels, from the body or next to it.
+
+        In the body, they belong to other APIs, so that invalid ones are ignored.
+        """
+        body = self.body or {}
+        pairs = body.get("metadata")
+        labels = dict(pairs) if isinstance(pairs, dict) else {}
+        # Anthropic's API has the user among the metadata.
+        user = body.get("user", labels.pop("user_id", None))
+        try:
+            user = _user_adapter.validate_python(user)
+            labels = _labels_adapter.validate_python(labels)
+        except ValidationError:
+            user, labels = None, {}
+        return self.user or user, {**labels, **(self.metadata or {})}
 
     @property
     def path(self) -> str:

@@ -24,6 +24,9 @@ from worker.validation import SAMPLING_PARAMS, drop_nulls
 # Maximum number of invalid items. A list with more is refused as a whole.
 MAX_INVALID_ITEMS = 100
 
+# Keys of a list of prompts that its items don't have.
+LIST_KEYS = {"stream", "use_tqdm", "receipt", "user", "metadata"}
+
 # Validation stops at the first invalid item; otherwise pydantic would collect an error for each.
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
@@ -150,7 +153,7 @@ class PromptListJob(Job):
         shared = dict(values)
         key = _require_single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
         prompts, params = shared.pop(key), shared.pop(SAMPLING_PARAMS, {})
-        fields = {"use_tqdm": shared.pop("use_tqdm", None), "stream": shared.pop("stream", False)}
+        fields = {name: shared.pop(name) for name in LIST_KEYS & shared.keys()}
         if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
             raise InvalidInput(f"{key}: a list of 1 to {MAX_PROMPTS:,} items", param=key)
         if isinstance(params, list) and len(params) != len(prompts):

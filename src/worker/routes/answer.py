@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
+from worker.job import Job
 from worker.record import Usage
+from worker.settings import Settings
 
 T = TypeVar("T")
 
@@ -27,6 +29,9 @@ class Answer(Generic[T]):
         render_error: Function that makes the last yield of a stream that fails after its first
             yield, from the body of the error. The job then fails with this error. None if clients
             do not read errors from the stream.
+        render_receipt: Function that makes the last events of a stream of events that ends with a
+            receipt, or without one (None). It is called if the job requests a receipt. None if a
+            yield is an object, to which the receipt is added.
         error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
         policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
         needs_no_slot: Whether the worker answers by itself, without a slot of the engine.
@@ -38,11 +43,33 @@ class Answer(Generic[T]):
     pieces: Callable[[], AsyncGenerator[Piece[T], None]]
     render: Callable[[list[T]], Any]
     render_error: Callable[[dict[str, Any]], Any] | None = None
+    render_receipt: Callable[[dict[str, Any] | None], Any] | None = None
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
     needs_no_slot: bool = False
     progress: Callable[[], dict[str, float]] | None = None
     usage: Usage = field(default_factory=Usage)
+
+    def add_receipt(self, yields: list[Any], receipt: dict[str, Any] | None) -> list[Any]:
+        """Return the last yields of an answer, perhaps none, with its receipt in the last one."""
+        if self.render_receipt:
+            events = self.render_receipt(receipt)
+            return [*yields[:-1], yields[-1] + events] if yields else [events]
+        if receipt is None:
+            return yields
+        *others, last = yields or [self.render([])]
+        return [*others, {**last, "receipt": receipt}]
+
+
+def chunk_policy(job: Job, settings: Settings) -> ChunkPolicy:
+    """Return the policy for chunking that a job's keys and the settings result in."""
+    delay_ms = job.max_batch_delay_ms
+    return ChunkPolicy(
+        largest=job.max_batch_size or settings.default_batch_size,
+        smallest=job.min_batch_size or settings.default_min_batch_size,
+        growth=job.batch_size_growth_factor or settings.default_batch_size_growth_factor,
+        max_delay=(settings.default_batch_max_delay_ms if delay_ms is None else delay_ms) / 1000,
+    )
 
 
 def answer_by_worker(

@@ -39,10 +39,24 @@ class ErrorFormat:
     Args:
         make_last_events: Makes the last events of a stream from the body of an error.
         keys: Keys next to ``error`` in the body of an error.
+        closing_event: The event that ends every stream; empty if clients expect none.
     """
 
     make_last_events: Callable[[dict[str, Any]], list[str]]
     keys: Mapping[str, str] = field(default_factory=dict)
+    closing_event: str = ""
+
+    def make_receipt_events(self, receipt: dict[str, Any] | None) -> list[str]:
+        """Make the last events of a stream that ends with a receipt, if there is one."""
+        # Readers of a stream of chat completions expect ``choices`` in every event.
+        data: dict[str, Any] = {
+            "type": "receipt",
+            "object": "receipt",
+            "choices": [],
+            "receipt": receipt,
+        }
+        events = [_format_event(data, "event: receipt\n")] if receipt else []
+        return [*events, *filter(None, [self.closing_event])]
 
 
 class EventSplitter:
@@ -110,6 +124,6 @@ def _make_anthropic_error_events(body: dict[str, Any]) -> list[str]:
     return [_format_event(body, "event: error\n")]
 
 
-OPENAI_ERRORS = ErrorFormat(_make_openai_error_events)
+OPENAI_ERRORS = ErrorFormat(_make_openai_error_events, closing_event=DONE_EVENT)
 RESPONSES_ERRORS = ErrorFormat(_make_responses_error_events)
 ANTHROPIC_ERRORS = ErrorFormat(_make_anthropic_error_events, keys={"type": "error"})

@@ -185,11 +185,14 @@ async def _generate_result(
 
 
 def _render_item(results: list[IndexedResult]) -> dict[str, Any]:
+    """Return one yield with a result, or an empty one."""
+    if not results:
+        return {}
     ((index, result),) = results
     return {"index": index, "result": result}
 
 
 def _render_outputs(results: list[IndexedResult]) -> dict[str, Any]:
     """Return one yield of results in order, with the index of the first one unless it is 0."""
-    index = results[0][0]
+    index = results[0][0] if results else 0
     return {**({"index": index} if index else {}), "outputs": [result for _, result in results]}

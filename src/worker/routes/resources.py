@@ -17,6 +17,7 @@ from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.long_work.record import Record
 from worker.process.concurrency import max_jobs_from_queue
+from worker.receipts import Receipts
 from worker.settings import Settings
 from worker.volume import Volume
 from worker.volume.links import SignedLinks
@@ -60,6 +61,7 @@ class Resources:
         self.engines = engines
         self.settings = settings
         self.batches = Batches(settings, outputs)
+        self.receipts = Receipts(engines, settings)
         # Limits the number of batch lines that this worker answers concurrently.
         self.window = SlotWindow(
             max_jobs_from_queue(settings.batch_concurrency, engines.base_model.slots),

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from worker.engine import Engine
 from worker.errors import EngineDead
+from worker.record import EngineUse, engine_use
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ async def retry_before_first_piece(
         except EngineDead:
             if has_started:
                 raise
+            # The dead engine's requests don't end by themselves.
+            engine_use.get(EngineUse()).end_requests()
             await engine.wait_for_recovery(request_id)
         else:
             return

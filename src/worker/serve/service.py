@@ -44,6 +44,8 @@ METHODS = (*READ_METHODS, *WRITE_METHODS, "DELETE")
 # Prefixes of event streams; no other text starts with them.
 EVENT_PREFIXES = ("data:", "event:")
 JSON_TYPE = "application/json"
+# Header whose value 1 requests a receipt in the answer.
+RECEIPT_HEADER = "x-receipt"
 METRICS_TYPE = "text/plain; version=0.0.4"
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -171,7 +173,8 @@ class WorkerApp:
             content = await self._bodies.read(request)
             body = parse_body(content, request.headers.get("content-type", ""))
         # Send each event immediately: growing chunks are for the platform's queue.
-        return {"route": to_job_route(request), "method": method, "body": body, "max_batch_size": 1}
+        job = {"route": to_job_route(request), "method": method, "body": body, "max_batch_size": 1}
+        return job | ({"receipt": True} if request.headers.get(RECEIPT_HEADER) == "1" else {})
 
     async def _send_job_answer(
         self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send

@@ -124,9 +124,13 @@ class Settings(BaseModel):
     fine_tune: FineTuneMode | None = None
     fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
     wandb_api_key: SecretStr | None = None
+    receipts: Boolean = False
+    receipts_retention_days: NonNegativeFloat = 90
+    gpu_price_per_second: NonNegativeFloat | None = None
     execution_timeout_s: PositiveFloat = 600
-    # The platform sets the worker's endpoint, the endpoints' base URL, and the network volume with
-    # its data center.
+    # The platform sets the worker's id, its endpoint, the endpoints' base URL, and the network
+    # volume with its data center.
+    runpod_pod_id: str | None = None
     runpod_endpoint_id: str | None = None
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None

@@ -167,7 +167,9 @@ CORRECTIONS = {
 
 # Settings that the platform sets. They resemble its other variables, which are no settings.
 PLATFORM_SETTINGS = frozenset(
-    {"RUNPOD_DC_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_ENDPOINT_ID", "RUNPOD_VOLUME_ID"}
+    """
+    RUNPOD_DC_ID RUNPOD_ENDPOINT_BASE_URL RUNPOD_ENDPOINT_ID RUNPOD_POD_ID RUNPOD_VOLUME_ID
+    """.split()
 )
 # Minimum similarity (``difflib`` ratio, 0 to 1) of a misspelled name to a known name.
 SIMILARITY_CUTOFF = 0.86

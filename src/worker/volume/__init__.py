@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -239,6 +240,19 @@ def make_directory(directory: Path) -> None:
             parent.parent.mkdir(parents=True, exist_ok=True)
             parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(parents=True, exist_ok=True)
+
+
+def write_durably(file: FileIO, content: bytes | bytearray) -> None:
+    """Write the whole content and make it durable.
+
+    Raises:
+        OSError: The content can't be written; a part of it may have been.
+    """
+    remaining = memoryview(content)
+    while remaining:
+        # If the disk gets full, a call may write only a part; then the next call raises the error.
+        remaining = remaining[file.write(remaining) or 0 :]
+    os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:

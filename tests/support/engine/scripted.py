@@ -24,7 +24,7 @@ from worker.engine.run.healing.suspension import Suspension
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 from worker.limits.shapes import EMPTY_SHAPE, BodyShape
-from worker.record import Usage
+from worker.record import EngineUse, Usage, engine_use
 from worker.settings import Settings
 
 # Re-exported from support.engine.server and support.engine.yields.
@@ -38,6 +38,8 @@ Step = Delta | float | asyncio.Event | Exception
 HANG: float = math.inf
 
 PROMPT_TOKENS = 3
+# Time of the GPU that the engine reports for a token.
+SECONDS_PER_TOKEN = 0.25
 
 
 def tokens(
@@ -212,9 +214,16 @@ class ScriptedEngine:
     async def play(self, request_id: str) -> AsyncGenerator[Delta, None]:
         assert asyncio.get_running_loop() is self.loop, "the engine is used on its own loop only"
         self.active_requests.append(request_id)
+        use, done = (
+            engine_use.get(EngineUse()),
+            EngineUse(model="demo", prompt_tokens=PROMPT_TOKENS),
+        )
+        end_request = use.start_request(lambda: use.add(done))
         try:
             for step in self.script:
                 if isinstance(step, Delta):
+                    done.output_tokens += step.tokens
+                    done.gpu_seconds += SECONDS_PER_TOKEN * step.tokens
                     yield step
                 elif isinstance(step, float):
                     await self._pause(step)
@@ -227,6 +236,8 @@ class ScriptedEngine:
             raise
         finally:
             self.active_requests.remove(request_id)
+            if not self.is_dead:
+                end_request()
 
     @contextlib.contextmanager
     def _raise_if_dead(self) -> Iterator[None]:

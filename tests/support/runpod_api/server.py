@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from support.runpod_api import document
-from support.runpod_api.endpoints import Endpoints, Refusal
+from support.runpod_api.billing import list_bills
+from support.runpod_api.endpoints import Body, Endpoints, Refusal
 
 KEY = "rpa_0123456789ABCDEFGHIJ"
 
@@ -64,12 +65,14 @@ class Runpod(Endpoints):
     Attributes:
         url: URL of the server.
         calls: All received requests.
+        bills: Records of bills, from ``billing.bill``.
         faults: Faults; the first matching one determines the response to a call.
         closed: Set at the end, so that calls without a response end.
     """
 
     url: str = ""
     calls: list[Call] = field(default_factory=list)
+    bills: list[Body] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     closed: threading.Event = field(default_factory=threading.Event)
 
@@ -125,7 +128,11 @@ class Handler(BaseHTTPRequestHandler):
         wrong = document.query_errors(operation, query)
         if wrong := wrong + document.body_errors(operation, body):
             raise Refusal(422, "Request validation failed.", wrong)
-        status, content = self.api.rest(self.command, path, body, self.headers.get("last-event-id"))
+        if path == "/v2/billing/serverless":
+            status, content = 200, list_bills(self.api.bills, query)
+        else:
+            last_event_id = self.headers.get("last-event-id")
+            status, content = self.api.rest(self.command, path, body, last_event_id)
         if not path.endswith("/logs"):
             assert document.response_errors(operation, status, content) == []
         return status, content

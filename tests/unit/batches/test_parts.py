@@ -22,6 +22,7 @@ from worker.batches.parts import (
     read_line_text,
 )
 from worker.errors import VolumeError
+from worker.volume import write_durably
 
 COUNT = 4
 
@@ -139,7 +140,7 @@ async def test_groups_are_written_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = threading.Lock()
-    append = parts._write_durably
+    append = write_durably
 
     def append_exclusively(opened: FileIO, content: bytearray) -> None:
         assert busy.acquire(blocking=False), "two groups are written concurrently"
@@ -148,7 +149,7 @@ async def test_groups_are_written_one_at_a_time(
         finally:
             busy.release()
 
-    monkeypatch.setattr(parts, "_write_durably", append_exclusively)
+    monkeypatch.setattr(parts, "write_durably", append_exclusively)
     monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
     part = PartWriter(tmp_path, "0.a")
     adding = [asyncio.create_task(part.add_line(pending_line(number))) for number in range(300)]
@@ -174,7 +175,7 @@ async def test_a_part_accepts_no_lines_after_a_failed_write(
 
     part = PartWriter(tmp_path, "0.a")
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "_write_durably", write_partially)
+        patch.setattr(parts, "write_durably", write_partially)
         await part.add_line(pending_line(1))
         part._start_commit()
         with pytest.raises(VolumeError, match="full"):

@@ -1,12 +1,19 @@
-"""An emulated endpoint whose workers are the fixture `answer` of each module or folder."""
+"""Stand-ins for the platform: emulated endpoints, its REST API, and a volume with its S3 API.
+
+The workers of an emulated endpoint are the fixture `answer` of each module or folder.
+"""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.processes.background import HUNG_S
+from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
+from support.runpod_api.server import KEY, Runpod, runpod_api
 from support.scripted_endpoint import (
     ACCOUNT,
     WITH_KEY,
@@ -16,6 +23,25 @@ from support.scripted_endpoint import (
 )
 
 from emulator import Emulator
+from llm_worker_client.volume import Volume
+
+PART = 2**19
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume: its S3 API, and its directory as mounted in a worker."""
+
+    server: S3Server
+    directory: Path
+
+    def open(self, **options: Any) -> Volume:
+        keys = {"access_key": self.server.access_key, "secret": self.server.secret_key}
+        defaults = {"id": VOLUME_ID, "url": self.server.url, "part_size": PART, **keys}
+        return Volume(**{**defaults, **options})
+
+    def read(self, key: str) -> bytes:
+        return (self.directory / key).read_bytes()
 
 
 @pytest.fixture
@@ -42,3 +68,26 @@ def let_time_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
     monkeypatch.setattr("llm_worker_client.jobs.time", clock)
     return call
+
+
+@pytest.fixture
+def runpod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runpod]:
+    """Run a platform whose account's key is in the environment."""
+    monkeypatch.setenv("RUNPOD_API_KEY", KEY)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with runpod_api() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    folder = tmp_path_factory.mktemp("volume")
+    with s3_server(folder, folder.with_name("s3-log")) as server:
+        yield Mount(server, folder)
+
+
+@pytest.fixture
+def _set_volume_environ(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variables of the volume."""
+    for name, value in mount.server.environ.items():
+        monkeypatch.setenv(name, value)

@@ -135,6 +135,16 @@ def test_a_request_becomes_the_complete_input_of_a_job(
     assert call.is_read_only is (method in {"GET", "HEAD"})
 
 
+@pytest.mark.parametrize(("value", "expected"), [("1", {"receipt": True}), ("0", {})])
+def test_the_header_for_a_receipt_becomes_a_key_of_the_job(
+    value: str, expected: dict[str, Any]
+) -> None:
+    headers = {"x-receipt": value}
+    call = convert_request(request("POST", "/v1/chat/completions", CHAT, **headers), "abc")
+    assert isinstance(call, JobRequest)
+    assert call.input == {**openai_input("/v1/chat/completions", CHAT), **expected}
+
+
 @pytest.mark.parametrize(
     "path",
     ["/run", "/runsync?wait=1000", "/status/a-e1", "/stream/a-e1", "/cancel/a-e1", "/health"],

@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import lines, results, to_jsonl
+from support.batches import line, lines, results, to_jsonl
 from support.caller import Caller
-from support.engine.scripted import CHAT, ScriptedEngine, chat_job, static_app, tokens
+from support.engine.scripted import (
+    CHAT,
+    SECONDS_PER_TOKEN,
+    ScriptedEngine,
+    chat_job,
+    static_app,
+    tokens,
+)
+from support.processes.background import poll_until
+from support.volume.receipts import read_receipts
 
 from worker.long_work.kinds import WorkReference
 
@@ -127,3 +136,35 @@ async def test_a_job_out_of_time_starts_or_names_the_job_that_continues(
     assert ("run_with" in first_response) == (not can_start_jobs)
     second_response = await caller.run_job(batch={"id": id})
     assert (second_response["batch"]["status"], len(caller.started_work)) == ("completed", 1)
+
+
+async def test_each_line_has_a_receipt_with_the_names_of_the_batch_and_its_own(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    caller = Caller(engine, tmp_path, RECEIPTS="1")
+    engine.script = tuple(tokens("a", "b"))
+    requests = [line("c0"), line("c1"), line("c2")]
+    requests[1]["body"] |= {"user": "alice", "metadata": {"team": "b", "day": "1"}}
+    requests[2]["body"]["receipt"] = True
+    spec = {"endpoint": CHAT, "requests": requests, "metadata": {"team": "a"}}
+    answer = await caller.run_job(batch=spec, receipt=True)
+    batch = answer["batch"]
+    output, _ = results(tmp_path, batch)
+    await poll_until(lambda: len(read_receipts(tmp_path)) == len(requests))
+    receipts = {receipt["id"]: receipt for receipt in read_receipts(tmp_path)}
+    lines_receipts = [receipts.pop(output[name]["response"]["request_id"]) for name in output]
+    assert receipts == {}
+    assert {receipt["batch"] for receipt in lines_receipts} == {batch["id"]}
+    assert {receipt["route"] for receipt in lines_receipts} == {CHAT}
+    assert [receipt["labels"] for receipt in lines_receipts] == [
+        {"team": "a"},
+        {"team": "b", "day": "1"},
+        {"team": "a"},
+    ]
+    assert [receipt.get("user") for receipt in lines_receipts] == [None, "alice", None]
+    bodies = [output[name]["response"]["body"] for name in output]
+    assert [body.get("receipt") for body in bodies] == [None, None, lines_receipts[2]]
+    # The job's own receipt is the sum, and is in no file.
+    whole = answer["receipt"]
+    assert (whole["route"], whole["gpu_seconds"]) == ("batch", 3 * 2 * SECONDS_PER_TOKEN)
+    assert whole["tokens"]["completion"] == 6

@@ -109,11 +109,20 @@ def stream_completion(request: RouteRequest) -> Answer[Delta]:
     def render(deltas: list[Delta]) -> Any:
         return _render_events(request, [answer.render([delta]) for delta in deltas])
 
+    def render_receipt(receipt: dict[str, Any] | None) -> Any:
+        return _render_events(request, [{"receipt": receipt}] if receipt else [])
+
     def render_error(body: dict[str, Any]) -> Any:
         return _render_events(request, [_make_error_event(body["error"])])
 
     # No chunk policy is needed: even if a yield has several tokens, each becomes its own event.
-    return replace(answer, render=render, render_error=render_error, policy=None)
+    return replace(
+        answer,
+        render=render,
+        render_error=render_error,
+        render_receipt=render_receipt,
+        policy=None,
+    )
 
 
 def _make_answer(request: RouteRequest, *, stream: bool) -> Answer[Delta]:
@@ -148,16 +157,17 @@ class LLMEngineFormatter:
         self._stream = job.stream
         self._log_probs = job.sampling_params.return_token_log_probs
         self._output_tokens = 0
+        self._finished = False
         # An event has a field for the log probability of one token, so each token is sent alone.
         self.chunk_policy = ONE_BY_ONE if self._log_probs else None
 
     def format_chunk(self, deltas: list[Delta]) -> dict[str, Any]:
         self._output_tokens += sum(delta.tokens for delta in deltas)
-        finished = any(delta.finish_reason for delta in deltas)
+        self._finished = self._finished or any(delta.finish_reason for delta in deltas)
         output: dict[str, Any] = {"text": "".join(delta.text for delta in deltas)}
         if self._stream:
-            output["finished"] = finished
-        if finished:
+            output["finished"] = self._finished
+        if deltas and self._finished:
             output["num_prompt_tokens"] = deltas[-1].prompt_tokens
         output["num_completion_tokens"] = self._output_tokens
         if self._log_probs:

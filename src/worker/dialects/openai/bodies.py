@@ -34,6 +34,9 @@ WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTU
 # Parameters that vLLM's server has removed. The refusal names their replacement.
 REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
 
+# Keys that receipts contain, and that vLLM's server doesn't have on every route.
+RECEIPT_KEYS = {"user", "metadata"}
+
 # Maximum number of unknown keys that are logged and remembered; callers can invent more.
 MAX_LOGGED_KEYS = 100
 _logged_keys: set[str] = set()
@@ -77,7 +80,7 @@ def prepare_body(
     ranking = _translate_sampling(body, stream=job.stream) if "n" in known_keys else None
     if not engine.model.has_reasoning and not settings.strict_requests:
         _drop_thinking_budget(body, route.path, request_id)
-    unknown_keys = sorted(body.keys() - known_keys)
+    unknown_keys = sorted(body.keys() - known_keys - RECEIPT_KEYS)
     if unknown_keys and settings.strict_requests:
         raise InvalidInput(unknown_key_message(unknown_keys[0], known_keys), param=unknown_keys[0])
     for name in unknown_keys:

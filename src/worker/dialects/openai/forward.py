@@ -61,6 +61,9 @@ def make_answer(
         pieces=pieces,
         render=render,
         render_error=lambda error: render(route.error_format.make_last_events(error)),
+        render_receipt=(lambda receipt: render(route.error_format.make_receipt_events(receipt)))
+        if is_stream
+        else None,
         error_keys=route.error_format.keys,
         usage=usage,
     )
@@ -90,8 +93,9 @@ async def _call_engine(
         async for value in _read_response(parts, splitter, request_id):
             if not is_stream or value.startswith(events.COMPLETED_PREFIXES):
                 _set_token_counts(usage, value)
-            # The closing event has no JSON data, so it is omitted from a list of decoded events.
-            if settings.raw_openai_output or value != events.DONE_EVENT:
+            # The closing event has no JSON data, so it is omitted from a list of decoded events. A
+            # receipt precedes it.
+            if value != events.DONE_EVENT or (settings.raw_openai_output and not job.receipt):
                 piece = _to_piece(prepared.select_best(value), is_event=is_stream)
                 yield piece
                 has_begun = is_stream and piece.weight > 0

@@ -16,6 +16,7 @@ from worker.engine.run.grammar.gate import GrammarGate, create_grammar_tester
 from worker.engine.run.grammar.trial import GrammarTester
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.healer import Healer
+from worker.engine.run.requests.gpu_time import ChargedRequests
 from worker.engine.run.requests.media import create_media_loader
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client
@@ -40,7 +41,7 @@ class InProcessEngine:
         death: Future[None],
         restart_core: Callable[[], Core],
     ) -> None:
-        """Use a started core. The caller must call ``open`` next, on the loop.
+        """Use a started core. The caller must call ``use_first_core`` next, on the loop.
 
         ``death`` is shared by all engines; it is resolved when an engine is dead and is not
         started again. ``restart_core`` is called in a thread.
@@ -93,6 +94,7 @@ class InProcessEngine:
         tasks = await client.get_supported_tasks()
         # All cores share one trial, which caches its results.
         self._tester = self._tester or create_grammar_tester(client, settings)
+        ChargedRequests(client)
         # The gate must be in place before the server uses the client.
         GrammarGate(client, self._tester)
         media = create_media_loader(client, settings)

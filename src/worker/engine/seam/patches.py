@@ -77,6 +77,13 @@ ADD_REQUEST = Patch(
     reason="The requests of a long list take every slot, and a short one waits for a free slot.",
     issue="https://github.com/vllm-project/vllm/issues/16969",
 )
+REQUEST_STATES = Patch(
+    owner="vllm.v1.engine.output_processor:OutputProcessor",
+    name="request_states",
+    replacement="worker.engine.run.requests.gpu_time:ChargedRequests",
+    reason="vLLM has no statistics of a request that is aborted, and none of a share of the GPU.",
+    issue="https://github.com/vllm-project/vllm/issues/36383",
+)
 SUBMIT = Patch(
     owner="concurrent.futures:Executor",
     name="submit",

@@ -108,7 +108,13 @@ class RequestState(Protocol):
     prompt_len: int
     # Whether the request has no output yet.
     is_prefilling: bool
-    # Has ``arrival_time``, a Unix time in seconds. None if vLLM collects no statistics.
+    # Tokens of the prompt that the prefix cache had.
+    num_cached_tokens: int
+    # Name of the adapter; None for the base model.
+    lora_name: str | None
+    # Number of the choice, if the request has several.
+    request_index: int
+    # vLLM's ``RequestStateStats``; None if vLLM collects no statistics.
     stats: Any
 
 

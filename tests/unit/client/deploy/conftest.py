@@ -1,12 +1,11 @@
-"""A platform on loopback, and the command `deploy` against it."""
+"""The command `deploy` against a platform on loopback."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runpod_api.server import KEY, Runpod, runpod_api
+from support.runpod_api.server import KEY, Runpod
 
 from llm_worker_client.__main__ import read_command_line
 from llm_worker_client.deploy import command as deploy
@@ -16,15 +15,6 @@ REQUIRED_FLAGS = ("--name", "chat", "--image", "me/llm-worker:1")
 FLAGS = (*REQUIRED_FLAGS, "--gpu-pools", "ADA_24", "AMPERE_24")
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def runpod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runpod]:
-    """Run a platform whose account's key is in the environment."""
-    monkeypatch.setenv("RUNPOD_API_KEY", KEY)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with runpod_api() as running:
-        yield running
 
 
 @pytest.fixture

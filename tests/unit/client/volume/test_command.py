@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.scripted_endpoint import ACCOUNT, OutputsFunction, Script
-from unit.client.volume.conftest import Mount
+from unit.client.conftest import Mount
 
 from emulator import Emulator
 from llm_worker_client import files

@@ -3,17 +3,20 @@
 import dataclasses
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from unit.client.volume.conftest import PART, random_file
+from unit.client.conftest import PART
+from unit.client.volume.conftest import random_file
 
 from llm_worker_client.volume import FileChanged, FileCorrupted, Volume, VolumeError
-from llm_worker_client.volume.download import download
+from llm_worker_client.volume import s3 as s3_module
+from llm_worker_client.volume.download import download, read_block
 from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import S3Api, VolumeFile
 
@@ -22,6 +25,7 @@ ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 FILE = VolumeFile("a", len(CONTENT), ETAG, datetime.now(UTC))
 
 Receive = Callable[..., bytes]
+Scripted = Callable[..., S3Api]
 
 
 class Body(io.BytesIO):
@@ -56,6 +60,12 @@ class ScriptedS3(S3Api):
         begin, body = self._responses.pop(0)
         return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
 
+    def request_block(self, file: VolumeFile, offset: int, size: int) -> Any:
+        self.offsets.append(offset)
+        begin, body = self._responses.pop(0)
+        span = {"ContentRange": f"bytes {begin}-{offset + size - 1}/10"} if begin else {}
+        return {"Body": body} | span
+
 
 def interrupt() -> None:
     raise KeyboardInterrupt
@@ -73,6 +83,19 @@ def receive(tmp_path: Path) -> Receive:
     return call
 
 
+@pytest.fixture
+def make_s3() -> Iterator[Scripted]:
+    """Return a function that makes a scripted S3 API, within a transfer."""
+    with ExitStack() as stack:
+
+        def call(*responses: tuple[int, io.BytesIO]) -> ScriptedS3:
+            s3 = ScriptedS3(*responses)
+            stack.enter_context(s3.stoppable_transfer())
+            return s3
+
+        yield call
+
+
 def test_a_download_resumes_where_it_broke_off(receive: Receive) -> None:
     responses = ScriptedS3(
         (0, Body(b"0123", break_off)), (4, Body(b"", break_off)), (4, Body(b"456789"))
@@ -85,6 +108,28 @@ def test_a_download_starts_over_if_the_server_ignores_the_offset(receive: Receiv
     responses = ScriptedS3((0, Body(b"0123", break_off)), (0, Body(CONTENT)))
     assert receive(responses) == CONTENT
     assert responses.offsets == [0, 4]
+
+
+def test_a_block_is_read_again_if_its_connection_breaks(make_s3: Scripted) -> None:
+    s3 = make_s3((4, Body(b"", break_off)), (4, Body(b"4567")))
+    assert read_block(s3, FILE, 4, 4) == b"4567"
+    broken = [(4, Body(b"", break_off)) for _ in range(1 + len(s3_module.RETRY_PAUSES_S))]
+    with pytest.raises(ReadTimeoutError):
+        read_block(make_s3(*broken), FILE, 4, 4)
+
+
+def test_a_block_is_cut_from_the_whole_file_if_the_server_sends_it(make_s3: Scripted) -> None:
+    assert read_block(make_s3((0, Body(CONTENT))), FILE, 4, 4) == b"4567"
+
+
+def test_a_file_that_grows_is_read_up_to_its_listed_size(remote: Volume, tmp_path: Path) -> None:
+    content = random_file(tmp_path / "a", 2 * PART + 5).read_bytes()
+    remote.upload(tmp_path / "a", "growing/a")
+    (file,) = remote.list("growing/")
+    (tmp_path / "a").write_bytes(content + b"more")
+    remote.upload(tmp_path / "a", "growing/a")
+    assert [len(block) for block in remote.read(file)] == [PART, PART, 5]
+    assert b"".join(remote.read(file)) == content
 
 
 @pytest.mark.parametrize(("content", "begin"), [(CONTENT, 4), (CONTENT[::-1], 0)])

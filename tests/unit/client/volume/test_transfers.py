@@ -13,7 +13,8 @@ from support.network import cutting_proxy
 from support.processes.background import HUNG_S
 from support.processes.s3_server import S3Server, s3_server
 from support.volume.disks import fill, mount_disk
-from unit.client.volume.conftest import PART, Mount, random_file
+from unit.client.conftest import PART, Mount
+from unit.client.volume.conftest import random_file
 
 from llm_worker_client.volume import NoSpace, NoSuchFile, Volume, VolumeError, VolumeNotConfigured
 from llm_worker_client.volume.local_file import LocalFileState

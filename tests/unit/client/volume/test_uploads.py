@@ -14,7 +14,7 @@ import pytest
 from support.network import cutting_proxy
 from support.processes.background import HUNG_S
 from support.scripted_endpoint import OutputsFunction, run_proxy
-from unit.client.volume.conftest import Mount
+from unit.client.conftest import Mount
 
 from emulator import Emulator
 from llm_worker_client import AsyncRunpodTransport, File, RunpodTransport, configure

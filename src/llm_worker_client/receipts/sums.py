@@ -1,0 +1,258 @@
+"""Sums of receipts by group. Memory grows with the number of groups, not of receipts."""
+
+import math
+import sys
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import product
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from llm_worker_client.receipts.receipt import Receipt, read_lines
+
+if TYPE_CHECKING:
+    from llm_worker_client.volume import Volume
+
+# Value of a group whose receipts lack the field.
+MISSING = "-"
+# Statuses from this one on count as failed. 499, a cancelled job, is one of them.
+_FIRST_FAILURE_STATUS = 400
+# Amounts are summed in units of 1e-9, so that sums are exact and independent of the order.
+_UNITS = 10**9
+# Buckets of durations for each factor of e. Their limits grow by 2 %.
+_BUCKETS = 1 / math.log(1.02)
+_MIN_MS = 0.001
+# Number of temporary files with hashes of ids, and the bytes of each that stay in memory.
+_HASH_FILES = 64
+_HASH_FILE_BUFFER = 2**17
+
+GroupValues = Callable[[Receipt, date], Iterable[str]]
+
+_GROUP_VALUES: dict[str, GroupValues] = {
+    "model": lambda receipt, _: (receipt.model or MISSING,),
+    "user": lambda receipt, _: (receipt.user or MISSING,),
+    "label": lambda receipt, _: [f"{k}={v}" for k, v in receipt.labels.items()] or (MISSING,),
+    "batch": lambda receipt, _: (receipt.batch or MISSING,),
+    "worker": lambda receipt, _: (receipt.worker.id,),
+    "route": lambda receipt, _: (receipt.route or MISSING,),
+    "status": lambda receipt, _: (str(receipt.status),),
+    "day": lambda _, day: (str(day),),
+}
+GROUP_FIELDS = ", ".join([*_GROUP_VALUES, "label:NAME"])
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """The sums of a group of receipts.
+
+    Percentiles are those of a histogram: the nearest rank, with an error of at most 1 %. They are
+    None if no receipt has the time.
+
+    Args:
+        requests: Number of receipts.
+        failed: Number of receipts with a status of 400 or more. Cancelled jobs are among them.
+        prompt_tokens: Tokens of the prompts.
+        cached_tokens: Tokens of the prompts that were not computed again.
+        completion_tokens: Generated tokens.
+        gpu_seconds: Seconds of one GPU.
+        cost_usd: Sum of the costs; None if no receipt has one.
+        requests_with_cost: Number of receipts that have a cost.
+        first_token_ms_p50: Median time until the first output.
+        first_token_ms_p99: 99th percentile of this time.
+        total_ms_p50: Median time until the end of the answer.
+        total_ms_p99: 99th percentile of this time.
+    """
+
+    requests: int
+    failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    gpu_seconds: float
+    cost_usd: float | None
+    requests_with_cost: int
+    first_token_ms_p50: float | None
+    first_token_ms_p99: float | None
+    total_ms_p50: float | None
+    total_ms_p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSums:
+    """The sums of the receipts of some days.
+
+    Args:
+        days: The days, in order.
+        by: The fields by which the receipts are grouped.
+        groups: The sums of each group by its values of these fields, in the order of the values.
+            If the receipts are grouped by ``label``, one with several labels is in several groups.
+        total: The sums of all receipts.
+        repeated_requests: Number of receipts whose job has another receipt, because the platform
+            retried the job. All of them count: each try used the GPU. Lines of batches, which have
+            the id of their job, are not examined.
+        skipped_lines: Number of lines that are no receipts: incomplete or damaged ones.
+    """
+
+    days: tuple[date, ...]
+    by: tuple[str, ...]
+    groups: dict[tuple[str, ...], UsageTotals]
+    total: UsageTotals
+    repeated_requests: int
+    skipped_lines: int
+
+
+def sum_receipts(
+    source: "Path | Volume",
+    days: Iterable[date],
+    by: Sequence[str] = ("model",),
+    endpoint: str | None = None,
+) -> ReceiptSums:
+    """Return the sums of the receipts of some days.
+
+    Args:
+        source: A volume, or a directory with the files of one, such as a mounted volume.
+        days: The days (UTC) on which the receipts were written.
+        by: Fields to group by: ``model``, ``user``, ``label``, ``label:NAME``, ``batch``,
+            ``worker``, ``route``, ``status`` or ``day``. Several fields group by all combinations.
+        endpoint: Id of the only endpoint whose receipts count; None for all endpoints.
+
+    Raises:
+        ValueError: If a field to group by is unknown.
+        VolumeError: If the volume or the directory can't be read.
+    """
+    days, by = tuple(sorted(set(days))), tuple(dict.fromkeys(by))
+    group_values = [find_group_values(name) for name in by]
+    total, groups, skipped_lines = (
+        _GroupSums(),
+        defaultdict[tuple[str, ...], _GroupSums](_GroupSums),
+        0,
+    )
+    with _RepeatCounter() as repeats:
+        for day in days:
+            for line in read_lines(source, day):
+                try:
+                    receipt = Receipt.model_validate_json(line)
+                except ValidationError:
+                    skipped_lines += 1
+                    continue
+                if endpoint is not None and receipt.worker.endpoint not in (None, endpoint):
+                    continue
+                total.add(receipt)
+                for key in product(*[values(receipt, day) for values in group_values]):
+                    groups[key].add(receipt)
+                repeats.add(receipt.id)
+        totals = {key: groups[key].to_totals() for key in sorted(groups)}
+        return ReceiptSums(days, by, totals, total.to_totals(), repeats.count(), skipped_lines)
+
+
+def find_group_values(name: str) -> GroupValues:
+    """Return the function that returns a receipt's values of a field to group by.
+
+    Raises:
+        ValueError: If there is no such field.
+    """
+    kind, _, label = name.partition(":")
+    if kind == "label" and label:
+        return lambda receipt, _: (receipt.labels.get(label, MISSING),)
+    if name not in _GROUP_VALUES:
+        raise ValueError(f"one of {GROUP_FIELDS}, not {name!r}")
+    return _GROUP_VALUES[name]
+
+
+class _DurationHistogram:
+    """Counts durations in buckets whose limits grow by 2 %."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts = defaultdict[int, int](int)
+
+    def add(self, ms: float) -> None:
+        self._counts[math.ceil(math.log(max(ms, _MIN_MS)) * _BUCKETS)] += 1
+
+    def percentile(self, share: float) -> float | None:
+        """Return the middle of the bucket with the percentile; None if there are no times."""
+        rank = math.ceil(share * sum(self._counts.values()))
+        for bucket in sorted(self._counts):
+            rank -= self._counts[bucket]
+            if rank <= 0:
+                return math.exp((bucket - 0.5) / _BUCKETS)
+        return None
+
+
+@dataclass(slots=True)
+class _GroupSums:
+    """The sums of a group while receipts are added; amounts are in units of 1e-9."""
+
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    gpu_time: int = 0
+    cost: int = 0
+    requests_with_cost: int = 0
+    first_token_ms: _DurationHistogram = field(default_factory=_DurationHistogram)
+    total_ms: _DurationHistogram = field(default_factory=_DurationHistogram)
+
+    def add(self, receipt: Receipt) -> None:
+        self.requests += 1
+        self.failed += receipt.status >= _FIRST_FAILURE_STATUS
+        self.prompt_tokens += receipt.tokens.prompt
+        self.cached_tokens += receipt.tokens.cached
+        self.completion_tokens += receipt.tokens.completion
+        self.gpu_time += round(receipt.gpu_seconds * _UNITS)
+        if receipt.cost_usd is not None:
+            self.cost += round(receipt.cost_usd * _UNITS)
+            self.requests_with_cost += 1
+        if receipt.first_token_ms is not None:
+            self.first_token_ms.add(receipt.first_token_ms)
+        self.total_ms.add(receipt.total_ms)
+
+    def to_totals(self) -> UsageTotals:
+        return UsageTotals(
+            self.requests,
+            self.failed,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.completion_tokens,
+            self.gpu_time / _UNITS,
+            self.cost / _UNITS if self.requests_with_cost else None,
+            self.requests_with_cost,
+            self.first_token_ms.percentile(0.5),
+            self.first_token_ms.percentile(0.99),
+            self.total_ms.percentile(0.5),
+            self.total_ms.percentile(0.99),
+        )
+
+
+class _RepeatCounter(ExitStack):
+    """Counts repeated ids by their hashes, which it stores in temporary files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        files = [
+            SpooledTemporaryFile(_HASH_FILE_BUFFER)  # noqa: SIM115 - this stack closes them
+            for _ in range(_HASH_FILES)
+        ]
+        self._files = [self.enter_context(file) for file in files]
+
+    def add(self, id: str) -> None:
+        value = hash(id)
+        self._files[value % _HASH_FILES].write(value.to_bytes(8, sys.byteorder, signed=True))
+
+    def count(self) -> int:
+        """Return the number of ids that had been added before."""
+        repeats = 0
+        for file in self._files:
+            file.seek(0)
+            hashes = array("q", file.read())
+            repeats += len(hashes) - len(set(hashes))
+        return repeats

@@ -1,0 +1,186 @@
+"""Receipts: their fields, and the files that workers append them to."""
+
+import os
+import time
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine.scripted import ScriptedEngine, settings
+from support.processes.background import wait_until
+from support.volume.receipts import read_receipts
+
+from worker.process import exits
+from worker.receipts import Receipts, storage, vllm_version
+from worker.receipts.storage import sweep_receipts
+from worker.record import EngineUse, JobRecord
+
+ONE_REQUEST = EngineUse(model="lora", prompt_tokens=12, cached_tokens=4, output_tokens=24)
+
+
+@pytest.fixture(autouse=True)
+def exit_functions(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Return the functions that would be called at the exit of a worker with these receipts."""
+    functions: list[Callable[[], None]] = []
+    monkeypatch.setattr(exits, "_functions", functions)
+    return functions
+
+
+def make_receipts(root: Path, **environ: str) -> Receipts:
+    environ = {"BASE_PATH": str(root), "RECEIPTS": "1", "RUNPOD_POD_ID": "pod1", **environ}
+    return Receipts(ScriptedEngine().engines, settings(**environ))
+
+
+def make_record(id: str = "job-1", **fields: Any) -> JobRecord:
+    """Return the record of a job with one request, which has ended."""
+    record = JobRecord(id, route="/v1/chat/completions", **fields)
+    record.use.start_request(lambda: record.use.add(ONE_REQUEST))()
+    record.use.gpu_seconds = 0.5
+    return record
+
+
+def test_a_receipt_has_the_works_figures_and_the_callers_names(tmp_path: Path) -> None:
+    record = make_record(user="alice", labels={"team": "a"}, batch="batch_1")
+    record.use.computed_from = record.received_at + 0.002
+    record.use.first_token_at = record.received_at + 0.02
+    receipt = make_receipts(tmp_path, GPU_PRICE_PER_SECOND="0.002").create(record)
+    assert receipt
+    assert receipt.pop("created") == pytest.approx(time.time(), abs=60)
+    assert receipt.pop("total_ms") >= 0
+    assert receipt == {
+        "id": "job-1",
+        "route": "/v1/chat/completions",
+        "model": "lora",
+        "status": 200,
+        "queue_ms": 2.0,
+        "first_token_ms": 20.0,
+        "tokens": {"prompt": 12, "cached": 4, "completion": 24},
+        "preemptions": 0,
+        "gpu_seconds": 0.5,
+        "cost_usd": 0.001,
+        "worker": {"id": "pod1", "gpu": "CPU", "vllm": vllm_version()},
+        "user": "alice",
+        "labels": {"team": "a"},
+        "batch": "batch_1",
+    }
+
+
+def test_the_tokens_are_those_of_the_answers_usage(tmp_path: Path) -> None:
+    """A beam search computes its prompt in many requests."""
+    record = make_record()
+    record.usage.add(3, 4)
+    receipt = make_receipts(tmp_path).create(record)
+    assert receipt
+    assert receipt["tokens"] == {"prompt": 3, "cached": 4, "completion": 4}
+
+
+def test_a_job_without_a_request_to_an_engine_has_no_receipt(tmp_path: Path) -> None:
+    made = make_receipts(tmp_path)
+    assert made.create(JobRecord("job-1")) is None
+    made.store(JobRecord("job-1"))
+    assert read_receipts(tmp_path) == []
+
+
+def test_requests_of_an_abandoned_job_end_with_it_without_receipts_too(tmp_path: Path) -> None:
+    record, ended = JobRecord("job-1"), []
+    record.use.start_request(lambda: ended.append(1))
+    make_receipts(tmp_path, RECEIPTS="0").store(record)
+    assert ended == [1]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_receipts_are_written_together_without_further_calls(tmp_path: Path) -> None:
+    made = make_receipts(tmp_path)
+    for number in range(5):
+        made.store(make_record(f"job-{number}", status=499))
+    wait_until(lambda: len(read_receipts(tmp_path)) == 5)
+    assert [(receipt["id"], receipt["status"]) for receipt in read_receipts(tmp_path)] == [
+        (f"job-{number}", 499) for number in range(5)
+    ]
+
+
+def test_the_file_has_the_same_receipt_as_the_answer(tmp_path: Path) -> None:
+    made, record = make_receipts(tmp_path), make_record()
+    receipt = made.create(record)
+    made.store(record)
+    wait_until(lambda: bool(read_receipts(tmp_path)))
+    assert read_receipts(tmp_path) == [receipt]
+
+
+def test_a_job_whose_parts_have_receipts_is_not_stored(
+    tmp_path: Path, exit_functions: list[Callable[[], None]]
+) -> None:
+    made, job = make_receipts(tmp_path), JobRecord("job-1")
+    line = JobRecord("line-1", use=job.use.create_part())
+    line.use.start_request(lambda: line.use.add(ONE_REQUEST))()
+    made.store(line)
+    made.store(job)
+    exits.call_functions()
+    assert [receipt["id"] for receipt in read_receipts(tmp_path)] == ["line-1"]
+    whole = made.create(job)
+    assert whole
+    assert whole["tokens"]["completion"] == 24
+
+
+def test_pending_receipts_are_written_when_the_worker_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    make_receipts(tmp_path).store(make_record())
+    assert read_receipts(tmp_path) == []
+    exits.call_functions()
+    assert len(read_receipts(tmp_path)) == 1
+
+
+def test_each_worker_has_a_file_of_its_own_in_the_directory_of_the_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    for _ in range(2):
+        make_receipts(tmp_path, RUNPOD_POD_ID="../pod 1").store(make_record())
+    exits.call_functions()
+    paths = [str(path.relative_to(tmp_path)) for path in tmp_path.glob("worker/receipts/*/*")]
+    assert len(paths) == 2
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    assert all(path.startswith(f"worker/receipts/{day}/---pod-1-") for path in paths)
+
+
+def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    made = make_receipts(tmp_path)
+    made.store(make_record("first"))
+    exits.call_functions()
+
+    def write_partly(file: FileIO, content: bytes) -> None:
+        file.write(content[:10])
+        raise OSError(5, os.strerror(5))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_durably", write_partly)
+        for name in ("second", "third"):
+            made.store(make_record(name))
+            exits.call_functions()
+    assert [receipt["id"] for receipt in read_receipts(tmp_path)] == ["first"]
+    exits.call_functions()
+    assert {receipt["id"] for receipt in read_receipts(tmp_path)} == {"first", "second", "third"}
+    assert len([*tmp_path.glob("worker/receipts/*/*")]) == 3
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "receipts wait for the volume"
+    ]
+
+
+def test_only_receipts_that_are_older_than_the_retention_are_removed(tmp_path: Path) -> None:
+    now = time.time()
+    for day, age_days in {"2026-01-01": 11, "2026-01-02": 9}.items():
+        file = tmp_path / "worker" / "receipts" / day / "pod1-1.jsonl"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (now, now - age_days * 86_400))
+    environ = {"BASE_PATH": str(tmp_path), "RECEIPTS_RETENTION_DAYS": "10"}
+    assert sweep_receipts(settings(**environ)) == 1
+    assert [day.name for day in (tmp_path / "worker" / "receipts").iterdir()] == ["2026-01-02"]
+    assert sweep_receipts(settings(**{**environ, "RECEIPTS_RETENTION_DAYS": "0"})) == 0
