@@ -75,7 +75,7 @@ class ServerPort:
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    engine: ScriptedEngine, host: str = "127.0.0.1", *, console: bool = False, **environ: str
+    engine: ScriptedEngine, host: str = "127.0.0.1", console: bool = False, /, **environ: str
 ) -> AsyncIterator[ServerPort]:
     listeners = [socket.create_server((host, 0)) for _ in range(2)]
     ports = [listener.getsockname()[1] for listener in listeners]

@@ -116,7 +116,7 @@ async def test_the_console_needs_no_key_but_its_requests_do(
     engine: ScriptedEngine, environ: dict[str, str], value: str
 ) -> None:
     async with (
-        serve_http(engine, console=True, **environ) as port,
+        serve_http(engine, "127.0.0.1", True, **environ) as port,
         httpx.AsyncClient(base_url=port.url, timeout=HUNG_S) as http_client,
     ):
         response = await http_client.get("/")
@@ -137,7 +137,7 @@ async def test_only_the_flag_turns_the_console_on(engine: ScriptedEngine) -> Non
 async def test_the_console_is_refused_to_web_pages(
     engine: ScriptedEngine, headers: dict[str, str], is_answered: bool
 ) -> None:
-    async with serve_http(engine, console=True) as port:
+    async with serve_http(engine, "127.0.0.1", True) as port:
         assert await request_status(port.url, headers, "/") == (200 if is_answered else 403)
 
 
