@@ -272,8 +272,9 @@ bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of ma
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --read $(LOAD_FIGURES)
 	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
 
-pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the README's pictures of two commands
-	@$(BIN)/python builder/pictures.py docs/plots
+pictures: $(INSTALLED) demo $(BROWSER) ## Draw the README's pictures of two commands, and take those of the console page (needs chromium)
+	@$(BIN)/python builder/pictures/terminal.py docs/plots
+	@.browser/bin/python builder/pictures/console.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
 	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
