@@ -256,6 +256,7 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/offline.py --only demo
 	@$(BIN)/python benchmarks/offline.py --only large
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/overhead.py --observed --rounds 31
 	@PYTHONPATH=src:tests $(BIN)/python benchmarks/in_process/linear.py
 	@$(BIN)/python benchmarks/download.py
 	@$(BIN)/python benchmarks/batch.py throughput

@@ -1,11 +1,15 @@
 """Compares the throughput of jobs with the bare engine's, in one process, with 64 at a time.
 
     python benchmarks/overhead.py [--rounds 7] [--requests 128] [--only chat] [--model .models/demo]
+    python benchmarks/overhead.py --observed --rounds 31
 
 Worker.handle is iterated on its own event loop, as the SDK does, but nothing is posted. The bare
 side is vLLM's AsyncLLM.generate, called on the engine's loop with the same prompts (for chat:
 rendered by the template). The demo model's engine steps take almost no time, so this is the worst
 case; with any real model, all figures are nearer to 1.
+
+With --observed, jobs with everything on (receipts in the answers and on a volume, metrics pushed to
+a receiver every 15 seconds) are compared with the same jobs without.
 
 The sides alternate. Columns: tokens per second, and this process's CPU time per token without the
 engine core (medians of the rounds); the ratio of the throughputs (median, minimum and maximum of
@@ -18,17 +22,24 @@ import os
 import re
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import bench
+from prometheus_client import REGISTRY
 
 import handler
 from worker.app import Worker
+from worker.engine import Engines
+from worker.metrics import MergedRegistries, otlp, push
+from worker.settings import Settings
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -37,6 +48,24 @@ TOKENS = 64  # per answer
 SAMPLING: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 # Matches a Python dict as well as the JSON of an event.
 FULL_LENGTH = re.compile(r"""finish_reason["']: ?["']length""")
+# Minimum ratio of the throughputs of observed and plain jobs.
+OBSERVED_GOAL = 0.99
+# A receiver that accepts everything, in another process. It prints its port.
+RECEIVER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_): ...
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
 ENVIRON = {"MAX_MODEL_LEN": "512", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
@@ -87,20 +116,59 @@ def messages(prompt: str) -> list[dict[str, str]]:
 
 
 class Comparison:
-    """Both sides, on one engine."""
+    """All sides, on one engine.
 
-    def __init__(self, engine: Any, worker: Worker) -> None:
-        self._worker = worker
+    Args:
+        engines: The engines of both workers.
+        settings: The settings of the worker of plain jobs.
+        volume: Directory for the receipts of the other worker.
+        receiver: Address of the receiver of its metrics.
+    """
+
+    def __init__(self, engines: Engines, settings: Settings, volume: Path, receiver: str) -> None:
+        engine: Any = engines.main_engine
         self._loop = engine.loop
         self._client = engine._client  # the AsyncLLM itself
         self._numbers = count()
+        observed = {"receipts": True, "gpu_price_per_second": 0.001, "base_path": volume}
+        observed["otel_exporter_otlp_endpoint"] = receiver
+        observed_settings = settings.model_copy(update=observed)
+        self._worker = Worker(engines, settings)
+        self._observed_worker = Worker(engines, observed_settings)
+        self._exporter = otlp.create_exporter(observed_settings)
+        self._registries = MergedRegistries([REGISTRY, engine.metrics])
+        # Seconds of observed rounds since the last push.
+        self._unpushed_s = 0.0
 
     async def run_jobs(self, job_kind: JobKind, prompts: list[str]) -> Figures:
+        return await self._run_jobs(self._worker, job_kind, prompts)
+
+    async def run_observed(self, job_kind: JobKind, prompts: list[str]) -> Figures:
+        pushing = None
+        if self._unpushed_s >= push.INTERVAL_S:
+            self._unpushed_s = 0.0
+            pushing = asyncio.create_task(asyncio.to_thread(self._push))
+        begin = time.perf_counter()
+        figures = await self._run_jobs(self._observed_worker, job_kind, prompts, receipt=True)
+        self._unpushed_s += time.perf_counter() - begin
+        if pushing:
+            await pushing
+        return figures
+
+    def _push(self) -> None:
+        resource = otlp.create_resource({})
+        metrics = otlp.convert_metrics(self._registries.collect(), resource)
+        if self._exporter.export(metrics) is not otlp.SUCCESS:
+            raise bench.Lost("a push failed")
+
+    async def _run_jobs(
+        self, worker: Worker, job_kind: JobKind, prompts: list[str], **keys: Any
+    ) -> Figures:
         async def answer(prompt: str) -> None:
-            job = {"id": f"job-{next(self._numbers)}", "input": job_kind.input(prompt)}
-            text = "".join([str(chunk) async for chunk in self._worker.handle(job)])
+            job = {"id": f"job-{next(self._numbers)}", "input": job_kind.input(prompt) | keys}
+            text = "".join([str(chunk) async for chunk in worker.handle(job)])
             # Only an answer with all its tokens ends because of its length.
-            if not FULL_LENGTH.search(text):
+            if not FULL_LENGTH.search(text) or ("receipt" in keys and "gpu_seconds" not in text):
                 raise bench.Lost(f"a job was answered {text}")
 
         return await measure(answer, prompts)
@@ -129,9 +197,14 @@ class Comparison:
         )
         return text
 
-    async def compare(self, job_kind: JobKind, prompts: list[str], rounds: int) -> bool:
+    async def compare(
+        self, job_kind: JobKind, prompts: list[str], rounds: int, *, observed: bool
+    ) -> bool:
         """Measure and print a row; return whether its goal is met."""
-        sides = {"jobs": self.run_jobs, "bare": self.run_bare}
+        sides, goal = {"jobs": self.run_jobs, "bare": self.run_bare}, job_kind.goal
+        if observed:
+            sides, goal = {"observed": self.run_observed, "jobs": self.run_jobs}, OBSERVED_GOAL
+        first, second = sides
         figures: dict[str, list[Figures]] = {side: [] for side in sides}
         for turn in range(-1, rounds):
             # The order alternates because the first side warms the machine up for the second.
@@ -139,15 +212,15 @@ class Comparison:
                 result = await run(job_kind, prompts)
                 if turn >= 0:  # the first turn is a warm-up
                     figures[side].append(result)
-        pairs = zip(figures["jobs"], figures["bare"], strict=True)
-        ratios = [jobs.speed / bare.speed for jobs, bare in pairs]
+        pairs = zip(figures[first], figures[second], strict=True)
+        ratios = [ours.speed / theirs.speed for ours, theirs in pairs]
         ratio = statistics.median(ratios)
         print(
             f"{job_kind.title:21} | {' | '.join(medians(figures[side]) for side in sides)} | "
-            f"{ratio:5.2f} {min(ratios):5.2f} {max(ratios):5.2f} | {job_kind.goal or '':>4}",
+            f"{ratio:5.3f} {min(ratios):5.2f} {max(ratios):5.2f} | {goal or '':>4}",
             flush=True,
         )
-        return job_kind.goal is None or ratio >= job_kind.goal
+        return goal is None or ratio >= goal
 
 
 async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) -> Figures:
@@ -184,14 +257,15 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
         f"{bench.machine()}; {args.requests} answers of "
         f"{TOKENS} tokens, {CONCURRENCY} at a time; medians of {args.rounds}"
     )
-    print(f"{'':21} | {'jobs':8} {'':6} | {'bare':8} {'':6} | {'jobs/bare':17} |")
+    first, second = ("observed", "jobs") if args.observed else ("jobs", "bare")
+    print(f"{'':21} | {first:8} {'':6} | {second:8} {'':6} | {f'{first}/{second}':17} |")
     print(
         f"{'':21} |{' tokens/s CPU us |' * 2} {'ratio':>5} {'least':>5} {'most':>5} | goal",
         flush=True,
     )
     prompts = bench.prompts(args.requests)
     results = {
-        kind.title: await comparison.compare(kind, prompts, args.rounds)
+        kind.title: await comparison.compare(kind, prompts, args.rounds, observed=args.observed)
         for kind in JOB_KINDS
         if args.only in (None, kind.path)
     }
@@ -205,9 +279,17 @@ if __name__ == "__main__":
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--only", choices=sorted({kind.path for kind in JOB_KINDS}))
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
+    parser.add_argument("--observed", action="store_true", help="compare receipts and metrics")
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
-    with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
-        comparison = Comparison(engines.main_engine, Worker(engines, settings))
+    with (
+        subprocess.Popen([sys.executable, "-c", RECEIVER], stdout=subprocess.PIPE) as sink,
+        tempfile.TemporaryDirectory() as directory,
+        handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings),
+    ):
+        assert sink.stdout
+        receiver = f"http://127.0.0.1:{int(sink.stdout.readline())}"
+        comparison = Comparison(engines, settings, Path(directory), receiver)
         is_met = asyncio.run(main(comparison, arguments))
+        sink.kill()
     sys.exit(0 if is_met else 1)

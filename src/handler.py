@@ -29,9 +29,11 @@ from worker.failed_start import (
     MAX_LIFETIME_S,
     FailedStartHandler,
 )
+from worker.metrics import push
 from worker.process import exits, processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
+from worker.receipts import vllm_version
 from worker.serve.listener import Ports, StartupListener, check_console_access
 from worker.settings import Settings
 from worker.settings.environment import (
@@ -208,12 +210,18 @@ def serve_http(run: ProgramRun) -> None:
     with run.start_engines() as (engines, settings):
         from worker.serve import http_server  # noqa: PLC0415 - only this mode needs it
 
-        sweep.start_sweeping(settings)
+        start_background_threads(engines, settings)
         watch_engines = partial(exit_after_engine_death, engines.died)
         sockets = listener.take_sockets()
         numbers = [one.getsockname()[1] for one in sockets]
         server = http_server.make_server(engines, settings, host, *numbers, console=console)
         http_server.serve(server, sockets, exit_process, watch_engines)
+
+
+def start_background_threads(engines: Engines, settings: Settings) -> None:
+    sweep.start_sweeping(settings)
+    if pusher := push.start_pushing(settings, engines, vllm_version()):
+        exits.call_at_exit(pusher.stop)
 
 
 def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
@@ -234,7 +242,7 @@ def serve_jobs(run: ProgramRun) -> None:
     """Take jobs from the platform, or serve the SDK's API, until a signal or an engine's death."""
     processor.skip_processor_benchmark()
     with run.start_engines() as (engines, settings):
-        sweep.start_sweeping(settings)
+        start_background_threads(engines, settings)
         run_sdk(engines, settings, test_api=run.command.rp_serve_api)
         # Exit within the block, so that the engine is not stopped first.
         exit_process(0)

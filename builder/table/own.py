@@ -318,6 +318,25 @@ OWN_ROWS = (
         "environment can set it.",
     ),
     Row(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        SERVERLESS,
+        "Receiver of metrics",
+        "Address of an OpenTelemetry receiver to which the worker pushes its metrics, without "
+        "`/v1/metrics`; unset, it pushes none.",
+    ),
+    Row(
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        SERVERLESS,
+        "Headers for the receiver",
+        "Headers of these requests, such as a key: `name=value`, separated by commas.",
+    ),
+    Row(
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        SERVERLESS,
+        "Protocol of the receiver",
+        "Protocol of these requests.",
+    ),
+    Row(
         "SERVE_API_KEY",
         SERVERLESS,
         "Key for --serve",
@@ -450,7 +469,7 @@ OWN_ROWS = (
         "GPU_PRICE_PER_SECOND",
         VOLUME,
         "Price of a GPU",
-        "Price of one GPU in US dollars per second, for the cost in receipts.",
+        "Price of one GPU in US dollars per second, for the cost in receipts; `0`: they have none.",
     ),
     Row(
         "BATCH_API_KEY",
@@ -552,6 +571,14 @@ LIBRARY_ROWS = (
     _variable(
         "OMP_NUM_THREADS",
         "Threads for computations without a GPU; unset, one core is left free.",
+    ),
+    _variable(
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "Attributes of the worker in the metrics that it pushes: `name=value`, with commas.",
+    ),
+    _variable(
+        "OTEL_SERVICE_NAME",
+        "Name of the service in the metrics that the worker pushes; `llm-worker` unless set.",
     ),
     _variable(
         "RUNPOD_INIT_TIMEOUT",

@@ -8,7 +8,7 @@ from typing import Any
 from job_loop.connections import PostRequest
 from job_loop.wire import PlatformClient, PostFailed, PostNotDelivered, PostUncertain, backoff_s
 from worker.errors import AnswerTooLarge, BrokenStream
-from worker.record import JobRecord
+from worker.record import JobRecord, time_delivery
 
 # Maximum bytes of a result. The platform drops a result above 20 MB but completes the job.
 MAX_RESULT_BYTES = 19_000_000
@@ -49,7 +49,8 @@ class Delivery:
         if self._record.is_whole:
             return
         try:
-            await self._post(self._client.posts.chunk, b'{"output": %b}' % encoded)
+            with time_delivery():
+                await self._post(self._client.posts.chunk, b'{"output": %b}' % encoded)
         except PostNotDelivered as error:
             # Callers that don't stream read the whole response from the result.
             if self._record.streamed:
@@ -74,7 +75,8 @@ class Delivery:
     async def _post_final(self, body: bytes) -> None:
         posts = self._client.posts
         post = posts.result if self._record.is_whole else posts.result_after_chunks
-        await self._post(post, body, is_repeatable=True)
+        with time_delivery():
+            await self._post(post, body, is_repeatable=True)
 
     async def _post(self, post: PostRequest, body: bytes, *, is_repeatable: bool = False) -> None:
         """Post until the platform has accepted or rejected the body or the deadline is over.
@@ -101,5 +103,5 @@ class Delivery:
             give_up_at = give_up_at or now + RETRY_S
             if now + pause > give_up_at:
                 raise last_error
-            self._record.posts_retried += 1
+            self._record.count_retried_post()
             await asyncio.sleep(pause)

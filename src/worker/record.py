@@ -7,10 +7,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from worker import metrics
+
 log = logging.getLogger(__name__)
 
 # Status of a job without a complete answer: it was cancelled, or is still running.
 UNANSWERED = 499
+# Measures the duration of a block that posts a chunk or a result to the platform.
+time_delivery = metrics.DELIVERY_SECONDS.time
 
 
 @dataclass(slots=True)
@@ -137,6 +141,7 @@ class JobRecord:
         is_whole: Whether the answer is one yield that only the job's result contains.
         chunks: Number of yields.
         posts_retried: Number of retried posts to the platform.
+        is_counted: Whether the job counts in the worker's metrics.
         use: The engines' work for the job.
         user: The caller's name for its user; None if the job has none.
         labels: The caller's metadata for receipts.
@@ -156,6 +161,7 @@ class JobRecord:
     is_whole: bool = False
     chunks: int = 0
     posts_retried: int = 0
+    is_counted: bool = False
     use: EngineUse = field(default_factory=EngineUse)
     user: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -164,16 +170,21 @@ class JobRecord:
 
     @classmethod
     def from_job(cls, job: dict[str, Any]) -> Self:
-        """Return the record of a job as the platform sent it."""
+        """Return the record of a job as the platform sent it, and count the job as running."""
         policy = job.get("policy")
         limit_ms = policy.get("executionTimeout") if isinstance(policy, dict) else None
-        record = cls(str(job.get("id", "")))
+        record = cls(str(job.get("id", "")), is_counted=True)
+        metrics.RUNNING_JOBS.add()
         if isinstance(limit_ms, int | float) and limit_ms > 0 and limit_ms is not True:
             record.limit_s = limit_ms / 1000
         return record
 
+    def count_retried_post(self) -> None:
+        self.posts_retried += 1
+        metrics.POSTS_RETRIED.inc()
+
     def write_to_log(self) -> None:
-        """Log the record; call this when the job has ended."""
+        """Log the record, and add it to the metrics; call this when the job has ended."""
         values = {
             "job": self.id,
             "route": self.route,
@@ -190,6 +201,17 @@ class JobRecord:
             values["cut_by"] = "DEFAULT_MAX_TOKENS"
         text = " ".join(f"{key}={'-' if value is None else value}" for key, value in values.items())
         log.info("%s", text, extra={"fields": values})
+        if self.is_counted:
+            self._add_to_metrics()
+
+    def _add_to_metrics(self) -> None:
+        metrics.CHUNKS.inc(self.chunks)
+        if self.submitted_at is not None:
+            metrics.QUEUE_SECONDS.observe(self.submitted_at - self.received_at)
+        if self.streamed and self.first_piece_at is not None:
+            metrics.FIRST_TOKEN_SECONDS.observe(self.first_piece_at - self.received_at)
+        # The end of the last job causes a push, which needs all of its figures.
+        metrics.RUNNING_JOBS.remove(self.status)
 
 
 def elapsed_ms(begin: float, end: float | None) -> float | None:

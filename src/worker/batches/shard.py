@@ -25,6 +25,7 @@ from worker.errors import (
     hide_defects,
 )
 from worker.long_work.attempt import Attempt
+from worker.metrics import BATCH_LINES
 from worker.record import Usage
 from worker.volume import translate_os_errors
 
@@ -213,6 +214,7 @@ class ShardRun:
         )
         counts = (usage.prompt_tokens or 0, usage.output_tokens or 0)
         await part.add_line(PendingLine(line.number, status >= 400, *counts, text.rstrip(b"\n")))
+        BATCH_LINES.labels("failed" if status >= 400 else "completed").inc()
 
     async def _answer_with_retries(
         self, endpoint: str, body: dict[str, Any], id: str

@@ -3,12 +3,12 @@
 The first line of a route's docstring is its summary in /openapi.json.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client import REGISTRY, generate_latest
 
 from worker.errors import EngineDead, EngineSuspended
+from worker.metrics import MergedRegistries
 from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, RouteRequest
 from worker.volume.location import VolumeLocation
 
@@ -35,7 +35,7 @@ async def health(request: RouteRequest) -> dict[str, Any]:
 async def metrics(request: RouteRequest) -> str:
     """Return the metrics of the process and of each engine in Prometheus' text format."""
     registries = [REGISTRY, *(engine.metrics for engine in request.engines)]
-    return generate_latest(_MergedRegistries(registries)).decode()
+    return generate_latest(MergedRegistries(registries)).decode()
 
 
 async def describe_served_model(request: RouteRequest) -> dict[str, Any]:
@@ -58,19 +58,3 @@ async def describe_served_model(request: RouteRequest) -> dict[str, Any]:
         "network_volume": location.id,
         "data_center": location.data_center,
     }
-
-
-class _MergedRegistries:
-    """Several registries as one: samples of metrics with the same name are combined."""
-
-    def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
-        self._registries = registries
-
-    def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        for registry in self._registries:
-            for family in registry.collect():
-                merged = families.setdefault(family.name, family)
-                if merged is not family:
-                    merged.samples += family.samples
-        yield from families.values()

@@ -21,13 +21,14 @@ class Receipts:
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         model = engines.base_model.model
-        worker_id = settings.runpod_pod_id or "local"
-        self._worker = {"id": worker_id, "gpu": model.gpu, "vllm": vllm_version()}
+        self._worker = {"id": settings.worker_id, "gpu": model.gpu, "vllm": vllm_version()}
         if settings.runpod_endpoint_id:
             self._worker["endpoint"] = settings.runpod_endpoint_id
         self._price = settings.gpu_price_per_second
         self._file = (
-            ReceiptFile(Volume.from_settings(settings), worker_id) if settings.receipts else None
+            ReceiptFile(Volume.from_settings(settings), settings.worker_id)
+            if settings.receipts
+            else None
         )
 
     def create(self, record: JobRecord) -> dict[str, Any] | None:
@@ -77,7 +78,7 @@ class Receipts:
             "gpu_seconds": gpu_seconds,
             "worker": self._worker,
         }
-        if self._price is not None:
+        if self._price:
             receipt["cost_usd"] = round(gpu_seconds * self._price, 9)
         names = {"user": record.user, "labels": record.labels, "batch": record.batch}
         return receipt | {name: value for name, value in names.items() if value}

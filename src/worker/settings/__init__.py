@@ -1,8 +1,11 @@
 """The worker's own settings: their types, defaults and validation."""
 
+import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +28,13 @@ from worker.settings.environment import (
 )
 from worker.settings.examples import example_value
 from worker.settings.mistakes import Mistake, SettingsError
-from worker.settings.values import format_value, model_name_problem, parse_boolean, parse_list
+from worker.settings.values import (
+    format_value,
+    model_name_problem,
+    parse_boolean,
+    parse_headers,
+    parse_list,
+)
 
 # Exported variables that are logged for the operator, with the reason for each value.
 _LOGGED_REASONS = {
@@ -94,6 +103,23 @@ FineTuneMode = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(
 Concurrency = Annotated[PositiveInt | Literal["auto"], WrapValidator(_parse_concurrency)]
 
 
+def _validate_address(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an address that begins with http:// or https://")
+    return address
+
+
+def _validate_headers(headers: SecretStr | None) -> SecretStr | None:
+    parse_headers(headers.get_secret_value() if headers else "")
+    return headers
+
+
+HttpAddress = Annotated[str, AfterValidator(_validate_address)]
+SecretHeaders = Annotated[SecretStr | None, AfterValidator(_validate_headers)]
+OtlpProtocol = Annotated[Literal["http/protobuf", "grpc"], BeforeValidator(_lowercase)]
+
+
 class Settings(BaseModel):
     """The worker's own settings: field ``x`` is the environment variable ``X``.
 
@@ -126,7 +152,7 @@ class Settings(BaseModel):
     wandb_api_key: SecretStr | None = None
     receipts: Boolean = False
     receipts_retention_days: NonNegativeFloat = 90
-    gpu_price_per_second: NonNegativeFloat | None = None
+    gpu_price_per_second: NonNegativeFloat = 0
     execution_timeout_s: PositiveFloat = 600
     # The platform sets the worker's id, its endpoint, the endpoints' base URL, and the network
     # volume with its data center.
@@ -163,6 +189,10 @@ class Settings(BaseModel):
     media_max_mb: PositiveInt = 20
     media_max_parts: PositiveInt = 16
     media_fetch_timeout_s: PositiveFloat = 10
+    # OpenTelemetry's names.
+    otel_exporter_otlp_endpoint: HttpAddress | None = None
+    otel_exporter_otlp_headers: SecretHeaders = None
+    otel_exporter_otlp_protocol: OtlpProtocol = "http/protobuf"
     disable_log_stats: Boolean = True
     disable_log_requests: Boolean = True
 
@@ -201,6 +231,11 @@ class Settings(BaseModel):
         """All paths in the values of environment variables: models, caches, adapters and others."""
         return self._paths
 
+    @property
+    def worker_id(self) -> str:
+        """The platform's id of this worker; without a platform, an id of this process."""
+        return self.runpod_pod_id or f"{socket.gethostname()}-{os.getpid()}"
+
     @classmethod
     def _to_mistake(cls, error: Any, values: Mapping[str, str]) -> Mistake:
         name = str(error["loc"][0])
@@ -216,7 +251,14 @@ class Settings(BaseModel):
     def secret_values(self) -> list[str]:
         """Return the values of all settings that are secrets."""
         values = (getattr(self, name) for name in type(self).model_fields)
-        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return [*secrets, *self.otlp_headers.values()]
+
+    @property
+    def otlp_headers(self) -> dict[str, str]:
+        """The headers of requests to the receiver of metrics."""
+        headers = self.otel_exporter_otlp_headers
+        return parse_headers(headers.get_secret_value()) if headers else {}
 
     def ineffective_setting_reasons(self) -> dict[str, str]:
         """Return the settings that have no effect because of other settings, with the reasons."""

@@ -26,6 +26,8 @@ LIBRARY_DEFAULTS = {
 HUB_TOKEN = "HF_TOKEN"
 SDK_KEY = "RUNPOD_AI_API_KEY"
 WANDB_KEY = "WANDB_API_KEY"
+# Variable with the headers, often with a key, of the receiver of metrics.
+OTLP_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 # Environment variables with secrets, including names that operators set by mistake.
 SECRET_VARIABLES = (
     HUB_TOKEN,
@@ -36,6 +38,7 @@ SECRET_VARIABLES = (
     *("HUGGING_FACE_HUB_TOKEN", "HUGGING_FACE_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_API_KEY"),
     *("HF_API_TOKEN", "VLLM_API_KEY", "API_KEY"),
     WANDB_KEY,
+    OTLP_HEADERS,
 )
 
 # Variables with the number and the CPUs of a library's threads, which suit only the engine.

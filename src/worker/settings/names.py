@@ -126,8 +126,8 @@ REMOVED_SETTINGS = {
 LIBRARY_VARIABLES = frozenset(
     """
     CUDA_VISIBLE_DEVICES HF_ENDPOINT HF_HOME HF_HUB_CACHE HF_HUB_DISABLE_XET HF_HUB_OFFLINE
-    HF_XET_HIGH_PERFORMANCE HUGGINGFACE_HUB_CACHE OMP_NUM_THREADS RUNPOD_INIT_TIMEOUT
-    RUNPOD_LOG_LEVEL TRANSFORMERS_OFFLINE
+    HF_XET_HIGH_PERFORMANCE HUGGINGFACE_HUB_CACHE OMP_NUM_THREADS OTEL_RESOURCE_ATTRIBUTES
+    OTEL_SERVICE_NAME RUNPOD_INIT_TIMEOUT RUNPOD_LOG_LEVEL TRANSFORMERS_OFFLINE
     """.split()
 )
 
@@ -267,6 +267,9 @@ class SettingNames:
 
     def _explain_unknown_name(self, name: str) -> str:
         """Return the problem of an unknown variable; blank if it is likely another program's."""
+        # OpenTelemetry's libraries read many variables, whose names resemble those of the settings.
+        if name.startswith("OTEL_"):
+            return ""
         bare = name.removeprefix(EMBEDDER_PREFIX)
         normalized = name.strip("-").replace("-", "_").upper()
         if bare != name and bare in self.worker_settings:

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from typing import Any
+from urllib.parse import unquote
 
 ACCEPTED_BOOLEANS = "one of 0/1, true/false, yes/no, on/off"
 
@@ -77,6 +78,18 @@ def parse_list(value: str) -> list[str]:
     return [item if isinstance(item, str) else json.dumps(item) for item in values]
 
 
+def parse_headers(value: str) -> dict[str, str]:
+    """Parse headers as OpenTelemetry writes them: ``name=value``, with commas and ``%20``.
+
+    Raises:
+        ValueError: The value is not such a list.
+    """
+    pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError("pairs name=value, separated by commas")
+    return {name.strip().lower(): unquote(text.strip()) for name, _, text in pairs}
+
+
 def split_adapter_list(value: str) -> list[str]:
     """Parse a list of adapters, which spaces may also separate, as on vLLM's command line."""
     entries = parse_list(value)
@@ -111,7 +124,8 @@ def is_directory(path: str) -> bool:
 
 def redact_by_setting_name(name: str, value: str) -> str:
     """Return "***" if a setting's name indicates a secret, otherwise its value."""
-    return "***" if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")) else value
+    secrets = ("TOKEN", "KEY", "SECRET", "PASSWORD", "OTLP_HEADERS")
+    return "***" if name.endswith(secrets) else value
 
 
 def redact_json_and_urls(value: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
+from worker import metrics
 from worker.children import Child, StopMode, add_source_path, module_command
 from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, environ_without_secrets
@@ -45,13 +46,15 @@ class FetchOrder:
 class FetchReply:
     """The locations of all artifacts of the order, in its order, or the unavailable artifact.
 
-    ``reason`` is the name of a ``Reason``.
+    ``reason`` is the name of a ``Reason``. The bytes and the seconds are those of all downloads.
     """
 
     locations: list[ArtifactLocation]
     unavailable: Artifact | None = None
     reason: str = ""
     detail: str = ""
+    downloaded_bytes: float = 0
+    download_seconds: float = 0
 
 
 ORDER_ADAPTER = TypeAdapter(FetchOrder)
@@ -103,6 +106,8 @@ class ModelFetcher:
                 raise MachineUnfit(_failure_message(child.returncode)) from None
             if reply.unavailable:
                 raise ModelUnavailable(reply.unavailable, Reason[reply.reason], reply.detail)
+            metrics.DOWNLOADED_BYTES.inc(reply.downloaded_bytes)
+            metrics.DOWNLOAD_SECONDS.inc(reply.download_seconds)
             self._locations |= {found.artifact: found for found in reply.locations}
         return self._locations
 

@@ -16,6 +16,7 @@ from support.batches import (
     worker_with_volume,
 )
 from support.engine.scripted import CHAT, ScriptedEngine, settings, static_app, tokens
+from support.metrics import watch_metrics
 from support.processes.background import poll_until
 
 from worker.app import Worker
@@ -48,6 +49,8 @@ async def test_failed_lines_are_in_the_error_file_and_do_not_fail_the_batch(
     batch_worker: BatchWorker,
 ) -> None:
     wrong_line = line("wrong", messages=5)
+    completed = watch_metrics("worker_batch_lines_total", result="completed")
+    failed = watch_metrics("worker_batch_lines_total", result="failed")
     batch = await batch_worker.run_batch(requests=[*lines(2), wrong_line], endpoint=CHAT)
     all_wrong = await batch_worker.run_batch("job-2", requests=[wrong_line], endpoint=CHAT)
     output, errors = batch_worker.results(batch)
@@ -57,6 +60,7 @@ async def test_failed_lines_are_in_the_error_file_and_do_not_fail_the_batch(
     assert "messages" in response["body"]["error"]["message"]
     assert batch["request_counts"] == request_counts(2, failed=1)
     assert (all_wrong["status"], all_wrong["output_file_id"]) == ("completed", None)
+    assert (completed(), failed()) == ([2], [2])
 
 
 async def test_an_answer_that_is_not_valid_text_fails_only_its_line(

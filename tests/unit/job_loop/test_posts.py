@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.job_loops import HANG, UNPOSTABLE, Platform, serve_routes
+from support.metrics import watch_metrics
 from support.processes.background import HUNG_S, poll_until
 from support.processes.emulator_peer import EmulatorClock
 
@@ -72,10 +73,14 @@ async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: P
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 @pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
 async def test_a_failed_post_is_retried(platform: Platform, call: Call, status: int) -> None:
+    increases = watch_metrics("worker_posts_retried_total", "worker_delivery_seconds_count")
     platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, status=status, calls=3))
     job = await platform.run(*CHUNKS, stream=True)
     assert (job.status, job.output, chunk_outputs(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert platform.answers.records[0].posts_retried == 3
+    await platform.wait_until_idle()
+    # A retried post is one delivery.
+    assert increases() == [3, len(CHUNKS) + 1]
 
 
 async def test_a_stream_continues_after_refused_connections(platform: Platform) -> None:

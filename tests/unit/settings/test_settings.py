@@ -34,6 +34,8 @@ ROUTES = "can't be turned off, only /chat, /metrics, /openapi.json, /version"
         ("MAX_INPUT_MB", "0.5", 0.5),
         ("LOG_FORMAT", "json", "json"),
         ("FINE_TUNE", "Beside", "beside"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:1/p", "https://h:1/p"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "GRPC", "grpc"),
         ("DISABLED_ROUTES", ' ["/chat", "/metrics"]', ("/chat", "/metrics")),
         ("DISABLED_ROUTES", "/chat, /metrics,", ("/chat", "/metrics")),
         *(("RAW_OPENAI_OUTPUT", text, False) for text in FALSE),
@@ -68,6 +70,9 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
         ("LOG_FORMAT", "xml", "'text' or 'json', for example LOG_FORMAT=text"),
         ("DISABLED_ROUTES", "/chat,/v1/models", f"'/v1/models' {ROUTES}"),
         ("DISABLED_ROUTES", "[5]", f"'5' {ROUTES}"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "an address that begins with http://"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://", "an address that begins with http://"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "'http/protobuf' or 'grpc'"),
     ],
 )
 def test_a_wrong_value_is_reported(name: str, text: str, message: str) -> None:
@@ -85,10 +90,18 @@ def test_printed_settings_do_not_reveal_a_secret(name: str) -> None:
 
 
 def test_a_secret_with_a_wrong_value_is_masked() -> None:
-    # Today pydantic accepts every text as a secret; a future check must not print it.
-    refusal: Any = {"loc": ("hf_token",), "type": "value_error", "msg": "Value error, too short"}
-    mistake = Settings._to_mistake(refusal, {"hf_token": "hf_secret"})
-    assert str(mistake) == "HF_TOKEN = '***': too short"
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({**MODEL, "OTEL_EXPORTER_OTLP_HEADERS": "a=b,sk-canary"})
+    (mistake,) = caught.value.mistakes
+    advice = "pairs name=value, separated by commas"
+    assert str(mistake) == f"OTEL_EXPORTER_OTLP_HEADERS = '***': {advice}"
+
+
+def test_headers_are_read_like_opentelemetrys_and_each_is_a_secret() -> None:
+    text = "Authorization = Bearer%20a=b%2Cc, x-team=,"
+    settings = Settings.from_env({**MODEL, "OTEL_EXPORTER_OTLP_HEADERS": text})
+    assert settings.otlp_headers == {"authorization": "Bearer a=b,c", "x-team": ""}
+    assert settings.secret_values() == [text, "Bearer a=b,c", ""]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from support.hub.caches import (
     fill_cache,
 )
 from support.hub.server import MEMBER, blob_id, commit_id
+from support.metrics import watch_metrics
 from support.processes.background import wait_until
 
 from worker.errors import StartFailed
@@ -102,9 +103,13 @@ def test_a_child_process_returns_the_locations_of_all_artifacts(store: HubAndVol
     directory = Artifact(str(store.source))
     # The child has the environment that is passed to the fetcher.
     store.hub.repositories[NAME].gated = True
+    downloads = watch_metrics("worker_downloaded_bytes_total", "worker_download_seconds_total")
     with start_fetcher(store, ARTIFACT, TOKENIZER, directory, HF_TOKEN=MEMBER) as fetcher:
         found = fetcher.wait_for_locations()
         assert fetcher.wait_for_locations() is found
+    size, seconds = downloads()
+    assert size == sum(blob.stat().st_size for blob in (store.folder / "blobs").iterdir())
+    assert seconds > 0
     place = store.folder / "snapshots" / commit_id(store.source)
     assert found[directory] == ArtifactLocation(directory, store.source, Origin.DIRECTORY)
     model = found[ARTIFACT]

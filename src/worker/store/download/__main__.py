@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from prometheus_client import REGISTRY
+
 from worker import masking
 from worker.settings.environment import HUB_TOKEN, set_variable
 from worker.store import ModelUnavailable
@@ -38,7 +40,10 @@ def main() -> None:
         found = [
             obtain_artifact(one, order.places, refresh=order.refresh) for one in order.artifacts
         ]
-        reply = FetchReply(found)
+        # The metrics of this process exist only for its parent.
+        counters = ("worker_downloaded_bytes_total", "worker_download_seconds_total")
+        size, seconds = (REGISTRY.get_sample_value(name) or 0 for name in counters)
+        reply = FetchReply(found, downloaded_bytes=size, download_seconds=seconds)
     except ModelUnavailable as why:
         reply = FetchReply([], why.artifact, why.reason.name, why.detail)
     sys.stdout.buffer.write(REPLY_ADAPTER.dump_json(reply))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
+from worker import metrics
+
 log = logging.getLogger(__name__)
 
 
@@ -45,13 +47,15 @@ class ProgressMeter:
             log.info("%s: %s", self._name, self._progress_text())
 
     def log_duration(self) -> None:
-        """Log the duration and the rate of the download."""
+        """Log the duration and the rate of the download, and add it to the metrics."""
         if self._total > self._before:
             elapsed = time.monotonic() - self._begun
             size = self._total - self._before
             rate = format_size(size / elapsed)
             text = "%s: %s downloaded in %.1f s, %s/s"
             log.info(text, self._name, format_size(size), elapsed, rate)
+            metrics.DOWNLOADED_BYTES.inc(size)
+            metrics.DOWNLOAD_SECONDS.inc(elapsed)
 
     def _progress_text(self) -> str:
         done, total = self.stored_and_total_bytes()

@@ -13,6 +13,7 @@ from worker.engine.run.healing.suspension import Suspension
 from worker.engine.run.healing.watchdog import MAX_COMPILE_S, SilenceTimer, max_prefill_s
 from worker.engine.seam.translation import START_ERRORS
 from worker.errors import EngineDead, RequestKilledEngine, StartFailed
+from worker.metrics import ENGINE_RESTARTS
 
 log = logging.getLogger(__name__)
 
@@ -250,6 +251,7 @@ class Healer:
         if len(self._restart_times) >= self._max_restarts:
             return False
         self._restart_times.append(now)
+        ENGINE_RESTARTS.inc()
         return True
 
 

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from support.engine.cores import CLOCK, FakeCore, run_healer
+from support.metrics import watch_metrics
 from support.processes.background import poll_until
 
 from worker.engine.run.healing.suspects import Suspects, is_id_of_request
@@ -39,10 +40,12 @@ async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None
 
 async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixture) -> None:
     cores = [FakeCore(is_dead=True) for _ in range(3)]
+    restarts = watch_metrics("worker_engine_restarts_total")
     async with run_healer(*cores) as (healer, used):
         with pytest.raises(EngineDead):
             await healer.wait_for_recovery("job")
     assert used == cores[1:]
+    assert restarts() == [2]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     prefix = "the engine of demo died: ValueError: broken: it is "
     assert lines == [f"{prefix}{again}" for again in ["started again"] * 2 + ["not started again"]]
