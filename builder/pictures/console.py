@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-SIZE = {"width": 1280, "height": 830}
+SIZE = ViewportSize(width=1280, height=830)
 COLOURS = 128  # a palette, so that a picture has a third of its bytes
 OPTIONS = "--no-sandbox --disable-gpu --disable-background-networking".split()
 STORY = "Tell me the story of a job."

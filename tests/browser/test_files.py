@@ -4,7 +4,7 @@ import json
 import re
 
 from browser.pages import Pages
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 from support.batches import lines, to_jsonl
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -16,7 +16,7 @@ def open_files(pages: Pages, endpoint: LocalEndpoint) -> Page:
 
 
 def upload(page: Page, name: str, content: bytes) -> None:
-    file = {"name": name, "mimeType": "application/jsonl", "buffer": content}
+    file = FilePayload(name=name, mimeType="application/jsonl", buffer=content)
     page.get_by_label("File", exact=True).set_input_files(files=[file])
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("table", name="Files")).to_contain_text(name)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from browser.pages import Pages, wait_until
@@ -98,7 +99,7 @@ def test_a_killed_worker_is_dead_on_the_page_until_it_is_ready_again(
     # It is started again after a second, in which the page may not have read its state. After
     # two more deaths during its start, it stays dead for four seconds.
     for starts in (before["starts"] + 1, before["starts"] + 2):
-        wait_until(page, lambda starts=starts: is_started(console_endpoint, starts))
+        wait_until(page, partial(is_started, console_endpoint, starts))
         console_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
     expect(worker).to_contain_text("died")
     row = run_job(page, STREAM)
