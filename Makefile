@@ -9,6 +9,8 @@ DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
 MUTANTS := .mutants/installed
+BROWSER := .browser/installed
+AXE := .browser/axe/installed
 PLOTTER := .bench/installed
 ACTIONLINT := .actionlint/installed
 SBOM_TOOL := .release/installed
@@ -76,7 +78,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz mutants chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -170,6 +172,10 @@ test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that use the SDK with ano
 
 test-image: $(INSTALLED) ## Run the tests that build the image, on a substitute for vLLM's image (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
+
+test-browser: $(INSTALLED) demo $(BROWSER) $(AXE) ## Run the tests of the console page in chromium (.browser, 170 MB; four minutes)
+	@command -v chromium >/dev/null || echo "==> The tests need chromium (Debian: apt-get install chromium)"
+	@.browser/bin/python -m pytest tests/browser
 
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests and settings (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
@@ -267,11 +273,12 @@ bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of ma
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --read $(LOAD_FIGURES)
 	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
 
-pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the README's pictures of two commands
-	@$(BIN)/python builder/pictures.py docs/plots
+pictures: $(INSTALLED) demo $(BROWSER) ## Draw the README's pictures of two commands, and take those of the console page (needs chromium)
+	@$(BIN)/python builder/pictures/terminal.py docs/plots
+	@.browser/bin/python builder/pictures/console.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -310,6 +317,17 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 $(MUTANTS): $(INSTALLED) tests/mutants/requirements.txt
 	@echo "==> Creating .mutants"
 	@$(call environment,-r tests/mutants/requirements.txt)
+
+# The driver only: playwright's own browsers are not downloaded.
+$(BROWSER): $(INSTALLED) tests/browser/requirements.txt
+	@echo "==> Creating .browser"
+	@$(call environment,-r tests/browser/requirements.txt)
+
+# After the environment, whose creation empties the folder.
+$(AXE): $(BROWSER) tests/browser/package.json tests/browser/package-lock.json
+	@mkdir -p $(@D); cp tests/browser/package*.json $(@D); rm -f $@
+	@if npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error --fetch-retries=0; then touch $@; \
+	else echo "==> No package from npm: the tests with axe-core are skipped"; fi
 
 $(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
 	@echo "==> Creating .bench"

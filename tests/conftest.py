@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("any machine")
 # A background job of a shell ignores SIGINT, and so would all commands that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
+DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image", "browser")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,12 +31,16 @@ class LocalEndpoint(ServerProcess):
         return self.url.removesuffix("/local")
 
     @property
+    def root_url(self) -> str:
+        return self.api_url.removesuffix("/v2")
+
+    @property
     def examples(self) -> str:
         return self.output.split(READY)[1].split("\n\nworker-")[0]
 
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call a control route, with POST if there is a body."""
-        return _call(f"{self.api_url.removesuffix('/v2')}/control/{path}", body)
+        return _call(f"{self.root_url}/control/{path}", body)
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call one of the endpoint's routes, with POST if there is a body."""
@@ -48,6 +52,12 @@ class LocalEndpoint(ServerProcess):
         assert report["status"] == "COMPLETED", report
         yields: list[Any] = report["output"]
         return yields
+
+    def read_metric(self, name: str) -> float:
+        """Return the sum of a metric's series."""
+        (text,) = self.run({"openai_route": "/metrics"})
+        series = (line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
+        return sum(float(line.rsplit(" ", 1)[1]) for line in series)
 
     def press_ctrl_c(self) -> None:
         """Interrupt the same processes as a terminal: the workers have their own process groups."""

@@ -1,6 +1,6 @@
 """Draws the output of `make doctor` and `make endpoint`: docs/plots/doctor.svg and endpoint.svg.
 
-    .venv/bin/python builder/pictures.py docs/plots
+    .venv/bin/python builder/pictures/terminal.py docs/plots
 
 Both commands run on the demo model, and so does the first call that the endpoint prints.
 """
