@@ -174,7 +174,7 @@ async def test_a_stream_reports_its_first_token_as_its_caller_sees_it(client: Cl
 async def test_cached_tokens_of_a_prompt_are_counted(client: Client) -> None:
     cached = []
     for number in range(2):
-        yields = await client.ask(f"cached-{number}", prompt="Count: " * 100, receipt=True)
+        yields = await client.ask(f"cached-{number}", prompt="Cached: " * 100, receipt=True)
         cached.append(yields[0]["receipt"]["tokens"]["cached"])
     assert cached[0] == 0
     assert 0 < cached[1] < yields[0]["receipt"]["tokens"]["prompt"]

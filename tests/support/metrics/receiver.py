@@ -1,7 +1,7 @@
 """A receiver of metrics by OTLP over HTTP, on loopback."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,13 +24,20 @@ class Push:
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's points, or of a histogram's counts, with these labels."""
+        found = self._points(name, labels)
+        return float(sum(one.count if hasattr(one, "count") else one.as_double for one in found))
+
+    def has(self, name: str, **labels: str) -> bool:
+        """Return whether a metric has a point with these labels."""
+        return bool(self._points(name, labels))
+
+    def _points(self, name: str, labels: Mapping[str, str]) -> list[Any]:
         metric = self.metrics[name]
-        found = [
+        return [
             point
             for point in getattr(metric, metric.WhichOneof("data") or "").data_points
             if labels.items() <= attributes(point.attributes).items()
         ]
-        return float(sum(one.count if hasattr(one, "count") else one.as_double for one in found))
 
 
 @dataclass
