@@ -58,7 +58,7 @@ def format_notes(sums: ReceiptSums) -> Iterator[str]:
     if sums.skipped_lines:
         yield f"Skipped lines, incomplete or damaged: {sums.skipped_lines:,}."
     if sums.repeated_requests:
-        yield f"Retries of jobs, which count because they used the GPU: {sums.repeated_requests:,}."
+        yield f"Retries, which count because they used the GPU: {sums.repeated_requests:,}."
     if sums.total.cost_usd is not None and sums.total.requests_with_cost < sums.total.requests:
         share = 100 * sums.total.requests_with_cost / sums.total.requests
         yield (

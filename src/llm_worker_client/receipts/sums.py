@@ -1,16 +1,12 @@
-"""Sums of receipts by group. Memory grows with the number of groups, not of receipts."""
+"""Sums of receipts by group. Of each receipt, only a hash of its id stays in memory."""
 
 import math
-import sys
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -29,9 +25,6 @@ _UNITS = 10**9
 # Buckets of durations for each factor of e. Their limits grow by 2 %.
 _BUCKETS = 1 / math.log(1.02)
 _MIN_MS = 0.001
-# Number of temporary files with hashes of ids, and the bytes of each that stay in memory.
-_HASH_FILES = 64
-_HASH_FILE_BUFFER = 2**17
 
 GroupValues = Callable[[Receipt, date], Iterable[str]]
 
@@ -94,9 +87,9 @@ class ReceiptSums:
         groups: The sums of each group by its values of these fields, in the order of the values.
             If the receipts are grouped by ``label``, one with several labels is in several groups.
         total: The sums of all receipts.
-        repeated_requests: Number of receipts whose job has another receipt, because the platform
-            retried the job. All of them count: each try used the GPU. Lines of batches, which have
-            the id of their job, are not examined.
+        repeated_requests: Number of receipts with the id of an earlier one, because the request was
+            answered again: the platform retried the job, or the batch's worker died. All of them
+            count: each try used the GPU.
         skipped_lines: Number of lines that are no receipts: incomplete or damaged ones.
     """
 
@@ -129,27 +122,26 @@ def sum_receipts(
     """
     days, by = tuple(sorted(set(days))), tuple(dict.fromkeys(by))
     group_values = [find_group_values(name) for name in by]
-    total, groups, skipped_lines = (
-        _GroupSums(),
-        defaultdict[tuple[str, ...], _GroupSums](_GroupSums),
-        0,
-    )
-    with _RepeatCounter() as repeats:
-        for day in days:
-            for line in read_lines(source, day):
-                try:
-                    receipt = Receipt.model_validate_json(line)
-                except ValidationError:
-                    skipped_lines += 1
-                    continue
-                if endpoint is not None and receipt.worker.endpoint not in (None, endpoint):
-                    continue
-                total.add(receipt)
-                for key in product(*[values(receipt, day) for values in group_values]):
-                    groups[key].add(receipt)
-                repeats.add(receipt.id)
-        totals = {key: groups[key].to_totals() for key in sorted(groups)}
-        return ReceiptSums(days, by, totals, total.to_totals(), repeats.count(), skipped_lines)
+    total, skipped_lines, repeated_requests = _GroupSums(), 0, 0
+    groups = defaultdict[tuple[str, ...], _GroupSums](_GroupSums)
+    # Hashes take less memory than ids.
+    hashes = set[int]()
+    for day in days:
+        for line in read_lines(source, day):
+            try:
+                receipt = Receipt.model_validate_json(line)
+            except ValidationError:
+                skipped_lines += 1
+                continue
+            if endpoint is not None and receipt.worker.endpoint not in (None, endpoint):
+                continue
+            total.add(receipt)
+            for key in product(*[values(receipt, day) for values in group_values]):
+                groups[key].add(receipt)
+            repeated_requests += hash(receipt.id) in hashes
+            hashes.add(hash(receipt.id))
+    totals = {key: groups[key].to_totals() for key in sorted(groups)}
+    return ReceiptSums(days, by, totals, total.to_totals(), repeated_requests, skipped_lines)
 
 
 def find_group_values(name: str) -> GroupValues:
@@ -231,28 +223,3 @@ class _GroupSums:
             self.total_ms.percentile(0.5),
             self.total_ms.percentile(0.99),
         )
-
-
-class _RepeatCounter(ExitStack):
-    """Counts repeated ids by their hashes, which it stores in temporary files."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        files = [
-            SpooledTemporaryFile(_HASH_FILE_BUFFER)  # noqa: SIM115 - this stack closes them
-            for _ in range(_HASH_FILES)
-        ]
-        self._files = [self.enter_context(file) for file in files]
-
-    def add(self, id: str) -> None:
-        value = hash(id)
-        self._files[value % _HASH_FILES].write(value.to_bytes(8, sys.byteorder, signed=True))
-
-    def count(self) -> int:
-        """Return the number of ids that had been added before."""
-        repeats = 0
-        for file in self._files:
-            file.seek(0)
-            hashes = array("q", file.read())
-            repeats += len(hashes) - len(set(hashes))
-        return repeats

@@ -71,7 +71,7 @@ def test_notes_say_which_receipts_distort_the_sums(run: Run, volume: Path) -> No
     assert (status, out.splitlines()[1].split()[:2]) == (0, ["-", "4"])
     for note in (
         "Skipped lines, incomplete or damaged: 1.",
-        "Retries of jobs, which count because they used the GPU: 1.",
+        "Retries, which count because they used the GPU: 1.",
         "3 of 4 receipts (75.0 %) have a cost",
         "several labels",
     ):

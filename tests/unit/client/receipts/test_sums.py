@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unit.client.conftest import Mount
 from unit.client.receipts.conftest import DAY, NEXT_DAY, make_receipt, write_receipts
 
-from llm_worker_client.receipts import ReceiptSums, UsageTotals, sum_receipts, sums
+from llm_worker_client.receipts import ReceiptSums, UsageTotals, sum_receipts
 from llm_worker_client.receipts.receipt import read_lines
 from llm_worker_client.volume import VolumeError
 
@@ -168,11 +168,7 @@ def test_lines_across_the_blocks_of_a_large_file_are_complete(tmp_path: Path) ->
     assert found.total.gpu_seconds == sum(range(8000))
 
 
-def test_retried_jobs_count_each_time_and_their_number_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Most of the hashes are in files on the disk.
-    monkeypatch.setattr(sums, "_HASH_FILE_BUFFER", 8)
+def test_retried_requests_count_each_time_and_their_number_is_reported(tmp_path: Path) -> None:
     write_receipts(tmp_path, *(make_receipt(f"job{n}") for n in range(1000)))
     write_receipts(tmp_path, *(make_receipt(f"job{n}") for n in range(7)), day=NEXT_DAY)
     write_receipts(tmp_path, make_receipt("job1"), name="w2-00000000.jsonl")
