@@ -1,9 +1,9 @@
 """Pages that a test opens in chromium, and the problems that they report."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from playwright.sync_api import (
     Request,
     WebError,
 )
-from support.processes.background import HUNG_S
+from support.processes import background
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Pages:
             **{"viewport": {"width": 1280, "height": 800}, **options}
         )
         self._contexts.append(context)
-        context.set_default_timeout(HUNG_S * 1000)
+        context.set_default_timeout(background.HUNG_S * 1000)
         context.on("console", self._on_console)
         context.on("weberror", self._on_error)
         context.on("request", self._on_request)
@@ -89,11 +89,7 @@ def wait_until(page: Page, condition: Callable[[], object]) -> None:
     Raises:
         TimeoutError: The condition does not hold in time.
     """
-    deadline = time.monotonic() + HUNG_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        page.wait_for_timeout(10)
+    background.wait_until(condition, partial(page.wait_for_timeout, 10))
 
 
 def _has_match(patterns: Iterable[str], texts: Sequence[str]) -> bool:

@@ -22,8 +22,14 @@ from support.processes.forking import ForkedScript, can_fork
 HUNG_S = 300.0
 
 
-def wait_until(condition: Callable[[], object]) -> None:
+def wait_until(
+    condition: Callable[[], object], pause: Callable[[], object] = lambda: time.sleep(0.01)
+) -> None:
     """Wait until a condition holds.
+
+    Args:
+        condition: It is called after each pause.
+        pause: Waits for a short time.
 
     Raises:
         TimeoutError: The condition does not hold in time.
@@ -32,7 +38,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError
-        time.sleep(0.01)
+        pause()
 
 
 async def poll_until(condition: Callable[[], object]) -> None:
@@ -139,8 +145,8 @@ def start_command(
     Args:
         command: The command with its arguments. If it starts with a script's file instead of an
             interpreter, it runs in a fork of a process that has imported vLLM, which saves two
-            thirds
-            of the startup time, unless the environment has variables that libraries read on import.
+            thirds of the startup time, unless the environment has variables that libraries read on
+            import.
         environ: The whole environment.
         log: File for the output.
         stdout: Separate file for the standard output.
