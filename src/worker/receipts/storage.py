@@ -1,7 +1,6 @@
 """Stores receipts on the volume: ``worker/receipts/<day>/<worker>.jsonl``."""
 
 import contextlib
-import json
 import logging
 import re
 import threading
@@ -11,6 +10,8 @@ from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from worker.errors import VolumeError
 from worker.process.exits import call_at_exit
@@ -33,7 +34,7 @@ GROUP_S = 1.0
 MAX_PENDING = 100_000
 DAY_S = 86_400
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encoder = msgspec.json.Encoder()
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -76,7 +77,7 @@ class ReceiptFile:
             if not receipts:
                 return
             try:
-                self._append("".join(f"{_encode(receipt)}\n" for receipt in receipts).encode())
+                self._append(_encoder.encode_lines(receipts))
             except VolumeError as error:
                 self._pending.extendleft(reversed(receipts))
                 self._has_pending.set()
