@@ -21,6 +21,9 @@ from support.engine.yields import failure
 from support.processes.background import poll_until
 from support.volume.receipts import read_receipts
 
+from worker.errors import EngineDead
+from worker.record import engine_use
+
 WORDS = tokens("a", "b", "c")
 COUNTS = {"prompt": PROMPT_TOKENS, "cached": 0, "completion": len(WORDS)}
 LISTS = {"prompts": ["Hi", "Hi"], "receipt": True}
@@ -78,6 +81,7 @@ async def test_an_openai_stream_has_it_in_an_event_before_its_end() -> None:
     text = "".join(await run(chat_job(stream=True, receipt=True)))
     *_, receipt, done = text.split("\n\n")[:-1]
     assert done == "data: [DONE]"
+    assert text.count(done) == 1
     name, data = receipt.split("\n")
     assert name == "event: receipt"
     event = json.loads(data.removeprefix("data: "))
@@ -126,6 +130,24 @@ async def test_a_failed_job_has_none() -> None:
 async def test_a_receipt_that_is_no_boolean_is_refused() -> None:
     assert failure(await run(raw_job(stream=False, receipt="yes")))["param"] == "receipt"
     assert failure(await run(chat_job(stream=False, receipt="yes")))["param"] == "receipt"
+
+
+async def test_the_requests_of_a_dead_engine_end_before_it_recovers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be charged for its restart."""
+    with ScriptedEngine(*tokens("a", "b", finish=None), EngineDead()) as engine:
+        engine.next_script = tuple(WORDS)
+        recover, charged = engine.wait_for_recovery, []
+
+        async def wait_for_recovery(request_id: str) -> None:
+            charged.append(engine_use.get().gpu_seconds)
+            await recover(request_id)
+
+        monkeypatch.setattr(engine, "wait_for_recovery", wait_for_recovery)
+        (chunk,) = await yields_of(engine, raw_job(stream=False, receipt=True))
+    assert charged == [2 * SECONDS_PER_TOKEN]
+    assert chunk["receipt"]["gpu_seconds"] == (2 + len(WORDS)) * SECONDS_PER_TOKEN
 
 
 async def test_a_cancelled_job_is_stored_with_its_status(tmp_path: Path) -> None:

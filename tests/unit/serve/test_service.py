@@ -42,6 +42,13 @@ async def test_an_escaped_question_mark_in_a_path_starts_no_query(http_client: S
     assert "There is no model 'a?limit=1%41'" in error_of(response)["message"]
 
 
+@pytest.mark.parametrize("value", ["1", "0"])
+async def test_a_header_requests_a_receipt(http_client: ServeClient, value: str) -> None:
+    http_client.engine.script = tuple(tokens("Hel", "lo"))
+    response = await http_client.post(CHAT, json=HELLO, headers={"x-receipt": value})
+    assert ("receipt" in response.json()) == (value == "1")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
