@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 from catalogue import Catalogue, list_own_setting
-from forms import CUDA, PROPOSED_DEFAULTS
+from forms import CUDA
 from table import Row
 
 from worker.engine.options import UNSET_VALUES
@@ -52,7 +52,6 @@ def settings(catalogue: Catalogue, release: str) -> dict[str, Any]:
     return {
         "vllm": release,
         "cuda": CUDA,
-        "proposed": PROPOSED_DEFAULTS,
         "embedder": EMBEDDER_PREFIX,
         "secrets": sorted(SECRET_VARIABLES),
         "own": sorted(fields),

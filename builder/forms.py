@@ -16,9 +16,6 @@ CONSOLE_FIELDS = frozenset({"MODEL_NAME", "HF_TOKEN"})
 
 UNSET_CHOICE = {"value": "", "label": "unset"}
 
-# Defaults for new endpoints. The worker's own defaults stay as existing endpoints rely on them.
-PROPOSED_DEFAULTS = {"MAX_CONCURRENCY": "auto"}
-
 # Small models of well-known families with suitable settings. Each of them fits all GPU pools of the
 # listing, because the hub has one list of pools for all presets. Recipes (docs/recipes.md) are for
 # other models.
@@ -79,10 +76,7 @@ class Forms:
         Args:
             config: More fields of the listing's ``config``, such as ``endpointType``.
         """
-        presets = [
-            {"name": name, "defaults": {**defaults, **PROPOSED_DEFAULTS}}
-            for name, defaults in PRESETS.items()
-        ]
+        presets = [{"name": name, "defaults": defaults} for name, defaults in PRESETS.items()]
         inputs = [
             {"key": setting.name, "input": self._hub_input(setting)} for setting in self._listed
         ]
@@ -137,7 +131,7 @@ class Forms:
     def _form_default(self, setting: ListedSetting) -> str:
         if setting.name in self._unset_names:
             return ""
-        return PROPOSED_DEFAULTS.get(setting.name, setting.default)
+        return setting.default
 
     def _description(self, setting: ListedSetting) -> str:
         """Return the description of a setting as plain text."""

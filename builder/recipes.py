@@ -48,7 +48,7 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """Return the settings, by name."""
         if self.pooling:
-            return {"MODEL_NAME": self.model, "RUNNER": "pooling", "MAX_CONCURRENCY": "auto"}
+            return {"MODEL_NAME": self.model, "RUNNER": "pooling"}
         config: Mapping[str, Any] = load_models()[self.model]["config"]
         parsers = choose_family(self.model, config["architectures"], None)
         tools, reasoning = parsers.parser_name(TOOL_PARSER), parsers.parser_name(REASONING_PARSER)
@@ -58,7 +58,6 @@ class Recipe:
             **({"ENABLE_AUTO_TOOL_CHOICE": True, TOOL_PARSER: tools} if tools else {}),
             **({REASONING_PARSER: reasoning} if reasoning else {}),
             "DEFAULT_MAX_TOKENS": MAX_TOKENS,
-            "MAX_CONCURRENCY": "auto",
         }
 
     def text(self) -> str:

@@ -210,7 +210,7 @@ OWN_ROWS = (
         SERVERLESS,
         "Concurrent jobs",
         "Maximum number of jobs that a worker takes concurrently; the engine runs some of them, "
-        "and the others wait in it. `auto`: as many as the engine runs, and a quarter more.",
+        "and the others wait in it. `auto`: as many as the engine runs, and at most 32 more.",
         form=True,
     ),
     Row(

@@ -131,7 +131,7 @@ class EndpointPlan(BaseModel):
         return body | {key: value for key, value in optional.items() if value is not None}
 
     def _env(self) -> dict[str, str]:
-        env = {**LISTING.proposed, **_INIT_TIMEOUT_ENV, **self.settings}
+        env = {**_INIT_TIMEOUT_ENV, **self.settings}
         if self.timeout_s != 600:
             # A batch must know the time limit of its job.
             env.setdefault(_TIMEOUT_SETTING, str(self.timeout_s))

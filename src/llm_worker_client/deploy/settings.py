@@ -95,7 +95,6 @@ class SettingsListing(BaseModel):
     Attributes:
         vllm: The vLLM release whose options are listed.
         cuda: The CUDA version that the worker's image requires of a host.
-        proposed: Values, by setting, that suit a new endpoint better than the defaults.
         embedder: The prefix of the names of an embedding model's settings.
         secrets: Names of the settings whose value is a secret.
         own: Names of the worker's own settings.
@@ -110,7 +109,6 @@ class SettingsListing(BaseModel):
 
     vllm: str
     cuda: str
-    proposed: dict[str, str]
     embedder: str
     secrets: frozenset[str]
     own: frozenset[str]

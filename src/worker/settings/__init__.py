@@ -161,7 +161,7 @@ class Settings(BaseModel):
     runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
     runpod_volume_id: str | None = None
     runpod_dc_id: str | None = None
-    max_concurrency: Concurrency = 300
+    max_concurrency: Concurrency = "auto"
     shutdown_grace_s: NonNegativeFloat = 25
     allowed_xargs: NameList = ()
     max_input_mb: PositiveFloat = 20

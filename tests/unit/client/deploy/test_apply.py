@@ -23,7 +23,7 @@ def test_an_endpoint_is_created_with_the_workers_defaults(run: Run, runpod: Runp
     assert (created["flashboot"], created["timeout"]) == ("FLASHBOOT", 600_000)
     assert created["gpu"]["minCudaVersion"] == "13.0"
     assert created["workers"] == {"min": 0, "max": 3, "idleTimeout": 60}
-    assert created["env"]["MAX_CONCURRENCY"] == "auto"
+    assert created["env"]["RUNPOD_INIT_TIMEOUT"] == "1200"
     assert "workers: 1 initializing" in err
     assert f"created: ep1, for OpenAI's clients {runpod.url}/queue/ep1/openai/v1\n" in err
     assert "answered: Hi there!\n" in err
@@ -130,7 +130,7 @@ def test_flags_override_the_plan_in_a_file(run: Run, runpod: Runpod, tmp_path: P
     (endpoint,) = runpod.endpoints.values()
     assert (endpoint["flashboot"], endpoint["gpu"]["minCudaVersion"]) == ("OFF", "12.9")
     settings = {"MODEL_NAME": "org/model", "MAX_MODEL_LEN": "8k", "ENFORCE_EAGER": "1"}
-    assert endpoint["env"] == settings | {"MAX_CONCURRENCY": "auto", "RUNPOD_INIT_TIMEOUT": "1200"}
+    assert endpoint["env"] == settings | {"RUNPOD_INIT_TIMEOUT": "1200"}
 
 
 def test_apply_waits_for_workers_of_the_new_version(run: Run, runpod: Runpod) -> None:

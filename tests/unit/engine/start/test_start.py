@@ -32,7 +32,7 @@ def test_wrong_settings_get_their_defaults_and_correct_ones_are_used(tmp_path: P
     right = {"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path), "DEFAULT_BATCH_SIZE": "7"}
     result = bootstrap(**right, MAX_CONCURRENCY="0")
     assert result.settings is not None
-    assert (result.settings.max_concurrency, result.settings.default_batch_size) == (300, 7)
+    assert (result.settings.max_concurrency, result.settings.default_batch_size) == ("auto", 7)
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
     assert [mistake.name for mistake in result.mistakes] == ["MAX_CONCURRENCY"]
 
