@@ -101,13 +101,14 @@ class OpenAIGateway(JobResponder):
     """
 
     def routes(self) -> list[web.RouteDef]:
-        # No DELETE: the job contains no method, so the worker would mistake the request for a POST.
-        return [
-            web.get("/openai/{path:.+}", self.answer_request),
-            web.post("/openai/{path:.+}", self.answer_request),
-        ]
+        return [web.route("*", "/openai/{path:.+}", self.answer_request)]
 
     async def answer_request(self, request: web.Request) -> web.StreamResponse:
+        # The job contains no method, so the worker would mistake a DELETE for a POST.
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _refuse(405, f"The gateway forwards GET and POST, not {request.method}")
+        if request.content_type == "multipart/form-data":
+            return _refuse(415, "The gateway forwards JSON, not forms")
         body = await self._read_body(request) if request.method == "POST" else None
         job_input = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
         stream = body is not None and bytes(body.get("stream", b"")) == b"true"
@@ -175,6 +176,11 @@ def encode_sse_event(data: Any) -> bytes:
 def to_utf8(text: str) -> bytes:
     # JSON can have lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="replace")
+
+
+def _refuse(status: int, text: str) -> web.Response:
+    message = f"{text}: use the client's proxy (python -m llm_worker_client proxy)."
+    return web.json_response(_openai_error(message, "invalid_request_error", status), status=status)
 
 
 def _openai_error(message: str, kind: str, code: int) -> dict[str, Any]:

@@ -131,7 +131,6 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
         ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
         ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
         ("GET", "/run", "", 405, "Method Not Allowed"),
-        ("DELETE", "/openai/v1/models/m", "", 405, "Method Not Allowed"),
     ],
 )
 async def test_an_invalid_request_is_refused_with_the_reason_as_json(
@@ -139,6 +138,14 @@ async def test_an_invalid_request_is_refused_with_the_reason_as_json(
 ) -> None:
     code, answer = await peer.request(method, path, data=body)
     assert (code, message in answer["error"]) == (status, True)
+
+
+async def test_the_gateway_recommends_the_proxy_for_what_it_does_not_forward(peer: Peer) -> None:
+    form = {"content-type": "multipart/form-data; boundary=a"}
+    for method, headers, status in (("DELETE", {}, 405), ("PUT", {}, 405), ("POST", form, 415)):
+        code, answer = await peer.request(method, "/openai/v1/files", headers=headers)
+        assert (code, answer["error"]["code"]) == (status, status)
+        assert "python -m llm_worker_client proxy" in answer["error"]["message"]
 
 
 @holding_polls
