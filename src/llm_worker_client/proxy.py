@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llm_worker_client import callers
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.mapping import Refusal, Request, find_dialect, responses
+from llm_worker_client.mapping import Refusal, Request, find_dialect, is_upload, responses
 from llm_worker_client.mapping.forms import aparse_form
 from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_console import make_page
@@ -76,7 +76,7 @@ class Proxy:
         Raises:
             Refusal: If the body is too large, is a broken form, or can't be stored on the disk.
         """
-        if not request.is_form:
+        if not is_upload(request, self._endpoint.id):
             parts = _limit_body_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
         if missing := await asyncio.to_thread(self._endpoint.lazy_volume.configuration_error):

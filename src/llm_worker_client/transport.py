@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from llm_worker_client.endpoint import Answer, AsyncAnswer, AsyncEndpoint, Endpoint
-from llm_worker_client.mapping import Dialect, Refusal, Request, find_dialect, forms, responses
+from llm_worker_client.mapping import (
+    Dialect,
+    Refusal,
+    Request,
+    find_dialect,
+    forms,
+    is_upload,
+    responses,
+)
 from llm_worker_client.steps import PlatformUnreachable, ReadTimedOut
 
 if TYPE_CHECKING:
@@ -63,7 +71,7 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         package, head = _find_httpx_package(request), _read_request_head(request)
         timeout_s = _read_timeout_s(request)
         try:
-            if head.is_form:
+            if is_upload(head, self.endpoint.id):
                 with forms.parse_form(head.header("content-type"), request.stream) as form:
                     answer = self.endpoint.answer_request(replace(head, form=form), timeout_s)
             else:
@@ -99,7 +107,7 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         package, head = _find_httpx_package(request), _read_request_head(request)
         timeout_s = _read_timeout_s(request)
         try:
-            if head.is_form:
+            if is_upload(head, self.endpoint.id):
                 with await forms.aparse_form(head.header("content-type"), request.stream) as form:
                     answer = await self.endpoint.answer_request(replace(head, form=form), timeout_s)
             else:

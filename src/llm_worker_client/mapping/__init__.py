@@ -13,6 +13,7 @@ from llm_worker_client.mapping.requests import (
     Request,
     convert_request,
     find_dialect,
+    is_upload,
 )
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "Request",
     "convert_request",
     "find_dialect",
+    "is_upload",
     "refusal_from_report",
 ]

@@ -59,8 +59,9 @@ class Request:
         return self.header("content-type").partition(";")[0].strip().lower()
 
     @property
-    def is_form(self) -> bool:
-        return self.media_type == forms.MEDIA_TYPE
+    def is_anthropic(self) -> bool:
+        """Whether one of Anthropic's clients sent the request. They share /files with OpenAI's."""
+        return "anthropic-version" in self.headers
 
     @property
     def has_basic_auth(self) -> bool:
@@ -144,6 +145,9 @@ ROUTE_RULES = (
     SpecialRoute(re.compile(r"/llm/.+|/v2/batch-completions(/.+)?"), dialect=Dialect.LLM_ENGINE),
     SpecialRoute(re.compile(r"/messages(/.+)?"), dialect=Dialect.ANTHROPIC),
 )
+_FILES = re.compile(r"/files(/.+)?")
+# OpenAI's routes that take forms, and that no worker serves.
+_UNSERVED = re.compile(r"/(audio|images|uploads|videos)(/.+)?")
 PLATFORM_PATH_PATTERN = re.compile(
     r"(run|runsync|purge-queue|health)|(status|status-sync|stream|cancel|retry)/[\w-]+"
 )
@@ -165,13 +169,16 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     prefix = f"/v2/{endpoint}/"
     if path.startswith(prefix) and PLATFORM_PATH_PATTERN.fullmatch(path.removeprefix(prefix)):
         return _create_forwarded_request(f"/{path.removeprefix(prefix)}", query)
-    path = _worker_path(path, endpoint)
-    rule, path_values = _find_rule(path, request.method)
+    path, route = _worker_path(path, endpoint), _unversioned_path(request, endpoint)
+    if request.is_anthropic and _FILES.fullmatch(route):
+        raise Refusal(404, "Anthropic's API for files is not served: send a file's text.")
+    rule, path_values = _find_rule(route, request.method)
     accepts_json = request.has_basic_auth or "application/json" in request.header("accept")
     form = request.form
-    if form is None and request.is_form and request.body:
+    if form is None and is_upload(request, endpoint) and request.body:
         form = forms.parse_form(request.header("content-type"), (request.body,))
-    body = None if request.method in _READ_METHODS else _parse_body(request, form)
+    has_body = request.method not in _READ_METHODS and not _UNSERVED.fullmatch(route)
+    body = _parse_body(request, form) if has_body else None
     is_stream = bool(body and body.get("stream") is True)
     kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
     receipt = {"receipt": True} if request.header(RECEIPT_HEADER) == "1" else {}
@@ -185,10 +192,17 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     )
 
 
+def is_upload(request: Request, endpoint: str) -> bool:
+    """Return whether a request uploads a file in a form."""
+    is_form = request.media_type == forms.MEDIA_TYPE
+    return is_form and _unversioned_path(request, endpoint) == "/files"
+
+
 def find_dialect(request: Request, endpoint: str) -> Dialect:
     """Return the API whose client sent a request."""
-    path = _worker_path(request.target.partition("?")[0], endpoint)
-    dialect = _find_rule(path, request.method)[0].dialect
+    if request.is_anthropic:
+        return Dialect.ANTHROPIC
+    dialect = _find_rule(_unversioned_path(request, endpoint), request.method)[0].dialect
     return Dialect.LLM_ENGINE if request.has_basic_auth and dialect is Dialect.OPENAI else dialect
 
 
@@ -211,9 +225,13 @@ def _worker_path(path: str, endpoint: str) -> str:
     return "/" + path.removeprefix(prefix).removeprefix("openai/")
 
 
+def _unversioned_path(request: Request, endpoint: str) -> str:
+    """Return the worker's path without the query string and ``/v1``."""
+    return _VERSION.sub("", _worker_path(request.target.partition("?")[0], endpoint))
+
+
 def _find_rule(path: str, method: str) -> tuple[SpecialRoute, dict[str, str]]:
     """Return the rule for a path, by default an empty one, and the named values in the path."""
-    path = _VERSION.sub("", path)
     method = "GET" if method == "HEAD" else method
     for rule in ROUTE_RULES:
         if rule.method in (None, method) and (match := rule.path.fullmatch(path)):
@@ -238,7 +256,7 @@ def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | N
     if not request.body:
         return None
     if request.media_type not in ("", "application/json"):
-        raise Refusal(415, f"A job holds JSON or a form, not {request.media_type}.")
+        raise Refusal(415, "Send the body as JSON, with the header Content-Type: application/json.")
     try:
         body = json.loads(request.body)
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from llm_worker_client.mapping.errors import GATEWAY_GAVE_UP, Dialect, Refusal
+from llm_worker_client.mapping.errors import Dialect, Refusal
 from llm_worker_client.steps import ResponseHead
 
 JSON = "application/json"
@@ -43,8 +43,8 @@ def error_response(
     headers = {}
     if refusal.retry_after_s is not None:
         headers["retry-after"] = f"{refusal.retry_after_s:g}"
-    if status == GATEWAY_GAVE_UP:
-        # OpenAI's client would otherwise retry.
+    else:
+        # OpenAI's client would otherwise retry after 408, 409, 429 and all statuses from 500.
         headers["x-should-retry"] = "false"
     return create_head(status, JSON, job_id, **headers), _encode_utf8(_encode(body))
 

@@ -177,7 +177,7 @@ def test_a_synchronous_call_of_the_platforms_own_api_waits_for_the_minimum(
         (b"{", "application/json", 400, "broken JSON"),
         (b"[" * 100_000, "application/json", 400, "broken JSON"),
         (b"[1]", "application/json", 400, "not a JSON object"),
-        (b"a,b", "text/csv", 415, "text/csv"),
+        (b"a,b", "text/csv", 415, "application/json"),
     ],
     ids=range(4),
 )
@@ -203,6 +203,31 @@ def test_the_route_or_the_key_determines_the_dialect(
     target: str, authorization: str, dialect: Dialect
 ) -> None:
     assert find_dialect(request("GET", target, authorization=authorization), "abc") is dialect
+
+
+def test_anthropics_files_are_refused_in_its_format() -> None:
+    for target in ("/v1/files?beta=true", "/files/f", "/v2/abc/openai/v1/files"):
+        call = request("GET", target, **{"anthropic-version": "2023-06-01"})
+        assert find_dialect(call, "abc") is Dialect.ANTHROPIC
+        with pytest.raises(Refusal, match="Anthropic's API for files is not served"):
+            convert_request(call, "abc")
+
+
+# Forms for other routes than /v1/files:
+
+
+def test_only_uploads_may_be_forms() -> None:
+    for path in ("/v1/chat/completions", "/v1/batches/b/cancel"):
+        with pytest.raises(Refusal, match="Send the body as JSON") as raised:
+            convert_request(request("POST", path, form(b"a"), **{"content-type": FORM}), "abc")
+        assert raised.value.status == 415
+
+
+def test_the_worker_refuses_the_routes_of_openai_that_take_other_forms() -> None:
+    for path in ("/v1/audio/transcriptions", "/v1/images/edits", "/uploads/u/parts", "/v1/videos"):
+        call = convert_request(request("POST", path, form(b"a"), **{"content-type": FORM}), "abc")
+        assert isinstance(call, JobRequest)
+        assert call.input == method_input(path, "POST")
 
 
 # Forms are read within limits and buffered on disk:
