@@ -144,16 +144,18 @@ class Worker:
     async def _run_job(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         request_id = str(job.get("id", ""))
         render_error = None
-        error_keys: Mapping[str, Any] = {}
+        error_keys: Mapping[str, str] = {}
         try:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
                 parsed = await self._parse_input(job.get("input"))
-                record.route, record.streamed = dialects.describe_for_log(parsed)
+                description = dialects.describe_request(parsed)
+                record.route, record.streamed = description.route, description.is_stream
+                error_keys = description.error_keys
                 record.user, record.labels = parsed.receipt_names
                 seconds = record.limit_s or self._timeout_s
                 reply = dialects.make_answer(parsed, request_id, self._resources, seconds)
-                error_keys, record.usage = reply.error_keys, reply.usage
+                record.usage = reply.usage
                 is_chunked = reply.stream or record.streamed or self._settings.stream_whole_answers
                 record.is_whole = not is_chunked
                 render = self._render_stream if reply.stream else self._render_whole

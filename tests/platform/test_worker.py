@@ -103,7 +103,7 @@ async def test_a_list_of_prompts_is_one_job_that_reports_its_progress(
     ("payload", "status", "message"),
     [
         ({"prompt": "token " * 2000}, 400, "1,024"),
-        ({"openai_route": "/v1/audio/speech", "openai_input": {"a": 1}}, 404, "this worker serves"),
+        ({"openai_route": "/v1/audio/speech", "openai_input": {"a": 1}}, 404, "speech is not"),
     ],
 )
 async def test_a_bad_job_fails_with_all_error_fields_and_leaves_the_worker_healthy(

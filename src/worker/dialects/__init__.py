@@ -6,6 +6,7 @@ from typing import Any
 from worker.dialects import table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawFormatter
+from worker.dialects.table import RequestDescription
 from worker.errors import InvalidInput
 from worker.job import (
     JOB_TYPES,
@@ -103,17 +104,14 @@ def make_answer(
             return long_answer
 
 
-def describe_for_log(job: AnyJob) -> tuple[str, bool]:
-    """Return a job's kind or route, without the caller's text, and whether it requests a stream."""
+def describe_request(job: AnyJob) -> RequestDescription:
+    """Describe what a job requests, without the caller's text."""
     match job:
         case OpenAIJob():
-            route = table.find_route(job)
-            if route is None:
-                return "unknown", False
-            return route.path_template, job.stream or (route.generate is not None and route.streams)
+            return table.describe_request(job)
         case RawJob():
-            return "raw", job.stream
+            return RequestDescription("raw", job.stream)
         case PromptListJob():
-            return "list", job.stream
+            return RequestDescription("list", job.stream)
         case LongJob():
-            return job.kind, job.stream
+            return RequestDescription(job.kind, job.stream)

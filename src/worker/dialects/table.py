@@ -10,8 +10,8 @@ disaggregation, loading adapters from a path).
 import asyncio
 import difflib
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from worker.dialects import llm_engine, monitoring, openai
 from worker.dialects.openai import forward
 from worker.errors import NoEngine, UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
+from worker.routes import events
 from worker.routes.answer import Answer, answer_by_worker, answer_in_parts
 from worker.routes.resources import Resources
 from worker.routes.route import Route, RouteRequest
@@ -79,6 +80,21 @@ ROUTES = (
 )
 
 
+# Reasons why parts of OpenAI's and Anthropic's APIs are not served, by the beginnings of paths.
+UNSERVED_PATHS = {
+    "/audio/": "speech is not served",
+    "/realtime": "speech is not served",
+    "/images/": "images are not generated",
+    "/videos": "videos are not generated",
+    "/moderations": "texts are not moderated",
+    "/conversations": "conversations are not stored",
+    "/assistants": "assistants are not served",
+    "/threads": "assistants are not served",
+    "/vector_stores": "vector stores are not served",
+    "/uploads": "uploads in parts are not served; send the file to /v1/files",
+    "/messages/batches": "Anthropic's batches are not served; /v1/batches also takes /v1/messages",
+}
+
 # Routes by path, for paths without parameters: most requests are routed without a pattern.
 _ROUTES_BY_PATH = {
     path: [route for route in ROUTES if route.match_path(path) is not None]
@@ -97,23 +113,54 @@ def find_route(job: OpenAIJob) -> Route | None:
     return next((route for route in found if route.method == method), found[0] if found else None)
 
 
+def has_route(job: OpenAIJob) -> bool:
+    """Return whether there is a route with the path and the method of a job."""
+    route = find_route(job)
+    return route is not None and route.method == job.method
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDescription:
+    """What a job requests, apart from the caller's text.
+
+    Args:
+        route: The job's kind, or the path of its route with the names of the parameters.
+        is_stream: Whether the job requests a stream.
+        error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
+    """
+
+    route: str
+    is_stream: bool
+    error_keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def describe_request(job: OpenAIJob) -> RequestDescription:
+    """Describe a job with a request to a route, which may be unknown."""
+    route = find_route(job)
+    if route is None:
+        is_anthropic = job.path.startswith("/messages/")
+        error_format = events.ANTHROPIC_ERRORS if is_anthropic else events.OPENAI_ERRORS
+        return RequestDescription("unknown", False, error_format.keys)
+    is_stream = job.stream or (route.generate is not None and route.streams)
+    return RequestDescription(route.path_template, is_stream, route.error_format.keys)
+
+
 def _enabled_routes(settings: Settings) -> list[Route]:
     return [route for route in ROUTES if route.path not in settings.disabled_routes]
 
 
-def _suggest_routes(path: str, settings: Settings) -> str:
-    """Return the end of an error message: the most similar route of an engine, or all routes."""
+def _unknown_route_error(job: OpenAIJob, settings: Settings) -> UnknownRoute:
+    """Return an error with the reason, the most similar route of an engine, or no advice."""
+    message = f"There is no route {job.route!r}"
+    for start, reason in UNSERVED_PATHS.items():
+        if job.path.startswith(start):
+            return UnknownRoute(f"{message}: {reason}.")
     routes = _enabled_routes(settings)
-    names = {
-        route.path_template: _describe_route(route) for route in routes if route.handler is None
-    }
-    for similar in difflib.get_close_matches(path, names, n=1, cutoff=0.75):
-        return f": did you mean {names[similar]}?"
-    return f"; this worker serves {', '.join(map(_describe_route, routes))}."
-
-
-def _describe_route(route: Route) -> str:
-    return f"{route.method} {route.path_template}"
+    methods = {route.path_template: route.method for route in routes if route.handler is None}
+    for similar in difflib.get_close_matches(job.path, methods, n=1, cutoff=0.75):
+        return UnknownRoute(f"{message}: did you mean {methods[similar]} {similar}?")
+    has_list = any(route.handler is openapi_document for route in routes)
+    return UnknownRoute(f"{message}{'; GET /openapi.json lists all routes' if has_list else ''}.")
 
 
 def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
@@ -126,7 +173,10 @@ def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer
     engines, settings = resources.engines, resources.settings
     route = find_route(job)
     if route is None or route not in _enabled_routes(settings):
-        raise UnknownRoute(f"There is no route {job.route!r}{_suggest_routes(job.path, settings)}")
+        raise _unknown_route_error(job, settings)
+    if job.method is None and not job.body and route.method == "POST" and route.handler is None:
+        # The platform's gateway sends the same job for a GET as for a POST without a body.
+        raise WrongMethod(f"{route.path_template} takes POST with a body.")
     if job.method is not None and job.method.upper() != route.method:
         methods = [
             matching.method for matching in ROUTES if matching.match_path(job.path) is not None
@@ -137,6 +187,5 @@ def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer
         return route.generate(request)
     if route.handler:
         call: Callable[[], Any] = partial(route.handler, request)
-        handler_answer = answer_in_parts(call) if route.streams else answer_by_worker(call)
-        return replace(handler_answer, error_keys=route.error_format.keys)
+        return answer_in_parts(call) if route.streams else answer_by_worker(call)
     return forward.make_answer(job, route, request_id, engines, settings)

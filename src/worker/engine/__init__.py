@@ -59,6 +59,7 @@ class Model:
         max_new_tokens: The default limit on new tokens from the model's generation_config.
         has_priorities: Whether requests are scheduled by priority instead of order of arrival.
         has_reasoning: Whether reasoning is separated from the output; thinking budgets need it.
+        has_tool_server: Whether vLLM can call a server that runs tools (TOOL_SERVER).
         source: The repository or directory that the operator configured.
         directory: The directory that the model was loaded from; None if vLLM located it by name.
         commit: The commit of the model's repository; None if the model is not from a repository.
@@ -80,6 +81,7 @@ class Model:
     max_new_tokens: int | None = None
     has_priorities: bool = False
     has_reasoning: bool = False
+    has_tool_server: bool = False
     source: str = ""
     directory: Path | None = None
     commit: str | None = None

@@ -32,6 +32,7 @@ def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str
         max_new_tokens=sampling_defaults.get("max_tokens"),
         has_priorities=config.scheduler_config.policy == "priority",
         has_reasoning=config.reasoning_config is not None and config.reasoning_config.enabled,
+        has_tool_server=bool(options.tool_server),
         source=arguments.model_name,
         directory=_directory_or_none(options.model),
         commit=arguments.commit,

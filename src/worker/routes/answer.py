@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -32,7 +32,6 @@ class Answer(Generic[T]):
         render_receipt: Function that makes the last events of a stream of events that ends with a
             receipt, or without one (None). It is called if the job requests a receipt. None if a
             yield is an object, to which the receipt is added.
-        error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
         policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
         needs_no_slot: Whether the worker answers by itself, without a slot of the engine.
         progress: Function that returns the progress, such as ``{"done": 3, "total": 200}``.
@@ -44,7 +43,6 @@ class Answer(Generic[T]):
     render: Callable[[list[T]], Any]
     render_error: Callable[[dict[str, Any]], Any] | None = None
     render_receipt: Callable[[dict[str, Any] | None], Any] | None = None
-    error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
     needs_no_slot: bool = False
     progress: Callable[[], dict[str, float]] | None = None

@@ -9,6 +9,13 @@ from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
 
+# Parameters of /v1/responses that need objects on OpenAI's servers, and what isn't stored here.
+STORED_OBJECTS = {
+    "background": "responses that could be fetched later: leave it out",
+    "conversation": "conversations: send the earlier items in input",
+    "prompt": "prompts: send the text in instructions or input",
+}
+
 
 def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
     """Check ``messages``, and add the system prompt unless they have a system message.
@@ -44,11 +51,11 @@ def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: s
 
     Raises:
         InvalidInput: The input is neither a string nor a list, or contains a file; the tools are
-            not a list; or the request is to run in the background.
+            not a list; or the request needs an object that OpenAI's servers store.
     """
-    if body.get("background"):
-        message = "this worker stores no responses that could be fetched later: leave it out"
-        raise InvalidInput(f"background: {message}", param="background")
+    for name, message in STORED_OBJECTS.items():
+        if body.get(name):
+            raise InvalidInput(f"{name}: this worker stores no {message}", param=name)
     _check_list("tools", body.get("tools", []))
     items = body.get("input", "")
     if not isinstance(items, str | list):

@@ -100,6 +100,20 @@ def decode_event_data(events: list[str]) -> list[Any]:
     ]
 
 
+def name_incomplete(event: str) -> str:
+    """Return the last event of a response under the name that OpenAI has for its status.
+
+    vLLM before 0.33 also calls a response complete that has reached the limit of its tokens.
+    """
+    completed, incomplete = COMPLETED_PREFIXES
+    if not event.startswith(completed):
+        return event
+    (data,) = decode_event_data([event])
+    if data["response"]["status"] != "incomplete":
+        return event
+    return _format_event({**data, "type": "response.incomplete"}, incomplete)
+
+
 def parse_error(event: str) -> dict[str, Any]:
     """Return the error that an event contains."""
     (data,) = decode_event_data([event])

@@ -1,10 +1,13 @@
-"""Lists the models that callers can name: the model of each engine and its adapters."""
+"""The models that callers can name: the model of each engine and its adapters."""
 
+import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from worker.engine import BaseModelHandle
-from worker.errors import EngineDead, UnknownRoute
+from worker.errors import EngineDead, InvalidInput, RefusedByEngine, UnknownRoute
 from worker.routes.route import RouteRequest
+from worker.volume import adapters
 from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 
@@ -55,6 +58,44 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
         message = f"There is no model {name!r}; this worker serves {names}."
         raise UnknownRoute(f"{message}{location.adapters_note}")
     return match
+
+
+async def delete_adapter(request: RouteRequest, name: str) -> None:
+    """Delete an adapter from the network volume.
+
+    Raises:
+        UnknownRoute: There is no model or adapter of this name.
+        InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
+        VolumeError: The volume can't be written to.
+    """
+    base, card = await find_card(request, name)
+    await check_on_volume(base, card, "be deleted")
+    root = adapters.adapters_directory(request.settings.base_path)
+    origin_id = await asyncio.to_thread(adapters.origin_fine_tune_id, root, name)
+    if origin_id is None and not request.settings.allow_unload_lora_adapter:
+        raise InvalidInput(
+            "Callers can delete only adapters that fine-tunes have made here: for others, the "
+            "worker's operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
+        )
+    await asyncio.to_thread(adapters.remove_adapter, root, name)
+    try:
+        await base.unload_adapter(name)
+    except RefusedByEngine as error:
+        if error.status != HTTPStatus.NOT_FOUND:  # NOT_FOUND: the adapter was not loaded.
+            raise
+
+
+async def check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
+    """Check that a card describes an adapter on the volume; ``action`` is for the message.
+
+    Raises:
+        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES.
+    """
+    name = card["id"]
+    if card["parent"] is None:
+        raise InvalidInput(f"{name!r} is a base model: only adapters can {action}.")
+    if name not in await base.adapter_problems_on_volume():
+        raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {action}.")
 
 
 def adapters_location(request: RouteRequest) -> VolumeLocation:

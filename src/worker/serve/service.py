@@ -17,17 +17,21 @@ from starlette.types import Receive, Scope, Send
 from worker.app import Worker
 from worker.batches.store import Batches
 from worker.dialects import llm_engine
+from worker.dialects.table import has_route
 from worker.engine import Engines
 from worker.errors import (
     EngineBusy,
     EngineDead,
     StartFailed,
     Unauthorized,
+    UnknownRoute,
     WorkerError,
     WrongMethod,
     hide_defects,
 )
+from worker.job import OpenAIJob
 from worker.record import UNANSWERED, JobRecord
+from worker.routes import events
 from worker.routes.route import Route
 from worker.serve import keys
 from worker.serve.background import BackgroundWork
@@ -46,6 +50,8 @@ EVENT_PREFIXES = ("data:", "event:")
 JSON_TYPE = "application/json"
 # Header whose value 1 requests a receipt in the answer.
 RECEIPT_HEADER = "x-receipt"
+# Header of every request of Anthropic's clients. They share the paths of files with OpenAI's.
+ANTHROPIC_HEADER = "anthropic-version"
 METRICS_TYPE = "text/plain; version=0.0.4"
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -91,10 +97,10 @@ class WorkerApp:
             await error_response(error.body(request_id), scope)(scope, receive, send)
 
     def _check_request(self, request: Request) -> None:
-        """Check a request's key and method, and for /ping that the engine is alive.
+        """Check a request's key, method and API, and for /ping that the engine is alive.
 
         Raises:
-            WorkerError: The key or the method is wrong, or the engine is dead.
+            WorkerError: The key, the method or the API is wrong, or the engine is dead.
         """
         path = request.scope["path"]
         is_public = path in PUBLIC_PATHS
@@ -105,6 +111,8 @@ class WorkerApp:
         if request.method not in methods:
             allowed = " or ".join(method for method in methods if method != "HEAD")
             raise WrongMethod(f"{request.method} {path}: only {allowed} is taken here.")
+        if ANTHROPIC_HEADER in request.headers and OpenAIJob(route=path).path.startswith("/files"):
+            raise UnknownRoute("Anthropic's API for files is not served: send a file's text.")
         if path == PING and self._engines.base_model.is_dead:
             raise EngineDead
 
@@ -169,11 +177,12 @@ class WorkerApp:
             WorkerError: The body is refused.
         """
         method, body = "GET" if request.method in READ_METHODS else request.method, None
-        if method in WRITE_METHODS:
+        job_route = to_job_route(request)
+        if method in WRITE_METHODS and has_route(OpenAIJob(route=job_route, method=method)):
             content = await self._bodies.read(request)
             body = parse_body(content, request.headers.get("content-type", ""))
         # Send each event immediately: growing chunks are for the platform's queue.
-        job = {"route": to_job_route(request), "method": method, "body": body, "max_batch_size": 1}
+        job = {"route": job_route, "method": method, "body": body, "max_batch_size": 1}
         return job | ({"receipt": True} if request.headers.get(RECEIPT_HEADER) == "1" else {})
 
     async def _send_job_answer(
@@ -211,8 +220,6 @@ class FailedStartApp:
             response = Response(status_code=self._error.status)
         else:
             response = error_response(Unauthorized().body(request_id), scope)
-        # OpenAI's client would otherwise retry after a 503.
-        response.headers["x-should-retry"] = "false"
         await response(scope, receive, send)
 
 
@@ -241,9 +248,14 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
     status, headers = error["code"], _request_id_header(error["request_id"])
     if error["retryable"]:
         headers["retry-after"] = str(error.get("retry_after", 1))
+    else:
+        # OpenAI's client would otherwise retry after 408, 409, 429 and all statuses from 500.
+        headers["x-should-retry"] = "false"
     scheme, _ = keys.parse_authorization(Headers(scope=scope))
     if llm_engine.is_llm_engine_request(scope["path"], scheme):
         status, body = llm_engine.error_response(body)
+    elif ANTHROPIC_HEADER in Headers(scope=scope):
+        body = {**events.ANTHROPIC_ERRORS.keys, **body}
     return Response(_encode_text(_encode(body)), status, headers, JSON_TYPE)
 
 

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
 from worker.dialects.openai import objects
 from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, LLM_ENGINE_FORMAT, Upload
-from worker.dialects.table import find_route
+from worker.dialects.table import find_route, has_route
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
@@ -156,8 +156,8 @@ def _find_file_route(request: Request) -> Route | None:
     if "files" not in path and not path.endswith("/download"):
         return None
     method = "GET" if request.method == "HEAD" else request.method
-    route = find_route(OpenAIJob(route=path, method=method))
-    return route if route and route.method == method else None
+    job = OpenAIJob(route=path, method=method)
+    return find_route(job) if has_route(job) else None
 
 
 def _wants_json(request: Request) -> bool:

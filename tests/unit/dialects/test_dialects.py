@@ -1,6 +1,7 @@
 """The choice of route and model for a job, and the sizes of yields."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,16 +28,42 @@ def create_answer(engine: ScriptedEngine) -> Iterator[CreateAnswer]:
     assert engine.requests == []
 
 
-# /v1/load_lora_adapter resembles the worker's /v1/unload_lora_adapter, which does the opposite.
-@pytest.mark.parametrize("path", ["/v1/speech", "/v1/load_lora_adapter", ""])
-def test_an_unknown_route_is_refused_with_a_list_of_the_served_routes(
-    path: str, create_answer: CreateAnswer
-) -> None:
+def refusal_message(path: str, create_answer: CreateAnswer) -> str:
     with pytest.raises(UnknownRoute) as caught:
         create_answer({"openai_route": path, "openai_input": {"input": "Hi"}})
-    served = "this worker serves POST /v1/chat/completions, "
-    assert caught.value.message.startswith(f"There is no route {path!r}; {served}")
-    assert "GET /v1/models, GET /v1/models/{model}, " in caught.value.message
+    return caught.value.message
+
+
+# /v1/load_lora_adapter resembles the worker's /v1/unload_lora_adapter, which does the opposite.
+@pytest.mark.parametrize("path", ["/v1/speech", "/v1/load_lora_adapter", ""])
+def test_the_refusal_of_an_unknown_route_names_the_list_of_routes(
+    path: str, create_answer: CreateAnswer
+) -> None:
+    expected = f"There is no route {path!r}; GET /openapi.json lists all routes."
+    assert refusal_message(path, create_answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/v1/audio/transcriptions", "speech is not served"),
+        ("/images/generations", "images are not generated"),
+        ("/v1/messages/batches/b/results", "Anthropic's batches are not served; /v1/batches also"),
+    ],
+)
+def test_the_refusal_of_a_part_of_an_api_that_is_not_served_has_the_reason(
+    path: str, reason: str, create_answer: CreateAnswer
+) -> None:
+    message = refusal_message(path, create_answer)
+    assert message.startswith(f"There is no route {path!r}: {reason}")
+
+
+@pytest.mark.parametrize(("route", "expected"), [("messages/batches", ["type"]), ("x", [])])
+async def test_errors_of_anthropics_unknown_routes_have_its_format(
+    engine: ScriptedEngine, route: str, expected: list[str]
+) -> None:
+    (answer,) = await yields_of(engine, {"openai_route": f"/v1/{route}"})
+    assert [key for key in json.loads(answer["error"]) if key != "error"] == expected
 
 
 @pytest.mark.parametrize(
@@ -46,9 +73,8 @@ def test_an_unknown_route_is_refused_with_a_list_of_the_served_routes(
 def test_the_nearest_route_is_suggested(
     path: str, suggestion: str, create_answer: CreateAnswer
 ) -> None:
-    with pytest.raises(UnknownRoute) as caught:
-        create_answer({"openai_route": path, "openai_input": {"input": "Hi"}})
-    assert caught.value.message == f"There is no route {path!r}: did you mean POST {suggestion}?"
+    expected = f"There is no route {path!r}: did you mean POST {suggestion}?"
+    assert refusal_message(path, create_answer) == expected
 
 
 # Requests that a model can't answer:

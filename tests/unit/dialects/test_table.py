@@ -126,9 +126,7 @@ async def test_a_disabled_route_is_404_and_not_described(engine: ScriptedEngine)
     assert {*OPTIONAL_ROUTES} <= {one.path for one in ROUTES}
     for route in OPTIONAL_ROUTES:
         code, message = await get_error(engine, route, DISABLED_ROUTES=",".join(OPTIONAL_ROUTES))
-        assert code == 404
-    assert not any(f"GET {other}" in message for other in OPTIONAL_ROUTES)
-    assert "GET /health" in message
+        assert (code, message) == (404, f"There is no route '{route}'.")
     # /openapi.json doesn't describe disabled routes.
     paths = (await get(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
     assert "/health" in paths

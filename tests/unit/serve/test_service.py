@@ -89,6 +89,20 @@ async def test_a_body_needs_the_media_type_of_json(
     assert (await http_client.post(CHAT)).status_code == 200
 
 
+async def test_the_route_is_checked_before_the_body(http_client: ServeClient) -> None:
+    for route, status in {"/v1/audio/transcriptions": 404, "/v1/models": 405}.items():
+        response = await http_client.post(route, files={"file": b"RIFF"})
+        assert (response.status_code, error_of(response)["code"]) == (status, status)
+
+
+async def test_anthropics_clients_get_its_format_and_no_files(http_client: ServeClient) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    for method, path in (("GET", "/v1/files"), ("POST", "/v1/files"), ("POST", "/v1/none")):
+        response = await http_client.request(method, path, headers=headers)
+        assert (response.status_code, response.json()["type"]) == (404, "error")
+    assert (await http_client.get("/v1/models", headers=headers)).status_code == 200
+
+
 async def test_only_a_body_above_the_limit_is_refused(
     engine: ScriptedEngine,
 ) -> None:
@@ -130,6 +144,9 @@ async def test_an_error_of_the_engine_has_its_status_and_retry_after(
         response = await http_client.post(CHAT, json=body)
         assert (response.status_code, response.headers.get("retry-after")) == (status, retry_after)
         assert error_of(response)["retryable"] is bool(retry_after)
+        # OpenAI's client does as the header says; otherwise the status decides.
+        should_retry = None if retry_after else "false"
+        assert response.headers.get("x-should-retry") == should_retry
 
 
 async def test_a_response_larger_than_a_yield_is_sent_whole(http_client: ServeClient) -> None:

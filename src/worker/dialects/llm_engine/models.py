@@ -4,13 +4,12 @@ The first line of a route's docstring is its summary in /openapi.json.
 """
 
 import asyncio
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
 from worker.engine import BaseModelHandle
-from worker.errors import InvalidInput, RefusedByEngine
-from worker.routes.models import find_card, list_cards
+from worker.errors import InvalidInput
+from worker.routes import models
 from worker.routes.route import RouteRequest
 from worker.validation import StrictModel
 from worker.volume import ADAPTERS_DIRECTORY, adapters, translate_os_errors
@@ -42,7 +41,7 @@ async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
     """
     return {
         "model_endpoints": [
-            _endpoint_object(base, card) for base, card in await list_cards(request)
+            _endpoint_object(base, card) for base, card in await models.list_cards(request)
         ]
     }
 
@@ -53,7 +52,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
     Raises:
         UnknownRoute: There is no model or adapter of this name.
     """
-    return _endpoint_object(*await find_card(request, request.path_params["name"]))
+    return _endpoint_object(*await models.find_card(request, request.path_params["name"]))
 
 
 async def refuse_to_create_or_change(request: RouteRequest) -> Any:
@@ -77,23 +76,7 @@ async def delete_adapter(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
         VolumeError: The volume can't be written to.
     """
-    name = request.path_params["name"]
-    base, card = await find_card(request, name)
-    await _check_on_volume(base, card, "be deleted")
-    origin_id = await asyncio.to_thread(
-        adapters.origin_fine_tune_id, _adapters_directory(request), name
-    )
-    if origin_id is None and not request.settings.allow_unload_lora_adapter:
-        raise InvalidInput(
-            "Callers can delete only adapters that fine-tunes have made here: for others, the "
-            "worker's operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
-        )
-    await asyncio.to_thread(adapters.remove_adapter, _adapters_directory(request), name)
-    try:
-        await base.unload_adapter(name)
-    except RefusedByEngine as error:
-        if error.status != HTTPStatus.NOT_FOUND:  # NOT_FOUND: the adapter was not loaded.
-            raise
+    await models.delete_adapter(request, request.path_params["name"])
     return {"deleted": True}
 
 
@@ -105,10 +88,10 @@ async def make_download_links(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: The files can't be downloaded.
     """
     body = DownloadRequest.from_body(request.body)
-    base, card = await find_card(request, body.model_name)
+    base, card = await models.find_card(request, body.model_name)
     if card["parent"] is None:
         return {"urls": await asyncio.to_thread(_hub_file_urls, base)}
-    await _check_on_volume(base, card, "be downloaded")
+    await models.check_on_volume(base, card, "be downloaded")
     return {"urls": await asyncio.to_thread(_signed_adapter_links, request, body.model_name)}
 
 
@@ -141,23 +124,6 @@ def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, A
         "spec": None,
         "chat_template_override": None,
     }
-
-
-async def _check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
-    """Check that a card describes an adapter on the volume; ``action`` is for the message.
-
-    Raises:
-        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES.
-    """
-    name = card["id"]
-    if card["parent"] is None:
-        raise InvalidInput(f"{name!r} is a base model: only adapters can {action}.")
-    if name not in await base.adapter_problems_on_volume():
-        raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {action}.")
-
-
-def _adapters_directory(request: RouteRequest) -> Path:
-    return adapters.adapters_directory(request.settings.base_path)
 
 
 def _hub_file_urls(base: BaseModelHandle) -> dict[str, str]:
@@ -193,7 +159,8 @@ def _signed_adapter_links(request: RouteRequest, name: str) -> dict[str, str]:
 
 def _find_adapter_files(request: RouteRequest, name: str) -> dict[str, Path]:
     location = VolumeLocation.from_settings(request.settings)
-    return adapters.adapter_file_paths(_adapters_directory(request), name, location)
+    root = adapters.adapters_directory(request.settings.base_path)
+    return adapters.adapter_file_paths(root, name, location)
 
 
 def _download_error(name: str, files: dict[str, Path]) -> InvalidInput:

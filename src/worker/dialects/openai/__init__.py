@@ -8,6 +8,7 @@ ROUTES = (
     *vllm.ROUTES,
     Route("GET", "/v1/models", models.list_models),
     Route("GET", "/v1/models/{model:path}", models.retrieve),
+    Route("DELETE", "/v1/models/{model:path}", models.delete),
     Route("POST", files.FILES_PATH, files.create),
     Route("GET", files.FILES_PATH, files.list_files),
     Route("GET", "/v1/files/{id}", files.retrieve),

@@ -37,6 +37,10 @@ REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
 # Keys that receipts contain, and that vLLM's server doesn't have on every route.
 RECEIPT_KEYS = {"user", "metadata"}
 
+# Routes with tools that the API's own servers run, and types of tools that the caller runs.
+HOSTED_TOOLS_PATHS = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+CALLER_TOOL_TYPES = ("function", "custom", "namespace")
+
 # Maximum number of unknown keys that are logged and remembered; callers can invent more.
 MAX_LOGGED_KEYS = 100
 _logged_keys: set[str] = set()
@@ -80,11 +84,13 @@ def prepare_body(
     ranking = _translate_sampling(body, stream=job.stream) if "n" in known_keys else None
     if not engine.model.has_reasoning and not settings.strict_requests:
         _drop_thinking_budget(body, route.path, request_id)
+    if route.path in HOSTED_TOOLS_PATHS and not engine.model.has_tool_server:
+        _drop_hosted_tools(body, route.path, request_id, is_strict=settings.strict_requests)
     unknown_keys = sorted(body.keys() - known_keys - RECEIPT_KEYS)
     if unknown_keys and settings.strict_requests:
         raise InvalidInput(unknown_key_message(unknown_keys[0], known_keys), param=unknown_keys[0])
     for name in unknown_keys:
-        _log_unknown_key(name, route.path, request_id)
+        _log_no_effect(name, route.path, request_id)
     if route.id_format is not None:
         body["request_id"] = route.id_format.format(request_id)
     return PreparedBody(body, ranking)
@@ -129,7 +135,34 @@ def _drop_thinking_budget(body: dict[str, Any], path: str, request_id: str) -> N
     thinking = body.get("thinking")
     if isinstance(thinking, dict) and thinking.get("type") == "enabled":
         del body["thinking"]
-        _log_unknown_key("thinking", path, request_id)
+        _log_no_effect("thinking", path, request_id)
+
+
+def _drop_hosted_tools(
+    body: dict[str, Any], path: str, request_id: str, *, is_strict: bool
+) -> None:
+    """Drop the tools that OpenAI's or Anthropic's servers run, such as a search of the web.
+
+    Coding agents send them to every model, together with functions that the agents run.
+
+    Raises:
+        InvalidInput: No other tool remains, or the worker is strict.
+    """
+    tools = body.get("tools")
+    if not isinstance(tools, list):
+        return
+    hosted = [tool for tool in tools if isinstance(tool, dict) and _is_hosted(tool)]
+    if hosted and (is_strict or len(hosted) == len(tools)):
+        name = repr(str(hosted[0]["type"])[:MAX_KEY_LENGTH])
+        message = f"this worker runs no tools such as {name}: send functions, and run them yourself"
+        raise InvalidInput(f"tools: {message}", param="tools")
+    for tool in hosted:
+        _log_no_effect(str(tool["type"]), path, request_id)
+    body["tools"] = [tool for tool in tools if tool not in hosted]
+
+
+def _is_hosted(tool: dict[str, Any]) -> bool:
+    return tool.get("type", "function") not in CALLER_TOOL_TYPES
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:
@@ -137,9 +170,9 @@ def _prompts(body: dict[str, Any]) -> list[Any]:
     return prompt if isinstance(prompt, list) else [prompt]
 
 
-def _log_unknown_key(name: str, path: str, request_id: str) -> None:
+def _log_no_effect(name: str, path: str, request_id: str) -> None:
     # A key that is not an identifier may contain a caller's text, which must not be logged.
     label = repr(name[:MAX_KEY_LENGTH]) if name.isidentifier() else "a key"
     if label not in _logged_keys and len(_logged_keys) < MAX_LOGGED_KEYS:
         _logged_keys.add(label)
-        log.warning("request %s: %s is no parameter of %s: no effect", request_id, label, path)
+        log.warning("request %s: %s has no effect on %s", request_id, label, path)

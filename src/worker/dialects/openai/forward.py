@@ -64,7 +64,6 @@ def make_answer(
         render_receipt=(lambda receipt: render(route.error_format.make_receipt_events(receipt)))
         if is_stream
         else None,
-        error_keys=route.error_format.keys,
         usage=usage,
     )
 
@@ -173,7 +172,7 @@ async def _read_events(
         for event in splitter.split_part(part):
             if event.startswith(events.ERROR_PREFIXES):
                 raise _translate_error(events.parse_error(event), None, request_id)
-            announcements.append(event)
+            announcements.append(events.name_incomplete(event))
             # Events without content are withheld until content arrives. Until then, the server may
             # refuse the request, or the engine may die, after which the answer is restarted.
             has_begun = has_begun or events.event_weight(event) > 0

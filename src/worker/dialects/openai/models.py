@@ -3,7 +3,7 @@
 from typing import Any
 
 from worker.errors import InvalidInput, UnknownRoute
-from worker.routes.models import find_card, list_usable_cards
+from worker.routes.models import delete_adapter, find_card, list_usable_cards
 from worker.routes.route import RouteRequest
 
 
@@ -24,6 +24,19 @@ async def retrieve(request: RouteRequest) -> Any:
         EngineDead: An engine that may serve the model is dead.
     """
     return (await find_card(request, request.path_params["model"]))[1]
+
+
+async def delete(request: RouteRequest) -> dict[str, Any]:
+    """Delete a fine-tuned adapter from the network volume.
+
+    Raises:
+        UnknownRoute: There is no such model or adapter.
+        InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
+        VolumeError: The volume can't be written to.
+    """
+    name = request.path_params["model"]
+    await delete_adapter(request, name)
+    return {"id": name, "object": "model", "deleted": True}
 
 
 async def unload_adapter(request: RouteRequest) -> dict[str, Any]:

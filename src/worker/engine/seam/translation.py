@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Any
 
 import vllm.exceptions
@@ -78,8 +79,17 @@ def _refusal_factory(status: HTTPStatus) -> Callable[[Any], WorkerError]:
 def invalid_body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
     """Return the error for a body of the wrong shape; its message names fields, not values."""
     messages_by_field: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for error in invalid.errors()[:MAX_ERRORS]:
-        path, is_in_union = _field_path(error["loc"])
+    errors = [(error, *_field_path(error["loc"])) for error in invalid.errors()[:MAX_ERRORS]]
+    # Values of which an alternative of a union accepts the type, but not the content.
+    typed_paths = {
+        prefix
+        for error, path, _ in errors
+        for prefix in accumulate(path.split("."), "{}.{}".format)
+        if prefix != path or not error["type"].endswith("_type")
+    }
+    for error, path, is_in_union in errors:
+        if is_in_union and error["type"].endswith("_type") and path in typed_paths:
+            continue
         field = path.rpartition(".")[0] if is_in_union else path
         messages_by_field[field][f"{path}: {error['msg']}"] += 1
     # Each alternative of a union has an error of its own: report the most common one.

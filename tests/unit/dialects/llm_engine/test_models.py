@@ -62,14 +62,22 @@ async def test_an_unknown_model_is_404(caller: Caller, method: str, name: str) -
     assert (error["code"], f"'{name}'" in error["message"]) == (404, True)
 
 
+# The routes of LLM Engine and OpenAI.
+DELETED = {
+    ENDPOINTS: {"deleted": True},
+    "/v1/models": {"id": "tuned", "object": "model", "deleted": True},
+}
+
+
+@pytest.mark.parametrize("route", DELETED)
 @pytest.mark.parametrize("environ", [ALLOWED, {}], ids=["allowed", "from a fine-tune"])
 async def test_an_adapter_is_deleted_and_unloaded(
-    caller: Caller, adapter_directory: Path, environ: dict[str, str]
+    caller: Caller, adapter_directory: Path, environ: dict[str, str], route: str
 ) -> None:
     if not environ:
         (adapter_directory / ORIGIN_FILE).write_text('{"id": "ftjob-a"}')
-    delete = {"route": f"{ENDPOINTS}/tuned", "method": "DELETE"}
-    assert await make_caller(caller, environ).run_job(**delete) == {"deleted": True}
+    delete = {"route": f"{route}/tuned", "method": "DELETE"}
+    assert await make_caller(caller, environ).run_job(**delete) == DELETED[route]
     assert (list(adapter_directory.parent.iterdir()), caller.engine.adapters) == ([], [])
 
 
@@ -84,8 +92,9 @@ async def test_an_adapter_is_deleted_and_unloaded(
 async def test_base_models_and_adapters_of_the_operator_cannot_be_deleted(
     caller: Caller, adapter_directory: Path, name: str, environ: dict[str, str], message: str
 ) -> None:
-    error = await make_caller(caller, environ).request_error("DELETE", f"{ENDPOINTS}/{name}")
-    assert (error["code"], message in error["message"]) == (400, True)
+    for route in DELETED:
+        error = await make_caller(caller, environ).request_error("DELETE", f"{route}/{name}")
+        assert (error["code"], message in error["message"]) == (400, True)
     assert (adapter_directory / WEIGHTS).is_file()
 
 

@@ -195,6 +195,9 @@ FILE = [text_part("a", "input_text"), {"type": "input_file"}]
         ({"input": [{"role": "user", "output": FILE}]}, "input: this worker takes no files"),
         ({"tools": 5}, "tools: Input should be a valid list"),
         ({"background": True}, "background: this worker stores no responses"),
+        ({"conversation": "conv_a"}, "conversation: this worker stores no conversations"),
+        ({"prompt": {"id": "pmpt_a"}}, "prompt: this worker stores no prompts"),
+        ({"tools": [{"type": "web_search"}]}, "tools: this worker runs no tools such as 'web_sear"),
     ],
     ids=repr,
 )
@@ -222,8 +225,8 @@ def test_unknown_keys_are_logged_once(
             prepare_body(COMPLETIONS, {"nonsense": 1, "x" * 1000: 1, "my text": 1})["nonsense"] == 1
         )
     names = ("a key", "'nonsense'", repr("x" * 64))
-    unknown = [f"{name} is no parameter of {COMPLETIONS}" for name in names]
-    assert caplog.messages == [f"request job-1: {message}: no effect" for message in unknown]
+    unknown = [f"{name} has no effect on {COMPLETIONS}" for name in names]
+    assert caplog.messages == [f"request job-1: {message}" for message in unknown]
     # At most 100 keys are logged, because callers can invent any number.
     prepare_body(COMPLETIONS, {f"name{number}": 1 for number in range(120)})
     assert len(caplog.messages) == 100
@@ -242,6 +245,34 @@ def test_strict_requests_accept_the_keys_that_the_worker_adds(prepare_body: Prep
         assert prepare_body(path, {}, **SYSTEM, STRICT_REQUESTS="1")["model"] == "demo"
 
 
+# Tools that the servers of OpenAI and Anthropic run:
+
+FUNCTIONS: dict[str, list[dict[str, Any]]] = {
+    RESPONSES: [{"type": kind, "name": "f"} for kind in ("function", "custom", "namespace")],
+    MESSAGES: [{"name": "f", "input_schema": {}}, {"type": "custom", "name": "f"}],
+}
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_hosted_tools_together_with_functions_are_dropped_and_logged(
+    prepare_body: PrepareBody, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    body = {"tools": [hosted, *FUNCTIONS[path]]}
+    assert prepare_body(path, body)["tools"] == FUNCTIONS[path]
+    assert caplog.messages[0] == f"request job-1: 'web_search_20250305' has no effect on {path}"
+    message, param = refusal(prepare_body, path, body, STRICT_REQUESTS="1")
+    assert ("no tools such as 'web_search_20250305'" in message, param) == (True, "tools")
+
+
+def test_hosted_tools_are_passed_on_with_a_tool_server(
+    prepare_body: PrepareBody, engine: ScriptedEngine
+) -> None:
+    engine.model = replace(engine.model, has_tool_server=True)
+    body = {"tools": [{"type": "web_search_preview"}]}
+    assert prepare_body(RESPONSES, body)["tools"] == body["tools"]
+
+
 # Anthropic's budget for reasoning:
 
 
@@ -251,7 +282,7 @@ def test_a_reasoning_budget_without_effect_is_dropped_and_logged(
     engine.bodies = {MESSAGES: frozenset({"model", "thinking"})}
     budget = {"type": "enabled", "budget_tokens": 1024}
     assert "thinking" not in prepare_body(MESSAGES, {"thinking": budget})
-    no_effect = "'thinking' is no parameter of /v1/messages: no effect"
+    no_effect = "'thinking' has no effect on /v1/messages"
     assert caplog.messages == [f"request job-1: {no_effect}"]
     # vLLM checks all other values.
     for other in ({"type": "adaptive"}, {"type": "disabled"}, "enabled", 5):

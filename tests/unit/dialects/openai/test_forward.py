@@ -84,6 +84,8 @@ async def test_an_unknown_model_is_refused_without_a_request_to_vllm(
     ("job_input", "message"),
     [
         ({"route": EMBEDDINGS, "method": "GET"}, "/v1/embeddings takes POST."),
+        # The gateway sends this for a GET, and for a POST without a body.
+        ({"openai_route": CHAT, "openai_input": {}}, f"{CHAT} takes POST with a body."),
         (payload("/version", a=1), "/version takes GET."),
         (payload("/health"), "/health takes GET."),
         ({"route": "/v1/files", "method": "PUT"}, "/v1/files takes POST and GET."),
@@ -95,6 +97,19 @@ async def test_a_wrong_method_is_refused_with_the_methods_of_the_route(
     error = failure(await yields_of(engine, job_input))
     assert (error["code"], error["message"]) == (405, message)
     assert await yields_of(engine, {"route": "/version", "method": "get"}) == [{"version": "0"}]
+
+
+# The end of a stream:
+
+
+@pytest.mark.parametrize(("status", "name"), [("incomplete",) * 2, ("completed",) * 2])
+async def test_the_last_event_of_a_response_has_the_name_of_its_status(
+    engine: ScriptedEngine, status: str, name: str
+) -> None:
+    response = {"id": "resp_a", "status": status}
+    completed = named_event("response.completed", response=response, sequence_number=9)
+    (*_, last) = await stream_events(engine, RESPONSES, DELTA, completed)
+    assert last == named_event(f"response.{name}", response=response, sequence_number=9)
 
 
 # The beginning of a stream:
