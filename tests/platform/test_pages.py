@@ -26,12 +26,13 @@ pytestmark = pytest.mark.usefixtures("demo_model")
 
 
 def create_params(found: list[Example]) -> list[Any]:
-    """Return examples as test parameters; all but the first of each kind are slow tests."""
+    """Return examples as test parameters; programs in Python but the first are slow tests."""
     seen = set[str]()
     rows = []
     for example in found:
-        marks = [pytest.mark.slow] if example.job.kind in seen else []
-        seen.add(example.job.kind)
+        kind = example.job.kind
+        marks = [pytest.mark.slow] if kind in seen and kind.startswith("python") else []
+        seen.add(kind)
         rows.append(pytest.param(example, id=example.name, marks=marks))
     return rows
 
