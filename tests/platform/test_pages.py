@@ -81,6 +81,21 @@ def test_the_openai_program_of_the_readme_streams_an_answer(make_endpoint: Local
     assert (result.returncode, bool(result.stdout.strip())) == (0, True), result.stderr
 
 
+def test_the_speed_in_the_readme_is_that_of_the_measured_table() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    table = page.split("### One thread\n")[1].split("\n### ")[0]
+    paragraph = " ".join(README.split("**Speed**")[1].split("\n\n")[0].split())
+    for row, digits in {
+        "start to the first streamed token, s": 1,
+        "idle: first token p50, ms": 0,
+        "64 streams: tokens/s": 0,
+        "64 streams: gap between tokens p99, ms": 0,
+    }.items():
+        cells = next(line for line in table.splitlines() if line.startswith(f"| {row} ")).split("|")
+        worker, server = (f"{float(cell.replace(',', '')):,.{digits}f}" for cell in cells[2:4])
+        assert re.search(rf"\b{worker} [^;,]*instead of {server}\b", paragraph), row
+
+
 # The guide and the reference:
 
 
