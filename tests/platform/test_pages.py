@@ -81,7 +81,7 @@ def test_the_openai_program_of_the_readme_streams_an_answer(make_endpoint: Local
     assert (result.returncode, bool(result.stdout.strip())) == (0, True), result.stderr
 
 
-def test_the_speed_in_the_readme_is_that_of_the_measured_table() -> None:
+def test_the_readme_has_the_speed_of_the_measured_table() -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
     table = page.split("### One thread\n")[1].split("\n### ")[0]
     paragraph = " ".join(README.split("**Speed**")[1].split("\n\n")[0].split())
