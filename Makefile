@@ -51,7 +51,7 @@ VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
 # scenarios, make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; or of
 # the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
 OPTIONS ?=
-# The image, and its tag: stable or dev (docs/deploy.md), or a version.
+# The image, and its tag: stable or dev (docs/operate.md), or a version.
 IMAGE ?= llm-worker
 TAG ?= dev
 # The tool that builds the image: the first of these that works on this machine.

@@ -105,6 +105,8 @@ async def test_a_worker_that_is_killed_a_second_after_its_last_job_has_pushed_al
 DASHBOARD = json.loads((EXAMPLES / "grafana.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+ALERTS = (EXAMPLES / "alerts.yml").read_text()
+ALERT_SERIES = sorted(set(re.findall(r"\b(?:worker_|vllm:)\w+", ALERTS)))
 WORDS = {"$instance": ".*", "$__rate_interval": "30s"}
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")), reason="no Prometheus installed"
@@ -119,7 +121,7 @@ def test_promtool_accepts_the_examples_configuration() -> None:
 
 
 @needs_prometheus
-def test_every_expression_of_the_dashboard_has_data_after_some_requests(
+def test_every_expression_of_the_dashboard_and_series_of_the_alerts_has_data_after_some_requests(
     server: ServerProcess, serve_client: openai.OpenAI, tmp_path: Path
 ) -> None:
     target = server.url.removeprefix("http://")
@@ -130,7 +132,8 @@ def test_every_expression_of_the_dashboard_has_data_after_some_requests(
             """Send a streamed request, and return the expressions without data."""
             create = serve_client.completions.create
             assert [*create(model="demo", prompt="Hi", max_tokens=20, stream=True)]
-            return [each for each in EXPRESSIONS if not prometheus.query(fill_in(each))]
+            expressions = [*map(fill_in, EXPRESSIONS), *ALERT_SERIES]
+            return [each for each in expressions if not prometheus.query(each)]
 
         wait_until(lambda: not missing())
         for name in ("worker_first_token_seconds", "worker_queue_seconds"):
