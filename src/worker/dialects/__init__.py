@@ -105,7 +105,7 @@ def make_answer(
 
 
 def describe_request(job: AnyJob) -> RequestDescription:
-    """Describe what a job requests, without the caller's text."""
+    """Describe a job's request, without the caller's text."""
     match job:
         case OpenAIJob():
             return table.describe_request(job)

@@ -121,7 +121,7 @@ def has_route(job: OpenAIJob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RequestDescription:
-    """What a job requests, apart from the caller's text.
+    """A job's request, without the caller's text.
 
     Args:
         route: The job's kind, or the path of its route with the names of the parameters.

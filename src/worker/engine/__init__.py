@@ -176,10 +176,7 @@ class Engine(BaseModelHandle, Protocol):
         """The OpenAPI document of vLLM's server."""
 
     def body_keys(self, path: str) -> frozenset[str] | None:
-        """Return the keys that vLLM's server accepts in the body of a request to a path.
-
-        Returns None if vLLM's server does not have the path; its paths depend on the model's tasks.
-        """
+        """Return the keys of a body for vLLM's server; None if the model has no such path."""
 
     def call(
         self,

@@ -9,7 +9,7 @@ from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
 
-# Parameters of /v1/responses that need objects on OpenAI's servers, and what isn't stored here.
+# Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
 STORED_OBJECTS = {
     "background": "responses that could be fetched later: leave it out",
     "conversation": "conversations: send the earlier items in input",

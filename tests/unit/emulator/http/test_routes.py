@@ -140,7 +140,7 @@ async def test_an_invalid_request_is_refused_with_the_reason_as_json(
     assert (code, message in answer["error"]) == (status, True)
 
 
-async def test_the_gateway_recommends_the_proxy_for_what_it_does_not_forward(peer: Peer) -> None:
+async def test_the_gateway_recommends_the_proxy_for_forms_and_other_methods(peer: Peer) -> None:
     form = {"content-type": "multipart/form-data; boundary=a"}
     for method, headers, status in (("DELETE", {}, 405), ("PUT", {}, 405), ("POST", form, 415)):
         code, answer = await peer.request(method, "/openai/v1/files", headers=headers)
